@@ -34,7 +34,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     parts = {title: _readmes(folder) for title, folder in SECTIONS.items()}
     config.nav = [
         {"Start": "README.md"},
+        {"Tutorials": _names(sorted((ROOT / "docs/tutorials").glob("*.md")))},
         *_names(sorted((ROOT / "docs").glob("*.md"))),
+        {"References": _names(sorted((ROOT / "docs/reference").glob("*.md")))},
         *({title: readmes} for title, readmes in parts.items() if readmes),
         {"Project": project},
     ]
@@ -66,7 +68,7 @@ def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
 
 def _pages() -> Iterator[Path]:
     yield from sorted(ROOT.glob("*.md"))
-    yield from sorted((ROOT / "docs").glob("*.md"))
+    yield from sorted((ROOT / "docs").rglob("*.md"))
     for folder in SECTIONS.values():
         yield from sorted((ROOT / folder).rglob("README.md"))
 

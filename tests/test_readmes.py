@@ -35,7 +35,8 @@ def _lines(readme: Path) -> Iterator[str]:
 
 def _commands(program: str) -> list[str]:
     starts = f"{program} "
-    return sorted({line for readme in PAGES for line in _lines(readme) if line.startswith(starts)})
+    written = [page for page in PAGES if "reference" not in page.parts]  # those are made of the commands themselves
+    return sorted({line for readme in written for line in _lines(readme) if line.startswith(starts)})
 
 
 def _words(line: str) -> list[str]:

@@ -57,12 +57,20 @@ def add_form_flags(parser: argparse.ArgumentParser) -> None:
     form = parser.add_argument_group("form of a request")
     form.add_argument("--no-stream", dest="stream", action="store_false", help="ask for whole answers: no TTFT, no ITL")
     form.add_argument("--temperature", type=float, default=0.0, help="default 0")
-    form.add_argument("--top-p", type=float)
-    form.add_argument("--top-k", type=int)
-    form.add_argument("--min-p", type=float)
-    form.add_argument("--repetition-penalty", type=float)
-    form.add_argument("--presence-penalty", type=float)
-    form.add_argument("--frequency-penalty", type=float)
+    form.add_argument(
+        "--top-p", type=float, help="draw from the likeliest tokens with this share of probability (default: all)"
+    )
+    form.add_argument("--top-k", type=int, help="draw from so many of the likeliest tokens (default: all)")
+    form.add_argument(
+        "--min-p", type=float, help="draw from tokens with at least this share of the likeliest one's probability"
+    )
+    form.add_argument(
+        "--repetition-penalty", type=float, help="above 1: tokens of prompt and answer come again less often"
+    )
+    form.add_argument("--presence-penalty", type=float, help="taken from the logit of each token that the answer has")
+    form.add_argument(
+        "--frequency-penalty", type=float, help="taken from a token's logit as often as the answer has it"
+    )
     form.add_argument(
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
@@ -121,8 +129,15 @@ def add_load_flags(parser: argparse.ArgumentParser) -> None:
 def _add_shape_flags(group: "argparse._ArgumentGroup") -> None:
     """Open loops whose rate changes, and replays."""
     group.add_argument("--ramp-up-strategy", choices=("linear", "exponential"), help="rate grows over the whole run")
-    group.add_argument("--ramp-up-start-rps", type=values.positive_float, metavar="R")
-    group.add_argument("--ramp-up-end-rps", type=values.positive_float, metavar="R")
+    group.add_argument(
+        "--ramp-up-start-rps",
+        type=values.positive_float,
+        metavar="R",
+        help="rate at the start of the ramp [requests/s]",
+    )
+    group.add_argument(
+        "--ramp-up-end-rps", type=values.positive_float, metavar="R", help="rate at its end [requests/s]"
+    )
     group.add_argument(
         "--rate-steps",
         type=values.rate_steps,
@@ -213,7 +228,9 @@ def add_series_flags(parser: argparse.ArgumentParser) -> None:
         help="of requests within all SLOs (default 90%%)",
     )
     group.add_argument("--probe-requests", type=values.count, default=60, metavar="N", help="least requests per probe")
-    group.add_argument("--max-probes", type=values.count, default=16, metavar="N")
+    group.add_argument(
+        "--max-probes", type=values.count, default=16, metavar="N", help="most runs of a search (default 16)"
+    )
     group.add_argument(
         "--repeats",
         "--num-runs",

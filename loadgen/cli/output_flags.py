@@ -47,8 +47,10 @@ def _add_vllm_file_flags(group: "argparse._ArgumentGroup") -> None:
     group.add_argument("--save-result", action="store_true", help="write vLLM's flat JSON file, as vLLM names it")
     group.add_argument("--save-detailed", action="store_true", help="... with its per-request lists and texts")
     group.add_argument("--append-result", action="store_true", help="... appended to the file")
-    group.add_argument("--result-dir", type=Path, default=Path(), metavar="DIR")
-    group.add_argument("--result-filename", metavar="NAME")
+    group.add_argument(
+        "--result-dir", type=Path, default=Path(), metavar="DIR", help="folder of that file (default: here)"
+    )
+    group.add_argument("--result-filename", metavar="NAME", help="its name (default: made of label, load and time)")
     group.add_argument("--label", help="put into the file's name")
     values.add_pairs(group, "--metadata", help="kept with the result")
 

@@ -23,7 +23,7 @@ def add_set(parser: argparse._ActionsContainer, example: str) -> None:
         default=[],
         metavar="SECTION.KEY=VALUE",
         help=f"one key in place of the file's, e.g. {example}; may be given more than once; every key is in"
-        " deploy/README.md",
+        " docs/reference/configuration.md",
     )
 
 

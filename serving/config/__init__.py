@@ -12,7 +12,6 @@ from serving.config.load import load_config, with_overrides
 from serving.config.model import Device, DType, ModelConfig
 from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
-from serving.config.table import config_table
 
 __all__ = [
     "ClusterConfig",
@@ -31,7 +30,6 @@ __all__ = [
     "ServingConfig",
     "ServingMode",
     "check_model_folder",
-    "config_table",
     "load_config",
     "with_overrides",
 ]

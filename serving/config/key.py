@@ -1,7 +1,7 @@
 """One configuration key: its default, its range and the sentence that documents it, kept in one place.
 
-A section is a frozen dataclass whose every field is made by `key`. The loader takes the range from here and the table
-of deploy/README.md is printed from here, so that neither can disagree with the code.
+A section is a frozen dataclass whose every field is made by `key`. The loader takes the range from here and
+docs/reference/configuration.md is made of it, so that neither can disagree with the code.
 """
 
 from dataclasses import MISSING, Field, dataclass, field

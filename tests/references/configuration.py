@@ -1,4 +1,4 @@
-"""The reference table of every configuration key, made from the dataclasses themselves."""
+"""Every key of a topology file, made of the dataclasses that read it."""
 
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, replace
@@ -6,45 +6,50 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from serving.config.cluster import NodeConfig
+from serving.config import ModelConfig, NamespaceConfig, NodeConfig, ServeConfig
 from serving.config.key import key_spec
-from serving.config.kvcache import NamespaceConfig
-from serving.config.model import ModelConfig
-from serving.config.serve import ServeConfig
 from serving.config.value import describe_range
+from tests.references.markdown import made_by_a_script, table
+
+HEAD = """Sections and keys of a topology file; [deploy](../../deploy/README.md) says which files there are, how values
+are written and who wins. Where a default stands as `a` / `b` / `c`, it is that of the sections in their
+order."""
 
 
-def config_table() -> str:
-    """Every section and key as one Markdown table, with default, allowed values and meaning.
+def configuration() -> str:
+    """The page."""
+    parts = [made_by_a_script("Configuration", HEAD)]
+    for titles, sections in _sections():
+        head = " ".join(titles)
+        rows = table(("key", "default", "allowed", "meaning"), _rows(sections))
+        parts.append(f"## {head}\n\n{rows}")
+    return "\n".join(parts)
 
-    Returns: lines joined by newlines, without one at the end.
-    Effects: none.
-    """
-    rows = ["| section | key | default | allowed | meaning |", "| --- | --- | --- | --- | --- |"]
+
+def _sections() -> Iterator[tuple[list[str], list[Any]]]:
+    """Titles of sections of one type, and an example of each with its defaults."""
     config = ServeConfig(model=ModelConfig(path=Path()), namespaces=(NamespaceConfig(name=""),))
     for _, group in groupby(fields(ServeConfig), key=lambda section: type(getattr(config, section.name))):
         names = [section.name for section in group]
         if names == ["namespaces"]:
-            rows += _rows(["`[[namespaces]]`"], [config.namespaces[0]])
+            yield ["`[[namespaces]]`"], [config.namespaces[0]]
             continue
-        rows += _rows([f"`[{name}]`" for name in names], [getattr(config, name) for name in names])
+        yield [f"`[{name}]`" for name in names], [getattr(config, name) for name in names]
         if names == ["cluster"]:
-            rows += _rows(["`[[cluster.nodes]]`"], [replace(config.cluster.nodes[0], name="")])
-    return "\n".join(rows)
+            yield ["`[[cluster.nodes]]`"], [replace(config.cluster.nodes[0], name="")]
 
 
-def _rows(titles: list[str], sections: list[Any]) -> Iterator[str]:
+def _rows(sections: list[Any]) -> Iterator[tuple[str, ...]]:
     """One row per key; sections of one type (the pools) share their rows, with a default each where they differ."""
     hints = get_type_hints(type(sections[0]))
     for declared in fields(sections[0]):
         hint = hints[declared.name]
         if get_args(hint)[:1] == (NodeConfig,):
-            continue  # has rows of its own
+            continue  # has a table of its own
         defaults = [f"`{_toml(getattr(section, declared.name))}`" for section in sections]
         default = defaults[0] if len(set(defaults)) == 1 else " / ".join(defaults)
         default = "required" if declared.default is MISSING else default
-        cells = [" ".join(titles), f"`{declared.name}`", default, _allowed(hint, declared), key_spec(declared).doc]
-        yield f"| {' | '.join(cells)} |"
+        yield f"`{declared.name}`", default, _allowed(hint, declared), key_spec(declared).doc
 
 
 def _allowed(hint: object, declared: Field[Any]) -> str:
