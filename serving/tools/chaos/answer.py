@@ -31,6 +31,7 @@ class StreamedAnswer:
         reason: why it failed; empty unless it did.
         resumptions: times that the system says it went on elsewhere.
         burst: number of the fault that sent it; None for the steady load.
+        replicas: names of those that worked on it, in the order in which they first did; told with the end.
     """
 
     ask: Ask
@@ -41,6 +42,7 @@ class StreamedAnswer:
     reason: str = ""
     ended_s: float = 0.0
     usage: dict[str, Any] = field(default_factory=dict)
+    replicas: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.choices = self.choices or [ChoiceSoFar() for _ in range(self.ask.choices)]
@@ -57,6 +59,7 @@ class StreamedAnswer:
         """
         if body.get("usage"):
             self.usage = body["usage"]
+        self.replicas = tuple(body.get("replicas") or self.replicas)
         for piece in body["choices"]:
             choice = self.choices[piece["index"]]
             tokens = piece.get("token_ids") or []

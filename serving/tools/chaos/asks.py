@@ -47,7 +47,7 @@ def make_asks(load: LoadConfig, seed: int, model: str) -> tuple[Ask, ...]:
     asks: list[Ask] = []
     while len(asks) < load.asks:
         for form, path, fields in _forms(rng, load):
-            body = {"model": model, "stream": True, "return_token_ids": True, **fields}
+            body = {"model": model, "stream": True, "return_token_ids": True, "return_replicas": True, **fields}
             if body["stream"]:
                 body["stream_options"] = {"include_usage": True}
             asks.append(Ask(len(asks), form, path, body))

@@ -11,6 +11,8 @@ from serving.tools.chaos.result import ChaosRun, Event
 _LEAST_BAR_SHARE = 0.003
 """A fault of no duration is drawn this wide, compared with the whole time line."""
 _MOST_MARKS = 120
+_MOST_NUMBERS = 40
+"""Bars with a number behind each; more have no room for it."""
 _LANE_PX = 28
 COLORS = {
     "kill": "red",
@@ -71,7 +73,8 @@ def lanes(events: Sequence[Event], axis: TimeAxis) -> BarChart:
                 event.at_s,
                 event.at_s + max(_shown_s(event), _LEAST_BAR_SHARE * axis.end_s),
                 kinds.index(event.kind),
-                f"{event.kind.replace('_', ' ')} {event.target}: {event.fate}",
+                f"{event.number}: {event.kind.replace('_', ' ')} {event.target}: {event.fate}",
+                after=str(event.number) if len(shown) <= _MOST_NUMBERS else "",
             )
             for event in shown
         ],

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
-from serving.tools.chaos.result import ChaosRun, Event
+from serving.tools.chaos.result import ChaosRun, Down, Event
 from serving.tools.chaos.scenario import ENGINES, FaultKind
 from serving.tools.chaos.schedule import GRAVE
 
@@ -133,19 +133,21 @@ def cut_with_gateway(answer: StreamedAnswer, run: ChaosRun) -> bool:
 
     An error that a gateway gave is no such loss, nor is an answer that never came.
     """
+    return any(cut_by(event, answer, run.downs) for event in run.events)
+
+
+def cut_by(event: Event, answer: StreamedAnswer, downs: Sequence[Down]) -> bool:
+    """`cut_with_gateway` for one fault. Effects: none."""
     if not answer.reason or answer.reason.startswith(_SAID):
         return False
-    for event in run.events:
-        if event.pool not in ("gateway", "node") or not event.hit or event.replaced_s is None:
-            continue
-        begun_s, back_s = event.at_clock_s, event.at_clock_s + event.replaced_s
-        # A node is back before the gateways on it are: then what says so is that the system is not ready.
-        latest_s = back_s + ORPHANED_S
-        meanwhile = (down.ended_s for down in run.downs if down.begun_s <= latest_s and down.ended_s >= begun_s)
-        back_s = max([back_s, *meanwhile])
-        if answer.sent_s <= back_s + FELT_S and answer.ended_s >= begun_s:
-            return True
-    return False
+    if event.pool not in ("gateway", "node") or not event.hit or event.replaced_s is None:
+        return False
+    begun_s, back_s = event.at_clock_s, event.at_clock_s + event.replaced_s
+    # A node is back before the gateways on it are: then what says so is that the system is not ready.
+    latest_s = back_s + ORPHANED_S
+    meanwhile = (down.ended_s for down in downs if down.begun_s <= latest_s and down.ended_s >= begun_s)
+    back_s = max([back_s, *meanwhile])
+    return answer.sent_s <= back_s + FELT_S and answer.ended_s >= begun_s
 
 
 def pauses_of(event: Event, answers: Sequence[StreamedAnswer]) -> list[float]:
@@ -155,10 +157,14 @@ def pauses_of(event: Event, answers: Sequence[StreamedAnswer]) -> list[float]:
     for answer in answers:
         if not answer.ask.streamed or answer.sent_s > fault_s or answer.ended_s < fault_s:
             continue
-        least_s = RESUMED_GAP_S if answer.resumptions else PAUSE_S
-        ends = (end_of_gap(choice, fault_s, least_s) for choice in answer.choices)
+        ends = (end_of_gap(choice, fault_s, least_gap_s(answer)) for choice in answer.choices)
         found += [end - fault_s for end in ends if end is not None]
     return found
+
+
+def least_gap_s(answer: StreamedAnswer) -> float:
+    """Shortest gap that counts as a stop of this answer [s]. Effects: none."""
+    return RESUMED_GAP_S if answer.resumptions else PAUSE_S
 
 
 def end_of_gap(choice: ChoiceSoFar, fault_s: float, least_s: float) -> float | None:

@@ -8,6 +8,7 @@ from loadgen.report.table import columns, html_table, table_of
 from serving.tools.chaos.charts import time_line
 from serving.tools.chaos.console import problems
 from serving.tools.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, ChaosFindings
+from serving.tools.chaos.hit_stream import drawn_stream, stream_chart, told
 from serving.tools.chaos.result import ChaosRun
 from serving.tools.chaos.tables import downtime, event_table, kind_table, pauses, share
 from serving.version import VERSION
@@ -29,7 +30,19 @@ def report_page(run: ChaosRun, found: ChaosFindings) -> str:
     page.body += [element("h1", page.title), facts(_facts(run)), _verdict(found), tiles(_tiles(run, found))]
     wrong = table_of(columns("", long=("",)), [[line] for line in problems(run, found)])
     page.add("problems", "What is wrong", html_table(wrong, tall=True))
-    note = "Upright lines are moments at which instances were lost. Point at a fault for its target and its fate."
+    stream = drawn_stream(run)
+    if stream is not None:
+        page.add(
+            "stream",
+            "One stream across its loss",
+            element("p", told(stream)),
+            page.draw([stream_chart(stream)]),
+            short="One stream",
+        )
+    note = (
+        "Upright lines are moments at which instances were lost. Bars have the numbers of their faults; the table of "
+        "every fault says what came of each."
+    )
     page.add("time", "Over time", element("p", note, "soft"), page.draw(time_line(run), single=True))
     page.add("kinds", "Faults by kind and pool", html_table(kind_table(found)), element("p", _STOPPED, "soft"))
     page.add("events", "Every fault", html_table(event_table(run), tall=True))

@@ -7,12 +7,15 @@ import msgspec
 
 from serving.tools.chaos.console import lost_requests, problems
 from serving.tools.chaos.findings import ChaosFindings
+from serving.tools.chaos.hit_stream import as_value, drawn_stream
 from serving.tools.chaos.result import ChaosRun
+from serving.tools.chaos.tables import outcome
 from serving.version import VERSION
 
 
 def report_json(run: ChaosRun, found: ChaosFindings) -> bytes:
     """The report as indented JSON. Effects: none."""
+    stream = drawn_stream(run)
     value: dict[str, Any] = {
         "version": VERSION,
         "scenario": run.scenario,
@@ -28,7 +31,8 @@ def report_json(run: ChaosRun, found: ChaosFindings) -> bytes:
         "problems": problems(run, found),
         "lost_requests": lost_requests(run),
         "repaired_flips": run.leaks.repaired_flips,
-        "events": [_without_clock(asdict(event)) for event in run.events],
+        "stream": None if stream is None else as_value(stream),
+        "events": [{**_without_clock(asdict(event)), "outcome": outcome(event, run)} for event in run.events],
         "not_ready": [
             {"at_s": round(down.begun_s - run.begun_s, 3), "lasts_s": round(down.ended_s - down.begun_s, 3)}
             for down in run.downs

@@ -48,6 +48,9 @@ class TimesConfig:
         low=0.0,
         high=1.0,
     )
+    in_turn: bool = key(
+        "each table of [[faults]] comes once before any comes again; weights say which come first", default=False
+    )
     quiet_s: float = key("load alone, after the last fault [s]", default=15.0, low=0.0)
     most_down_s: float = key(
         "a run has failed if `/ready` says no, or nothing, for longer than this in one piece [s]", default=15.0, low=0.0

@@ -48,11 +48,14 @@ def plan_faults(scenario: Scenario, seed: int, duration_s: float, pools: Sequenc
     rng = random.Random(f"chaos-{seed}")  # its value does not depend on the process, unlike that of hash()
     times = scenario.scenario
     planned: list[PlannedFault] = []
+    left: list[FaultConfig] = []
     stretch = 0
     while True:
         begin = times.first_s + stretch * times.every_s
         at_s = begin + rng.random() * times.spread * times.every_s
-        fault = rng.choices(scenario.faults, [one.weight for one in scenario.faults])[0]
+        left = left or [one for one in scenario.faults if one.weight]
+        fault = rng.choices(left, [one.weight for one in left])[0]
+        left = [one for one in left if one is not fault] if times.in_turn else []
         order = _order_of_pools(scenario, fault, pools, rng)
         draw, lasts_s = rng.random(), rng.uniform(fault.least_s, fault.most_s)
         if begin > duration_s - times.quiet_s:

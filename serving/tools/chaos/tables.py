@@ -2,10 +2,11 @@
 
 from loadgen.report import numbers
 from loadgen.report.table import Table, columns, table_of
-from serving.tools.chaos.findings import ChaosFindings, KindFindings, Pauses
+from serving.tools.chaos.findings import ChaosFindings, KindFindings, Pauses, cut_by, pauses_of, stops_streams
 from serving.tools.chaos.result import ChaosRun, Event
 from serving.tools.chaos.scenario import ENGINES
 from serving.tools.chaos.schedule import GRAVE
+from serving.tools.chaos.signals import signal_of
 
 
 def kind_table(found: ChaosFindings) -> Table:
@@ -19,9 +20,27 @@ def kind_table(found: ChaosFindings) -> Table:
 
 
 def event_table(run: ChaosRun) -> Table:
-    """Every fault."""
-    heads = columns("at", "fault", "target", "for", "fate", "replaced after", text=("fault", "target", "fate"))
-    return table_of(heads, [_event_row(event) for event in run.events])
+    """Every fault: what came, to whom, by which signal, and what came of it."""
+    heads = columns(
+        "no.", "at", "fault", "pool", "target", "by", "for", "what came of it",
+        text=("fault", "pool", "target", "by"), long=("what came of it",),
+    )  # fmt: skip
+    return table_of(heads, [_event_row(event, run) for event in run.events])
+
+
+def outcome(event: Event, run: ChaosRun) -> str:
+    """Fate of the target and of the streams that felt it, in words. Effects: none."""
+    parts = [f"replaced after {numbers.duration(event.replaced_s)}" if event.fate == "replaced" else event.fate]
+    if stops_streams(event):
+        found = Pauses.of(pauses_of(event, run.answers))
+        parts.append(
+            f"{_several(found.count, 'stream', 'streams')} went on after {numbers.duration(found.max_s)} at most"
+            if found.count
+            else "no stream stood still"
+        )
+    if cut := sum(cut_by(event, answer, run.downs) for answer in run.answers if answer.outcome in ("failed", "open")):
+        parts.append(f"{_several(cut, 'request was', 'requests were')} cut or refused meanwhile")
+    return "; ".join(parts)
 
 
 def pauses(found: Pauses) -> str:
@@ -59,15 +78,21 @@ def _kind_row(kind: KindFindings) -> list[str]:
     ]
 
 
-def _event_row(event: Event) -> list[str]:
+def _event_row(event: Event, run: ChaosRun) -> list[str]:
     return [
+        numbers.count(event.number),
         numbers.clock(event.at_s),
         event.kind.replace("_", " "),
+        event.pool or numbers.MISSING,
         event.target or numbers.MISSING,
+        signal_of(event),
         numbers.duration(event.lasts_s or None),
-        event.fate,
-        numbers.duration(event.replaced_s),
+        outcome(event, run),
     ]
+
+
+def _several(count: int, one: str, more: str) -> str:
+    return f"1 {one}" if count == 1 else f"{count:,} {more}"
 
 
 def _times(found: Pauses) -> list[str]:

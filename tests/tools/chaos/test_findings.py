@@ -17,7 +17,7 @@ from serving.tools.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Pauses,
 from serving.tools.chaos.page import report_page
 from serving.tools.chaos.report_json import report_json
 from serving.tools.chaos.result import ChaosRun, Down, Event, Leaks, Sample
-from serving.tools.chaos.tables import share
+from serving.tools.chaos.tables import event_table, share
 
 ASK = Ask(0, "greedy", COMPLETIONS, {"stream": True, "max_tokens": 8})
 FAULT_S = 100.0
@@ -236,11 +236,33 @@ def test_the_page_shows_faults_over_time() -> None:
     faults, flight, *_ = charts_of(report_page(run := run_of(stream(99.0), events=events), find(run)))
     assert faults["lanes"] == ["decode", "kvcache"]
     assert [bar[:2] + bar[4:5] for bar in faults["bars"]] == [
-        [0, 50.0, "kill decode#1: replaced"],
-        [1, 50.0, "kill kvcache#1: replaced"],
+        [0, 50.0, "1: kill decode#1: replaced"],
+        [1, 50.0, "2: kill kvcache#1: replaced"],
     ]
     assert flight["marks"] == [{"name": "kill", "color": "red", "xs": [50.0]}]
     assert flight["x"] == {"unit": "clock", "low": 0.0, "high": 60.0}
+
+
+def test_every_fault_is_named_with_its_signal_and_what_came_of_it() -> None:
+    lost = failed()
+    lost.sent_s, lost.ended_s = FAULT_S - 1, FAULT_S
+    frozen = Event(3, "freeze", 20.0, 70.0, 20.0, "decode", "decode#2", 8, lasts_s=2.5, fate="survived")
+    events = (kill(), kill(2, "gateway"), frozen, Event(4, "cancel_burst", 30.0, 80.0, 30.0, fate="passed"))
+    run = run_of(stream(99.0, 102.0), lost, events=events)
+    rows = [list(row.cells) for row in event_table(run).rows]
+    assert [row[:-1] for row in rows] == [
+        ["1", "50.0 s", "kill", "decode", "decode#1", "SIGKILL", "–"],
+        ["2", "50.0 s", "kill", "gateway", "gateway#1", "SIGKILL", "–"],
+        ["3", "20.0 s", "freeze", "decode", "decode#2", "SIGSTOP", "2.50 s"],
+        ["4", "30.0 s", "cancel burst", "–", "–", "clients leave", "–"],
+    ]
+    assert [row[-1] for row in rows] == [
+        "replaced after 4.00 s; 1 stream went on after 2.00 s at most",
+        "replaced after 4.00 s; 1 request was cut or refused meanwhile",
+        "survived; no stream stood still",
+        "passed",
+    ]
+    assert json.loads(report_json(run, find(run)))["events"][2]["outcome"] == rows[2][-1]
 
 
 def test_the_page_stands_alone_and_escapes_what_it_is_told() -> None:

@@ -7,6 +7,7 @@ import pytest
 from serving.config.load import load_config
 from serving.errors import ConfigError
 from serving.tools.chaos.scenario import POOLS_OF, FaultConfig, Scenario, check_scenario, config_path, load_scenario
+from serving.tools.chaos.schedule import plan_faults
 
 SHIPPED = Path(__file__).resolve().parents[3] / "deploy" / "chaos"
 
@@ -39,6 +40,14 @@ def test_kills_is_what_the_goal_says() -> None:
 
 def test_everything_has_every_kind() -> None:
     assert {fault.kind for fault in load_scenario(SHIPPED / "everything.toml").faults} == set(POOLS_OF)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_quick_has_every_kind_with_any_seed(seed: int) -> None:
+    scenario = load_scenario(SHIPPED / "quick.toml")
+    schedule = plan_faults(scenario, seed, scenario.scenario.duration_s, ("prefill", "decode", "kvcache"))
+    assert {planned.kind for planned in schedule} == set(POOLS_OF)
+    assert any((planned.kind, planned.pools) == ("kill", ("decode",)) for planned in schedule), "a stream to be drawn"
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:

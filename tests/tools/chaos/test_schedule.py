@@ -55,6 +55,14 @@ def test_weights_say_how_often() -> None:
     assert 2.5 < kinds["kill"] / kinds["freeze"] < 3.6
 
 
+def test_in_turn_every_table_comes_before_any_comes_again() -> None:
+    times = TimesConfig(first_s=0, every_s=1, quiet_s=0, in_turn=True)
+    faults = (*ALL.faults, FaultConfig("kill", weight=0.0, pools=("decode",)))
+    kinds = [fault.kind for fault in plan_faults(Scenario(times, faults=faults), 5, 20, POOLS)]
+    assert sorted(kinds[:7]) == sorted(kinds[7:14]) == sorted(POOLS_OF)
+    assert kinds[:7] != kinds[7:14]
+
+
 def test_a_pool_of_no_weight_is_never_hit() -> None:
     scenario = Scenario(TimesConfig(every_s=1), pools=PoolsConfig(kvcache=0.0), faults=(FaultConfig("kill"),))
     assert all("kvcache" not in fault.pools for fault in plan_faults(scenario, 0, 500, POOLS))
