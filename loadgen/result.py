@@ -150,8 +150,13 @@ class Generator(msgspec.Struct, kw_only=True):
         starved_s: time for which a slot was free and no prompt was ready, summed.
         offered_per_s / achieved_per_s: rate of the schedule, and rate at which requests really left. None in a closed
             loop.
-        is_bottleneck: whether the figures say more about this program than about the server. reasons: why, one line
-            each.
+        is_bottleneck: whether the figures say more about this program than about the server, because it had more to do
+            than it could. reasons: why, one line each.
+        machine_was_busy: whether times were disturbed because the program had no core to run on. machine_reasons: how,
+            one line each.
+        denied_share: of the time by which the workers' timers were late, how much they had no core. None if none was.
+        cores, others_cores, stolen_cores: of the machine: busy with other programs, and taken by the host of a virtual
+            machine, as averages. None where the system does not tell, as in results of older versions.
         clock_warnings: the machine slept or its clock jumped during the run.
     """
 
@@ -163,6 +168,12 @@ class Generator(msgspec.Struct, kw_only=True):
     achieved_per_s: float | None = None
     is_bottleneck: bool = False
     reasons: list[str] = []
+    machine_was_busy: bool = False
+    machine_reasons: list[str] = []
+    denied_share: float | None = None
+    cores: int | None = None
+    others_cores: float | None = None
+    stolen_cores: float | None = None
     clock_warnings: list[str] = []
 
 

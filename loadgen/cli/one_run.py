@@ -179,12 +179,19 @@ def _summary(
 ) -> RunResult:
     """All figures of a run."""
     flags = bench.flags
-    workers = report.workers
+    workers, machine = report.workers, report.machine
     facts = GeneratorFacts(
         workers=len(workers) + len(report.lost_workers),
         cpu_share=max((worker.cpu_share for worker in workers), default=0.0),
         loop_lag_p99_s=max((worker.loop_lag_p99_s for worker in workers), default=0.0),
         starved_s=sum(worker.starved_s for worker in workers),
+        late_s=sum(worker.late_s for worker in workers),
+        denied_s=sum(worker.denied_s for worker in workers),
+        drawing_cpu_s=report.drawing_cpu_s,
+        drawing_waited_s=report.drawing_waited_s,
+        cores=machine.cores if machine else None,
+        others_cores=machine.others_cores if machine else None,
+        stolen_cores=machine.stolen_cores if machine else None,
         late_digests=sum(worker.late_digests for worker in workers),
         offered_per_s=schedule.offered_per_s,
         clocks=[(clock.monotonic_s, clock.realtime_s, clock.boottime_s) for clock in report.clocks],

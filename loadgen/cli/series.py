@@ -11,6 +11,7 @@ from loadgen.cli.one_run import Watch, run_once
 from loadgen.cli.repeated import Finished, rested, run_repeated
 from loadgen.driver.progress import Progress
 from loadgen.errors import INTERRUPTED, LoadgenError, OutputError, UsageError
+from loadgen.metrics.verdict import kept_rate
 from loadgen.output import explained
 from loadgen.result import RunResult, SweepPoint, SweepResult
 from loadgen.run_folder import REPORT, SWEEP, write_json
@@ -189,13 +190,15 @@ class _Backlog:
 
 def _probe_result(value: float, finished: Finished) -> ProbeResult:
     """Figures of a probe that a search needs."""
-    slo = finished.result.slo
+    slo, generator = finished.result.slo, finished.result.generator
+    # A machine that was busy says nothing against the server, unless it kept the load from leaving.
+    held_back = generator.machine_was_busy and not finished.aborted and not kept_rate(generator)
     return ProbeResult(
         value=value,
         good=slo.good if slo else 0,
         counted=slo.counted if slo else 0,
         overloaded=finished.aborted,
-        generator_limited=finished.result.generator.is_bottleneck,
+        generator_limited=generator.is_bottleneck or held_back,
     )
 
 

@@ -246,6 +246,8 @@ def _warnings(sides: tuple[Side, Side], method: Method) -> list[str]:
             found.append(f"{side.name} was interrupted.")
         if any(result.generator.is_bottleneck for result in side.results):
             found.append(f"In {side.name} the generator was the bottleneck: its figures are not the server's.")
+        if any(result.generator.machine_was_busy for result in side.results):
+            found.append(f"In {side.name} the machine was busy: its times are longer than the server's own.")
         failures = side.failure_share()
         if failures > 0:
             found.append(f"In {side.name} {100 * failures:.2g} % of the requests failed; latencies leave those out.")

@@ -268,6 +268,9 @@ class Conductor:
             starved_s=starved_s,
             gc_pause_max_s=self._heart.gc_pause_max_s,
             late_digests=self._desk.digester.overruns,
+            cpu_s=self._heart.cpu_s(),
+            late_s=self._heart.late_s,
+            denied_s=self._heart.denied_s,
         )
 
     async def _or_failed(self, awaited: "asyncio.Future[_T]") -> _T:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
+from loadgen.driver.core_wait import CoreWait
 from loadgen.driver.messages import NoMoreJobs, Prepare, Supply
 from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.driver.worker_process import WorkerProcess
@@ -28,6 +29,7 @@ class Feeder(threading.Thread):
     Attributes:
         error: what drawing the jobs raised, if it did; the workers have then been told that no more will come.
         jobs: drawn and handed over.
+        cpu_s, waited_s: of this thread so far: CPU time, and time for which it had no core.
     """
 
     def __init__(self, jobs: Iterator[LoadJob], settings: DriveSettings, workers: Sequence[WorkerProcess]) -> None:
@@ -42,6 +44,8 @@ class Feeder(threading.Thread):
         self._turns = _turns(settings)
         self.error: Exception | None = None
         self.jobs = 0
+        self.cpu_s = 0.0
+        self.waited_s = 0.0
 
     @property
     def prepared(self) -> bool:
@@ -50,10 +54,13 @@ class Feeder(threading.Thread):
 
     def run(self) -> None:
         """Deal until there are no more jobs, or nobody wants them."""
+        core = CoreWait()
         try:
-            self._deal()
+            self._deal(core)
         except Exception as error:
             self.error = error
+        finally:
+            core.close()
         self._prepare()
         if not self._stopped:
             for worker in self._workers:
@@ -70,7 +77,7 @@ class Feeder(threading.Thread):
             self._stopped = True
             self._room.notify()
 
-    def _deal(self) -> None:
+    def _deal(self, core: CoreWait) -> None:
         begun_s = time.monotonic()
         end_s = self._settings.duration_s
         for job in self._jobs:
@@ -83,6 +90,7 @@ class Feeder(threading.Thread):
                 return
             worker.give(Supply([job]))  # small frames: a worker decodes a whole one at a time
             self.jobs += 1
+            self.cpu_s, self.waited_s = time.thread_time(), core.waited_s()
 
     def _enough_to_begin(self, job: LoadJob, begun_s: float) -> bool:
         if self.jobs < len(self._workers):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from loadgen.driver.clocks import ClockLog
 from loadgen.driver.closed_loop import first_depth
 from loadgen.driver.feeder import Feeder
+from loadgen.driver.machine import MachineLog
 from loadgen.driver.messages import (
     Credit,
     Cut,
@@ -73,6 +74,7 @@ class Fleet:
         self._problems: list[str] = []
         self._meter = Meter()
         self._clocks = ClockLog()
+        self._machine = MachineLog()
         self._selector = selectors.DefaultSelector()
         self._records: list[RequestRecord] = []
         self._t0 = 0.0
@@ -161,6 +163,7 @@ class Fleet:
     def _send_start(self) -> None:
         """Give all workers the same run time 0."""
         self._t0 = time.monotonic() + LEAD_S
+        self._machine = MachineLog()  # from here on: how workers start is nobody's business
         self._tell_all(StartRun(self._t0))
         if self._settings.duration_s is not None:
             self._deadline_s = self._t0 + self._settings.duration_s + self._settings.drain_s + GRACE_S
@@ -279,6 +282,9 @@ class Fleet:
             interrupted=interrupted or bool(self._problems),
             problems=self._problems,
             clocks=self._clocks.close(),
+            machine=self._machine.close(sum(one.health.cpu_s for one in done)),
+            drawing_cpu_s=feeder.cpu_s,
+            drawing_waited_s=feeder.waited_s,
         )
 
     def _end_all(self, feeder: Feeder | None) -> None:

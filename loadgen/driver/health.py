@@ -5,22 +5,33 @@ Python's choosing. So everything that exists at the start is frozen, automatic c
 heart collects the youngest generation (about 0.1 ms) when no send is near, and in any case before it has become so
 large that this would take a millisecond. Older generations are left alone: the hot
 path makes no cycles that live long, and a worker lives for one run only.
+
+Whose fault a late beat is: since the beat before, the thread has run for so long and waited for a core for so long (see
+`denied_s`). Late because it ran is the program's own doing; late without having run is the machine's.
 """
 
 import gc
 import time
 from array import array
 
+from loadgen.driver.core_wait import CoreWait
 from loadgen.driver.pacer import Pacer
 
 BEAT_S = 0.020
+LATE_BEAT_S = 0.001
+"""Beats late by less say nothing about whose fault it is."""
 _QUIET_S = 0.002
 _YOUNG_OBJECTS = 3_000
 _TOO_MANY = 20_000
 
 
 class Heart:
-    """Beats on an absolute grid and notes how late each beat was."""
+    """Beats on an absolute grid and notes how late each beat was.
+
+    Attributes:
+        late_s: lateness of all beats that were more than `LATE_BEAT_S` late, summed; what one pause swallowed counts
+            once. denied_s: part of it for which the thread had no core.
+    """
 
     def __init__(self, pacer: Pacer) -> None:
         """Not beating yet."""
@@ -30,7 +41,12 @@ class Heart:
         self._cpu_at_start_s = 0.0
         self._started_s = 0.0
         self._collecting_since_s = 0.0
+        self._core = CoreWait()
+        self._ran_s = 0.0
+        self._waited_s = 0.0
         self.gc_pause_max_s = 0.0
+        self.late_s = 0.0
+        self.denied_s = 0.0
 
     def start(self, at_s: float) -> None:
         """Begin to beat, first at a moment of `time.monotonic()`.
@@ -42,12 +58,17 @@ class Heart:
         gc.disable()
         gc.callbacks.append(self._note_collection)
         self._cpu_at_start_s, self._started_s = time.process_time(), time.monotonic()
+        self._ran_s, self._waited_s = time.thread_time(), self._core.waited_s()
         self._due_s = at_s
         self._pacer.call_at(at_s, self._beat)
 
     def cpu_share(self) -> float:
         """CPU time of this process over wall time since `start`; 1 = one core busy all the time."""
-        return (time.process_time() - self._cpu_at_start_s) / max(1e-9, time.monotonic() - self._started_s)
+        return self.cpu_s() / max(1e-9, time.monotonic() - self._started_s)
+
+    def cpu_s(self) -> float:
+        """CPU time of this process since `start`."""
+        return time.process_time() - self._cpu_at_start_s
 
     def lags_s(self) -> "array[float]":
         """How late each beat was [s], float64 [beats]. Beats that a long pause skipped count with their own lag."""
@@ -58,9 +79,11 @@ class Heart:
         gc.callbacks.remove(self._note_collection)
         gc.enable()
         gc.unfreeze()
+        self._core.close()
 
     def _beat(self) -> None:
         now_s = time.monotonic()
+        self._note_late(now_s - self._due_s)
         while self._due_s <= now_s:
             self._lags_s.append(now_s - self._due_s)
             self._due_s += BEAT_S
@@ -69,11 +92,31 @@ class Heart:
         if young > _TOO_MANY or (young > _YOUNG_OBJECTS and self._pacer.next_s - now_s > _QUIET_S):
             gc.collect(0)
 
+    def _note_late(self, lag_s: float) -> None:
+        """Count a late beat, and how much of it the thread spent without a core."""
+        ran_s, waited_s = time.thread_time(), self._core.waited_s()
+        if lag_s > LATE_BEAT_S:
+            self.late_s += lag_s
+            self.denied_s += denied_s(lag_s, ran_s=ran_s - self._ran_s, waited_s=waited_s - self._waited_s)
+        self._ran_s, self._waited_s = ran_s, waited_s
+
     def _note_collection(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             self._collecting_since_s = time.monotonic()
         else:
             self.gc_pause_max_s = max(self.gc_pause_max_s, time.monotonic() - self._collecting_since_s)
+
+
+def denied_s(lag_s: float, *, ran_s: float, waited_s: float) -> float:
+    """How much of a beat's lateness is none of the thread's own doing [s].
+
+    What it did not run for, whatever held it up (the host of a virtual machine, a quota, memory from the disk); and
+    what it waited for a core, where the kernel tells, even if it ran as well.
+
+    Args:
+        ran_s, waited_s: its CPU time, and its time in the queue for a core, since the beat before.
+    """
+    return min(lag_s, max(waited_s, lag_s - ran_s))
 
 
 def percentile(ascending: "array[float] | list[float]", percent: float) -> float:

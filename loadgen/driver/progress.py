@@ -64,6 +64,8 @@ class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
         gc_pause_max_s: longest pause by the garbage collector.
         late_digests: answers that had to be interpreted at once because too many were waiting for it, at the cost of
             whatever was due at that moment; above 0 the process received more than it could evaluate.
+        cpu_s: CPU time of the process. late_s: lateness of its late timers, summed. denied_s: part of it for which the
+            process had no core to run on.
     """
 
     worker: int
@@ -78,6 +80,21 @@ class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
     starved_s: float = 0.0
     gc_pause_max_s: float = 0.0
     late_digests: int = 0
+    cpu_s: float = 0.0
+    late_s: float = 0.0
+    denied_s: float = 0.0
+
+
+class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Work of a machine's cores during a run, as averages [cores].
+
+    Attributes:
+        cores: that it has. others_cores: busy with other programs. stolen_cores: taken by a virtual machine's host.
+    """
+
+    cores: int
+    others_cores: float
+    stolen_cores: float = 0.0
 
 
 class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +120,9 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
         interrupted: ended early: by `stop`, by a lost worker or because the jobs could not be drawn to the end.
         problems: why, one line each; a plain interruption by the user needs none.
         clocks: at the start, each second, and at the end.
+        machine: what its cores did; None where the system does not tell.
+        drawing_cpu_s, drawing_waited_s: for drawing the jobs: CPU time, and time without a core (0 where the system
+            does not tell).
     """
 
     t0: float
@@ -116,3 +136,6 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     problems: list[str] = []
     clocks: list[ClockSample] = []
+    machine: MachineUse | None = None
+    drawing_cpu_s: float = 0.0
+    drawing_waited_s: float = 0.0

@@ -26,6 +26,10 @@ class GeneratorFacts:
     Attributes:
         workers: processes. cpu_share: the busiest one's CPU time / wall time. loop_lag_p99_s: the laggiest one's.
         starved_s: time for which it could have sent and had nothing to send, summed over slots.
+        late_s: lateness of the workers' late timers, summed. denied_s: part of it for which they had no core to run on.
+        drawing_cpu_s, drawing_waited_s: for making prompts: CPU time, and time without a core.
+        cores, others_cores, stolen_cores: of the machine; busy with other programs and taken by the host of a virtual
+            machine, as averages. None where the system does not tell.
         late_digests: answers interpreted at once because too many were waiting, at the cost of later stamps.
         offered_per_s: rate of the schedule; None in a closed loop.
         clocks: (monotonic, realtime, boottime or None) during the run [s].
@@ -36,6 +40,13 @@ class GeneratorFacts:
     cpu_share: float = 0.0
     loop_lag_p99_s: float = 0.0
     starved_s: float = 0.0
+    late_s: float = 0.0
+    denied_s: float = 0.0
+    drawing_cpu_s: float = 0.0
+    drawing_waited_s: float = 0.0
+    cores: int | None = None
+    others_cores: float | None = None
+    stolen_cores: float | None = None
     late_digests: int = 0
     offered_per_s: float | None = None
     clocks: list[tuple[float, float, float | None]] = field(default_factory=list)

@@ -8,7 +8,7 @@ from loadgen.metrics.intervals import mean_interval, wilson
 from loadgen.metrics.lengths import lengths
 from loadgen.metrics.summary import distributions
 from loadgen.record import RequestRecord
-from loadgen.result import CacheUse, ErrorCount, Repetition, RunResult, SloResult, Throughput
+from loadgen.result import CacheUse, ErrorCount, Generator, Repetition, RunResult, SloResult, Throughput
 
 
 def merge(results: Sequence[RunResult], records: Sequence[Sequence[RequestRecord]]) -> RunResult:
@@ -48,10 +48,15 @@ def merge(results: Sequence[RunResult], records: Sequence[Sequence[RequestRecord
         slo=_slo([result.slo for result in results if result.slo]),
         steady_state=first.steady_state if len(results) == 1 else None,
         cache=_cache([result.cache for result in results if result.cache]),
-        generator=max((result.generator for result in results), key=lambda one: (one.is_bottleneck, one.cpu_share)),
+        generator=max((result.generator for result in results), key=_trouble),
         repetitions=[as_repetition(result) for result in results],
         warnings=list(dict.fromkeys(warning for result in results for warning in result.warnings)),
     )
+
+
+def _trouble(generator: Generator) -> tuple[bool, bool, float]:
+    """Key by which the worst of several is told."""
+    return generator.is_bottleneck, generator.machine_was_busy, generator.cpu_share
 
 
 def as_repetition(result: RunResult) -> Repetition:

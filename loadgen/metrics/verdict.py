@@ -1,4 +1,17 @@
-"""Verdict on the measurement itself: whether it measured the server or this program, and whether clocks were sound."""
+"""Verdict on the measurement itself: did it measure the server, this program, or a machine that was busy?
+
+Five signs say that times were disturbed: a worker's timer was late, requests left late, answers came faster than they
+were interpreted, prompts were not there in time, the offered rate was not kept. Whose doing that was is told by what
+the program did meanwhile, never by the signs themselves:
+
+    it filled a core (CPU share above `MOST_CPU_SHARE`)      the generator, whoever else was there
+    it had no core for most of the time it was late          the machine was busy
+    it had a core all that time, or nobody knows             the generator
+
+"Had no core" is measured at each late beat of a worker's timer (`driver.health.denied_s`), and for prompts in the
+thread that makes them (time in the queue for a core against time on one). How busy the machine's cores were with other
+programs is told beside it and decides nothing: cores can be busy without anybody having to wait.
+"""
 
 import itertools
 from collections.abc import Sequence
@@ -14,8 +27,12 @@ LEAST_LATENESS_SHARE = 0.05
 """Lateness below this share of the median TTFT changes no conclusion."""
 MOST_STARVED_SHARE = 0.01
 LEAST_RATE_SHARE = 0.98
+MOST_DENIED_SHARE = 0.5
+"""Without a core for more of its lateness than this, a worker would have been in time on a free machine."""
 MOST_SLEEP_S = 0.5
 MOST_CLOCK_STEP_S = 0.5
+_MORE_WORKERS = "raise --workers, or use a machine with free cores"
+_MORE_CORES = "leave the generator a core, or run it elsewhere"
 
 
 def judge(
@@ -32,13 +49,17 @@ def judge(
     Args:
         duration_s: of the measured window. achieved_per_s: rate at which requests left; None in a closed loop.
     """
-    reasons = [
-        *_busy(facts),
+    denied = had_no_core(facts)
+    disturbed = [
+        *_lag(facts),
         *_overrun(facts),
         *_late(lateness, ttft),
-        *_starved(facts, duration_s),
         *_slow(facts, achieved_per_s, lateness, client_queue),
     ]
+    starved, prompts_denied = _starved(facts, duration_s), facts.drawing_waited_s > facts.drawing_cpu_s
+    busy = [*_full(facts), *([] if denied else disturbed)]
+    own = [*busy, *([f"what helps: {_MORE_WORKERS}"] if busy else []), *([] if prompts_denied else starved)]
+    foreign = [*(disturbed if denied else []), *(starved if prompts_denied else [])]
     return Generator(
         workers=facts.workers,
         cpu_share=facts.cpu_share,
@@ -46,30 +67,43 @@ def judge(
         starved_s=facts.starved_s,
         offered_per_s=facts.offered_per_s,
         achieved_per_s=achieved_per_s,
-        is_bottleneck=bool(reasons),
-        reasons=reasons,
+        is_bottleneck=bool(own),
+        reasons=own,
+        machine_was_busy=bool(foreign),
+        machine_reasons=[*foreign, *([_others(facts)] if foreign else [])],
+        denied_share=facts.denied_s / facts.late_s if facts.late_s > 0 else None,
+        cores=facts.cores,
+        others_cores=facts.others_cores,
+        stolen_cores=facts.stolen_cores,
         clock_warnings=clock_warnings(facts.clocks),
     )
 
 
-def _busy(facts: GeneratorFacts) -> list[str]:
-    found = []
-    if facts.cpu_share > MOST_CPU_SHARE:
-        found.append(
-            f"a worker process used {facts.cpu_share:.0%} of a core; raise --workers, or use a machine with free cores"
-        )
-    if facts.loop_lag_p99_s > MOST_LAG_S:
-        found.append(
-            f"a worker's own timer fired {facts.loop_lag_p99_s * 1e3:.1f} ms late (99th percentile): the machine is "
-            "too busy to take times to the millisecond; leave it cores, or run the generator elsewhere"
-        )
-    return found
+def had_no_core(facts: GeneratorFacts) -> bool:
+    """Whether the workers were late because others had the cores; never said of one that filled its own."""
+    return facts.cpu_share <= MOST_CPU_SHARE and facts.denied_s > MOST_DENIED_SHARE * facts.late_s
+
+
+def kept_rate(generator: Generator) -> bool:
+    """Whether the offered load really left; always, where no rate was offered."""
+    offered, achieved = generator.offered_per_s, generator.achieved_per_s
+    return offered is None or achieved is None or achieved >= LEAST_RATE_SHARE * offered
+
+
+def _full(facts: GeneratorFacts) -> list[str]:
+    return [f"a worker process used {facts.cpu_share:.0%} of a core"] if facts.cpu_share > MOST_CPU_SHARE else []
+
+
+def _lag(facts: GeneratorFacts) -> list[str]:
+    if facts.loop_lag_p99_s <= MOST_LAG_S:
+        return []
+    return [f"a worker's own timer fired {facts.loop_lag_p99_s * 1e3:.1f} ms late (99th percentile)"]
 
 
 def _overrun(facts: GeneratorFacts) -> list[str]:
     if not facts.late_digests:
         return []
-    return [f"{facts.late_digests} answers came faster than they could be interpreted; raise --workers"]
+    return [f"{facts.late_digests} answers came faster than they could be interpreted"]
 
 
 def _late(lateness: MetricDistribution | None, ttft: MetricDistribution | None) -> list[str]:
@@ -77,7 +111,7 @@ def _late(lateness: MetricDistribution | None, ttft: MetricDistribution | None) 
     median = _percentile(ttft, 50)
     if p99 is None or p99 <= MOST_LATENESS_S or (median is not None and p99 < LEAST_LATENESS_SHARE * median):
         return []
-    return [f"requests left {p99 * 1e3:.1f} ms late (99th percentile); raise --workers, or leave the generator a core"]
+    return [f"requests left {p99 * 1e3:.1f} ms late (99th percentile)"]
 
 
 def _starved(facts: GeneratorFacts, duration_s: float) -> list[str]:
@@ -86,7 +120,7 @@ def _starved(facts: GeneratorFacts, duration_s: float) -> list[str]:
         return []
     return [
         f"slots stood free for {facts.starved_s:.1f} s in all because prompts were not made fast enough; "
-        "use shorter prompts, --tokenizer DIR instead of the server's, or another core"
+        "shorter prompts, or --tokenizer DIR instead of the server's, take less work"
     ]
 
 
@@ -110,7 +144,20 @@ def _slow(
     late = lateness.max if lateness and lateness.max is not None else 0.0
     if waited > late:
         return []
-    return [f"only {achieved:.2f} of {offered:.2f} requests per second left; raise --workers"]
+    return [f"only {achieved:.2f} of {offered:.2f} requests per second left"]
+
+
+def _others(facts: GeneratorFacts) -> str:
+    """Sentence on the others that had the cores, as far as it is known, and what to do."""
+    if facts.cores is None or facts.others_cores is None:
+        return f"what helps: {_MORE_CORES}"
+    stolen = ""
+    if facts.stolen_cores and facts.stolen_cores >= 0.01:
+        stolen = f", and the host of this virtual machine took {facts.stolen_cores:.2f}"
+    return (
+        f"other programs (the server, if it runs here) used {facts.others_cores:.2f} of {facts.cores} cores{stolen}; "
+        f"{_MORE_CORES}"
+    )
 
 
 def clock_warnings(clocks: Sequence[tuple[float, float, float | None]]) -> list[str]:

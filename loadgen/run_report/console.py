@@ -12,7 +12,7 @@ from rich.text import Text
 
 from loadgen.report import numbers
 from loadgen.result import MetricDistribution, RunResult, SweepResult
-from loadgen.run_report.generator_text import generator_figures
+from loadgen.run_report.generator_text import BUSY_MACHINE, KEPT_UP, OWN_LIMIT, generator_figures
 from loadgen.run_report.latency_table import SECONDARY_METRICS, has_both_clocks, percentile_columns, present, title
 from loadgen.run_report.names import MAIN_METRICS, METRIC_TITLES, count_by_kind, outcome_kind, outcome_title
 from loadgen.run_report.sweep_charts import load_text, sweep_warnings
@@ -180,11 +180,15 @@ def _verdict(result: RunResult, console: Console) -> None:
     if result.interrupted:
         _paragraph(console, "The run was interrupted; what is shown is what was finished by then.", "bold red")
     if generator.is_bottleneck:
-        _paragraph(console, "No: the generator was the bottleneck, not the server.", "bold red")
+        _paragraph(console, f"No. {OWN_LIMIT}", "bold red")
         for reason in generator.reasons:
             _paragraph(console, reason, "red")
-    else:
-        _paragraph(console, f"The generator kept up. {generator_figures(generator)}", "green")
+    if generator.machine_was_busy:
+        _paragraph(console, f"Not quite. {BUSY_MACHINE}", "bold yellow")
+        for reason in generator.machine_reasons:
+            _paragraph(console, reason, "yellow")
+    if not (generator.is_bottleneck or generator.machine_was_busy):
+        _paragraph(console, f"{KEPT_UP} {generator_figures(generator)}", "green")
     for warning in [*generator.clock_warnings, *result.warnings]:
         _paragraph(console, warning, "yellow")
 

@@ -1,7 +1,11 @@
-"""How well the generator itself kept up, as a sentence for terminal and page."""
+"""How well the generator itself kept up, as sentences for terminal and page."""
 
 from loadgen.report import numbers
 from loadgen.result import Generator
+
+OWN_LIMIT = "The generator was the bottleneck: these figures say more about it than about the server."
+BUSY_MACHINE = "The machine was busy: times are longer than the server's own."
+KEPT_UP = "The generator kept up."
 
 
 def generator_figures(generator: Generator) -> str:
@@ -16,5 +20,7 @@ def generator_figures(generator: Generator) -> str:
         parts.append(f"{achieved} of {offered} offered requests per second sent")
     if generator.starved_s > 0:
         parts.append(f"slots empty for {numbers.duration(generator.starved_s)} for want of prompts")
+    if generator.cores and generator.others_cores is not None:
+        parts.append(f"other programs used {generator.others_cores:.1f} of {generator.cores} cores")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."

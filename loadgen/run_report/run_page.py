@@ -9,7 +9,7 @@ from loadgen.report.page import Page, facts
 from loadgen.report.table import columns, html_table, table_of
 from loadgen.result import Generator, RunResult
 from loadgen.run_report.definitions_table import definitions_table
-from loadgen.run_report.generator_text import generator_figures
+from loadgen.run_report.generator_text import BUSY_MACHINE, KEPT_UP, OWN_LIMIT, generator_figures
 from loadgen.run_report.run_charts import percentile_charts, prompt_length_chart, time_charts
 from loadgen.run_report.run_tables import (
     errors_table,
@@ -67,7 +67,7 @@ def notes(result: RunResult) -> Html:
     items = []
     if result.interrupted:
         items.append(_note("bad", "The run was interrupted.", ["What is shown is what was finished by then."]))
-    items.append(_generator_note(result.generator))
+    items.extend(_generator_notes(result.generator))
     items.extend(_note("", "", [warning]) for warning in result.warnings)
     return Html(f'<ul class="notes">{join(items)}</ul>')
 
@@ -92,16 +92,16 @@ def _note(css: str, lead: str, lines: Sequence[str]) -> Html:
     return Html(f"<li{f' class={chr(34)}{css}{chr(34)}' if css else ''}>{inner}</li>")
 
 
-def _generator_note(generator: Generator) -> Html:
+def _generator_notes(generator: Generator) -> list[Html]:
     """Whether the figures can be believed as the server's."""
+    found = []
     if generator.is_bottleneck:
-        reasons = [*generator.reasons, *generator.clock_warnings]
-        return _note(
-            "bad", "The generator was the bottleneck: these figures say more about it than about the server.", reasons
-        )
+        found.append(_note("bad", OWN_LIMIT, generator.reasons))
+    if generator.machine_was_busy:
+        found.append(_note("", BUSY_MACHINE, generator.machine_reasons))
     if generator.clock_warnings:
-        return _note("", "The clock was disturbed.", generator.clock_warnings)
-    return _note("good", "The generator kept up.", [generator_figures(generator)])
+        found.append(_note("", "The clock was disturbed.", generator.clock_warnings))
+    return found or [_note("good", KEPT_UP, [generator_figures(generator)])]
 
 
 def _server(page: Page, series: ServerSeries) -> list[Html]:

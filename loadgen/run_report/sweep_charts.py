@@ -31,6 +31,8 @@ def sweep_warnings(sweep: SweepResult) -> list[str]:
         generator = point.result.generator
         if generator.is_bottleneck:
             own.append(f"the generator was the bottleneck: {'; '.join(generator.reasons)}")
+        if generator.machine_was_busy:
+            own.append(f"the machine was busy: {'; '.join(generator.machine_reasons)}")
         for warning in [*own, *generator.clock_warnings, *point.result.warnings]:
             loads.setdefault(warning, []).append(load_text(sweep.parameter, point.value))
     every = len(sweep.points)

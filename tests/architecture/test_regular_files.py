@@ -9,6 +9,7 @@ READERS = frozenset({"read_text", "read_bytes"})
 LOOKS = ("hardware.regular_file", "serving.regular_file", "loadgen.regular_file")
 OUR_OWN = {
     "loadgen.report.html": "the package's assets",
+    "loadgen.driver.machine": "/proc",
     "serving.gateway.api.pages.document": "the package's assets",
     "serving.tools.chaos.own_system": "the log of the system that it started",
     "serving.tools.chaos.parts": "/proc",

@@ -4,12 +4,15 @@ import asyncio
 import gc
 import time
 from array import array
+from pathlib import Path
 
 import pytest
 
 from loadgen.driver import health, outbox
 from loadgen.driver.clocks import SAMPLE_EVERY_S, ClockLog
-from loadgen.driver.health import BEAT_S, Heart, percentile
+from loadgen.driver.core_wait import CoreWait
+from loadgen.driver.health import BEAT_S, Heart, denied_s, percentile
+from loadgen.driver.machine import MachineLog
 from loadgen.driver.messages import Credit, FrameSplitter, RequestEnded, Tick, from_worker
 from loadgen.driver.meter import Meter
 from loadgen.driver.outbox import Outbox
@@ -112,6 +115,64 @@ async def test_the_heart_collects_young_garbage_when_it_is_quiet(monkeypatch: py
     finally:
         heart.stop()
         pacer.close()
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "waited_s", "denied"),
+    [(0.030, 0.0, 0.0), (0.001, 0.0, 0.009), (0.015, 0.015, 0.010), (0.030, 0.004, 0.004), (0.0, 0.5, 0.010)],
+)
+def test_a_late_beat_is_the_threads_own_doing_as_far_as_it_ran(ran_s: float, waited_s: float, denied: float) -> None:
+    assert denied_s(0.010, ran_s=ran_s, waited_s=waited_s) == pytest.approx(denied)
+
+
+@pytest.mark.asyncio
+async def test_a_pause_without_work_is_not_the_threads_own_doing() -> None:
+    pacer = Pacer()
+    heart = Heart(pacer)
+    heart.start(time.monotonic())
+    try:
+        await asyncio.sleep(BEAT_S)
+        time.sleep(10 * BEAT_S)  # noqa: ASYNC251 # a loop that stands still
+        await asyncio.sleep(0.005)
+        assert heart.late_s >= 8 * BEAT_S
+        assert heart.denied_s > 0.5 * heart.late_s
+    finally:
+        heart.stop()
+        pacer.close()
+
+
+def test_waiting_for_a_core_is_counted_and_never_falls() -> None:
+    core = CoreWait()
+    first = core.waited_s()
+    assert 0 <= first <= core.waited_s()
+    core.close()
+    core.close()
+    assert core.waited_s() == 0.0
+
+
+def test_use_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 ticks of user, 100 of system, 50 of the host; a tenth of a second of it all is this program's own."""
+    stat = tmp_path / "stat"
+    stat.write_text("cpu 1000 0 500 9000 0 0 0 10 0 0\ncpu0 1 2\n")
+    now = [10.0]
+    monkeypatch.setattr("loadgen.driver.machine.os.sysconf", lambda name: 100)
+    monkeypatch.setattr("loadgen.driver.machine.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("loadgen.driver.machine.time.process_time", lambda: 1.0)
+    log = MachineLog(stat)
+    stat.write_text("cpu 1200 0 600 9700 0 0 0 60 0 0\ncpu0 1 2\n")
+    now[0] = 12.0
+    use = log.close(0.1)
+    assert use is not None
+    assert use.others_cores == pytest.approx(1.45)
+    assert use.stolen_cores == pytest.approx(0.25)
+    assert use.cores >= 1
+
+
+@pytest.mark.parametrize("text", [None, "", "cpu 1 2 3\n", "cpu a b c d e f g h i\n"])
+def test_a_system_that_does_not_tell_what_its_cores_do(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "stat").write_text(text)
+    assert MachineLog(tmp_path / "stat").close(0.0) is None
 
 
 def finished(index: int, size: int = 0) -> RequestRecord:

@@ -8,6 +8,7 @@ from loadgen.metrics.concurrency import concurrency
 from loadgen.metrics.facts import GeneratorFacts, Identity
 from loadgen.metrics.repetitions import merge
 from loadgen.metrics.summary import summarize
+from loadgen.metrics.verdict import kept_rate
 from loadgen.metrics.vllm_keys import flat
 from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.result import RunResult
@@ -177,6 +178,61 @@ def test_the_generator_is_the_bottleneck(facts: dict[str, float], words: str) ->
     generator = summary(prompt, **facts).generator
     assert generator.is_bottleneck
     assert words in generator.reasons[0]
+
+
+PROMPT = [record([at + 0.5], intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0) for at in range(4)]
+NO_CORE = {"late_s": 2.0, "denied_s": 1.9, "cores": 2, "others_cores": 1.9, "stolen_cores": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"loop_lag_p99_s": 0.02, **NO_CORE}, "timer fired 20.0 ms late"),
+        ({"late_digests": 3, **NO_CORE}, "3 answers came faster"),
+        ({"offered_per_s": 10.0, **NO_CORE}, "only"),
+        ({"starved_s": 1.0, "drawing_cpu_s": 0.2, "drawing_waited_s": 0.8}, "slots stood free"),
+    ],
+)
+def test_a_generator_without_a_core_blames_the_machine(facts: dict[str, float], words: str) -> None:
+    generator = summary(PROMPT, **facts).generator
+    assert generator.machine_was_busy
+    assert not generator.is_bottleneck
+    assert generator.reasons == []
+    assert words in generator.machine_reasons[0]
+
+
+def test_who_had_the_cores_is_told() -> None:
+    last = summary(PROMPT, loop_lag_p99_s=0.02, **NO_CORE).generator.machine_reasons[-1]
+    assert "used 1.90 of 2 cores, and the host of this virtual machine took 0.05" in last
+    unknown = summary(PROMPT, loop_lag_p99_s=0.02, late_s=1.0, denied_s=1.0).generator.machine_reasons[-1]
+    assert unknown == "what helps: leave the generator a core, or run it elsewhere"
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"cpu_share": 0.9, "loop_lag_p99_s": 0.02, **NO_CORE},  # it filled a core, whoever else was there
+        {"loop_lag_p99_s": 0.02, **NO_CORE, "denied_s": 0.1},  # cores were busy, and it did not have to wait for them
+        {"starved_s": 1.0, "drawing_cpu_s": 0.8, "drawing_waited_s": 0.2},
+    ],
+)
+def test_others_on_the_machine_are_no_excuse(facts: dict[str, float]) -> None:
+    generator = summary(PROMPT, **facts).generator
+    assert generator.is_bottleneck
+    assert not generator.machine_was_busy
+
+
+def test_a_busy_machine_that_disturbed_nothing_is_no_trouble() -> None:
+    generator = summary(PROMPT, offered_per_s=1.0, **NO_CORE).generator
+    assert not generator.is_bottleneck
+    assert not generator.machine_was_busy
+    assert generator.denied_share == pytest.approx(0.95)
+
+
+def test_an_offered_rate_is_kept_or_not() -> None:
+    assert kept_rate(summary(PROMPT, offered_per_s=1.0).generator)
+    assert not kept_rate(summary(PROMPT, offered_per_s=10.0).generator)
+    assert kept_rate(summary(PROMPT, mode_closed=True).generator)
 
 
 def test_a_run_that_ended_early_is_not_held_against_its_schedule() -> None:

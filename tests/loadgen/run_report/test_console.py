@@ -76,10 +76,21 @@ def test_verdict_and_warnings() -> None:
         workers=1, cpu_share=1.0, loop_lag_p99_s=0.1, is_bottleneck=True, reasons=["A worker was full."]
     )
     text = _printed(make_result(RECORDS, generator=generator, interrupted=True, warnings=["Usage is missing."]))
-    assert "No: the generator was the bottleneck" in text
+    assert "No. The generator was the bottleneck" in text
     assert "A worker was full." in text
     assert "The run was interrupted" in text
     assert "Usage is missing." in text
+
+
+def test_a_busy_machine_is_not_called_the_generators_limit() -> None:
+    generator = Generator(
+        workers=1, cpu_share=0.1, loop_lag_p99_s=0.1, machine_was_busy=True, machine_reasons=["others had the cores"]
+    )
+    text = _printed(make_result(RECORDS, generator=generator))
+    assert "The machine was busy" in text
+    assert "others had the cores" in text
+    assert "bottleneck" not in text
+    assert "kept up" not in text
 
 
 def test_nothing_measured() -> None:

@@ -78,6 +78,16 @@ def test_the_verdict_stands_at_the_top(tmp_path: Path) -> None:
     assert "the machine slept for 3 s" in _report(tmp_path, generator=clock)
 
 
+def test_a_busy_machine_is_not_called_the_generators_limit(tmp_path: Path) -> None:
+    generator = Generator(
+        workers=1, cpu_share=0.1, loop_lag_p99_s=0.1, machine_was_busy=True, machine_reasons=["late", "others had them"]
+    )
+    text = _report(tmp_path, generator=generator)
+    assert "The machine was busy" in text
+    assert "<li>others had them</li>" in text
+    assert "The generator was the bottleneck" not in text
+
+
 def test_failures_that_count_as_infinite(tmp_path: Path) -> None:
     result = make_result(RECORDS)
     result.metrics["ttft"].with_failures = {"50": 0.1, "90": None, "95": None, "99": None}

@@ -1,0 +1,50 @@
+"""Work of the machine's cores during a run besides this program's, by the kernel's own count."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from loadgen.driver.progress import MachineUse
+
+_STAT = Path("/proc/stat")
+_BUSY = (0, 1, 2, 5, 6)
+"""Places of user, nice, system, irq and softirq behind the word `cpu`; a guest's time is in the first two."""
+_STOLEN = 7
+
+
+class MachineLog:
+    """Two looks at the counts: when this is made, and at its end."""
+
+    def __init__(self, stat: Path = _STAT) -> None:
+        """Args: stat: where the kernel tells."""
+        self._stat = stat
+        self._begun = _counts(stat)
+        self._begun_s = time.monotonic()
+        self._own_s = time.process_time()
+
+    def close(self, workers_cpu_s: float) -> MachineUse | None:
+        """Use between the two looks; None where the system does not tell.
+
+        Args:
+            workers_cpu_s: CPU time of the worker processes meanwhile, which is the program's own as well.
+        """
+        ended, lasted_s = _counts(self._stat), time.monotonic() - self._begun_s
+        if self._begun is None or ended is None or lasted_s <= 0:
+            return None
+        own_s = time.process_time() - self._own_s + workers_cpu_s
+        busy_s, stolen_s = (after - before for before, after in zip(self._begun, ended, strict=True))
+        return MachineUse(
+            cores=os.cpu_count() or 1,
+            others_cores=max(0.0, busy_s - own_s) / lasted_s,
+            stolen_cores=max(0.0, stolen_s) / lasted_s,
+        )
+
+
+def _counts(stat: Path) -> tuple[float, float] | None:
+    """CPU seconds used by anybody, and taken by the host of a virtual machine, over all cores since the start."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        ticks = [int(word) for word in stat.read_text().split("\n", 1)[0].split()[1:]]
+        tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        return sum(ticks[place] for place in _BUSY) * tick_s, ticks[_STOLEN] * tick_s
+    return None
