@@ -203,7 +203,7 @@ class RunResult(msgspec.Struct, kw_only=True):
         metrics: name (see `metrics.definitions`) -> distribution.
         lengths: "input" and "output" -> asked beside sent. turns_left_out: by all conversations together, because their
             history would not have fitted the model.
-        warnings: everything that a reader must know before believing a figure; one line each.
+        warnings: everything that a reader must know before believing a figure; one line each, the worst first.
         metadata: what the user attached.
     """
 

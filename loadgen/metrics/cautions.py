@@ -21,13 +21,14 @@ def cautions(
     percentiles: Sequence[float],
     slo: SloResult | None = None,
 ) -> list[str]:
-    """Warnings about a run's measured requests."""
+    """Warnings about a run's measured requests, the worst first: missing, guessed, uncertain."""
     good = [record for record in records if record.outcome in SUCCESSES]
     return [
         *_interrupted(facts),
+        *_nothing(good),
         *_failures(records),
-        *length_cautions(records),
         *_tokens(good),
+        *length_cautions(records),
         *_untestable(slo),
         *_extent(len(good), duration_s, percentiles),
     ]
@@ -41,6 +42,10 @@ def _interrupted(facts: GeneratorFacts) -> list[str]:
     if facts.interrupted and not found:
         found.append("the run was interrupted; what had ended by then is here")
     return found
+
+
+def _nothing(good: Sequence[RequestRecord]) -> list[str]:
+    return [] if good else ["no request succeeded; there is nothing to say about latency"]
 
 
 def _failures(records: Sequence[RequestRecord]) -> list[str]:
@@ -95,7 +100,7 @@ def _untestable(slo: SloResult | None) -> list[str]:
 
 def _extent(good: int, duration_s: float, percentiles: Sequence[float]) -> list[str]:
     if not good:
-        return ["no request succeeded: there is nothing to say about latency"]
+        return []
     found = []
     if duration_s < SHORT_RUN_S:
         found.append(f"the measured part lasted {duration_s:.1f} s; short runs are ruled by start-up and drain")

@@ -38,7 +38,7 @@ def summarize(
     Args:
         records: all of it, in any order; warm-up requests count for concurrency only.
         slo: metric -> limit [s]. percentiles: wanted ones, 0 to 100.
-        warnings: of others, put behind those found here.
+        warnings: of others, put behind those found here, which stand in the order of their weight.
     """
     measured = [record for record in records if not record.warmup]
     percentiles = sorted({*percentiles, 50.0, 99.0})  # tiles and charts show these two
@@ -56,8 +56,8 @@ def summarize(
         ttft=metrics.get("ttft"),
     )
     warnings = [
-        *cautions(measured, facts, duration_s=duration_s, percentiles=percentiles, slo=slo_result),
         *generator.clock_warnings,
+        *cautions(measured, facts, duration_s=duration_s, percentiles=percentiles, slo=slo_result),
         *warnings,
     ]
     return RunResult(

@@ -39,6 +39,25 @@ def details(summary: str, *content: object) -> Html:
     return Html(f"<details><summary>{escape(summary)}</summary>\n{join(content)}</details>")
 
 
+def folded_warnings(warnings: Sequence[str]) -> Html:
+    """A box that has the first warning and their number in view, and the others behind a click; on paper all of them.
+
+    Args:
+        warnings: the worst first; without any there is no box.
+    """
+    if not warnings:
+        return Html("")
+    worst, *others = warnings
+    if not others:
+        return Html(f'<ul class="notes"><li>{html(worst)}</li></ul>')
+    lines = join([element("li", one) for one in others])
+    more = "1 more" if len(others) == 1 else f"{len(others)} more"
+    return Html(
+        f'<details class="warnings"><summary><b>{len(warnings)} warnings, the worst first.</b> {html(worst)} '
+        f'<span class="more">{more}</span></summary>\n<ul>{lines}</ul></details>'
+    )
+
+
 def tile(name: str, figure: object, unit: str, more: Sequence[object]) -> Html:
     """One main figure with what belongs to it in small print."""
     small = f" <small>{escape(unit)}</small>" if unit else ""

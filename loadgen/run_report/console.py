@@ -67,8 +67,7 @@ def print_sweep(sweep: SweepResult, console: Console) -> None:
         )
         console.print(Text(text, style="bold" if point.value == sweep.best else ""))
     console.print(Text("Latencies in milliseconds, from the intended send time.", style="dim"))
-    for text in sweep_warnings(sweep):
-        _paragraph(console, text, "yellow")
+    _warnings(sweep_warnings(sweep), console)
     _paragraph(console, sweep.explanation, "bold")
     console.print("═" * WIDTH, style="dim")
 
@@ -189,8 +188,17 @@ def _verdict(result: RunResult, console: Console) -> None:
             _paragraph(console, reason, "yellow")
     if not (generator.is_bottleneck or generator.machine_was_busy):
         _paragraph(console, f"{KEPT_UP} {generator_figures(generator)}", "green")
-    for warning in [*generator.clock_warnings, *result.warnings]:
-        _paragraph(console, warning, "yellow")
+    _warnings(result.warnings, console)
+
+
+def _warnings(warnings: Sequence[str], console: Console) -> None:
+    """One warning in full; of several a line each, the worst first, without the reasons that the report gives."""
+    if len(warnings) == 1:
+        _paragraph(console, warnings[0], "yellow")
+    elif warnings:
+        _paragraph(console, f"{len(warnings)} warnings, the worst first; the report has them in full:", "bold yellow")
+        for warning in warnings:
+            _paragraph(console, f"- {warning.partition('; ')[0]}", "yellow")
 
 
 def _value(values: MetricDistribution, column: str) -> float | None:

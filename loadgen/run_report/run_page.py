@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from loadgen.record import RequestRecord
 from loadgen.report import numbers
-from loadgen.report.fragments import Html, details, element, html, join
+from loadgen.report.fragments import Html, details, element, folded_warnings, html, join
 from loadgen.report.page import Page, facts
 from loadgen.report.table import columns, html_table, table_of
 from loadgen.result import Generator, RunResult
@@ -63,13 +63,12 @@ def add_ending(page: Page, result: RunResult) -> None:
 
 
 def notes(result: RunResult) -> Html:
-    """The generator's verdict and every warning, in full sentences."""
+    """The generator's verdict, and below it every warning, folded."""
     items = []
     if result.interrupted:
         items.append(_note("bad", "The run was interrupted.", ["What is shown is what was finished by then."]))
     items.extend(_generator_notes(result.generator))
-    items.extend(_note("", "", [warning]) for warning in result.warnings)
-    return Html(f'<ul class="notes">{join(items)}</ul>')
+    return join([Html(f'<ul class="notes">{join(items)}</ul>'), folded_warnings(result.warnings)])
 
 
 def _heading(title: str, result: RunResult) -> Html:
@@ -99,8 +98,6 @@ def _generator_notes(generator: Generator) -> list[Html]:
         found.append(_note("bad", OWN_LIMIT, generator.reasons))
     if generator.machine_was_busy:
         found.append(_note("", BUSY_MACHINE, generator.machine_reasons))
-    if generator.clock_warnings:
-        found.append(_note("", "The clock was disturbed.", generator.clock_warnings))
     return found or [_note("good", KEPT_UP, [generator_figures(generator)])]
 
 

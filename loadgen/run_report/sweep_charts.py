@@ -24,8 +24,12 @@ def load_text(parameter: str, value: float) -> str:
 
 
 def sweep_warnings(sweep: SweepResult) -> list[str]:
-    """Every warning of every point once, with the loads that it belongs to."""
+    """Every warning of every point once, with the loads that it belongs to; the worst first.
+
+    What puts figures in doubt as such comes before what each point's own list begins with, and so on down these lists.
+    """
     loads: dict[str, list[str]] = {}
+    ranks: dict[str, int] = {}
     for point in sweep.points:
         own = [f"stopped early: {point.aborted}"] if point.aborted else []
         generator = point.result.generator
@@ -33,10 +37,14 @@ def sweep_warnings(sweep: SweepResult) -> list[str]:
             own.append(f"the generator was the bottleneck: {'; '.join(generator.reasons)}")
         if generator.machine_was_busy:
             own.append(f"the machine was busy: {'; '.join(generator.machine_reasons)}")
-        for warning in [*own, *generator.clock_warnings, *point.result.warnings]:
+        for rank, warning in enumerate([*own, *point.result.warnings], -len(own)):
             loads.setdefault(warning, []).append(load_text(sweep.parameter, point.value))
+            ranks[warning] = min(rank, ranks.get(warning, rank))
     every = len(sweep.points)
-    return [f"{'At every load' if len(at) == every else ', '.join(at)}: {warning}" for warning, at in loads.items()]
+    return [
+        f"{'At every load' if len(loads[warning]) == every else ', '.join(loads[warning])}: {warning}"
+        for warning in sorted(loads, key=ranks.__getitem__)
+    ]
 
 
 def sweep_charts(sweep: SweepResult) -> list[LineChart | ScatterChart]:

@@ -3,7 +3,7 @@
 from html import escape
 
 from loadgen.report import numbers
-from loadgen.report.fragments import Html, element, join, tile
+from loadgen.report.fragments import Html, element, folded_warnings, join, tile
 from loadgen.report.page import Page, facts, tiles
 from loadgen.report.table import Cell, Table, TableRow, columns, html_table
 from loadgen.result import SweepPoint, SweepResult
@@ -39,12 +39,12 @@ def sweep_page(sweep: SweepResult) -> Page:
 
 
 def _notes(sweep: SweepResult) -> Html:
-    """The outcome of a search, and every warning."""
-    items = []
+    """The outcome of a search, and every warning, folded."""
+    outcome = Html("")
     if sweep.explanation:
-        items.append(Html(f"<li{' class=good' if sweep.best is not None else ''}>{escape(sweep.explanation)}</li>"))
-    items += [element("li", warning) for warning in sweep_warnings(sweep)]
-    return Html(f'<ul class="notes">{join(items)}</ul>') if items else Html("")
+        css = " class=good" if sweep.best is not None else ""
+        outcome = Html(f'<ul class="notes"><li{css}>{escape(sweep.explanation)}</li></ul>')
+    return join([outcome, folded_warnings(sweep_warnings(sweep))])
 
 
 def _tiles(sweep: SweepResult) -> Html:

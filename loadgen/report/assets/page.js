@@ -28,4 +28,8 @@ function setTheme(dark) {
 themeButton.addEventListener("click", () => setTheme(root.dataset.theme !== "dark"));
 preference.addEventListener("change", () => setTheme(preference.matches));
 setTheme(preference.matches);
+// Paper is light whatever the page is.
+let darkOnScreen = false;
+addEventListener("beforeprint", () => { darkOnScreen = root.dataset.theme === "dark"; setTheme(false); });
+addEventListener("afterprint", () => setTheme(darkOnScreen));
 root.dataset.ready = "yes";

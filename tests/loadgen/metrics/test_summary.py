@@ -251,6 +251,15 @@ def test_late_sends_and_what_a_cap_caused() -> None:
     assert not summary(capped, offered_per_s=1.0, cap=1).generator.is_bottleneck
 
 
+def test_the_worst_warning_stands_first() -> None:
+    slept = [(0.0, 100.0, 5.0), (1.0, 111.0, 16.0)]
+    starts = [one.split()[:4] for one in summary(clocks=slept, interrupted=True).warnings]
+    assert starts[0] == ["the", "machine", "slept", "for"]
+    assert starts[1] == ["the", "run", "was", "interrupted;"]
+    assert starts[-1] == ["from", "elsewhere"]
+    assert summary([failed(index=1)]).warnings[0].startswith("no request succeeded")
+
+
 def test_clock_trouble() -> None:
     steady = [(0.0, 100.0, 5.0), (1.0, 101.0, 6.0)]
     assert summary(clocks=steady).generator.clock_warnings == []

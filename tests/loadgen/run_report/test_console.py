@@ -82,6 +82,12 @@ def test_verdict_and_warnings() -> None:
     assert "Usage is missing." in text
 
 
+def test_several_warnings_are_a_line_each() -> None:
+    text = _printed(make_result(RECORDS, warnings=["4 failed; latencies are of the others", "short; run longer"]))
+    assert "2 warnings, the worst first" in text
+    assert "- 4 failed\n- short\n" in text
+
+
 def test_a_busy_machine_is_not_called_the_generators_limit() -> None:
     generator = Generator(
         workers=1, cpu_share=0.1, loop_lag_p99_s=0.1, machine_was_busy=True, machine_reasons=["others had the cores"]

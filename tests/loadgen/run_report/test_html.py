@@ -74,8 +74,18 @@ def test_the_verdict_stands_at_the_top(tmp_path: Path) -> None:
     assert "The generator was the bottleneck" in bad
     assert "<li>too slow</li>" in bad
     assert bad.index("The run was interrupted.") < bad.index('class="tiles"')
-    clock = Generator(workers=1, cpu_share=0.1, loop_lag_p99_s=0.001, clock_warnings=["the machine slept for 3 s"])
-    assert "the machine slept for 3 s" in _report(tmp_path, generator=clock)
+
+
+def test_warnings_are_folded_behind_the_worst_one(tmp_path: Path) -> None:
+    text = _report(tmp_path, warnings=["the <worst>", "a second", "a third"])
+    box = text[text.index('<details class="warnings">') :].partition("</details>")[0]
+    assert "<b>3 warnings, the worst first.</b> the &lt;worst&gt;" in box.partition("</summary>")[0]
+    assert "2 more" in box
+    assert "<li>a second</li>\n<li>a third</li>" in box
+    assert "1 more" in _report(tmp_path, warnings=["one", "two"])
+    single = _report(tmp_path, warnings=["a single one"])
+    assert "<li>a single one</li>" in single
+    assert '<details class="warnings">' not in single
 
 
 def test_a_busy_machine_is_not_called_the_generators_limit(tmp_path: Path) -> None:
