@@ -96,6 +96,16 @@ class SloResult(msgspec.Struct, kw_only=True):
     untestable: int = 0
 
 
+class TextSample(msgspec.Struct, kw_only=True):
+    """The beginnings of one prompt and of its answer. `index`: of the request; tokens as the server counted them."""
+
+    index: int
+    prompt: str
+    answer: str
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
 class CacheUse(msgspec.Struct, kw_only=True):
     """Prompt tokens taken from a cache, where the server told. `hit_share` = cached / input tokens of those."""
 
@@ -203,6 +213,8 @@ class RunResult(msgspec.Struct, kw_only=True):
         metrics: name (see `metrics.definitions`) -> distribution.
         lengths: "input" and "output" -> asked beside sent. turns_left_out: by all conversations together, because their
             history would not have fitted the model.
+        samples: a few, unless they were not wanted; none without `--out`.
+        npus: behind the server, as the user or the server's own figures said; None if neither did.
         warnings: everything that a reader must know before believing a figure; one line each, the worst first.
         metadata: what the user attached.
     """
@@ -235,6 +247,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     steady_state: SteadyState | None = None
     generator: Generator
     timeline: list[TimelinePoint] = []
+    samples: list[TextSample] = []
+    npus: int | None = None
     repetitions: list[Repetition] = []
     warnings: list[str] = []
     metadata: dict[str, str] = {}

@@ -19,14 +19,15 @@ from loadgen.driver.progress import FleetReport, Progress
 from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.errors import INTERRUPTED, LoadgenError, UsageError
 from loadgen.metrics.facts import GeneratorFacts, Identity
+from loadgen.metrics.samples import SAMPLES, samples
 from loadgen.metrics.summary import summarize
 from loadgen.plan import LoadJob
 from loadgen.record import RequestRecord
-from loadgen.result import RunResult
+from loadgen.result import RunResult, TextSample
 from loadgen.run_folder import RunFolder
 from loadgen.run_report.live import LiveProgress
 from loadgen.server.scrape import Scraper, metrics_url
-from loadgen.server.series import ServerSeries, write_series
+from loadgen.server.series import ServerSeries, npus, write_series
 from loadgen.workload.plan_jobs import plan_jobs
 
 Watch = Callable[[Progress], str]
@@ -63,26 +64,22 @@ def run_once(
     records: list[RequestRecord] = []
     stop, cut = threading.Event(), threading.Event()
     aborted: list[str] = []
+    taken: list[TextSample] = []
+    settings = _drive_settings(bench, load)
     scraper = _start_scraper(bench)
     content = bench.content_of(seed)
     planned = None if load.conversations is None else load.conversations + flags.num_warmups
     schedule = Schedule(_jobs(bench, content, load, seed), planned)
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(RunFolder(folder)) if folder else None
-        live = stack.enter_context(
-            LiveProgress(
-                bench.console,
-                total=lambda: schedule.requests,
-                duration_s=load.duration_s,
-                label=label or load.label,
-                quiet=flags.quiet,
-            )
-        )
+        live = stack.enter_context(_live(bench, load, schedule, label or load.label))
         stack.enter_context(stop_on_signals(stop, cut))
         if scraper:
             stack.callback(scraper.stop)
 
         def keep(ended: list[RequestRecord]) -> None:
+            if settings.sampled_below:
+                _take_samples(taken, ended, texts_stay=settings.keep_text)
             records.extend(ended)
             if files:
                 files.append(ended)
@@ -95,20 +92,47 @@ def run_once(
                 stop.set()
                 cut.set()
 
-        fleet = Fleet(_drive_settings(bench, load))
+        fleet = Fleet(settings)
         report = fleet.run(iter(schedule), on_records=keep, on_progress=show, stop=stop, cut=cut)
     if not records and not report.interrupted:
         raise UsageError("the workload had nothing to send; see --dataset-path, --trace-from, --trace-to")
     cut_short = [*_too_few(load, schedule), *content.fit.tally.warnings()]
     result = _summary(bench, load, records, report, schedule, scraper, cut_short, seed=seed, label=label)
+    result.samples = sorted(taken, key=lambda sample: sample.index)
     if aborted:
         result.warnings = []  # a run ended by a watch is told by its reason alone
-    series = scraper.series(report.t0) if scraper else None
-    if folder and series and series.times_s:
-        write_series(folder, series)
+    series = _kept_series(scraper, report.t0, folder)
+    result.npus = flags.npus or (npus(series) if series else None)
     if aborted or not report.interrupted:
         return Measured(result, records, series, aborted[0] if aborted else "")
     return Measured(result, records, series, stopped=LoadgenError.exit_status if report.problems else INTERRUPTED)
+
+
+def _live(bench: Bench, load: LoadSchedule, schedule: Schedule, label: str) -> LiveProgress:
+    """The view of a run that goes on."""
+    return LiveProgress(
+        bench.console,
+        total=lambda: schedule.requests,
+        duration_s=load.duration_s,
+        label=label,
+        quiet=bench.flags.quiet,
+    )
+
+
+def _kept_series(scraper: Scraper | None, t0: float, folder: Path | None) -> ServerSeries | None:
+    """The server's own figures, if they were wanted. Effects: writes them into the folder. Raises: OutputError."""
+    series = scraper.series(t0) if scraper else None
+    if folder and series and series.times_s:
+        write_series(folder, series)
+    return series
+
+
+def _take_samples(taken: list[TextSample], ended: list[RequestRecord], *, texts_stay: bool) -> None:
+    """Take what is missing of the samples; the records keep their texts only where that was asked for."""
+    if len(taken) < SAMPLES:
+        taken.extend(samples(ended)[: SAMPLES - len(taken)])
+    for record in ended:
+        record.text = record.text if texts_stay else None
 
 
 def _jobs(bench: Bench, content: Content, load: LoadSchedule, seed: int) -> Iterator[LoadJob]:
@@ -148,6 +172,7 @@ def _drive_settings(bench: Bench, load: LoadSchedule) -> DriveSettings:
         connect_timeout_s=flags.connect_timeout,
         keep_body=bool(flags.out) and flags.save_prompts,
         keep_text=flags.save_detailed,
+        sampled_below=flags.num_warmups + SAMPLES if flags.out and flags.save_prompts and flags.sample_texts else 0,
         concurrency_ramp_s=flags.concurrency_ramp,
     )
 

@@ -60,6 +60,18 @@ def _add_detail_flags(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--no-save-prompts", dest="save_prompts", action="store_false", help="do not keep the request bodies in --out"
     )
+    group.add_argument(
+        "--no-sample-texts",
+        dest="sample_texts",
+        action="store_false",
+        help="no beginnings of prompts and answers in result and report (nor with --no-save-prompts)",
+    )
+    group.add_argument(
+        "--npus",
+        type=values.count,
+        metavar="N",
+        help="NPUs (or GPUs) behind the server, for tokens per second of each (default: what its /metrics says)",
+    )
     group.add_argument("--no-report", dest="report", action="store_false", help="no report.html")
     group.add_argument(
         "--no-scrape", dest="scrape", action="store_false", help="do not read the server's /metrics during the run"

@@ -156,6 +156,7 @@ class Conductor:
             may_send=self._may_send,
             render=self._render,
             on_last_sent=self._last_sent,
+            sampled_below=settings.sampled_below,
         )
         return self._desk
 

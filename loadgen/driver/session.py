@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from loadgen.client import Digester, Exchange, Failure, LoadClient, PreparedRequest, fill_record
+from loadgen.client import Digester, Exchange, Failure, Keep, LoadClient, PreparedRequest, fill_record
 from loadgen.driver.outbox import Outbox
 from loadgen.driver.pacer import Pacer
 from loadgen.driver.slots import Slots
@@ -25,6 +25,7 @@ UNREACHABLE_PAUSE_S = 0.1
 burn the processor that the server may need to come back."""
 
 _NOTHING_SAID: History = ""
+_BOTH = Keep(body=True, text=True)
 _FORCED = (b'"ignore_eos":true', b'"ignore_eos": true')
 
 
@@ -46,6 +47,7 @@ class SessionDesk:
         t0: run time 0 [monotonic]. slots: the cap of an open loop; unbounded in a closed one.
         may_send: whether a request may leave now.
         render: makes a job's turn behind a history ready to be written.
+        sampled_below: see `DriveSettings`.
         on_last_sent: called when a conversation's last request leaves, or when it is clear that none will.
     """
 
@@ -60,6 +62,7 @@ class SessionDesk:
     may_send: Callable[[], bool]
     render: Callable[[LoadJob, int, History], PreparedRequest]
     on_last_sent: Callable[[], None]
+    sampled_below: int = 0
 
 
 class LoadSession:
@@ -149,7 +152,8 @@ class LoadSession:
         desk = self._desk
         turn = self._job.conversation.turns[record.turn]
         found = await desk.digester.digest(exchange, expected_tokens(turn, desk.endpoint))
-        fill_record(record, exchange, found, desk.client.keep)
+        sampled = record.index < desk.sampled_below and not (record.warmup or record.turn)
+        fill_record(record, exchange, found, _BOTH if sampled else desk.client.keep)
         desk.outbox.add(record)
         return found.text
 

@@ -27,6 +27,7 @@ class DriveSettings(msgspec.Struct, frozen=True, kw_only=True):
         drain_s: how long requests that are open when sending ends may still take; then they are cut (UNFINISHED).
         workers: sending processes; fewer are used if `concurrency` is smaller, since each needs a slot.
         keep_body, keep_text: put bodies sent and answers received into the records.
+        sampled_below: both, in any case, for first turns of measured jobs whose index is below this.
         concurrency_ramp_s: closed loop: slots open evenly over this time, the first one at once.
     """
 
@@ -40,6 +41,7 @@ class DriveSettings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = 10.0
     keep_body: bool = False
     keep_text: bool = False
+    sampled_below: int = 0
     concurrency_ramp_s: float = 0.0
 
     def check(self) -> None:

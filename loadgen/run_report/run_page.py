@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from loadgen.record import RequestRecord
 from loadgen.report import numbers
+from loadgen.report.chart import Chart
 from loadgen.report.fragments import Html, details, element, folded_warnings, html, join
 from loadgen.report.page import Page, facts
 from loadgen.report.table import columns, html_table, table_of
 from loadgen.result import Generator, RunResult
 from loadgen.run_report.definitions_table import definitions_table
 from loadgen.run_report.generator_text import BUSY_MACHINE, KEPT_UP, OWN_LIMIT, generator_figures
+from loadgen.run_report.length_charts import length_charts
 from loadgen.run_report.run_charts import percentile_charts, prompt_length_chart, time_charts
 from loadgen.run_report.run_tables import (
     errors_table,
@@ -17,6 +19,7 @@ from loadgen.run_report.run_tables import (
     lengths_table,
     outcome_bar,
     repetitions_table,
+    samples_table,
     steady_state,
 )
 from loadgen.run_report.run_tiles import tiles
@@ -49,7 +52,8 @@ def run_page(result: RunResult, *, records: Sequence[RequestRecord] | None, serv
     if server_series and server_series.times_s:
         page.add("server", "The server's own figures", *_server(page, server_series))
     by_length = prompt_length_chart(records) if records else None
-    page.add("prompts", "Prompts", page.draw([by_length]) if by_length else "")
+    lengths: list[Chart] = [*length_charts(records or ()), *([by_length] if by_length else [])]
+    page.add("prompts", "Prompts and answers", page.draw(lengths), samples_table(result), short="Prompts")
     page.add("requests", "Requests", outcome_bar(result), errors_table(result), lengths_table(result))
     page.add("repetitions", "Repetitions", repetitions_table(result))
     add_ending(page, result)

@@ -199,3 +199,25 @@ def _unit(name: str, values: MetricDistribution) -> str:
 
 def _by_number(item: tuple[str, int]) -> int:
     return -item[1]
+
+
+def samples_table(result: RunResult) -> Html:
+    """Beginnings of a few prompts and answers."""
+    rows = [
+        [
+            f"{one.index}",
+            Cell(one.prompt, "soft"),
+            one.answer or numbers.MISSING,
+            _tokens(one.input_tokens, one.output_tokens),
+        ]
+        for one in result.samples
+    ]
+    heads = columns("request", "prompt begins", "answer begins", "tokens", long=("prompt begins", "answer begins"))
+    note = "Of the first requests that were answered; --no-sample-texts leaves them out." if rows else ""
+    table = html_table(table_of(heads, rows, note), stack=True)
+    return join([element("h3", "Sample texts"), table]) if rows else Html("")
+
+
+def _tokens(inside: int | None, outside: int | None) -> str:
+    """Prompt and answer: "256 + 64"."""
+    return f"{numbers.count(inside)} + {numbers.count(outside)}"

@@ -39,6 +39,8 @@ def _throughput(result: RunResult) -> Html:
         f"{numbers.significant(rates.requests_per_s)} requests/s",
         f"{numbers.significant(rates.total_tokens_per_s)} tokens/s with prompts",
     ]
+    if result.npus:
+        more.insert(0, f"{numbers.significant(rates.output_tokens_per_s / result.npus)} per NPU ({result.npus:,} NPUs)")
     return tile("Output throughput", numbers.significant(rates.output_tokens_per_s), "tokens/s", more)
 
 

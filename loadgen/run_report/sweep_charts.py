@@ -51,7 +51,8 @@ def sweep_charts(sweep: SweepResult) -> list[LineChart | ScatterChart]:
     """All plots of a sweep that has points."""
     if not sweep.points:
         return []
-    charts: list[LineChart | ScatterChart] = [throughput_latency(sweep, "ttft"), throughput_latency(sweep, "tpot")]
+    charts: list[LineChart | ScatterChart] = [pareto(sweep)]
+    charts += [throughput_latency(sweep, "ttft"), throughput_latency(sweep, "tpot")]
     charts.extend(latency_by_load(sweep, name, title) for name, title in _LATENCIES)
     charts.append(throughput_by_load(sweep))
     charts.append(tokens_by_load(sweep))
@@ -70,6 +71,35 @@ def throughput_latency(sweep: SweepResult, metric: str) -> ScatterChart:
         y=Axis(unit="s"),
         traces=[_trade_off(sweep, metric, percentile) for percentile in _SHOWN],
         limits=_limits(sweep.points, metric),
+    )
+
+
+def pareto(sweep: SweepResult) -> ScatterChart:
+    """Tokens per second of an NPU (of the server, if their number is unknown) against those that one user sees."""
+    npus = next((point.result.npus for point in sweep.points if point.result.npus), None)
+    whom = "NPU" if npus else "server"
+    placed = [
+        (point, compact(1 / tpot) or 0.0, compact(_tokens_per_s(point) / (point.result.npus or npus or 1)) or 0.0)
+        for point, tpot in zip(sweep.points, _values(sweep, "tpot", "50"), strict=True)
+        if tpot
+    ]
+    front = sorted((one for one in placed if not any(_beats(other, one) for other in placed)), key=lambda one: one[1])
+    best = "up and to the right is better, and no other load beats a green one in both"
+    known = f"{npus:,} NPUs." if npus else "The number of NPUs is unknown; --npus N gives it."
+    return ScatterChart(
+        id="pareto",
+        title=f"Tokens per {whom} against tokens per user",
+        note=f"One point per load, marked with its {sweep.parameter}: {best}. {known}",
+        x=Axis(unit="per_s", label="tokens/s for one user (1 / median TPOT)"),
+        y=Axis(unit="per_s"),
+        traces=[
+            _users_trace(sweep.parameter, "every load", placed, color="grey", large=False),
+            _users_trace(sweep.parameter, "not beaten", front, color="green", large=True),
+        ],
+        limits=[
+            Limit(name=f"SLO {limit(one.value)}", value=1 / one.value, vertical=True)
+            for one in _limits(sweep.points, "tpot")
+        ],
     )
 
 
@@ -176,6 +206,33 @@ def _trade_off(sweep: SweepResult, metric: str, percentile: str) -> ScatterTrace
         labels=[_point_label(sweep.parameter, point) for point, _ in points],
         marks=[f"{point.value:.4g}" for point, _ in points] if percentile == _SHOWN[-1] else [],
     )
+
+
+_Placed = tuple[SweepPoint, float, float]
+"""A load, tokens per second of one user, and of an NPU or of the server."""
+
+
+def _users_trace(parameter: str, name: str, placed: Sequence[_Placed], *, color: str, large: bool) -> ScatterTrace:
+    """Loads by what a user and an NPU get: large ones with their marks, small ones joined."""
+    return ScatterTrace(
+        name=name,
+        xs=[x for _, x, _ in placed],
+        ys=[y for _, _, y in placed],
+        color=color,
+        joined=not large,
+        large=large,
+        labels=[_point_label(parameter, point) for point, _, _ in placed],
+        marks=[f"{point.value:.4g}" for point, _, _ in placed] if large else [],
+    )
+
+
+def _beats(one: _Placed, other: _Placed) -> bool:
+    """Whether a load gives at least as much to both, and more to one of them."""
+    return one[1] >= other[1] and one[2] >= other[2] and one[1:] != other[1:]
+
+
+def _tokens_per_s(point: SweepPoint) -> float:
+    return point.result.throughput.output_tokens_per_s
 
 
 def _point_label(parameter: str, point: SweepPoint) -> str:

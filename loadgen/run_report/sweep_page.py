@@ -29,9 +29,11 @@ def sweep_page(sweep: SweepResult) -> Page:
         page.body.append(facts(pairs))
     page.body += [_notes(sweep), _tiles(sweep)]
     charts = sweep_charts(sweep)
+    front = [chart for chart in charts if chart.id == "pareto"]
     trade_off = [chart for chart in charts if chart.id.startswith("throughput-")]
+    page.add("front", "What a user and an NPU get", page.draw(front), short="Users and NPUs")
     page.add("trade-off", "Throughput against latency", page.draw(trade_off))
-    page.add("load", "Against the load", page.draw([chart for chart in charts if chart not in trade_off]))
+    page.add("load", "Against the load", page.draw([chart for chart in charts if chart not in [*front, *trade_off]]))
     page.add("points", "Every point", _points_table(sweep))
     if first:
         add_ending(page, first)

@@ -25,6 +25,7 @@ _HITS, _QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_tot
 _QUEUE = "vllm:request_queue_time_seconds"
 _TTFT = "vllm:time_to_first_token_seconds"
 _E2E = "vllm:e2e_request_latency_seconds"
+_NPUS = "cloudmatrix:npus"
 _TIME = "t_s"
 
 
@@ -57,6 +58,12 @@ def series_of(looks: Sequence[MetricsLook], start_s: float) -> ServerSeries:
     names = dict.fromkeys(name for row in rows for name in row)
     times_s = [round(look.time_s - start_s, 3) for look in looks]
     return ServerSeries(times_s, {name: [row.get(name) for row in rows] for name in names})
+
+
+def npus(series: ServerSeries) -> int | None:
+    """The largest number of NPUs that the server's instances had together; None of a server that tells none."""
+    told = [value for value in series.values.get(_NPUS, []) if value]
+    return round(max(told)) if told else None
 
 
 def write_series(folder: Path, series: ServerSeries) -> None:

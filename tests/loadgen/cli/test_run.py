@@ -102,6 +102,23 @@ def test_chat_sessions_carry_their_history(loadgen_run: Run) -> None:
     assert roles == ["user", "assistant", "user", "assistant", "user"]
 
 
+@pytest.mark.parametrize(
+    ("flags", "indices"), [((), [2, 3, 4]), (("--no-sample-texts",), []), (("--no-save-prompts",), [])]
+)
+def test_sample_texts_are_there_unless_nobody_wants_them(
+    loadgen_run: Run, flags: tuple[str, ...], indices: list[int]
+) -> None:
+    assert loadgen_run("--num-prompts", "6", "--num-warmups", "2", "--npus", "4", "--out", "run", *flags) == 0
+    result = run_folder.read_result(Path("run"))
+    assert result.npus == 4
+    assert [sample.index for sample in result.samples] == indices
+    assert all(sample.prompt and sample.answer for sample in result.samples)
+    assert all(record.text is None for record in run_folder.read_records(Path("run")))
+    report = Path("run/report.html").read_text()
+    assert ("Sample texts" in report) == bool(indices)
+    assert "Answer lengths" in report
+
+
 def test_a_sweep_with_slos(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--sweep", "rate", "--sweep-values", "20,60", "--num-prompts", "15", "--slo", "ttft=2s,tpot=1s")
     assert loadgen_run(*flags, "--out", "sweep") == 0

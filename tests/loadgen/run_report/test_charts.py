@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.record import RequestOutcome, RequestRecord
-from loadgen.report.chart import compact, percentile_position
+from loadgen.report.chart import ScatterChart, compact, percentile_position
 from loadgen.result import MetricDistribution, SweepResult, TimelinePoint
 from loadgen.run_report.run_charts import bin_width, percentile_charts, prompt_length_chart, time_charts
 from loadgen.run_report.server_charts import main_server_charts, other_server_charts
@@ -174,6 +174,27 @@ def test_warnings_of_a_sweep_name_their_loads() -> None:
     assert "At every load: usage is missing" in warnings
     assert "12 requests/s: stopped early: the backlog grew without end" in warnings
     assert any(text.startswith("8 requests/s: the generator was the bottleneck") for text in warnings)
+
+
+def test_what_a_user_and_an_npu_get() -> None:
+    """Twice as slow a stream at the largest load; the one in the middle is beaten by its neighbour in both."""
+    sweep = make_sweep(rates=(2, 8, 12), requests=60)
+    for point, tpot, tokens in zip(sweep.points, (0.02, 0.05, 0.04), (100.0, 300.0, 400.0), strict=True):
+        point.result.metrics["tpot"].percentiles["50"] = tpot
+        point.result.throughput.output_tokens_per_s = tokens
+    chart = {chart.id: chart for chart in sweep_charts(sweep)}["pareto"]
+    assert isinstance(chart, ScatterChart)
+    assert chart.title == "Tokens per server against tokens per user"
+    assert "--npus" in chart.note
+    every, front = chart.traces
+    assert (every.xs, every.ys) == ([50.0, 20.0, 25.0], [100.0, 300.0, 400.0])
+    assert (front.xs, front.ys, front.marks) == ([25.0, 50.0], [400.0, 100.0], ["12", "2"])
+    assert [(limit.value, limit.vertical) for limit in chart.limits] == [(20.0, True)]
+    sweep.points[0].result.npus = 16
+    chart = {chart.id: chart for chart in sweep_charts(sweep)}["pareto"]
+    assert isinstance(chart, ScatterChart)
+    assert chart.title == "Tokens per NPU against tokens per user"
+    assert chart.traces[0].ys == [6.25, 18.75, 25.0]
 
 
 def test_charts_are_json() -> None:

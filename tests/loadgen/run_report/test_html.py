@@ -10,7 +10,7 @@ import pytest
 from loadgen.errors import OutputError
 from loadgen.report.fragments import Html, html
 from loadgen.report.table import columns, html_table, table_of
-from loadgen.result import Generator, Repetition, SweepResult
+from loadgen.result import Generator, Repetition, SweepResult, TextSample
 from loadgen.run_report.latency_table import all_metrics, has_both_clocks
 from loadgen.run_report.report_file import write_report
 from tests.loadgen.run_report.samples import make_records, make_result, make_sweep
@@ -96,6 +96,13 @@ def test_a_busy_machine_is_not_called_the_generators_limit(tmp_path: Path) -> No
     assert "The machine was busy" in text
     assert "<li>others had them</li>" in text
     assert "The generator was the bottleneck" not in text
+
+
+def test_sample_texts_and_tokens_per_npu(tmp_path: Path) -> None:
+    sample = TextSample(index=7, prompt="<p>ask", answer="say", input_tokens=3, output_tokens=None)
+    text = _report(tmp_path, samples=[sample], npus=16)
+    assert '<td class="long soft">&lt;p&gt;ask</td><td class="long">say</td><td>3 + –</td>' in text
+    assert "per NPU (16 NPUs)" in text
 
 
 def test_failures_that_count_as_infinite(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from loadgen.server.series import (
     HIT_SHARE,
     MetricsLook,
     ServerSeries,
+    npus,
     read_series,
     series_of,
     write_series,
@@ -75,6 +76,12 @@ def test_a_restarted_server_gives_gaps_not_negative_rates() -> None:
         "vllm:prompt_tokens_per_s": [None, None],
         f"{QUEUE}_mean": [None, None],
     }
+
+
+def test_npus_are_those_of_the_largest_system_seen() -> None:
+    assert npus(ServerSeries([0.0, 1.0, 2.0], {"cloudmatrix:npus": [16.0, None, 32.0]})) == 32
+    assert npus(ServerSeries([0.0], {"cloudmatrix:npus": [0.0]})) is None
+    assert npus(series_of(LOOKS, 100.0)) is None
 
 
 def test_no_looks() -> None:
