@@ -22,6 +22,7 @@ COMMANDS = {
     "quantize": "make an INT8 checkpoint of a model, without training, and say what it costs",
     "evaluate": "perplexity, distance from a reference model, multiple-choice tasks",
     "simulate": "a trace on simulated supernodes, in virtual time",
+    "compare": "two simulations: what differs, every figure with its change",
     "reproduce": "published tables and figures: theirs, ours, error",
     "plan": "find how many NPUs a trace needs, and how to split them",
     "compile": "make simulations run nearly twice as fast",

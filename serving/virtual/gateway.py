@@ -107,7 +107,9 @@ class VirtualGateway:
     def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
         """See `Owner`."""
         for one in news:
-            if type(one) is Refused and (base := one.sequence_id.rpartition("@")[0]) in self._core.choices:
+            if type(one) is Adopted:
+                self._book.adopted(self._row(one.sequence_id), self._queue.now)
+            elif type(one) is Refused and (base := one.sequence_id.rpartition("@")[0]) in self._core.choices:
                 self._book.decided(self._queue.now, "refuse", base, one.kind.value, one.reason)
         self._tell(InstanceSays(replica, news))
 
@@ -210,7 +212,7 @@ class VirtualGateway:
             self._send(effect)
             return
         if type(effect) is SequenceUpdate:
-            book.deliver(effect.number, effect.news, now)
+            book.deliver(effect.number, effect.news, now, effect.queue_s)
             if effect.news.finish_reason is not None:
                 book.end(effect.number, Outcome.FINISHED, now)
             return

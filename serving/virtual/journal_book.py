@@ -47,6 +47,8 @@ class Book:
         rows.pulled_tokens.append(0)
         rows.attempts.append(0)
         rows.outcome.append(Outcome.UNFINISHED)
+        rows.queue_s.append(_NAN)
+        rows.adopted_s.append(_NAN)
         self.tally.arrived_tokens += prompt_tokens
         self.open_rows += 1
         return row
@@ -58,14 +60,26 @@ class Book:
             self.prompt_tokens_in += rows.prompt_tokens[row]
         rows.attempts[row] += 1
 
-    def deliver(self, row: int, news: Tokens, now: float) -> None:
-        """Tokens reach the client."""
+    def adopted(self, row: int, now: float) -> None:
+        """Note that a decode instance has a request's KV; what happens again after a loss does not count."""
+        rows = self.rows
+        if rows.adopted_s[row] != rows.adopted_s[row]:
+            rows.adopted_s[row] = now
+
+    def deliver(self, row: int, news: Tokens, now: float, queue_s: float | None = None) -> None:
+        """Tokens reach the client.
+
+        Args:
+            queue_s: with the first ones, how long the request waited before its prompt was worked on [s].
+        """
         rows = self.rows
         count = len(news.tokens)
         if count:
             if not rows.output_tokens[row]:
                 rows.first_token_s[row] = now
                 self.tally.first_token(now - rows.arrival_s[row])
+                if queue_s is not None:
+                    rows.queue_s[row] = queue_s
             rows.output_tokens[row] += count
             self.tokens_out += count
         if news.cached_tokens is not None:

@@ -41,6 +41,10 @@ class RequestColumns:
     """Times that it was sent to a prefill instance."""
     outcome: "array[int]" = field(default_factory=lambda: array("b"))
     """`Outcome` values."""
+    queue_s: "array[float]" = field(default_factory=lambda: array("d"))
+    """Time in queues, of the gateway and of an instance, before work on the prompt began; nan without a first token."""
+    adopted_s: "array[float]" = field(default_factory=lambda: array("d"))
+    """When a decode instance had the prompt's KV, the first one if there were several; nan if it never moved."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)

@@ -15,6 +15,7 @@ from serving.virtual.report.gantt import layer_chart
 from serving.virtual.report.goodput import Slo
 from serving.virtual.report.latencies import latencies
 from serving.virtual.report.request_charts import distribution_charts
+from serving.virtual.report.slowest import slowest_charts, slowest_table
 from serving.virtual.report.summary import Summary, summarize
 from serving.virtual.report.tiles import summary_tiles
 from serving.virtual.report.time_charts import time_charts
@@ -44,6 +45,10 @@ def report_page(
     page.add(
         "latency", "Latency", page.draw(distribution_charts(times, slo), three=True),
         html_table(tables.latency_table(summary)),
+    )  # fmt: skip
+    page.add(
+        "slowest", "Slowest requests", page.draw(slowest_charts(result.requests, times)),
+        filtered_table(slowest_table(result.requests, times), "slowest-rows", "latency"), short="Slowest",
     )  # fmt: skip
     page.add("time", "Over time", page.draw(time_charts(result, times, slo)))
     page.add(

@@ -2,8 +2,9 @@
 
 The document has a fixed order of fields; mappings are sorted by key; floats keep nine significant digits; what is not
 finite is null. Real time is left out, so two runs of one seed compare with `cmp`. Fields are those of `Summary` and
-`SimResult`, in SI units; `timeline` is column-wise: one list per field of `SimulatedPoint`. A reader checks `schema`:
-the number after the slash grows when a field changes its meaning or goes away; new fields may come without that.
+`SimResult`, in SI units; `timeline` is column-wise: one list per field of `SimulatedPoint`; `curves` has quantiles of
+the latencies at the same shares. A reader checks `schema`: the number after the slash grows when a field changes its
+meaning or goes away; new fields may come without that.
 """
 
 import dataclasses
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from serving.report_files import write_file
+from serving.virtual.report.latencies import latencies
 from serving.virtual.report.summary import Summary
 from serving.virtual.result import RequestColumns, SimResult, SimulatedPoint
 
 SCHEMA = "cloudmatrix-simulation/1"
 _DIGITS = 9
+_CURVE_POINTS = 201
 
 
 def result_json(result: SimResult, summary: Summary, *, requests: bool = False) -> bytes:
@@ -45,6 +49,7 @@ def result_json(result: SimResult, summary: Summary, *, requests: bool = False) 
         "scaling": plain(result.scaling),
         "timeline_step_s": plain(result.timeline_step_s),
         "timeline": _by_field(result.timeline),
+        "curves": _curves(result.requests),
     }
     if requests:
         document["requests"] = _columns(result.requests)
@@ -76,6 +81,17 @@ def _by_field(points: Sequence[SimulatedPoint]) -> dict[str, list[float | int | 
     """Points as one list per field: a third of the size, and what plotting tools want."""
     names = [field.name for field in dataclasses.fields(SimulatedPoint)]
     return {name: [plain(getattr(point, name)) for point in points] for name in names}
+
+
+def _curves(requests: RequestColumns) -> dict[str, list[float | None]]:
+    """Quantiles of each latency at the same shares, so that two runs' distributions can be drawn together."""
+    times = latencies(requests)
+    shares = np.linspace(0, 1, _CURVE_POINTS)
+    found: dict[str, list[float | None]] = {"share": plain(shares.tolist())}
+    for name, values in (("ttft_s", times.ttft_s), ("tpot_s", times.tpot_s), ("e2e_s", times.e2e_s)):
+        known = values[~np.isnan(values)]
+        found[name] = plain(np.quantile(known, shares).tolist()) if len(known) else []
+    return found
 
 
 def _columns(requests: RequestColumns) -> dict[str, list[float | int | None]]:

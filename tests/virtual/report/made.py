@@ -92,6 +92,8 @@ def made_requests(count: int, duration_s: float, seed: int = 3) -> RequestColumn
         first_token_s=array("d", first.tolist()),
         finish_s=array("d", finish.tolist()),
         outcome=array("b", outcome.tolist()),
+        queue_s=array("d", (0.3 * (first - arrival)).tolist()),
+        adopted_s=array("d", np.where(output > 1, first + 0.01, math.nan).tolist()),
         **{name: array("q", column.tolist()) for name, column in zip(whole, values, strict=True)},
     )
 

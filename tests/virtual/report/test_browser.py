@@ -21,7 +21,7 @@ def test_the_page_in_a_browser(tmp_path: Path, width: int, dark: bool) -> None:
     assert (seen["errors"], seen["ready"]) == ("", "yes")
     assert seen["overflow"] <= 0
     assert {seen["theme"], seen["other_theme"]} == {"dark", "light"}
-    assert seen["filters"] == ["56 of 56 rows", "6 of 56 rows"]
+    assert seen["filters"] == ["150 of 150 rows", "0 of 150 rows", "56 of 56 rows", "6 of 56 rows"]
     charts = json.loads(page.split('id="chart-data">')[1].split("</script>")[0])
     assert list(seen["figures"]) == [chart["id"] for chart in charts]
     for chart in charts:

@@ -22,6 +22,7 @@ def columns(*rows: tuple[float, float, float, int, Outcome]) -> RequestColumns:
     return RequestColumns(
         array("d", arrival), array("d", first), array("d", finish), array("q", [10] * len(rows)), array("q", output),
         zeros, zeros, array("q", [1] * len(rows)), array("b", outcome),
+        array("d", [0.25] * len(rows)), array("d", [NAN] * len(rows)),
     )  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def charts_of(page: str) -> dict[str, dict[str, Any]]:
 def test_the_charts_show_the_run() -> None:
     result = made_result(400)
     charts = charts_of(report_page(result, SLO, step_cost=made_step()))
-    assert len(charts) == 17
+    assert len(charts) == 19
     over_time = [chart for chart in charts.values() if chart.get("group") == "time"]
     assert {(chart["x"]["low"], chart["x"]["high"]) for chart in over_time} == {(0.0, result.totals.end_s)}
     assert [marks["name"] for marks in over_time[0]["marks"]] == ["scaling", "fault"]
@@ -158,7 +158,7 @@ def test_the_newest_decisions_of_each_kind_are_kept_in_order() -> None:
     rare = DecisionRecord(0.0, "scale", "decode", "2 instances", "why")
     often = [DecisionRecord(float(n), "route", f"r{n}", "x", "y") for n in range(1, 1000)]
     page = report_page(dataclasses.replace(made_result(5), decisions=[rare, *often]))
-    assert outline(page).kinds == ["scale"] + ["route"] * 300
+    assert [kind for kind in outline(page).kinds if kind in ("scale", "route")] == ["scale"] + ["route"] * 300
     assert '<td class="text">r999</td>' in page
     assert '<td class="text">r699</td>' not in page
 

@@ -1,0 +1,1 @@
+"""Two simulations, held against each other from their result.json files."""
