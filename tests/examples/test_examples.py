@@ -1,4 +1,4 @@
-"""Files in examples/ work as their headers say: those that need no running system run here, the others in tests/e2e."""
+"""Files in examples/ work as their headers say: without a running system here and in tests/printed, else in tests/e2e."""
 
 import itertools
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.architecture.source_tree import read_sources
 from tests.examples.run_example import EXAMPLES, run_example
 
-TESTS = read_sources("tests/examples", "tests/e2e")
+TESTS = read_sources("tests/examples", "tests/e2e", "tests/printed")
 
 
 FILES = [path for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh")]
@@ -43,11 +43,3 @@ def test_simulate() -> None:
     before, after = (float(mean) for mean in re.findall(r"^TPOT .*?([\d.]+) ms", done.stdout, re.MULTILINE))
     assert 12 < before < 14 < 30 < after < 50
     assert re.search(r"^node +1 ", done.stdout, re.MULTILINE)
-
-
-def test_plan() -> None:
-    done = run_example("plan.sh")
-    assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    assert "48 NPUs are the fewest that keep TTFT 1 s and TPOT 50 ms for 99 % of requests" in said
-    assert "costs 16 NPUs more than 1 x 16 + 1 x 32" in said

@@ -35,6 +35,13 @@ def simulate() -> str:
     return done.stdout
 
 
+def plan() -> str:
+    """The answer of `examples/plan.sh`: how many NPUs a small load needs."""
+    done = run_example("plan.sh")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def story(url: str) -> str:
     """The answer to README.md's first request, wrapped."""
     body = json.dumps(STORY).encode()
@@ -51,7 +58,7 @@ def turns(url: str) -> str:
     return done.stdout
 
 
-ALONE: dict[str, Callable[[], str]] = {"simulate": simulate}
+ALONE: dict[str, Callable[[], str]] = {"simulate": simulate, "plan": plan}
 """These need no running system."""
 SERVED: dict[str, Callable[[str], str]] = {"story": story, "turns": turns}
 """These take the address of one that serves the bundled model and has served nothing before; in this order."""

@@ -58,7 +58,7 @@ function scales(view) {
   const y = view.log
     ? { distr: 3, range: (plot, low, high) => (low === null || !(low > 0) ? [0.001, 1] : [low * 0.85, high * 1.2]) }
     : spec.y && spec.y.unit === "share"
-      ? { range: (plot, low, high) => [0, high === null ? 1 : Math.min(1.02, Math.max(high * 1.08, 0.1))] }
+      ? { range: (plot, low, high) => [0, high === null ? 1 : Math.min(spec.kind === "scatter" ? 1.06 : 1.02, Math.max(high * 1.08, 0.1))] }
       : { range: fromZero(spec) };
   return { x: { time: false, distr: spec.x && spec.x.log ? 3 : 1, range: (plot, low, high) => xRange(view, low, high) }, y };
 }

@@ -10,7 +10,7 @@ from loadgen.report.page import Page, facts
 from loadgen.report.table import html_table, markdown_table
 from serving.report_files import make_folder, write_file
 from serving.tools.planning import words
-from serving.tools.planning.charts import plans_chart
+from serving.tools.planning.charts import attainment_chart, plans_chart
 from serving.tools.planning.plan import CapacityPlan
 from serving.version import VERSION
 from serving.virtual.report.result_json import plain
@@ -47,6 +47,8 @@ def markdown(plan: CapacityPlan) -> str:
     lines += ["", *markdown_table(words.plan_table(plan)), "", words.LEGEND, "", "## Why", ""]
     for row in words.rows(plan):
         lines.append(f"- {row.cells[0]} ({row.limits}){', the best' if row.best else ''}: {row.why}")
+    for table in (words.demand_table(plan), words.bounds_table(plan)):
+        lines += ["", *markdown_table(table), "", table.note]
     if plan.dropped:
         lines += ["", "## Not simulated on the whole trace", ""]
         lines += [f"- {one.what}: {one.why}" for one in plan.dropped]
@@ -58,9 +60,9 @@ def page(plan: CapacityPlan) -> str:
     whole = Page(f"{plan.name} – plan", footnote=_FOOTNOTE)
     lead = element("p", words.headline(plan), "lead")
     whole.body += [element("h1", f"Plan: {plan.name}"), lead, facts(words.facts(plan))]
-    chart = plans_chart(plan)
-    drawn = whole.draw([] if chart is None else [chart], single=True)
+    drawn = whole.draw([chart for chart in (attainment_chart(plan), plans_chart(plan)) if chart is not None])
     whole.add("plans", "Plans", drawn, html_table(words.plan_table(plan)))
-    whole.add("why", "Why the others lose", html_table(words.why_table(plan)))
+    whole.add("why", "Why the others lose", html_table(words.why_table(plan), stack=True))
+    whole.add("load", "Demand and bounds", html_table(words.demand_table(plan)), html_table(words.bounds_table(plan)))
     whole.add("dropped", "Not simulated on the whole trace", html_table(words.dropped_table(plan)))
     return render(whole, f"cloudmatrix {VERSION}")

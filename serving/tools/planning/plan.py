@@ -27,6 +27,40 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
+class DemandFigures:
+    """Load of the workload: rates over the time in which requests arrive, lengths in tokens.
+
+    Attributes:
+        uncached_tokens_per_s: of prompts that an ideal cache leaves to compute.
+    """
+
+    duration_s: float
+    requests_per_s: float
+    prompt_tokens_per_s: float
+    uncached_tokens_per_s: float
+    output_tokens_per_s: float
+    mean_prompt: float
+    p99_prompt: float
+    mean_output: float
+    p99_output: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeBound:
+    """One kind of instance by the cost model alone.
+
+    Attributes:
+        limit: of its batch, as `Shape.limit`. tokens_per_s: at its best. least: fewest instances that the load allows.
+    """
+
+    pool: str
+    npus: int
+    limit: int
+    tokens_per_s: float
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityPlan:
     """The answer.
 
@@ -37,6 +71,7 @@ class CapacityPlan:
         best: None if nothing holds; then `options` are the ones that came closest.
         options: runner-ups, and for each pool size what it would take.
         dropped: what was not simulated on the whole trace, and why.
+        demand, bounds: what is asked for, and what an instance of each kind can do at the best.
         simulations: how many were run, short ones too. events: that they handled.
     """
 
@@ -50,6 +85,8 @@ class CapacityPlan:
     best: Option | None
     options: list[Option]
     dropped: list[Dropped]
+    demand: DemandFigures
+    bounds: list[ShapeBound]
     simulations: int
     events: int
     quick: bool

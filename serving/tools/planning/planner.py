@@ -12,6 +12,7 @@ from serving.tools.planning.candidate import Candidate
 from serving.tools.planning.demand import PlanDemand, demand
 from serving.tools.planning.feasible import SearchLimits, SearchStart
 from serving.tools.planning.knowledge import Knowledge, costs_more
+from serving.tools.planning.load_figures import demand_figures, shape_bounds
 from serving.tools.planning.measure import PlanSetting
 from serving.tools.planning.plan import CapacityPlan, Option, Question
 from serving.tools.planning.trace import TraceChoice
@@ -61,6 +62,7 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
     workload = whole.open()
     wanted = demand(workload, reuse=config.engine.prefix_reuse)
     begin = feasible.start(cost_model(config), config, wanted, order.wanted, order.target)
+    floors = shape_bounds(cost_model(config), config, wanted, begin, order.target)
     tally = _Tally(progress)
     with evaluator(setting, processes, tally) as evaluate:
         search = _Search(order, setting, wanted, begin, evaluate)
@@ -68,7 +70,8 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
     return CapacityPlan(
         question=order.question, name=config.model.name or config.model.path.name, workload=workload.name,
         target=order.target, budget=order.wanted.budget, rate=rate, requests=len(wanted), best=best, options=options,
-        dropped=search.dropped, simulations=tally.count, events=tally.events, quick=whole != order.trace,
+        dropped=search.dropped, demand=demand_figures(wanted), bounds=floors,
+        simulations=tally.count, events=tally.events, quick=whole != order.trace,
     )  # fmt: skip
 
 

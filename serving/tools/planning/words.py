@@ -16,6 +16,12 @@ LEGEND = (
 )
 
 
+BOUNDS = (
+    "By the cost model alone, at an idle moment and with a cache without limits: fewer cannot do it, so fewer are not "
+    "simulated. How many it takes with queues, bursts and a real cache is what the plans say."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRow:
     """One plan as text; `cells` as `HEADS`."""
@@ -79,6 +85,43 @@ def why_table(plan: CapacityPlan) -> Table:
     """A table of each plan's limit, and why it is the best or not."""
     cells = [TableRow([f"{row.cells[0]} ({row.limits})", row.why], row.tone) for row in rows(plan)]
     return Table(columns("plan", "what limits it", long=("plan", "what limits it")), cells)
+
+
+def demand_table(plan: CapacityPlan) -> Table:
+    """A table of the load that was planned for."""
+    asked = plan.demand
+    heads = columns("what is asked for", "mean", "99 % at most", "per second")
+    uncached = numbers.significant(asked.uncached_tokens_per_s)
+    rows = [
+        ("requests", "", "", numbers.significant(asked.requests_per_s)),
+        (
+            "prompt tokens", numbers.significant(asked.mean_prompt), numbers.significant(asked.p99_prompt),
+            numbers.significant(asked.prompt_tokens_per_s),
+        ),
+        ("prompt tokens that an ideal cache leaves to compute", "", "", uncached),
+        (
+            "output tokens", numbers.significant(asked.mean_output), numbers.significant(asked.p99_output),
+            numbers.significant(asked.output_tokens_per_s),
+        ),
+    ]  # fmt: skip
+    return table_of(heads, rows, f"Over {numbers.clock(asked.duration_s)} in which requests arrive.")
+
+
+def bounds_table(plan: CapacityPlan) -> Table:
+    """A table of each kind of instance by the cost model: its best rate, and the fewest that the load allows."""
+    asked = {"prefill": plan.demand.uncached_tokens_per_s, "decode": plan.demand.output_tokens_per_s}
+    units = {"prefill": "tokens/NPU", "decode": "sequences/die"}
+    heads = columns(
+        "instance", "batch limit", "tokens/s at its best", "tokens/s asked for", "at least", "NPUs at least",
+    )  # fmt: skip
+    rows = [
+        (
+            f"{one.pool}, {one.npus} NPUs", f"{one.limit:,} {units[one.pool]}", numbers.significant(one.tokens_per_s),
+            numbers.significant(asked[one.pool]), numbers.count(one.least), numbers.count(one.least * one.npus),
+        )
+        for one in plan.bounds
+    ]  # fmt: skip
+    return table_of(heads, rows, BOUNDS)
 
 
 def dropped_table(plan: CapacityPlan) -> Table:

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from serving.errors import ConfigError
 from serving.tools.planning import words
 from serving.tools.planning.candidate import Candidate, Shape
-from serving.tools.planning.charts import pareto_front, plans_chart
+from serving.tools.planning.charts import attainment_chart, pareto_front, plans_chart
 from serving.tools.planning.feasible import SearchLimits
 from serving.tools.planning.files import as_json, markdown, page, write_all
 from serving.tools.planning.plan import CapacityPlan, Option
 from serving.tools.planning.planner import PlanQuestion, plan
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
+from tests.loadgen.report.browser import inspect
 from tests.tools.planning.traces import config, steady
 
 
@@ -135,6 +136,48 @@ def test_the_best_plan_stands_on_the_front(found: CapacityPlan) -> None:
     assert sum(len(trace.xs) for trace in chart.traces[1:]) == 1 + len(found.options)
     assert chart.x.low is not None
     assert chart.x.low < min(front.xs)
+
+
+def test_attainment_is_drawn_with_the_share_that_is_asked_for(found: CapacityPlan, trace: Path) -> None:
+    chart = attainment_chart(found)
+    assert chart is not None
+    assert [(limit.name, limit.value) for limit in chart.limits] == [("asked for: 95 %", 0.95)]
+    for points in chart.traces:
+        assert all((y >= 0.95) == (points.name != "misses them") for y in points.ys)
+    assert sum(len(points.xs) for points in chart.traces) == 1 + len(found.options)
+    split = dataclasses.replace(found, question="goodput")
+    assert attainment_chart(split).limits == []  # type: ignore[union-attr]
+    assert attainment_chart(dataclasses.replace(found, best=None, options=[])) is None
+
+
+def test_demand_and_bounds_say_what_is_asked_for_and_what_an_instance_can_do(found: CapacityPlan) -> None:
+    requests, prompts, uncached, outputs = (row.cells for row in words.demand_table(found).rows)
+    assert float(requests[3]) == pytest.approx(found.requests / found.demand.duration_s, rel=0.01)
+    assert prompts[0] == "prompt tokens"
+    assert found.demand.uncached_tokens_per_s <= found.demand.prompt_tokens_per_s
+    assert uncached[3]
+    assert outputs[1]
+    assert {(one.pool, one.npus) for one in found.bounds} >= {("prefill", 16), ("decode", 64)}
+    assert found.best is not None
+    least = {(one.pool, one.npus, one.limit): one.least for one in found.bounds}
+    shape = found.best.candidate.prefill
+    assert 1 <= least["prefill", shape.npus, shape.limit] <= found.best.candidate.prefills
+    document = markdown(found)
+    assert all(title in document for title in ("what is asked for", "tokens/s at its best"))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
+def test_the_page_in_a_browser(found: CapacityPlan, tmp_path: Path, width: int, dark: bool) -> None:
+    (tmp_path / "plan.html").write_text(page(found), encoding="utf-8")
+    seen = inspect(tmp_path / "plan.html", width=width, dark=dark)
+    assert (seen["errors"], seen["ready"]) == ("", "yes")
+    assert seen["overflow"] <= 0
+    assert list(seen["figures"]) == ["npus-attainment", "npus-goodput"]
+    for figure in seen["figures"].values():
+        assert figure["drawn"] == "yes"
+        assert "NPUs" in figure["pointed"]
+        assert seen["palette"]["green"] in figure["colours"], "the best plan"
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 20)), max_size=30))

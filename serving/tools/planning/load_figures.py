@@ -1,0 +1,49 @@
+"""Demand of a workload against what one instance of each shape can do, in figures for people."""
+
+import numpy as np
+
+from hardware.cost import CostModel
+from serving.config.serve import ServeConfig
+from serving.tools.planning import bounds
+from serving.tools.planning.demand import PlanDemand
+from serving.tools.planning.feasible import SearchStart
+from serving.tools.planning.plan import DemandFigures, ShapeBound
+from serving.tools.planning.verdict import PlanTarget
+
+
+def demand_figures(demand: PlanDemand) -> DemandFigures:
+    """Means and tails of a workload. Effects: none."""
+    span_s = max(demand.duration_s, 1e-9)
+    return DemandFigures(
+        duration_s=demand.duration_s,
+        requests_per_s=len(demand) / span_s,
+        prompt_tokens_per_s=float(demand.prompt.sum()) / span_s,
+        uncached_tokens_per_s=float(demand.uncached.sum()) / span_s,
+        output_tokens_per_s=float(demand.output.sum()) / span_s,
+        mean_prompt=float(demand.prompt.mean()),
+        p99_prompt=float(np.percentile(demand.prompt, 99)),
+        mean_output=float(demand.output.mean()),
+        p99_output=float(np.percentile(demand.output, 99)),
+    )
+
+
+def shape_bounds(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, begin: SearchStart, target: PlanTarget
+) -> list[ShapeBound]:
+    """Best rate of one instance of each shape by the cost model, and how many the load needs at the least.
+
+    Effects: none.
+    """
+    context = float(demand.prompt.mean())
+    found = [
+        ShapeBound("prefill", shape.npus, shape.limit, bounds.prefill_tokens_per_s(cost, config, shape), floor.least)
+        for shape, floor in begin.prefill.items()
+    ]
+    found += [
+        ShapeBound(
+            "decode", shape.npus, shape.limit, bounds.decode_tokens_per_s(cost, config, context, shape, target),
+            floor.least,
+        )
+        for shape, floor in begin.decode.items()
+    ]  # fmt: skip
+    return found
