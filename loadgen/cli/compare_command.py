@@ -5,7 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loadgen.compare.table import compare_folders, comparisons_json, print_comparisons
+from loadgen.compare.page import comparison_page
+from loadgen.compare.pairs import compare_paths
+from loadgen.compare.table import comparisons_json, print_comparisons
+from loadgen.run_report.report_file import write_page
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +16,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="DIR", help="baseline first, then what to hold against it"
     )
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write a page with tables and charts, too")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.epilog = "Repetitions (loadgen run --repeats N) give intervals that hold from run to run."
 
@@ -20,11 +24,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(flags: argparse.Namespace) -> int:
     """Compare every run with the first.
 
-    Raises: UsageError, TraceFormatError.
+    Raises: UsageError, TraceFormatError; OutputError if the page cannot be written.
+    Effects: replaces the page's file.
     """
-    comparisons = compare_folders(flags.runs)
+    pairs = compare_paths(flags.runs)
+    comparisons = [pair.comparison for pair in pairs]
+    if flags.out:
+        write_page(flags.out, comparison_page(pairs), pairs[0].baseline.results[0].version)
     if flags.json:
         print(comparisons_json(comparisons))
     else:
         print_comparisons(comparisons, Console())
+        if flags.out:
+            print(flags.out)
     return 0

@@ -1,59 +1,25 @@
-"""`loadgen compare A B ...`: every run against the first, and the table."""
+"""A comparison as a table, in the terminal and as JSON."""
 
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from loadgen.compare.comparison import ComparedFigure, ComparisonVerdict, RunComparison, compare
-from loadgen.compare.sides import read_side, sweep_sides
-from loadgen.errors import UsageError
+from loadgen.compare.comparison import ComparedFigure, ComparisonVerdict, RunComparison
 from loadgen.report import numbers
 from loadgen.report.table import Table, TableRow, Tone, columns, terminal_table
-from loadgen.run_folder import read_sweep
-from loadgen.run_report.sweep_charts import load_text
 
 WIDTH = 80
+_WORDS = {ComparisonVerdict.NOT_SHOWN: "none shown"}
+"""Verdicts that are too long for a column."""
 _TONES: dict[ComparisonVerdict, Tone] = {
     ComparisonVerdict.BETTER: "good",
     ComparisonVerdict.WORSE: "bad",
     ComparisonVerdict.NOT_SHOWN: "",
     ComparisonVerdict.UNKNOWN: "soft",
 }
-
-
-def compare_folders(paths: Sequence[Path], *, seed: int = 0) -> list[RunComparison]:
-    """Compare every path with the first; sweeps point by point, where both have the same load.
-
-    Args:
-        paths: at least two: folders of runs, `result.json` files, folders of several runs, or folders of sweeps.
-        seed: of the bootstrap.
-    Raises: UsageError if there are fewer than two, if one holds no run, or if sweeps have no load in common;
-        TraceFormatError if a file is not what it should be.
-    """
-    if len(paths) < 2:
-        raise UsageError("compare needs at least two runs: loadgen compare BASELINE OTHER")
-    rng = np.random.default_rng(seed)
-    sweeps = [sweep_sides(path) for path in paths]
-    if not any(sweeps):
-        baseline = read_side(paths[0])
-        return [compare(baseline, read_side(path), rng) for path in paths[1:]]
-    if not all(sweeps):
-        raise UsageError("a sweep can be compared with a sweep only, a run with a run")
-    parameter = read_sweep(paths[0]).parameter
-    found = [
-        compare(sweeps[0][value], sweep[value], rng, label=load_text(parameter, value))
-        for sweep in sweeps[1:]
-        for value in sweeps[0]
-        if value in sweep
-    ]
-    if not found:
-        raise UsageError("the sweeps have no load in common; give both the same --sweep-values")
-    return found
 
 
 def comparisons_json(comparisons: Sequence[RunComparison]) -> str:
@@ -68,19 +34,29 @@ def print_comparisons(comparisons: Sequence[RunComparison], console: Console) ->
     """
     for comparison in comparisons:
         _print_one(comparison, console)
+    chance = chance_words(comparisons)
+    if chance:
+        _say(console, chance, "dim")
+
+
+def chance_words(comparisons: Sequence[RunComparison]) -> str:
+    """A sentence on differences that are none; empty where no figure has an interval."""
     tested = sum(figure.ci95 is not None for comparison in comparisons for figure in comparison.figures)
-    if tested:
-        chance = "Intervals are 95 %: of figures that do not differ, about one in twenty is shown to by chance"
-        _say(console, f"{chance} ({tested} were tested).", "dim")
+    chance = "Intervals are 95 %: of figures that do not differ, about one in twenty is shown to by chance"
+    return f"{chance} ({tested} were tested)." if tested else ""
+
+
+def figures_table(comparison: RunComparison) -> Table:
+    """Every figure: both values, their ratio with its interval, and what that allows to say."""
+    rows = [TableRow(_cells(figure), _TONES[figure.verdict]) for figure in comparison.figures]
+    return Table(columns("", "baseline", "other", "ratio", "interval", "difference", text=("difference",)), rows)
 
 
 def _print_one(comparison: RunComparison, console: Console) -> None:
     """One table with its notes."""
     head = f"{comparison.label}: " if comparison.label else ""
     _say(console, f"{head}{comparison.other} against {comparison.baseline} ({comparison.method})", "bold")
-    rows = [TableRow(_cells(figure), _TONES[figure.verdict]) for figure in comparison.figures]
-    heads = columns("", "baseline", "other", "ratio", "95 % interval", "verdict", text=("verdict",))
-    console.print(terminal_table(Table(heads, rows), WIDTH))
+    console.print(terminal_table(figures_table(comparison), WIDTH))
     if comparison.settings:
         _say(console, "Settings that differ (is this the difference that you want to see?):", "yellow")
         for difference in comparison.settings:
@@ -99,7 +75,7 @@ def _cells(figure: ComparedFigure) -> list[str]:
         interval = f"{_ratio(figure.ci95[0])} … {_ratio(figure.ci95[1])}"
     values = [_value(value, figure) for value in (figure.baseline, figure.other)]
     ratio = numbers.MISSING if figure.ratio is None else _ratio(figure.ratio)
-    return [figure.name, *values, ratio, interval, figure.verdict]
+    return [figure.name, *values, ratio, interval, _WORDS.get(figure.verdict, figure.verdict)]
 
 
 def _ratio(value: float) -> str:

@@ -160,6 +160,7 @@ class BarChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     parts: int = 1
     keys: list[Key]
     bars: list[Bar]
+    limits: list[Limit] = []
     group: str = ""
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from loadgen.output import explained
 from loadgen.record import RequestRecord
 from loadgen.report.html import render
+from loadgen.report.page import Page
 from loadgen.result import RunResult, SweepResult
 from loadgen.run_report.run_page import run_page
 from loadgen.run_report.sweep_page import sweep_page
@@ -32,6 +33,11 @@ def write_report(
         page, version = sweep_page(result), result.points[0].result.version if result.points else ""
     else:
         page, version = run_page(result, records=records, server_series=server_series), result.version
+    write_page(path, page, version)
+
+
+def write_page(path: Path, page: Page, version: str) -> None:
+    """Write a page of this program's, whole or not at all. Effects: replaces the file. Raises: OutputError."""
     text = render(page, f"loadgen {version}".strip())
     with explained(path):
         temporary = path.with_name(path.name + ".part")

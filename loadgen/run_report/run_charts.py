@@ -31,6 +31,10 @@ _CURVES = (
 )
 
 
+CURVE_TITLES = {name: title for name, title, _ in _CURVES}
+"""Latencies that have a chart of percentile curves, in its order."""
+
+
 def percentile_charts(result: RunResult) -> list[LineChart]:
     """One chart of percentile curves for each latency that was measured, SLOs as lines."""
     limits = result.slo.targets if result.slo else {}
@@ -38,7 +42,7 @@ def percentile_charts(result: RunResult) -> list[LineChart]:
     for name, title, curves in _CURVES:
         found = [(label, result.metrics[metric]) for metric, label in curves if _has_curve(result, metric)]
         if found:
-            charts.append(_percentile_chart(name, title, found, limits.get(name)))
+            charts.append(percentile_chart(name, title, found, limits.get(name)))
     return charts
 
 
@@ -97,7 +101,7 @@ def _has_curve(result: RunResult, metric: str) -> bool:
     return metric in result.metrics and bool(result.metrics[metric].curve)
 
 
-def _percentile_chart(
+def percentile_chart(
     name: str, title: str, found: Sequence[tuple[str, MetricDistribution]], limit: float | None
 ) -> LineChart:
     """Curves of one or two distributions; a second one is dashed behind the first."""

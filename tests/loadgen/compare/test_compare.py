@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from loadgen.compare.comparison import ComparisonVerdict, Method, RunComparison, verdict_of
-from loadgen.compare.table import WIDTH, compare_folders, comparisons_json, print_comparisons
+from loadgen.compare.pairs import compare_paths
+from loadgen.compare.table import WIDTH, comparisons_json, print_comparisons
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.record import RequestRecord
 from loadgen.result import CacheUse, Generator, Repetition, RunResult
@@ -39,6 +40,10 @@ def _repeated(ttfts: Sequence[float], rates: Sequence[float]) -> RunResult:
         for ttft, rate in zip(ttfts, rates, strict=True)
     ]
     return result
+
+
+def compare_folders(paths: Sequence[Path]) -> list[RunComparison]:
+    return [pair.comparison for pair in compare_paths(paths)]
 
 
 def _figure(comparison: RunComparison, name: str) -> tuple[float | None, ComparisonVerdict]:
