@@ -15,6 +15,7 @@ from rich.console import Console
 PLAIN_WIDTH = 120
 """Columns, at least, where there is no terminal."""
 COMMAND = "cloudmatrix"
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def own_command() -> str:
@@ -32,6 +33,11 @@ def own_command() -> str:
     if ours is started:
         return shlex.quote(str(started) if len(started.parts) > 1 else f"./{started}")
     return f"{shlex.quote(sys.executable)} -m serving.cli"
+
+
+def without_controls(text: str) -> str:
+    """A model's text without what would steer the terminal. Effects: none."""
+    return text.translate(_CONTROLS)
 
 
 def table_console() -> Console:

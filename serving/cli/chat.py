@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises: UnavailableError, ConfigError, in one line.
     """
     from serving.cli.chat_terminal import ChatTerminal
-    from serving.cli.conversation import ChatConversation, served_model
+    from serving.client.conversation import ChatConversation, served_model
     from serving.errors import ConfigError
 
     url, key = arguments.url, arguments.api_key

@@ -6,16 +6,15 @@ from contextlib import closing, suppress
 from rich.console import Console
 from rich.text import Text
 
-from serving.cli.conversation import ChatConversation
+from serving.client.conversation import ChatConversation
 from serving.errors import ServingError
+from serving.terminal import without_controls
 
 HELP = """\
 /clear   forget the conversation so far
 /help    this
 /exit    leave; so do Ctrl-D, and Ctrl-C when no answer is coming"""
 PROMPT = "> "
-_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""A model's text must not steer the terminal."""
 
 
 class ChatTerminal:
@@ -76,7 +75,7 @@ class ChatTerminal:
         is_terminal = self._out.is_terminal
         with closing(self._conversation.ask(message)) as pieces:
             for piece in pieces:
-                sys.stdout.write(piece.translate(_CONTROLS) if is_terminal else piece)
+                sys.stdout.write(without_controls(piece) if is_terminal else piece)
                 sys.stdout.flush()
         sys.stdout.write("\n")
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 COMMANDS = {
+    "demo": "six things in two minutes: chat, cache, kill, scale, load, simulate; ends with a report",
     "serve": "start a local cluster and serve a model until Ctrl-C",
     "chat": "talk with a running system in the terminal",
     "status": "pools, replicas, NPUs, HBM and queues of a running system",
@@ -73,7 +74,7 @@ def command_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cloudmatrix",
         description="Disaggregated LLM serving on virtual Ascend NPUs: pools for prefill, decode and KV cache.",
-        epilog="Start with `cloudmatrix serve`; it needs no network and no accelerator.",
+        epilog="Start with `cloudmatrix demo`, or with `cloudmatrix serve`; both need no network and no accelerator.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

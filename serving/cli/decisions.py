@@ -11,7 +11,7 @@ from serving.errors import SilentError
 from serving.values.scaling import ReadDecisions, ReadEvents
 
 if TYPE_CHECKING:
-    from serving.cli.pools_client import PoolsClient
+    from serving.client.pools_client import PoolsClient
 
 DESCRIPTION = """\
 Print scaling decisions (by the autoscaler, by the page, by hand) and events (died, frozen, replaced), oldest first.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from serving.server_address import server_address
 
 if TYPE_CHECKING:
-    from serving.cli.pools_client import PoolsClient
+    from serving.client.pools_client import PoolsClient
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -55,7 +55,7 @@ def system_of(arguments: argparse.Namespace) -> "PoolsClient":
     Raises: ConfigError (the token's file cannot be read), UnavailableError.
     """
     from hardware.regular_file import read_regular_text
-    from serving.cli.pools_client import find_system
+    from serving.client.pools_client import find_system
     from serving.errors import ConfigError
 
     token = arguments.token

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from serving.cli.pools_client import PoolsClient
+from serving.client.pools_client import PoolsClient
 from serving.values.scaling import ScalePool
 from tests.benchmarks.conditions import Figure, checkpoint, conditions, make_parser, progress, report, show_conditions
 from tests.benchmarks.served import Served, Setup

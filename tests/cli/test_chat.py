@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from serving.cli import main
-from serving.cli.conversation import ChatConversation, ChatReply
+from serving.client.conversation import ChatConversation, ChatReply
 from serving.errors import EngineError, SilentError, UnavailableError
 from serving.gateway.api.settings import ApiSettings, hash_api_key
 from serving.http_client import GATEWAY, RefusedError, ask_events, gateway_events
@@ -112,7 +112,7 @@ def test_mistakes_are_told_in_one_line(
     )
     assert main(["chat", "hi", "--url", url, "--temperature", "9"]) == 2
     assert "answered 400: " in capsys.readouterr().err
-    monkeypatch.setattr("serving.cli.conversation.ask_gateway", lambda *_: {"pools": []})
+    monkeypatch.setattr("serving.client.conversation.ask_gateway", lambda *_: {"pools": []})
     assert main(["chat", "hi", "--url", url]) == 2
     assert "serves no model" in capsys.readouterr().err
 
@@ -167,7 +167,7 @@ def test_a_stopped_answer_is_kept_as_far_as_it_has_come(
 
     type_lines(monkeypatch, "one", "two")
     answers: Iterator[Callable[..., Generator[dict[str, Any]]]] = iter([interrupted, gateway_events])
-    monkeypatch.setattr("serving.cli.conversation.gateway_events", lambda *asked: next(answers)(*asked))
+    monkeypatch.setattr("serving.client.conversation.gateway_events", lambda *asked: next(answers)(*asked))
     assert main(["chat", "--url", url]) == 0
     assert "Once\nstopped; Ctrl-C again leaves\nOnce upon a time\n" in capsys.readouterr().out
     assert "Once<|eos|><|user|>user: two" in prompts(harness)[0]

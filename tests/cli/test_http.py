@@ -12,8 +12,8 @@ import pytest
 
 from serving import http_client
 from serving.cli import main
-from serving.cli.pools_client import PoolsClient
 from serving.cli.status_table import fetch_status
+from serving.client.pools_client import PoolsClient
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.errors import SilentError, UnavailableError

@@ -1,0 +1,85 @@
+"""`cloudmatrix demo`: the six things of the README by one command, on a system of its own, with a report."""
+
+import argparse
+from pathlib import Path
+
+DESCRIPTION = """\
+Show what this system does, in two or three minutes: chat; watch the cache; kill the instance that is answering, and see
+the answer go on; scale while a stream runs; load it; think in supernodes. Starts a system of its own on free ports,
+touches no other one, and ends it. Needs no network and no accelerator.
+"""
+EPILOG = """\
+Examples:
+  cloudmatrix demo
+  cloudmatrix demo --only chat --only kill
+  cloudmatrix demo --skip load --out demo1 > demo1.txt
+Steps: chat, cache, kill, scale, load, simulate. On a terminal a key starts each of them after the first: Enter goes on,
+s skips, q leaves; --no-wait runs through. Ctrl-C skips the step that runs, twice ends the demo; the report comes all
+the same.
+Exit code: 0 = everything that was not skipped worked; 1 = something did not; 2 = the system did not start; 130 = ended
+by Ctrl-C.
+"""
+EXIT_GOOD, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+NAMES = ("chat", "cache", "kill", "scale", "load", "simulate")
+_FOLDER = "demo-report"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    for flag, text in (("--only", "run this step"), ("--skip", "leave this step out")):
+        parser.add_argument(
+            flag,
+            action="append",
+            default=[],
+            choices=NAMES,
+            metavar="NAME",
+            help=f"{text}; may be given more than once",
+        )
+    parser.add_argument("--no-wait", action="store_true", help="do not wait for a key between steps")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help=f"folder for report.html (default {_FOLDER}, numbered if there is one)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show it, and write the report.
+
+    Raises: ConfigError, UnavailableError in one line.
+    """
+    from serving.report_files import make_folder, write_file
+    from serving.terminal import table_console
+    from serving.tools.demo.keys import Keys
+    from serving.tools.demo.narrator import Narrator
+    from serving.tools.demo.page import report_page
+    from serving.tools.demo.run import run_demo
+    from serving.tools.demo.steps import chosen_steps
+
+    steps = chosen_steps(arguments.only, arguments.skip)
+    folder = _free_folder(arguments.out)
+    make_folder(folder)
+    narrator = Narrator(table_console())
+    done = run_demo(steps, folder, narrator, Keys(awaited=not arguments.no_wait))
+    report = folder / "report.html"
+    write_file(report, report_page(done).encode())
+    narrator.line()
+    for line in done.left:
+        narrator.outcome("failed", line)
+    narrator.say(f"report: {report.resolve().as_uri()}")
+    if done.failed:
+        return EXIT_FAILED
+    return EXIT_INTERRUPTED if done.interrupted else EXIT_GOOD
+
+
+def _free_folder(asked: Path | None) -> Path:
+    """The folder of the report. Raises: ConfigError if the one that was asked for is in use."""
+    from serving.errors import ConfigError
+
+    if asked is not None:
+        if asked.is_dir() and any(asked.iterdir()):
+            raise ConfigError(f"--out {asked} is not empty: name another folder")
+        return asked
+    folder, number = Path(_FOLDER), 1
+    while folder.exists():
+        number += 1
+        folder = Path(f"{_FOLDER}-{number}")
+    return folder

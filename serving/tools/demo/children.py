@@ -1,0 +1,44 @@
+"""Other commands of this project, run as the reader would run them, and ended with the step."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from serving.tools.demo.narrator import Narrator
+from serving.tools.demo.step import StepError
+
+STOP_S = 5.0
+"""For a command to end after SIGINT, before it is killed."""
+
+
+def run_module(narrator: Narrator, module: str, words: Sequence[str]) -> None:
+    """Run `python -m MODULE WORDS`; what it prints goes where our own words go.
+
+    Raises: StepError if it fails.
+    Effects: its processes have ended when this returns, or raises.
+    """
+    narrator.flush()
+    # A session of its own: Ctrl-C at the terminal is for the demo, which then ends this.
+    process = subprocess.Popen([sys.executable, "-m", module, *words], stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        code = process.wait()
+    finally:
+        _end(process)
+    if code:
+        raise StepError(f"`{module.partition('.')[0]} {words[0]}` has ended with exit code {code}")
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a command and whatever it started. Effects: none if it has ended by itself."""
+    try:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

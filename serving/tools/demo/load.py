@@ -1,0 +1,74 @@
+"""Step 5: eight users at once, by `loadgen`, which knows nothing of this system."""
+
+from pathlib import Path
+from typing import Any
+
+from loadgen.report import numbers
+from loadgen.report.table import Table, columns, table_of
+from serving.tools.demo.children import run_module
+from serving.tools.demo.result_file import read_result_file
+from serving.tools.demo.stage import Stage
+from serving.tools.demo.step import Step, StepReport
+
+USERS = 8
+DURATION = "8s"
+_METRICS = {"ttft": "first token", "tpot": "each further token", "e2e": "whole answer"}
+_PERCENTILES = ("50", "90", "95", "99")
+
+
+def run(stage: Stage) -> StepReport:
+    """Run `loadgen`, whose own table stands in the terminal. Raises: StepError."""
+    folder = stage.folder / "load"
+    words = [
+        "run",
+        "--url",
+        stage.system.url,
+        "--concurrency",
+        str(USERS),
+        "--duration",
+        DURATION,
+        "--out",
+        str(folder),
+    ]
+    run_module(stage.narrator, "loadgen", words)
+    return load_report(read_result_file(folder / "result.json")["loadgen"])
+
+
+def load_report(result: dict[str, Any]) -> StepReport:
+    """The findings. Args: result: `RunResult` as JSON. Effects: none."""
+    rates, generator = result["throughput"], result["generator"]
+    failed = sum(count for name, count in result["outcomes"].items() if name not in ("ok", "unfinished"))
+    speed = numbers.significant(rates["output_tokens_per_s"])
+    doubts = [*generator["reasons"], *generator["clock_warnings"]]
+    kept_up = f"loadgen doubts its figures: {doubts[0]}" if doubts else "loadgen kept up"
+    return StepReport(
+        f"{USERS} users got {speed} tokens/s together, {numbers.significant(rates['requests_per_s'])} answers a "
+        f"second; {kept_up}.",
+        ("output, eight users", f"{speed} tokens/s"),
+        (f"{result['requests']:,} requests, {failed:,} failed", "loadgen doubts its figures" if doubts else kept_up),
+        problem=f"{failed:,} of {result['requests']:,} requests failed" if failed else "",
+        tables=(_table(result["metrics"]),),
+        files=(("report of the load test", Path("load/report.html")),),
+    )
+
+
+def _table(metrics: dict[str, Any]) -> Table:
+    found = {name: metrics[name] for name in _METRICS if metrics.get(name, {}).get("count")}
+    shown = [one for one in _PERCENTILES if all(one in metric["percentiles"] for metric in found.values())]
+    rows = [
+        [_METRICS[name], numbers.count(metric["count"]), numbers.duration(metric["mean"])]
+        + [numbers.duration(metric["percentiles"][one]) for one in shown]
+        for name, metric in found.items()
+    ]
+    return table_of(columns("latency", "count", "mean", *(f"p{one}" for one in shown)), rows)
+
+
+STEP = Step(
+    "load",
+    "Load it",
+    f"{USERS} users, each with the next request as soon as the last answer is there, for {DURATION}. `loadgen` "
+    "speaks to any OpenAI-compatible server, counts latency from the moment at which a request should have gone, and "
+    "says when it was the limit itself.",
+    (f"loadgen run --concurrency {USERS} --duration {DURATION} --out closed",),
+    run,
+)

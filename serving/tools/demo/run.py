@@ -1,0 +1,104 @@
+"""The demo from its first word to its last: starts what the steps need, takes them in turn, ends everything."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from loadgen.report import numbers
+from serving.errors import ServingError
+from serving.tools.demo.keys import Interrupts, Keys
+from serving.tools.demo.narrator import Narrator
+from serving.tools.demo.stage import DemoSystem, Stage, own_system
+from serving.tools.demo.step import DemoRun, Step, StepOutcome
+
+KEYS_HELP = "Enter goes on, s skips the next step, q leaves; Ctrl-C skips what runs, twice ends the demo."
+
+
+def run_demo(steps: Sequence[Step], folder: Path, narrator: Narrator, keys: Keys) -> DemoRun:
+    """Run the steps.
+
+    Args:
+        folder: there already; steps write into it.
+    Returns: how each of them ended; those that never began are not in it.
+    Raises: UnavailableError if the system does not start; KeyboardInterrupt while it starts.
+    Effects: a system of its own is started if a step needs one; all that was started has ended.
+    """
+    begun = time.monotonic()
+    run, left = DemoRun([]), list[str]()
+    steered = f" {KEYS_HELP}" if keys.awaited else ""
+    narrator.title("cloudmatrix demo", f"{_count(len(steps))} on a system of its own.{steered}")
+    with Interrupts() as interrupts:
+        try:
+            with _system(steps, narrator, left) as system:
+                run.model = system.model if system else ""
+                _take_turns(steps, Stage(narrator, folder, begun, system), keys, interrupts, run)
+        except KeyboardInterrupt:  # while the system started, or ended
+            if not run.outcomes:
+                raise
+            run.ended_early = True
+    run.interrupted = interrupts.leave
+    run.left, run.took_s = tuple(left), time.monotonic() - begun
+    return run
+
+
+@contextlib.contextmanager
+def _system(steps: Sequence[Step], narrator: Narrator, left: list[str]) -> Iterator[DemoSystem | None]:
+    if not any(step.needs_system for step in steps):
+        yield None
+        return
+    with own_system(narrator, left) as system:
+        yield system
+
+
+def _take_turns(steps: Sequence[Step], stage: Stage, keys: Keys, interrupts: Interrupts, run: DemoRun) -> None:
+    """All steps in turn, until the reader leaves. Effects: fills `run`."""
+    for number, step in enumerate(steps, 1):
+        stage.narrator.heading(number, len(steps), step.title)
+        outcome = _turn(step, stage, keys, waits=number > 1)
+        if outcome is None or interrupts.leave:
+            run.ended_early = True
+            return
+        run.outcomes.append(outcome)
+        stage.narrator.outcome(outcome.state, outcome_text(outcome))
+
+
+def _turn(step: Step, stage: Stage, keys: Keys, *, waits: bool) -> StepOutcome | None:
+    """One step. Args: waits: for a key, if keys are awaited. Returns: None if the reader leaves."""
+    begun = time.monotonic()
+    try:
+        stage.narrator.say(step.text)
+        stage.narrator.commands(step.commands)
+        choice = _choose(stage, keys) if waits else "go"
+        if choice == "leave":
+            return None
+        if choice == "skip":
+            return StepOutcome(step, "skipped", 0.0)
+        begun = time.monotonic()
+        report = step.run(stage)
+    except KeyboardInterrupt:
+        stage.narrator.line()
+        return StepOutcome(step, "skipped", time.monotonic() - begun)
+    except Exception as error:  # whatever it is: the other steps have something to show, and the exit code tells
+        kind = "" if isinstance(error, ServingError) else f"{type(error).__name__}: "
+        return StepOutcome(step, "failed", time.monotonic() - begun, f"{kind}{error}")
+    return StepOutcome(step, "failed" if report.problem else "done", time.monotonic() - begun, report.problem, report)
+
+
+def _count(steps: int) -> str:
+    return "One thing," if steps == 1 else f"{steps} things,"
+
+
+def _choose(stage: Stage, keys: Keys) -> str:
+    if keys.awaited:
+        stage.narrator.line("Enter: go on    s: skip    q: leave")
+    return keys.choose()
+
+
+def outcome_text(outcome: StepOutcome) -> str:
+    """A step's end in a sentence. Effects: none."""
+    if outcome.state == "skipped":
+        return "skipped"
+    if outcome.report is None or outcome.state == "failed":
+        return f"failed: {outcome.reason}"
+    return f"{outcome.report.summary} ({numbers.duration(outcome.took_s)})"

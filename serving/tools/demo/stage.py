@@ -1,0 +1,90 @@
+"""Tools of a step: the demo's own system, the terminal, the folder of the report."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from serving.client.pools_client import PoolsClient
+from serving.cluster.session import running_starts
+from serving.errors import UnavailableError
+from serving.http_client import ask_gateway
+from serving.tools.chaos.own_system import OwnSystem, left_after
+from serving.tools.chaos.targets import find_session
+from serving.tools.demo.narrator import Narrator
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+CONFIG = DEPLOY / "demo.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSystem:
+    """The system that the demo has started. `session`: its name among the starts on this machine."""
+
+    url: str
+    model: str
+    session: str
+    pools: PoolsClient
+
+    def status(self) -> dict[str, Any]:
+        """`GET /cluster`. Raises: UnavailableError."""
+        return ask_gateway(self.url, "/cluster", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Everything that a step may use.
+
+    Args:
+        begun_s: when the demo began, on the monotonic clock [s].
+        folder: of the report; a step's own files go into a folder of its name there.
+        running: the demo's system; None where no step needs one.
+    """
+
+    narrator: Narrator
+    folder: Path
+    begun_s: float
+    running: DemoSystem | None = None
+
+    @property
+    def system(self) -> DemoSystem:
+        """The demo's system, for steps that need one."""
+        assert self.running is not None, "such a step says that it needs a system"
+        return self.running
+
+
+@contextmanager
+def own_system(narrator: Narrator, left: list[str], config: Path = CONFIG) -> Iterator[DemoSystem]:
+    """Start a system, and end it whatever happens.
+
+    Args:
+        left: gets what it has left on the machine.
+    Raises: UnavailableError if it does not start.
+    """
+    begun, session = time.monotonic(), ""
+    system = OwnSystem(config)
+    try:
+        with narrator.waiting("starting a system: Ray, virtual NPUs, three pools and a gateway"):
+            system.__enter__()
+            found = _found(system.url)
+            session = found.session
+        narrator.say(
+            f"ready after {time.monotonic() - begun:.1f} s at {system.url}; nothing else on this machine is touched"
+        )
+        yield found
+    finally:
+        with narrator.waiting("ending the system"):
+            system.stop()
+            left += [*system.left, *(left_after(session) if session else [])]
+
+
+def _found(url: str) -> DemoSystem:
+    """The system at an address, with the client of its pools."""
+    status = ask_gateway(url, "/cluster", None)
+    session = find_session(status)
+    start = next((one for one in running_starts() if one.name == session), None)
+    if start is None:
+        raise UnavailableError(f"the system at {url} has ended as soon as it had started")
+    return DemoSystem(url, status["model"], session, PoolsClient(start.dashboard_url, start.token))
