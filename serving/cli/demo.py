@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     narrator.line()
     for line in done.left:
         narrator.outcome("failed", line)
-    narrator.say(f"report: {report.resolve().as_uri()}")
+    narrator.address("report", report.resolve().as_uri())
     if done.failed:
         return EXIT_FAILED
     return EXIT_INTERRUPTED if done.interrupted else EXIT_GOOD

@@ -108,7 +108,7 @@ STEP = Step(
     "cache",
     "Watch the cache",
     "Each turn's prompt holds the whole conversation so far. Cached tokens are not computed again. Those that are "
-    "pulled come from the KV-cache pool, memory servers of their own, which all instances reach and which outlive them.",
+    "pulled come from the KV-cache pool: memory servers, which all instances reach and which outlive them.",
     ("python examples/turns.py",),
     run,
 )

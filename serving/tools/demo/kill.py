@@ -4,18 +4,20 @@ import asyncio
 import itertools
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from loadgen.report import numbers
-from loadgen.report.chart import Axis, Limit, ScatterChart, ScatterTrace
-from loadgen.report.table import columns, table_of
+from loadgen.report.chart import Axis, Line, LineChart, Marks
+from loadgen.report.table import Table, columns, table_of
 from serving.tools.chaos.answer import StreamedAnswer, difference
 from serving.tools.chaos.asks import CHAT, Ask
 from serving.tools.chaos.client import GatewayEndpoint, fetch
 from serving.tools.chaos.targets import Target, listed, send, target_of
 from serving.tools.demo.stage import DemoSystem, Stage
 from serving.tools.demo.step import Step, StepError, StepReport
+from serving.values.scaling import ReadEvents
 
 QUESTION = "Tell me a story about a clever rabbit and a garden."
 WISHES = {"max_tokens": 300, "temperature": 0.6, "seed": 5}
@@ -48,7 +50,7 @@ def run(stage: Stage) -> StepReport:
     with stage.narrator.waiting("waiting for its replacement"):
         if not system.pools.wait("decode", DEADLINE_S):
             raise StepError(f"the decode instance was not replaced within {DEADLINE_S:.0f} s")
-    return kill_report(reference, killed)
+    return kill_report(reference, killed, system.pools.events(ReadEvents("decode")))
 
 
 def _ask(
@@ -96,8 +98,13 @@ def pause_s(answer: StreamedAnswer, at_s: float) -> float:
     return max((b - a for a, b in itertools.pairwise(times) if b >= at_s), default=0.0)
 
 
-def kill_report(reference: StreamedAnswer, killed: Killed) -> StepReport:
-    """The findings. Raises: StepError if the kill did not come."""
+def kill_report(reference: StreamedAnswer, killed: Killed, events: Sequence[dict[str, Any]] = ()) -> StepReport:
+    """The findings.
+
+    Args:
+        events: those of the pool, newest first, as the dashboard tells them.
+    Raises: StepError if the kill did not come.
+    """
     if killed.at_s is None or killed.target is None:
         raise StepError("the answer was at its end before the kill")
     answer = killed.answer
@@ -115,34 +122,42 @@ def kill_report(reference: StreamedAnswer, killed: Killed) -> StepReport:
         (f"{count} tokens, token-exact" if other is None else "not token-exact", f"{killed.target.name} was killed"),
         problem="" if other is None else f"the answer after the kill is another one: {other}",
         quotes=(f"> {QUESTION}", answer.choices[0].text),
-        tables=(table_of(columns("answer", "tokens", "times resumed", "lasted"), rows),),
+        tables=(table_of(columns("answer", "tokens", "times resumed", "lasted"), rows), _event_table(events)),
         charts=(_chart(reference, answer, killed.at_s),),
     )
 
 
-def _chart(reference: StreamedAnswer, answer: StreamedAnswer, at_s: float) -> ScatterChart:
-    return ScatterChart(
+def _event_table(events: Sequence[dict[str, Any]]) -> Table:
+    heads = columns("event", "instance", "what happened", text=("instance",), long=("what happened",))
+    return table_of(heads, [[event["kind"], event["replica"], event["text"]] for event in reversed(events)])
+
+
+def _chart(reference: StreamedAnswer, answer: StreamedAnswer, at_s: float) -> LineChart:
+    before, after = _curve(reference), _curve(answer)
+    xs = sorted({*before, *after})
+    return LineChart(
         id="kill",
         title="Tokens received",
         note="The flat part is the pause: it was the only decode instance, and another one had to start.",
         x=Axis(unit="s", label="since the question", low=0.0),
         y=Axis(unit="count", low=0.0),
-        traces=[
-            _curve("undisturbed", "grey", reference),
-            _curve("killed in the middle", "blue", answer),
+        xs=xs,
+        lines=[
+            Line(name="undisturbed", values=[before.get(x) for x in xs], color="grey", dash=True),
+            Line(name="killed in the middle", values=[after.get(x) for x in xs], color="blue"),
         ],
-        limits=[Limit(name="kill -9", value=round(at_s - answer.sent_s, 3), vertical=True)],
+        marks=[Marks(name="kill -9", color="red", xs=[round(at_s - answer.sent_s, 3)])],
+        bridge=True,
     )
 
 
-def _curve(name: str, color: str, answer: StreamedAnswer) -> ScatterTrace:
-    """Tokens of one stream over time."""
-    xs, ys, count = [0.0], [0.0], 0
+def _curve(answer: StreamedAnswer) -> dict[float, float]:
+    """Tokens of one stream, by the time since its question [s]."""
+    found, count = {0.0: 0.0}, 0
     for at, tokens in answer.choices[0].arrivals:
         count += tokens
-        xs.append(round(at - answer.sent_s, 3))
-        ys.append(float(count))
-    return ScatterTrace(name=name, xs=xs, ys=ys, color=color, joined=True, bare=True)
+        found[round(at - answer.sent_s, 3)] = float(count)
+    return found
 
 
 STEP = Step(

@@ -60,6 +60,10 @@ class Narrator:
         """A line as it is; without text the end of one that was streamed."""
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
+    def address(self, name: str, url: str) -> None:
+        """Place of something, in one piece, so that a terminal makes a link of it."""
+        self._console.print(Text.assemble((f"{name}: ", "bold"), url), soft_wrap=True)
+
     def table(self, table: Table) -> None:
         """A table."""
         self._console.print(Padding(terminal_table(table, self._width), (1, 0, 1, 2)))

@@ -56,7 +56,7 @@ class Stage:
 
 
 @contextmanager
-def own_system(narrator: Narrator, left: list[str], config: Path = CONFIG) -> Iterator[DemoSystem]:
+def own_system(narrator: Narrator, left: list[str]) -> Iterator[DemoSystem]:
     """Start a system, and end it whatever happens.
 
     Args:
@@ -64,7 +64,7 @@ def own_system(narrator: Narrator, left: list[str], config: Path = CONFIG) -> It
     Raises: UnavailableError if it does not start.
     """
     begun, session = time.monotonic(), ""
-    system = OwnSystem(config)
+    system = OwnSystem(CONFIG)
     try:
         with narrator.waiting("starting a system: Ray, virtual NPUs, three pools and a gateway"):
             system.__enter__()

@@ -1,0 +1,33 @@
+"""`cloudmatrix demo` as a user runs it: six things, a report, nothing left behind."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving.cluster.session import running_starts
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_six_things_work_and_leave_a_report(tmp_path: Path) -> None:
+    before = running_starts()
+    done = subprocess.run(
+        [sys.executable, "-m", "serving.cli", "demo", "--out", str(tmp_path / "out")],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("✓") == 6
+    assert "tokens are those of the undisturbed answer" in done.stdout
+    assert "the stream that ran meanwhile never waited longer" in done.stdout
+    shown = (tmp_path / "out" / "report.html").read_text()
+    assert "6 things shown, nothing failed" in shown
+    for chart in ("turns", "kill", "supernode"):
+        assert f'id="{chart}"' in shown
+    assert (tmp_path / "out" / "load" / "report.html").exists()
+    assert running_starts() == before

@@ -1,0 +1,150 @@
+"""Findings of each step, from what it saw."""
+
+import pytest
+
+from loadgen.report.chart import BarChart, LineChart
+from serving.client.conversation import ChatReply
+from serving.tools.chaos.answer import StreamedAnswer
+from serving.tools.chaos.asks import CHAT, Ask
+from serving.tools.chaos.targets import Target
+from serving.tools.demo.cache import CachedTurn, cache_report, cached_turn, turn_line
+from serving.tools.demo.chat import chat_report
+from serving.tools.demo.kill import Killed, kill_report, pause_s
+from serving.tools.demo.load import load_report
+from serving.tools.demo.scale import Scaled, scale_report
+from serving.tools.demo.simulate import simulate_report
+from serving.tools.demo.step import StepError
+
+TARGET = Target("decode", "decode#1", 7, 1)
+DECISION = {"pool": "decode", "before": 1, "target": 2, "kind": "held", "by": "cli", "reason": "asked for by hand"}
+
+
+def test_a_chat_is_told_with_the_time_of_its_first_token() -> None:
+    reply = ChatReply(10.0, first=10.05, last=11.0, text="Once", usage={"completion_tokens": 80})
+    report = chat_report(reply, 0.0)
+    assert report.figure == ("command to first token", "10.1 s")
+    assert "50.0 ms after the question" in report.summary
+    assert report.quotes[1] == "Once"
+
+
+def test_an_empty_answer_is_a_failure() -> None:
+    with pytest.raises(StepError, match="empty"):
+        chat_report(ChatReply(10.0), 0.0)
+
+
+def test_cached_and_pulled_tokens_are_told_for_each_turn() -> None:
+    usage = {"prompt_tokens": 108, "prompt_tokens_details": {"cached_tokens": 96, "pulled_tokens": 80}}
+    turns = [CachedTurn(17, 0, 0), cached_turn(ChatReply(0.0, usage=usage))]
+    assert turn_line(turns[1]) == " 108 prompt tokens,   96 cached,   80 pulled"
+    report = cache_report(turns)
+    assert report.figure[1] == "88.9 %"
+    assert report.problem == ""
+    assert [list(row.cells) for row in report.tables[0].rows] == [[1, 17, 17, 0, 0], [2, 108, 12, 96, 80]]
+    chart = report.charts[0]
+    assert isinstance(chart, BarChart)
+    assert [(bar.lane, bar.start, bar.end, bar.key) for bar in chart.bars] == [
+        (0, 0, 17, 2), (1, 0, 16, 0), (1, 16, 96, 1), (1, 96, 108, 2),
+    ]  # fmt: skip
+
+
+def test_a_cache_that_keeps_nothing_is_a_failure() -> None:
+    assert "nothing was cached" in cache_report([CachedTurn(17, 0, 0), CachedTurn(50, 0, 0)]).problem
+
+
+def answer(*arrivals: float, tokens: tuple[int, ...] = (5, 6, 7)) -> StreamedAnswer:
+    """A whole answer of a token each."""
+    found = StreamedAnswer(Ask(0, "story", CHAT, {"stream": True}), 1.0, outcome="finished")
+    found.choices[0].tokens = list(tokens)
+    found.choices[0].arrivals = [(at, 1) for at in arrivals]
+    found.choices[0].finish = "stop"
+    found.ended_s = arrivals[-1]
+    found.usage = {"resumptions": 1}
+    return found
+
+
+def test_the_pause_after_a_kill_is_measured_and_the_tokens_are_compared() -> None:
+    killed = Killed(answer(1.1, 1.2, 3.5), TARGET, 1.3)
+    events = [
+        {"kind": "replaced", "replica": "decode#2", "text": "b"},
+        {"kind": "died", "replica": "decode#1", "text": "a"},
+    ]
+    report = kill_report(answer(1.1, 1.2, 1.3), killed, events)
+    assert report.figure == ("pause of the stream", "2.30 s")
+    assert report.problem == ""
+    assert "all 3 tokens are those of the undisturbed answer" in report.summary
+    assert [row.cells[0] for row in report.tables[1].rows] == ["died", "replaced"]
+    chart = report.charts[0]
+    assert isinstance(chart, LineChart)
+    assert chart.xs == [0.0, 0.1, 0.2, 0.3, 2.5]
+    assert chart.lines[1].values == [0.0, 1.0, 2.0, None, 3.0]
+    assert chart.marks[0].xs == [0.3]
+
+
+def test_other_tokens_after_a_kill_are_a_failure() -> None:
+    report = kill_report(answer(1.1, 1.2, 1.3), Killed(answer(1.1, 1.2, 3.5, tokens=(5, 6, 8)), TARGET, 1.3))
+    assert "token 2 is 8, not 7" in report.problem
+    assert report.more[0] == "not token-exact"
+
+
+def test_a_kill_that_did_not_come_is_a_failure() -> None:
+    with pytest.raises(StepError, match="before the kill"):
+        kill_report(answer(1.1), Killed(answer(1.1)))
+
+
+def test_a_gap_before_the_moment_is_no_pause_after_it() -> None:
+    assert pause_s(answer(1.1, 2.0, 2.1), 2.0) == pytest.approx(0.9)
+    assert pause_s(answer(1.1, 2.0, 2.1), 2.05) == pytest.approx(0.1)
+    assert pause_s(answer(1.1), 5.0) == 0.0
+
+
+def test_a_larger_pool_is_told_with_its_time_and_its_decision() -> None:
+    report = scale_report(Scaled(1, 2, 3.2, 0.05, (3, 5), DECISION))
+    assert report.figure == ("until both serve", "3.20 s")
+    assert "longer than 50.0 ms" in report.summary
+    assert list(report.tables[0].rows[0].cells) == ["decode", "1 to 2", "held", "cli", "asked for by hand"]
+    assert report.problem == ""
+    assert "decisions" in scale_report(Scaled(1, 2, 3.2, 0.05, (3, 5), {})).problem
+
+
+def load_result(**changes: object) -> dict[str, object]:
+    """A result of `loadgen run`, as far as it is looked at."""
+    metric = {"count": 72, "mean": 0.1, "percentiles": {"50": 0.09, "99": 0.4}}
+    return {
+        "requests": 73,
+        "outcomes": {"ok": 72, "unfinished": 1},
+        "throughput": {"output_tokens_per_s": 524.7, "requests_per_s": 8.2},
+        "generator": {"reasons": [], "clock_warnings": []},
+        "metrics": {"ttft": metric, "tpot": metric, "e2e": metric, "itl": metric},
+        **changes,
+    }
+
+
+def test_a_load_test_is_told_with_its_table() -> None:
+    report = load_report(load_result())
+    assert report.figure[1] == "525 tokens/s"
+    assert report.problem == ""
+    assert report.more == ("73 requests, 0 failed", "loadgen kept up")
+    assert [column.name for column in report.tables[0].columns] == ["latency", "count", "mean", "p50", "p99"]
+    assert len(report.tables[0].rows) == 3
+
+
+def test_failed_requests_and_doubts_of_a_load_test_are_told() -> None:
+    doubted = {"reasons": ["a timer fired late"], "clock_warnings": []}
+    report = load_report(load_result(outcomes={"ok": 70, "http_error": 3}, generator=doubted))
+    assert report.problem == "3 of 73 requests failed"
+    assert "a timer fired late" in report.summary
+    assert load_report(load_result(metrics={})).tables[0].rows == []
+
+
+def test_a_simulation_that_leaves_requests_is_a_failure() -> None:
+    latency = {"count": 9, "mean": 0.1, "p50": 0.1, "p90": 0.2, "p99": 0.3}
+    summary = {
+        "requests": 10, "outcomes": {"finished": 9}, "duration_s": 75.0, "ttft_s": latency, "tpot_s": latency,
+        "e2e_s": latency, "throughput": {"output_tokens_per_s": 94251.0, "output_tokens_per_npu_s": 368.0},
+        "pools": [{"name": "decode", "instances": 1, "peak_npus": 160, "busy_share": 0.9}],
+    }  # fmt: skip
+    timeline = {"at_s": [0.0, 0.1], "decode_batch": [0, 5]}
+    report = simulate_report({"name": "r1", "summary": summary, "config": {"NPUs": "384"}, "timeline": timeline})
+    assert report.problem == "1 of 10 requests did not finish"
+    assert report.figure == ("r1 on 384 NPUs", "94,251 tokens/s")
+    assert "1:15 of a supernode with 384 NPUs" in report.summary

@@ -1,0 +1,112 @@
+"""Steps in turn: what becomes of each, and of the others when one fails, is skipped, or is the last."""
+
+import io
+import signal
+from pathlib import Path
+
+import pytest
+
+from serving.errors import UnavailableError
+from serving.tools.demo.keys import Choice, Keys
+from serving.tools.demo.run import run_demo
+from serving.tools.demo.stage import Stage
+from serving.tools.demo.step import DemoRun, Step, StepReport
+from tests.tools.demo.staging import REPORT, narrator_to, small_step
+
+
+class Pressed(Keys):
+    """Keys that are pressed at once, in this order."""
+
+    def __init__(self, *choices: Choice) -> None:
+        super().__init__(awaited=False)
+        self.awaited = bool(choices)
+        self._choices = list(choices)
+
+    def choose(self) -> Choice:
+        """The next one."""
+        return self._choices.pop(0) if self._choices else "go"
+
+
+def play(folder: Path, *steps: Step, keys: Keys | None = None) -> tuple[DemoRun, str]:
+    """A demo of these steps, and what it said."""
+    out = io.StringIO()
+    return run_demo(steps, folder, narrator_to(out), keys or Pressed()), out.getvalue()
+
+
+def interrupted(*signals: signal.Signals) -> Step:
+    """A step that is interrupted."""
+
+    def run(_: Stage) -> StepReport:
+        *earlier, last = signals
+        for kind in earlier:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(kind)
+        signal.raise_signal(last)
+        return REPORT
+
+    return small_step("long", run)
+
+
+def broken(error: Exception) -> Step:
+    """A step that fails."""
+
+    def run(_: Stage) -> StepReport:
+        raise error
+
+    return small_step("bad", run)
+
+
+def test_steps_come_one_after_the_other_and_say_how_they_ended(tmp_path: Path) -> None:
+    run, said = play(tmp_path, small_step("one"), small_step("two"))
+    assert [(outcome.step.name, outcome.state) for outcome in run.outcomes] == [("one", "done"), ("two", "done")]
+    assert (run.failed, run.ended_early, run.interrupted) == (False, False, False)
+    assert run.model == "", "no system was needed"
+    assert said.startswith("cloudmatrix demo\n2 things, on a system of its own.\n")
+    for text in ("1/2 Title of one", "2/2 Title of two", "Text of one.", "  $ command two", "✓ It worked."):
+        assert text in said
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(UnavailableError("it is gone"), "it is gone"), (KeyError("usage"), "KeyError: 'usage'")],
+)
+def test_a_step_that_fails_is_told_and_the_others_come_all_the_same(
+    tmp_path: Path, error: Exception, reason: str
+) -> None:
+    run, said = play(tmp_path, broken(error), small_step("two"))
+    assert [(outcome.state, outcome.reason) for outcome in run.outcomes] == [("failed", reason), ("done", "")]
+    assert run.failed
+    assert f"✗ failed: {reason}" in said
+
+
+def test_a_promise_that_was_not_kept_is_a_failure_with_its_findings(tmp_path: Path) -> None:
+    report = StepReport("Other tokens.", ("pause", "1 s"), problem="token 3 is 1, not 2")
+    run, said = play(tmp_path, small_step("kill", lambda _: report))
+    assert run.failed
+    assert run.outcomes[0].report is report
+    assert "✗ failed: token 3 is 1, not 2" in said
+
+
+def test_an_interrupt_skips_the_step_that_runs(tmp_path: Path) -> None:
+    run, said = play(tmp_path, interrupted(signal.SIGINT), small_step("two"))
+    assert [outcome.state for outcome in run.outcomes] == ["skipped", "done"]
+    assert (run.failed, run.interrupted) == (False, False)
+    assert "– skipped" in said
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM,)])
+def test_two_interrupts_or_a_signal_to_end_leave_the_demo(tmp_path: Path, signals: tuple[signal.Signals, ...]) -> None:
+    run, _ = play(tmp_path, small_step("one"), interrupted(*signals), small_step("three"))
+    assert [outcome.step.name for outcome in run.outcomes] == ["one"]
+    assert run.ended_early
+    assert run.interrupted
+    assert not run.failed
+
+
+def test_keys_skip_the_next_step_and_leave(tmp_path: Path) -> None:
+    steps = [small_step(name) for name in ("one", "two", "three", "four")]
+    run, said = play(tmp_path, *steps, keys=Pressed("skip", "go", "leave"))
+    assert [outcome.state for outcome in run.outcomes] == ["done", "skipped", "done"]
+    assert run.ended_early
+    assert not run.interrupted
+    assert said.count("Enter: go on") == 3, "the first step waits for nobody"
