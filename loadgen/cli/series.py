@@ -1,7 +1,6 @@
-"""Several runs in one command: a sweep over values, and the search for the largest that holds the SLOs."""
+"""Several runs in one command: the points of a series and their files, and a sweep over values."""
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,21 +8,19 @@ from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.one_run import Watch, run_once
 from loadgen.cli.repeated import Finished, rested, run_repeated
-from loadgen.driver.progress import Progress
 from loadgen.errors import INTERRUPTED, LoadgenError, OutputError, UsageError
-from loadgen.metrics.verdict import kept_rate
 from loadgen.output import explained
 from loadgen.result import RunResult, SweepPoint, SweepResult
 from loadgen.run_folder import REPORT, SWEEP, write_json
 from loadgen.run_report.report_file import write_report
-from loadgen.search import backlog, saturation, sweep
-from loadgen.search.saturation import Probe, ProbeResult, SearchFound, SearchSettings
+from loadgen.search import sweep
 
 SEEDS_APART = 1000
 """Between the points of a series, so that repetitions never share a seed."""
-_IDLE_REQUESTS = 8
-_FULL_REQUESTS = 64
-_LARGEST_CONCURRENCY = 4096
+IDLE_REQUESTS = 8
+"""Of a short run, one at a time."""
+FULL_REQUESTS = 64
+"""Of a short run, all at once."""
 
 
 class SweepSeries:
@@ -126,89 +123,13 @@ def run_sweep(bench: Bench) -> tuple[SweepResult, int]:
     return series.finish(), series.stopped
 
 
-def run_search(bench: Bench) -> tuple[SweepResult, int]:
-    """Probe after probe until the largest value that holds the SLOs lies between two neighbours.
-
-    Returns: also the exit status if it was stopped early, else 0.
-    Raises: as `run_once`.
-    """
-    flags = bench.flags
-    whole = flags.find_max == "concurrency"
-    settings = SearchSettings(
-        target=flags.attainment,
-        first=1.0,
-        smallest=1.0 if whole else 0.01,
-        largest=_LARGEST_CONCURRENCY if whole else None,
-        whole=whole,
-        least_requests=flags.probe_requests,
-        least_duration_s=flags.duration or SearchSettings().least_duration_s,
-        most_probes=flags.max_probes,
-    )
-    series = SweepSeries(bench, flags.find_max)
-    results: list[ProbeResult] = []
-    step = saturation.next_step(settings, results)
-    while isinstance(step, Probe) and series.pause():
-        make_watch = None if whole else functools.partial(_Backlog, step.value, step.requests)
-        with series.kept():
-            finished = series.point(step.value, requests=step.requests, make_watch=make_watch)
-        if series.stopped:
-            break
-        results.append(_probe_result(step.value, finished))
-        step = saturation.next_step(settings, results)
-    if isinstance(step, SearchFound):
-        series.result.best, series.result.first_failed = step.best, step.first_failed
-        series.result.explanation = step.explanation
-    else:
-        series.result.explanation = "the search was stopped before it had found the limit"
-    return series.finish(), series.stopped
-
-
-class _Backlog:
-    """Ends a probe of a rate early when requests pile up beyond doubt."""
-
-    def __init__(self, rate_per_s: float, requests: int) -> None:
-        self._rate_per_s = rate_per_s
-        self._looks = list(backlog.look_times(requests / rate_per_s))
-        self._times_s: list[float] = []
-        self._running: list[float] = []
-
-    def __call__(self, progress: Progress) -> str:
-        """Why the probe cannot end well; empty if it may.
-
-        The last look is due when the last request has left, which may be a little before or after its planned time.
-        """
-        if progress.now_s <= 0 or not self._looks:
-            return ""
-        if not progress.draining:
-            self._times_s.append(progress.now_s)
-            self._running.append(progress.running + progress.waiting)
-            if progress.now_s < self._looks[0]:
-                return ""
-        self._looks = [] if progress.draining else self._looks[1:]
-        return backlog.running_grows(self._times_s, self._running, self._rate_per_s)
-
-
-def _probe_result(value: float, finished: Finished) -> ProbeResult:
-    """Figures of a probe that a search needs."""
-    slo, generator = finished.result.slo, finished.result.generator
-    # A machine that was busy says nothing against the server, unless it kept the load from leaving.
-    held_back = generator.machine_was_busy and not finished.aborted and not kept_rate(generator)
-    return ProbeResult(
-        value=value,
-        good=slo.good if slo else 0,
-        counted=slo.counted if slo else 0,
-        overloaded=finished.aborted,
-        generator_limited=generator.is_bottleneck or held_back,
-    )
-
-
 def _between_idle_and_full(bench: Bench, series: SweepSeries, *, whole: bool) -> list[float]:
     """Values between one request at a time and everything at once, found by two short runs that are not reported.
 
     Raises: UsageError if nothing succeeded.
     """
-    idle = _short(bench, series, bench.load(slots=1), _IDLE_REQUESTS, "idle server")
-    full = _short(bench, series, bench.load(slots=_FULL_REQUESTS), _FULL_REQUESTS, "full server")
+    idle = short_run(bench, series, bench.load(slots=1), IDLE_REQUESTS, "idle server")
+    full = short_run(bench, series, bench.load(slots=FULL_REQUESTS), FULL_REQUESTS, "full server")
     latency = idle.metrics.get("e2e_sent")
     if not (latency and latency.mean):
         raise UsageError("nothing succeeded in the first short run; see what `loadgen run --concurrency 1` says")
@@ -218,7 +139,7 @@ def _between_idle_and_full(bench: Bench, series: SweepSeries, *, whole: bool) ->
     return sweep.rates(1 / latency.mean, full.throughput.requests_per_s, points)
 
 
-def _short(bench: Bench, series: SweepSeries, load: LoadSchedule, requests: int, label: str) -> RunResult:
+def short_run(bench: Bench, series: SweepSeries, load: LoadSchedule, requests: int, label: str) -> RunResult:
     """A run of few requests.
 
     Raises: KeyboardInterrupt if the user stops it, LoadgenError if something of ours does: nothing that is reported has

@@ -1,5 +1,6 @@
 """The plots of a sweep: latency and throughput against the load, latency against throughput, SLO attainment."""
 
+import re
 from collections.abc import Callable, Sequence
 
 from loadgen.report.chart import Axis, Limit, Line, LineChart, ScatterChart, ScatterTrace, compact, compact_all
@@ -8,6 +9,7 @@ from loadgen.result import RunResult, SweepPoint, SweepResult
 from loadgen.run_report.names import METRIC_TITLES
 
 LOAD_GROUP = "load"
+_NUMBER = re.compile(r"\d[\d.,]*")
 _SHOWN = ("50", "99")
 _COLORS = {"50": "blue", "99": "orange"}
 _LATENCIES = (("ttft", "Time to first token"), ("tpot", "Time per output token"), ("e2e", "End to end"))
@@ -27,24 +29,39 @@ def sweep_warnings(sweep: SweepResult) -> list[str]:
     """Every warning of every point once, with the loads that it belongs to; the worst first.
 
     What puts figures in doubt as such comes before what each point's own list begins with, and so on down these lists.
+    Warnings that differ in their numbers only are one, told by the first.
     """
-    loads: dict[str, list[str]] = {}
+    told: dict[str, list[tuple[SweepPoint, str]]] = {}
     ranks: dict[str, int] = {}
     for point in sweep.points:
-        own = [f"stopped early: {point.aborted}"] if point.aborted else []
-        generator = point.result.generator
-        if generator.is_bottleneck:
-            own.append(f"the generator was the bottleneck: {'; '.join(generator.reasons)}")
-        if generator.machine_was_busy:
-            own.append(f"the machine was busy: {'; '.join(generator.machine_reasons)}")
+        own = _doubts(point)
         for rank, warning in enumerate([*own, *point.result.warnings], -len(own)):
-            loads.setdefault(warning, []).append(load_text(sweep.parameter, point.value))
-            ranks[warning] = min(rank, ranks.get(warning, rank))
-    every = len(sweep.points)
-    return [
-        f"{'At every load' if len(loads[warning]) == every else ', '.join(loads[warning])}: {warning}"
-        for warning in sorted(loads, key=ranks.__getitem__)
-    ]
+            kind = _NUMBER.sub("#", warning)
+            told.setdefault(kind, []).append((point, warning))
+            ranks[kind] = min(rank, ranks.get(kind, rank))
+    return [_with_loads(sweep, told[kind]) for kind in sorted(told, key=ranks.__getitem__)]
+
+
+def _doubts(point: SweepPoint) -> list[str]:
+    """Doubts that a point's own report has at its top."""
+    generator = point.result.generator
+    found = [f"stopped early: {point.aborted}"] if point.aborted else []
+    if generator.is_bottleneck:
+        found.append(f"the generator was the bottleneck: {'; '.join(generator.reasons)}")
+    if generator.machine_was_busy:
+        found.append(f"the machine was busy: {'; '.join(generator.machine_reasons)}")
+    return found
+
+
+def _with_loads(sweep: SweepResult, told: Sequence[tuple[SweepPoint, str]]) -> str:
+    """One warning behind the loads that it belongs to."""
+    warning = told[0][1]
+    example = "" if all(other == warning for _, other in told) else "for instance, "
+    if len(told) == len(sweep.points):
+        return f"At every load: {example}{warning}"
+    unit = load_text(sweep.parameter, 0).partition(" ")[2]
+    values = dict.fromkeys(f"{point.value:.4g}" for point, _ in told)
+    return f"{', '.join(values)} {unit}: {example}{warning}"
 
 
 def sweep_charts(sweep: SweepResult) -> list[LineChart | ScatterChart]:

@@ -59,14 +59,14 @@ class ProbeResult:
     Attributes:
         good, counted: as `result.SloResult` has them.
         overloaded: why it was ended early, or what grew without end during it; empty if it was in balance.
-        generator_limited: the load generator could not send so much; the value says nothing about the server.
+        held_back: why so much could not be sent at all; the value then says nothing about the server. Else empty.
     """
 
     value: float
     good: int
     counted: int
     overloaded: str = ""
-    generator_limited: bool = False
+    held_back: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def next_step(settings: SearchSettings, results: Sequence[ProbeResult]) -> Probe
 
 def verdict(settings: SearchSettings, group: Sequence[ProbeResult]) -> Verdict:
     """Judge one value by all of its probes."""
-    if any(result.overloaded or result.generator_limited for result in group):
+    if any(result.overloaded or result.held_back for result in group):
         return Verdict.FAILS
     good, counted = sum(result.good for result in group), _counted(group)
     low, high = wilson(good, counted)
@@ -160,7 +160,7 @@ def _counted(group: Sequence[ProbeResult]) -> int:
 
 def _nearer(settings: SearchSettings, group: Sequence[ProbeResult]) -> Verdict:
     """The verdict by the share itself, where certainty is not to be had."""
-    if any(result.overloaded or result.generator_limited for result in group):
+    if any(result.overloaded or result.held_back for result in group):
         return Verdict.FAILS
     good, counted = sum(result.good for result in group), _counted(group)
     return Verdict.HOLDS if counted and good >= settings.target * counted else Verdict.FAILS
@@ -234,8 +234,8 @@ def _failed_words(settings: SearchSettings, by_value: dict[float, list[ProbeResu
         return f"nothing failed{limit}"
     group = by_value[failed]
     for result in group:
-        if result.generator_limited:
-            return f"{failed:g} is more than this load generator can send"
+        if result.held_back:
+            return f"{failed:g} was not sent as it should be: {result.held_back}"
         if result.overloaded:
             return f"{failed:g} did not hold: {result.overloaded}"
     return f"{failed:g} did not hold ({_share_words(group)})"

@@ -176,6 +176,17 @@ def test_warnings_of_a_sweep_name_their_loads() -> None:
     assert any(text.startswith("8 requests/s: the generator was the bottleneck") for text in warnings)
 
 
+def test_warnings_that_differ_in_numbers_only_are_one() -> None:
+    sweep = make_sweep(rates=(2, 8, 12), requests=60)
+    for point in sweep.points[:2]:
+        point.result.warnings = [f"it lasted {point.value:.1f} s", "always the same"]
+    sweep.points[2].result.warnings = ["it lasted long"]
+    warnings = sweep_warnings(sweep)
+    assert "2, 8 requests/s: for instance, it lasted 2.0 s" in warnings
+    assert "2, 8 requests/s: always the same" in warnings
+    assert "12 requests/s: it lasted long" in warnings
+
+
 def test_what_a_user_and_an_npu_get() -> None:
     """Twice as slow a stream at the largest load; the one in the middle is beaten by its neighbour in both."""
     sweep = make_sweep(rates=(2, 8, 12), requests=60)

@@ -124,11 +124,13 @@ def test_a_growing_backlog_fails_whatever_the_requests_say() -> None:
     )
 
 
-def test_the_generators_own_limit_is_told() -> None:
-    found = next_step(SearchSettings(resolution=1.0), [result(1.0, 100), result(2.0, 100, generator_limited=True)])
+def test_what_could_not_be_sent_is_told() -> None:
+    found = next_step(
+        SearchSettings(resolution=1.0), [result(1.0, 100), result(2.0, 100, held_back="the machine was busy")]
+    )
     assert isinstance(found, SearchFound)
     assert (found.best, found.first_failed) == (1.0, 2.0)
-    assert "2 is more than this load generator can send" in found.explanation
+    assert "2 was not sent as it should be: the machine was busy" in found.explanation
 
 
 def test_luck_above_a_failure_does_not_count() -> None:
