@@ -1,4 +1,4 @@
-"""Files in examples/ work as their headers say: without a running system here and in tests/printed, else in tests/e2e."""
+"""Files in examples/ work as their headers say: without a system here and in tests/printed, else in tests/e2e."""
 
 import itertools
 import re
