@@ -15,7 +15,7 @@ asked of the cost model. Ends with code 1 if a row misses by more than its known
 EPILOG = """\
 Examples:
   cloudmatrix reproduce                               everything, about two minutes
-  cloudmatrix reproduce --quick --out reproduced      a smaller run, with report.md and report.html
+  cloudmatrix reproduce --quick --out reproduced      a smaller run, with report.md, report.html, summary.svg
   cloudmatrix reproduce --only table5,fig23           two experiments; names as --list shows them
   cloudmatrix reproduce --quick --markdown            the short error table, as it stands in serving/virtual/README.md
 The same seed gives the same figures and the same files.
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--list", action="store_true", help="show the experiments and stop")
     parser.add_argument("--only", metavar="NAMES", default="", help="these experiments, separated by commas")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="write report.md and report.html there")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="write report.md, report.html, summary.svg there")
     parser.add_argument("--quick", action="store_true", help="fewer dies, samples and requests: about 15 s")
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
     parser.add_argument("--markdown", action="store_true", help="print the short table and nothing else")

@@ -1,6 +1,8 @@
 """report.html: every row with its charts, on one page that needs nothing else. The same rows give the same bytes."""
 
-from loadgen.report.fragments import Html, element, html, join, tile
+import re
+
+from loadgen.report.fragments import Html, element, html, join, section, tile
 from loadgen.report.html import render
 from loadgen.report.page import Page, facts, tiles
 from loadgen.report.table import html_table
@@ -8,9 +10,17 @@ from serving.tools.paper.charts import part_charts
 from serving.tools.paper.markdown import HOW
 from serving.tools.paper.reasons import reasons_of
 from serving.tools.paper.reproduction import Reproduced, Reproduction, Score
+from serving.tools.paper.shown import SHOWN
+from serving.tools.paper.summary_chart import summary_svg
 from serving.tools.paper.tables import overview_table, rows_table
 from serving.version import VERSION
 
+_READ = (
+    "A point for each published figure that is compared, further right where ours is larger; the band is 5 %. Point at "
+    "one for its figures. Hollow points agree because the model was given them: they prove little."
+)
+_GROUPS = {"table": "Tables", "fig": "Figures", "xds": "xDeepServe"}
+"""What the navigation calls experiments whose names begin so; it leads to the first of them."""
 _FOOTNOTE = "Published figures: arXiv 2506.12708v2 (CloudMatrix-Infer), arXiv 2508.02520 (xDeepServe)."
 
 
@@ -26,14 +36,34 @@ def report_page(done: Reproduction, *, device: str, model: str) -> str:
         facts([("seed", done.seed), ("", "quick" if done.quick else ""), ("device", device), ("model", model)])
     )
     page.body.append(tiles(_tiles(done.score)))
+    page.add("summary", "Summary", _drawing(done), element("p", _READ, "soft"))
     legend = element("p", HOW.replace("`", ""), "soft")
-    page.add("overview", "Overview", legend, html_table(overview_table(done)))
+    page.add("overview", "Every experiment", legend, html_table(overview_table(done)), short="Experiments")
+    named: set[str] = set()
     for part in done.parts:
-        name = part.experiment.name
-        method = element("p", f"How: {part.experiment.method}.", "soft")
-        charts, table = page.draw(part_charts(part)), html_table(rows_table(part))
-        page.add(name, f"{name}: {part.experiment.title}", method, charts, table, _notes(part), short=name)
+        name, title = part.experiment.name, f"{part.experiment.name}: {part.experiment.title}"
+        words = (
+            element("p", _sentence(part)),
+            page.draw(part_charts(part)),
+            html_table(rows_table(part)),
+            _notes(part),
+        )
+        page.body.append(section(name, title, *words))
+        group = _GROUPS.get(re.split(r"[-\d]", name)[0], name)
+        if group not in named:
+            named.add(group)
+            page.navigation.append((name, group))
     return render(page, f"cloudmatrix {VERSION}")
+
+
+def _sentence(part: Reproduced) -> str:
+    """How an experiment was done, and what it shows."""
+    return f"Measured: {part.experiment.method}. {SHOWN.get(part.experiment.name, '')}".rstrip().replace("`", "")
+
+
+def _drawing(done: Reproduction) -> Html:
+    """The summary's picture; on a narrow page it scrolls in its panel."""
+    return Html(f'<div class="panel scroll"><div style="min-width:640px">{summary_svg(done)}</div></div>')
 
 
 def _tiles(score: Score) -> list[Html]:

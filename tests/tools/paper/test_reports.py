@@ -1,5 +1,6 @@
 """report.md and report.html: the same rows give the same bytes, and the page needs nothing else."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -13,10 +14,12 @@ from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.files import write_report
 from serving.tools.paper.markdown import error_table_markdown, report_markdown
 from serving.tools.paper.page import report_page
-from serving.tools.paper.registry import choose
+from serving.tools.paper.registry import EXPERIMENTS, choose
 from serving.tools.paper.reproduction import Reproduction, reproduce
 from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
 from serving.tools.paper.setting import Setting
+from serving.tools.paper.shown import SHOWN
+from tests.loadgen.report.browser import inspect
 
 FAST = ("table2", "table7", "fig20", "fig24", "xds-split")
 
@@ -92,7 +95,8 @@ def test_every_experiment_stands_in_the_short_table(everything: Reproduction) ->
 
 def test_files_are_written_or_the_reason_is_told(tmp_path: Path) -> None:
     done = reproduce(choose(["table11"]), Setting(quick=True))
-    markdown, page = write_report(tmp_path, done, Setting(quick=True))
+    markdown, page, drawing = write_report(tmp_path, done, Setting(quick=True))
+    assert drawing.read_text().startswith("<svg")
     assert markdown.read_text().startswith("# Published figures reproduced")
     assert page.read_text().startswith("<!DOCTYPE html>")
     with pytest.raises(ConfigError, match="cannot write"):
@@ -113,3 +117,30 @@ def test_the_readme_holds_the_short_table(everything: Reproduction) -> None:
             for line in (ours, theirs)
         )
         assert errors == pytest.approx(now, abs=0.2), f"{ours}\nis now\n{theirs}"
+
+
+def test_every_experiment_has_words_and_the_navigation_is_narrow(everything: Reproduction) -> None:
+    page = page_of(everything)
+    assert {experiment.name for experiment in EXPERIMENTS} == set(SHOWN)
+    for part in everything.parts:
+        assert html.escape(SHOWN[part.experiment.name].replace("`", "")) in page
+    assert page.index("<svg") < page.index('id="overview"'), "the summary comes first"
+    links = re.findall(r'<a href="#([^"]+)">([^<]+)</a>', page.partition("<nav")[2].partition("</nav>")[0])
+    assert links == [
+        ("summary", "Summary"),
+        ("overview", "Experiments"),
+        ("table1", "Tables"),
+        ("fig20", "Figures"),
+        ("xds-peak", "xDeepServe"),
+    ]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
+def test_the_page_in_a_browser(everything: Reproduction, tmp_path: Path, width: int, dark: bool) -> None:
+    (tmp_path / "report.html").write_text(page_of(everything), encoding="utf-8")
+    seen = inspect(tmp_path / "report.html", width=width, dark=dark)
+    assert (seen["errors"], seen["ready"]) == ("", "yes")
+    assert seen["overflow"] <= 0
+    assert seen["figures"]
+    assert all(figure["drawn"] == "yes" for figure in seen["figures"].values())

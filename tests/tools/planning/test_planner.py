@@ -152,7 +152,7 @@ def test_attainment_is_drawn_with_the_share_that_is_asked_for(found: CapacityPla
 
 def test_demand_and_bounds_say_what_is_asked_for_and_what_an_instance_can_do(found: CapacityPlan) -> None:
     requests, prompts, uncached, outputs = (row.cells for row in words.demand_table(found).rows)
-    assert float(requests[3]) == pytest.approx(found.requests / found.demand.duration_s, rel=0.01)
+    assert float(str(requests[3])) == pytest.approx(found.requests / found.demand.duration_s, rel=0.01)
     assert prompts[0] == "prompt tokens"
     assert found.demand.uncached_tokens_per_s <= found.demand.prompt_tokens_per_s
     assert uncached[3]

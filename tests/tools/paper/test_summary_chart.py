@@ -1,0 +1,88 @@
+"""The picture of all rows: every row is a point, where its error says; the committed one is today's."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from serving.tools.paper.experiment import Experiment
+from serving.tools.paper.reproduction import Reproduction, reproduce
+from serving.tools.paper.rows import Findings, How, Row
+from serving.tools.paper.setting import Setting
+from serving.tools.paper.summary_chart import WIDTH, summary_file, summary_svg
+
+COMMITTED = Path(__file__).parents[3] / "serving" / "virtual" / "reproduced.svg"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def points(drawing: str | bytes) -> list[tuple[float, float, str]]:
+    """Places of the points, and what they say."""
+    return [
+        (float(circle.attrib["cx"]), float(circle.attrib["cy"]), circle[0].text or "")
+        for circle in ElementTree.fromstring(drawing).iter(f"{SVG}circle")
+        if len(circle)
+    ]
+
+
+def drawn(*rows: Row) -> str:
+    """The picture of one experiment with these rows."""
+    experiment = Experiment("test", "a <title> & more " * 5, "by hand", lambda _: Findings(rows))
+    return summary_svg(reproduce([experiment], Setting(quick=True)))
+
+
+def row(key: str, ours: float | None, *, fitted: bool = False, published: float = 100.0) -> Row:
+    """One that was published as 100."""
+    return Row(key, f"<{key}>", published, ours, "ms", How.RUN if ours is not None else How.QUOTED, "s", fitted=fitted)
+
+
+def test_every_compared_row_is_a_point(everything: Reproduction) -> None:
+    found = points(summary_svg(everything))
+    assert len(found) == everything.score.rows
+    assert len({y for _, y, _ in found}) == len(everything.parts)
+    assert all(0 < x < WIDTH for x, _, _ in found)
+    assert everything.score.text in summary_svg(everything)
+
+
+def test_points_stand_in_the_order_of_their_errors() -> None:
+    drawing = drawn(
+        row("a", 50.0), row("b", 98.0), row("c", 100.0), row("d", 104.0, fitted=True), row("e", 230.0), row("q", None)
+    )
+    places = {said[1]: x for x, _, said in points(drawing)}
+    assert sorted(places, key=places.__getitem__) == list("abcde")
+    band = next(box for box in ElementTree.fromstring(drawing).iter(f"{SVG}rect"))
+    left = float(band.attrib["x"])
+    right = left + float(band.attrib["width"])
+    assert places["a"] < left < places["b"] < places["d"] < right < places["e"]
+
+
+def test_what_is_unexplained_is_red_and_what_was_fitted_is_hollow() -> None:
+    drawing = drawn(row("a", 150.0), row("b", 100.0, fitted=True), row("c", 101.0))
+    fills = {
+        (circle[0].text or "")[1]: circle.attrib["fill"]
+        for circle in ElementTree.fromstring(drawing).iter(f"{SVG}circle")
+        if len(circle)
+    }
+    assert fills == {"a": "var(--red)", "b": "var(--card)", "c": "var(--blue)"}
+    assert "unexplained" in drawing
+
+
+def test_an_error_without_end_has_no_place() -> None:
+    assert points(drawn(row("a", 5.0, published=0.0), row("b", 101.0)))[0][2].startswith("<b>")
+    assert points(drawn(row("q", None))) == []
+
+
+def test_the_file_brings_its_colours_and_nothing_from_elsewhere(everything: Reproduction) -> None:
+    text = summary_file(everything).decode()
+    assert "prefers-color-scheme: dark" in text
+    named = set(re.findall(r"var\((--[a-z]+)\)", text))
+    assert all(f"{name}: #" in text for name in named)
+    assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"]
+
+
+def test_the_committed_picture_is_that_of_a_quick_run(everything: Reproduction) -> None:
+    """Names and figures are the same; places to a pixel, since another processor may turn an error's last digit."""
+    written, now = points(COMMITTED.read_bytes()), points(summary_file(everything))
+    hint = "copy summary.svg of `cloudmatrix reproduce --quick --out DIR` there"
+    assert [said.partition(":")[0] for _, _, said in written] == [said.partition(":")[0] for _, _, said in now], hint
+    assert [place[:2] for place in written] == [pytest.approx(place[:2], abs=2.0) for place in now], hint
