@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from serving.client.pools_client import PoolsClient
 
 DESCRIPTION = """\
-Print scaling decisions (by the autoscaler, by the page, by hand) and events (died, frozen, replaced), oldest first.
+Print scaling decisions (by the autoscaler, by the page, by hand) and events (died, frozen, replaced, left), oldest
+first.
 """
 EPILOG = """\
 Examples:

@@ -22,14 +22,14 @@ BOUNDS_S = tuple(SHORTEST_S * 10 ** (i / BUCKETS_PER_DECADE) for i in range(_DEC
 """Upper bounds of the buckets; one more bucket takes what is longer."""
 
 
-NoticeKind = Literal["died", "frozen", "back", "poison"]
+NoticeKind = Literal["died", "frozen", "left", "back", "poison", "audit"]
 
 
 class InstanceNotice(Struct, frozen=True):
-    """An instance's loss or return, or a poisoned request, as a gateway saw it, for people.
+    """An instance's end or return, a poisoned request, or an audit, as a gateway saw it, for people.
 
     Args:
-        pool, replica: empty where a request is the cause and no single instance is meant.
+        pool, replica: empty where no single instance is meant.
         streams: sequences of this gateway that were there and go on elsewhere.
         tokens: output tokens that these had by then, and that nobody has to compute or send again.
     """

@@ -100,6 +100,7 @@ async def test_streams_go_on_at_another_instance(
         await finish(jobs, reference)
         assert generated(leaving) == before
         assert staying.engine.snapshot(0.0).handoffs_in_total > 0
+        assert 0 < pools.backend.core.routes.moved[leaving.place.replica] <= sum(ask.n for ask in ASKS)
         await pools.audit()
 
 

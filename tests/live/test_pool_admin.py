@@ -19,7 +19,7 @@ from serving.gateway.api.pool_facts import (
 )
 from serving.gateway.api.pool_summary import audit_summary, holdings
 from serving.gateway.live import pool_admin
-from serving.gateway.live.pool_admin import LivePoolAdmin
+from serving.gateway.live.pool_admin import LivePoolAdmin, _finding
 from serving.ids import BlockHash, BlockId, NodeId
 from serving.kvpool.core.entry import Space
 from serving.kvpool.live.client import PoolClient
@@ -82,6 +82,16 @@ async def test_usage_and_deletion(cluster: PoolCluster) -> None:
     assert sum(one["entries"] for one in deleted.by_server.values()) == 20
     assert set(holdings(await admin.usage())) == {"umbrella"}, "a deletion shows at once"
     assert audit_summary(await admin.audit(repair=False))["ok"]
+
+
+async def test_what_an_audit_finds_is_told_in_words(cluster: PoolCluster) -> None:
+    told: list[str] = []
+    admin = LivePoolAdmin("gateway", NODE, "secret", cluster.view, FakePoolAdmin(EMPTY_VIEW), audited=told.append)
+    await admin.audit(repair=False)
+    assert told == ["2 memory servers audited, sound"]
+    assert _finding(ServerAnswers({"a": {"problems": ["b", "c"]}}, {"d": "silent"}), repair=True) == (
+        "1 memory server audited, 2 problems removed; 1 did not answer"
+    )
 
 
 async def test_usage_is_asked_once_a_second(cluster: PoolCluster) -> None:

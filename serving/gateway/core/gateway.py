@@ -403,7 +403,7 @@ class Gateway:
             if choice is None:
                 self._decline(replica, item)
                 continue
-            if type(item) is Leaving and not self.routes.elsewhere(item.handoff, self.now):
+            if type(item) is not Tokens and self.routes.stays(replica, choice.journal, item, self.now):
                 continue  # it goes on where it is
             job = choice.job
             try:

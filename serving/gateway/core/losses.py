@@ -31,6 +31,14 @@ class Losses:
         if before == incarnation:
             self._notices.append(InstanceNotice("back", pool, replica, "it answers again"))
 
+    def left(self, notice: InstanceNotice) -> None:
+        """An instance ended as it was asked to: no loss."""
+        self._notices.append(notice)
+
+    def audited(self, finding: str) -> None:
+        """The KV-cache pool was audited."""
+        self._notices.append(InstanceNotice("audit", "kvcache", ReplicaId(""), finding))
+
     def poisoned(self, reason: str) -> None:
         """A request was given up because it takes instances down."""
         self._notices.append(InstanceNotice("poison", "", ReplicaId(""), reason))

@@ -1,5 +1,6 @@
 """Which instance takes a sequence: `policy.router`'s rules, over what this gateway knows of its instances."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -8,11 +9,13 @@ from msgspec.structs import replace
 from serving.gateway.core.gateway_router import GatewayRouter
 from serving.gateway.core.instances import Instances
 from serving.gateway.core.journal_commands import NeedDecode, NeedPrefill
+from serving.gateway.core.journal_phase import JournalPhase
 from serving.gateway.core.output_reserve import OutputReserve
 from serving.gateway.core.request_journal import SequenceJournal
 from serving.gateway.core.route_decision import InstanceView, RouteDecision
 from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.values.link_health import decodes_to_avoid, prefills_to_avoid
+from serving.values.news import Leaving, News, Prefilled
 from serving.values.prefix_hash import prefix_hashes
 from serving.values.sequence import SequenceSpec
 
@@ -47,6 +50,8 @@ class Routes:
         self._block_tokens = block_tokens
         self._reserve = OutputReserve(block_tokens)
         self._no_decode_since: float | None = None
+        self.moved: Counter[ReplicaId] = Counter()
+        """Sequences that instances which leave have handed to others, while such an instance is known."""
 
     def open(self, now: float) -> bool:
         """Whether a request that comes now finds an instance."""
@@ -81,9 +86,18 @@ class Routes:
         """KV blocks that this gateway's sequences there are expected to grow by."""
         return self._reserve.blocks(replica)
 
-    def elsewhere(self, handoff: bool, now: float) -> bool:
-        """Whether what an instance asks to have moved finds another one: a handoff, else a prompt."""
-        return self._instances.any_open((self._decode,) if handoff else self._pools, now)
+    def stays(self, replica: ReplicaId, journal: SequenceJournal, item: News, now: float) -> bool:
+        """Whether a sequence that an instance asks to have moved goes on there, since no other one would take it.
+
+        Effects: counts what moves, prompts, handoffs and streams.
+        """
+        if type(item) is Leaving:
+            if not self._instances.any_open((self._decode,) if item.handoff else self._pools, now):
+                return True
+            self.moved[replica] += 1
+        elif type(item) is Prefilled and journal.phase is JournalPhase.DECODING:
+            self.moved[replica] += 1
+        return False
 
     def computed_elsewhere(self, source: ReplicaId, now: float) -> bool:
         """Whether a stream that nobody can adopt goes on at another instance that computes it anew.
@@ -147,6 +161,7 @@ class Routes:
     def forget(self, replica: ReplicaId) -> None:
         """An instance is gone."""
         self._router.forget(replica)
+        self.moved.pop(replica, None)
 
     def _staying(self, pool: str, now: float) -> list[InstanceView]:
         return [view for view in self._views(pool, now) if not view.draining]

@@ -143,7 +143,11 @@ class LiveBackend:
 
     def _note_loss(self, link: InstanceLink, reason: str) -> None:
         """For people: before the core sends elsewhere what was there. One that left in good order is no loss."""
-        if link.still_since == 0.0 or link.welcome is None:
+        if link.welcome is None:
+            return
+        if link.still_since == 0.0:
+            moved = self.core.routes.moved[link.replica]
+            self.losses.left(InstanceNotice("left", link.welcome.pool, link.replica, "as it was asked to", moved))
             return
         there = [choice.journal for choice in self.core.choices.values() if choice.journal.at == link.replica]
         kind: NoticeKind = "died" if link.still_since is None else "frozen"

@@ -67,7 +67,9 @@ class LivePoolAdmin:
         view: Callable[[], PoolView],
         directory: NamespaceDirectory,
         accounted: AccountedKv | None = None,
+        audited: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._audited = audited
         self._accounted = accounted
         self._name = name
         self._node = node
@@ -113,7 +115,9 @@ class LivePoolAdmin:
     async def audit(self, *, repair: bool) -> ServerAnswers:
         """Implements `PoolAdmin.audit`; one at a time, since each keeps every server busy."""
         async with self._audit_lock:
-            return await self._ask_all(Audit(repair), AUDIT_DEADLINE_S)
+            answers = await self._ask_all(Audit(repair), AUDIT_DEADLINE_S)
+        self._audited(_finding(answers, repair=repair))
+        return answers
 
     async def _ask_all(self, question: Message, limit_s: float) -> ServerAnswers:
         records = [server.record for server in self._view().servers]
@@ -153,3 +157,12 @@ class LivePoolAdmin:
             return str(error)
         finally:
             link.close()
+
+
+def _finding(answers: ServerAnswers, *, repair: bool) -> str:
+    """An audit's finding in words."""
+    problems = sum(len(answer["problems"]) for answer in answers.by_server.values())
+    count = len(answers.by_server)
+    told = f"{count} memory server{'s' * (count != 1)} audited"
+    told += f", {problems} problems{' removed' * repair}" if problems else ", sound"
+    return f"{told}; {len(answers.silent)} did not answer" if answers.silent else told

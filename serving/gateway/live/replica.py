@@ -97,7 +97,7 @@ class GatewayDeployment:
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         settings = _api_settings(config, pool_salt, dashboard_url)
         self._drain = GatewayDrain()
-        admin = self._admin(gateway, secret)
+        admin = self._admin(gateway, secret, metered)
         self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain)
         self._app.include_router(cluster_router(self._cluster))
         if self._pool is not None:
@@ -207,13 +207,14 @@ class GatewayDeployment:
             self._config, self._current(), metered.counts(), view, metered.targets, gateways=metered.gateways
         )
 
-    def _admin(self, gateway: GatewayId, secret: str) -> LivePoolAdmin | None:
+    def _admin(self, gateway: GatewayId, secret: str, backend: MeteredBackend) -> LivePoolAdmin | None:
         if self._pool is None:
             return None
         follower = self._pool
         node = NodeId(ray.get_runtime_context().get_node_id())
         accounted = accounted_kv(self._config)
-        return LivePoolAdmin(f"gateway-{gateway}", node, secret, lambda: follower.view, NamespaceChanges(), accounted)
+        view, changes = lambda: follower.view, NamespaceChanges()
+        return LivePoolAdmin(f"gateway-{gateway}", node, secret, view, changes, accounted, backend.losses.audited)
 
 
 def _front_door(config: ServeConfig, app: Any) -> FrontDoor:

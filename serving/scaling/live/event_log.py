@@ -25,12 +25,16 @@ class EventKind(Enum):
     DIED = "died"
     FROZEN = "frozen"
     """Silent, or its engine at one step, for longer than `[health]` allows."""
+    LEFT = "left"
+    """It was asked to."""
     BACK = "back"
     """Taken for dead, and alive."""
     REPLACED = "replaced"
     HOST_LOST = "host lost"
     POISON = "poison"
     """A request that took down the instances which worked on it is not tried again."""
+    AUDIT = "audit"
+    """Somebody had the KV-cache pool compare its ledgers, memory and disk."""
 
 
 LOSSES = {EventKind.DIED, EventKind.FROZEN}
@@ -64,10 +68,10 @@ class ClusterEvent:
         }  # fmt: skip
 
     def _moved(self) -> str:
-        if self.kind not in LOSSES or not self.streams:
+        if not self.streams:
             return ""
-        streams = f"{self.streams} stream{'s' * (self.streams > 1)}"
-        return f"; {streams} moved, {self.tokens:,} tokens resumed"
+        moved = f"; {self.streams} stream{'s' * (self.streams > 1)} moved"
+        return f"{moved}, {self.tokens:,} tokens resumed" if self.kind in LOSSES else moved
 
 
 class EventLog:
@@ -88,12 +92,12 @@ class EventLog:
     def hear(self, notice: InstanceNotice, now: float) -> None:
         """A gateway's notice."""
         kind, name = EventKind(notice.kind), notice.replica.rpartition("#")[2]
-        known = self._last_loss(name)
+        known = self._known(kind, name)
         if kind is EventKind.BACK:
             if name in self._lost:
                 self._forget(name)
                 self._add(now, kind, notice.pool, name, notice.reason)
-        elif kind is EventKind.POISON or known is None:
+        elif known is None:
             event = self._add(now, kind, notice.pool, name, notice.reason, notice.streams, notice.tokens)
             if kind in LOSSES:
                 self._lose(event)
@@ -147,10 +151,13 @@ class EventLog:
         self._lost[event.replica] = event
         self._owed.setdefault(event.pool, deque()).append(event)
 
-    def _last_loss(self, replica: str) -> ClusterEvent | None:
-        """The replica's newest event if that is a loss: Serve may have stopped listing it before a gateway told."""
+    def _known(self, kind: EventKind, replica: str) -> ClusterEvent | None:
+        """The replica's newest event if another gateway has told of the same end, or Serve has stopped listing it."""
+        if not replica:
+            return None
         newest = next((one for one in reversed(self._events) if one.replica == replica), None)
-        return newest if newest is not None and newest.kind in LOSSES else None
+        is_same = newest is not None and (newest.kind is kind or {newest.kind, kind} <= LOSSES)
+        return newest if is_same else None
 
     def _forget(self, replica: str) -> None:
         event = self._lost.pop(replica)

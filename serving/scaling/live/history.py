@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
+from serving.scaling.live.kv_flow import KvFlow
 from serving.scaling.live.sight import ReplicaPhase, Sight
 from serving.scaling.live.totals import SourceTotals
 from serving.values.signals import Traffic
@@ -26,6 +27,8 @@ class HistorySample(Struct, frozen=True):
         hit_rate: share of the prompt tokens that were begun since the sample before, and found in the instance's own
             blocks or pulled; None = there were none.
         running: replicas that serve, by pool.
+        handed_off_bytes_per_s, read_bytes_per_s, written_bytes_per_s: KV that moved from instance to instance, out of
+            the KV-cache pool and into it, since the sample before.
     """
 
     at: float
@@ -35,6 +38,9 @@ class HistorySample(Struct, frozen=True):
     output_tokens_per_s: float
     hit_rate: float | None
     running: dict[str, int]
+    handed_off_bytes_per_s: float
+    read_bytes_per_s: float
+    written_bytes_per_s: float
 
 
 class History:
@@ -43,6 +49,7 @@ class History:
     def __init__(self) -> None:
         self._samples: deque[HistorySample] = deque(maxlen=round(HISTORY_S / SAMPLE_PERIOD_S))
         self._prefixes = SourceTotals(2)
+        self._flow = KvFlow()
         self._before: tuple[float, tuple[float, ...]] | None = None
 
     def due(self, now: float) -> bool:
@@ -58,13 +65,16 @@ class History:
             last_minute: with `ttft_p99_s` and `tpot_p99_s` [s].
         """
         self._observe_prefixes(sight)
+        self._flow.observe(sight)
         asked, found = self._prefixes.sums
-        totals = (float(traffic.arrived_tokens), float(traffic.generated_tokens), asked, found + pulled_tokens)
+        tokens = float(traffic.arrived_tokens), float(traffic.generated_tokens), asked, found + pulled_tokens
+        totals = (*tokens, *self._flow.totals)
         before, self._before = self._before, (sight.at, totals)
         if before is None or sight.at <= before[0]:
             return
         seconds = sight.at - before[0]
-        prompt, output, asked, found = (max(0.0, new - old) for new, old in zip(totals, before[1], strict=True))
+        new = [max(0.0, now - then) for now, then in zip(totals, before[1], strict=True)]
+        prompt, output, asked, found, *moved = new
         self._samples.append(
             HistorySample(
                 at=sight.at,
@@ -74,6 +84,9 @@ class History:
                 output_tokens_per_s=output / seconds,
                 hit_rate=min(1.0, found / asked) if asked else None,
                 running={pool: seen.count(ReplicaPhase.SERVING) for pool, seen in sight.deployments.items()},
+                handed_off_bytes_per_s=moved[0] / seconds,
+                read_bytes_per_s=moved[1] / seconds,
+                written_bytes_per_s=moved[2] / seconds,
             )
         )
 

@@ -259,6 +259,7 @@ def _history(now: float, load: float) -> list[dict[str, Any]]:
             "tpot_s": 0.04 * load, "prompt_tokens_per_s": 9000 * load,
             "output_tokens_per_s": 700 * load * (1 + back % 7),
             "hit_rate": 0.3, "running": {"prefill": 2, "decode": 3 if back < 90 else 4, "kvcache": 1},
+            "handed_off_bytes_per_s": 83e6 * load, "read_bytes_per_s": 2.1e9 * load, "written_bytes_per_s": 41e3 * load,
         }
         for back in range(180 if load else 0, 0, -1)
     ]  # fmt: skip

@@ -50,6 +50,9 @@ async def test_each_npu_is_a_square(browser: Chromium, dashboard: FakeDashboard)
         title = await page.run("document.querySelector('#nodes .npu').title")
         assert re.fullmatch(r"n0\.npu0: decode d\w+, 8 sequences, 20\s% busy, HBM 44\.8\sGiB of 64\sGiB", title), title
         assert "UB 1408 MiB of 4096 MiB" in await text(page, "#nodes")
+        moved = "KV over 5 s: prefill → decode 39.6 MiB/s · "
+        moved += "kvcache → instances 1001.4 MiB/s · instances → kvcache < 0.1 MiB/s"
+        await page.wait(f"document.querySelector('#kv-flow').textContent.replaceAll('\u00a0', ' ') === {moved!r}")
         dashboard.wish(load=0.5, supernode=True)
         await page.wait(f"{shown}.length === 384")
         await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('n12-n23:\u00a096')")

@@ -47,6 +47,22 @@ def test_a_gateway_that_tells_later_than_serve_tells_of_the_same() -> None:
     assert log.lost() == {}
 
 
+def test_one_that_leaves_is_one_event_and_no_loss() -> None:
+    log = EventLog(1)
+    log.hear(notice("d1", "left", streams=2), 10.0)
+    log.hear(notice("d1", "left", streams=1), 10.1)
+    log.hear(notice("d2", "left"), 10.2)
+    assert told(log) == [("left", "d1", "connection lost; 3 streams moved"), ("left", "d2", "connection lost")]
+    assert log.lost() == {}
+
+
+def test_every_audit_is_told() -> None:
+    log = EventLog(1)
+    for finding in ("sound", "sound", "2 problems"):
+        log.hear(InstanceNotice("audit", "kvcache", ReplicaId(""), finding), 10.0)
+    assert [text for _, _, text in told(log)] == ["sound", "sound", "2 problems"]
+
+
 def test_what_only_seemed_dead_comes_back() -> None:
     log = EventLog(1)
     log.hear(notice("d1", "frozen"), 10.0)

@@ -34,9 +34,27 @@ def test_a_sample_is_what_came_since_the_one_before() -> None:
     assert sample == {
         "at": 105.0, "ttft_s": 0.5, "tpot_s": None, "prompt_tokens_per_s": 100.0, "output_tokens_per_s": 20.0,
         "hit_rate": pytest.approx(0.25), "running": {"prefill": 1, "decode": 1, "kvcache": 1},
+        "handed_off_bytes_per_s": 0.0, "read_bytes_per_s": 0.0, "written_bytes_per_s": 0.0,
     }  # fmt: skip
     add(history, 110.0, 1500, 600, pulled=20, queries=300, hits=30)
     assert history.newer(105.0)[0]["hit_rate"] is None, "nothing was asked for"
+
+
+def test_kv_that_moved_is_summed_over_instances_and_outlives_them() -> None:
+    history = History()
+
+    def look(at: float, handed_off: int, pulled: int, stored: int, *, prefill: bool = True) -> None:
+        pool = {"counters": {"bytes_pulled": pulled, "bytes_stored": stored}}
+        members = {"d1": member("d1", "decode", handoff_bytes_in_total=handed_off, pool=None)}
+        if prefill:
+            members["p1"] = member("p1", "prefill", handoff_bytes_in_total=0, pool=pool)
+        history.add(Sight(at, started(), nodes(), members), Traffic(), 0, MINUTE)
+
+    look(100.0, 0, 0, 0)
+    look(105.0, 1000, 500, 50)
+    look(110.0, 1500, 0, 0, prefill=False)
+    names = ("handed_off_bytes_per_s", "read_bytes_per_s", "written_bytes_per_s")
+    assert [[sample[name] for name in names] for sample in history.newer(0.0)] == [[200, 100, 10], [100, 0, 0]]
 
 
 def test_counters_that_begin_anew_give_no_negative_rate() -> None:

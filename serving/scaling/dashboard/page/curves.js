@@ -3,7 +3,7 @@
 import { history } from "./client.js";
 import { make, show, write } from "./dom.js";
 import { poolColour } from "./npu_map.js";
-import { count, dash, percent, seconds } from "./words.js";
+import { count, dash, percent, rate, seconds } from "./words.js";
 
 const SPAN_S = 900;
 const PERIOD_MS = 5000;
@@ -11,6 +11,8 @@ const HEIGHT = 40;
 const WIDTH = 180;
 const GAP_S = 12; // samples come every 5 s: where one is missing, so is the line
 const HEADROOM = 1.15;
+
+const UNMARKED = new Set(["replaced", "back", "left", "audit"]);
 
 const CURVES = [
   { title: "TTFT p99", window: "of each last minute", unit: seconds, values: ({ ttft_s: value }) => ({ all: value }), limit: ({ slo }) => slo.ttft_s },
@@ -25,6 +27,7 @@ export class Curves {
   constructor(section, template) {
     this.section = section;
     this.samples = [];
+    this.flow = section.ownerDocument.getElementById("kv-flow");
     this.asked = -Infinity;
     this.parts = CURVES.map((curve) => part(curve, template));
     section.append(...this.parts.map(({ element }) => element));
@@ -43,7 +46,17 @@ export class Curves {
     this.samples = this.samples.filter(({ at }) => at > state.now - SPAN_S);
     show(this.section, this.samples.length > 0);
     for (const one of this.parts) one.draw(this.samples, state);
+    write(this.flow, flow(this.samples.at(-1), state.pools));
   }
+}
+
+/** KV that moves between the pools, as means of the last 5 s. */
+function flow(sample, pools) {
+  if (!sample) return "";
+  const { handed_off_bytes_per_s: handedOff, read_bytes_per_s: read, written_bytes_per_s: written } = sample;
+  const told = pools.some(({ pool }) => pool === "prefill") ? [`prefill → decode ${rate(handedOff)}`] : [];
+  if (pools.some(({ kind }) => kind === "cache")) told.push(`kvcache → instances ${rate(read)}`, `instances → kvcache ${rate(written)}`);
+  return told.length ? `KV over 5 s: ${told.join(" · ")}` : "";
 }
 
 function part(curve, template) {
@@ -75,7 +88,7 @@ function part(curve, template) {
     for (const name of names) lineOf(name).setAttribute("d", path(samples, (_, index) => named[index][name] ?? null, x, y, curve.steps));
     limit.setAttribute("d", goal === null ? "" : `M0 ${y(goal)}H${WIDTH}`);
     scaled.setAttribute("d", marks(state.decisions.filter(({ before, target }) => before !== target), x));
-    happened.setAttribute("d", marks(state.events.filter(({ kind }) => kind !== "replaced" && kind !== "back"), x));
+    happened.setAttribute("d", marks(state.events.filter(({ kind }) => !UNMARKED.has(kind)), x));
     write(value, latest(named.at(-1) ?? {}, curve.unit));
     write(top, goal === null ? `up to ${known.length ? curve.unit(Math.max(...known)) : dash}` : `SLO ${curve.unit(goal)}`);
     svg.setAttribute("aria-label", `${curve.title}, last 15 minutes: ${value.textContent} now`);

@@ -41,6 +41,13 @@ export function bytes(value) {
   return mebibytes(value === null || value === undefined ? null : value / 1024 ** 2);
 }
 
+/** Bytes per second, small ones too. */
+export function rate(value) {
+  if (value === null || value === undefined) return dash;
+  const mebi = value / 1024 ** 2;
+  return mebi >= 1024 ? join(brief(mebi / 1024), "GiB/s") : join(mebi > 0 && mebi < 0.05 ? "< 0.1" : brief(mebi), "MiB/s");
+}
+
 /** 9:05, 1:02:03 */
 export function left(total) {
   const whole = Math.max(0, Math.ceil(total));
