@@ -104,7 +104,7 @@ DEFINITIONS = (
     Definition(
         "ttft",
         "s",
-        "time to first token: the first chunk with text, reasoning or a tool call; an empty opening chunk is none",
+        "time to first token: first chunk with text, reasoning or a tool call",
         "first chunk − intended send",
         lambda r: _since(r.intended_s, _first(r)),
         is_latency=True,
@@ -128,7 +128,7 @@ DEFINITIONS = (
     Definition(
         "tpot",
         "s",
-        "time per output token after the first, per request; N from the server's usage, N > 1 only",
+        "time per output token after the first; N > 1, from the server's usage",
         "(last chunk − first chunk) / (N − 1)",
         lambda r: _one(tpot_s(r)),
         is_latency=True,
@@ -136,15 +136,15 @@ DEFINITIONS = (
     Definition(
         "itl",
         "s",
-        "inter-token latency as clients see it: each gap between content chunks, all requests pooled",
+        "inter-token latency as clients see it: gaps between content chunks",
         "chunk[i] − chunk[i−1]",
         lambda r: np.diff(chunk_times(r)),
     ),
     Definition(
         "itl_token",
         "s",
-        "ITL per token: a gap is shared among the tokens of the chunk that ends it; only where their number is known",
-        "(chunk[i] − chunk[i−1]) / tokens[i], tokens[i] times",
+        "ITL per token, where known: a gap is shared by the tokens of its chunk",
+        "(chunk[i] − chunk[i−1]) / tokens[i]",
         _per_token_gaps,
     ),
     Definition(
@@ -206,7 +206,7 @@ DEFINITIONS = (
     Definition(
         "cached_tokens",
         "tokens",
-        "prompt tokens that the server took from a cache, where it tells",
+        "prompt tokens from a cache, where the server tells",
         "usage.prompt_tokens_details.cached_tokens",
         lambda r: _count(r.cached_tokens),
     ),
@@ -219,7 +219,7 @@ _MORE_ROWS = (
     (
         "throughput",
         "requests/s, tokens/s",
-        "successful requests and their tokens over the measured window",
+        "successful requests and their tokens",
         "count / (last end − first send)",
     ),
     (
@@ -231,8 +231,7 @@ _MORE_ROWS = (
     (
         "attainment",
         "share",
-        "good requests among successes, failures, and those that the run's end cut when they had missed an SLO "
-        "already; clients that left on purpose do not count",
+        "good requests among all that ended or were cut too late",
         "good / (ok + failed + cut too late)",
     ),
 )

@@ -219,10 +219,10 @@ def _percentile(result: RunResult, name: str, percentile: str) -> float | None:
 
 
 def _ms(seconds: float | None) -> str:
-    """Milliseconds in at most eight places."""
+    """Milliseconds in at most seven places, below a thousand seconds."""
     if seconds is None or not math.isfinite(seconds):
         return numbers.MISSING
-    digits = 2 if seconds < 1 else 1 if seconds < 100 else 0
+    digits = 2 if seconds < 1 else 1 if seconds < 10 else 0
     return f"{seconds * 1e3:,.{digits}f}"
 
 

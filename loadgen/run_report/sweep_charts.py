@@ -29,14 +29,14 @@ def sweep_warnings(sweep: SweepResult) -> list[str]:
     """Every warning of every point once, with the loads that it belongs to; the worst first.
 
     What puts figures in doubt as such comes before what each point's own list begins with, and so on down these lists.
-    Warnings that differ in their numbers only are one, told by the first.
+    Doubts of one kind, and warnings that differ in their numbers only, are one, told by the first.
     """
     told: dict[str, list[tuple[SweepPoint, str]]] = {}
     ranks: dict[str, int] = {}
     for point in sweep.points:
         own = _doubts(point)
         for rank, warning in enumerate([*own, *point.result.warnings], -len(own)):
-            kind = _NUMBER.sub("#", warning)
+            kind = warning.partition(":")[0] if rank < 0 else _NUMBER.sub("#", warning)
             told.setdefault(kind, []).append((point, warning))
             ranks[kind] = min(rank, ranks.get(kind, rank))
     return [_with_loads(sweep, told[kind]) for kind in sorted(told, key=ranks.__getitem__)]
@@ -110,8 +110,8 @@ def pareto(sweep: SweepResult) -> ScatterChart:
         x=Axis(unit="per_s", label="tokens/s for one user (1 / median TPOT)"),
         y=Axis(unit="per_s"),
         traces=[
-            _users_trace(sweep.parameter, "every load", placed, color="grey", large=False),
-            _users_trace(sweep.parameter, "not beaten", front, color="green", large=True),
+            _users_trace(sweep.parameter, "every load", placed, marked=[one for one in placed if one not in front]),
+            _users_trace(sweep.parameter, "not beaten", front, marked=front, large=True),
         ],
         limits=[
             Limit(name=f"SLO {limit(one.value)}", value=1 / one.value, vertical=True)
@@ -229,17 +229,19 @@ _Placed = tuple[SweepPoint, float, float]
 """A load, tokens per second of one user, and of an NPU or of the server."""
 
 
-def _users_trace(parameter: str, name: str, placed: Sequence[_Placed], *, color: str, large: bool) -> ScatterTrace:
-    """Loads by what a user and an NPU get: large ones with their marks, small ones joined."""
+def _users_trace(
+    parameter: str, name: str, placed: Sequence[_Placed], *, marked: Sequence[_Placed], large: bool = False
+) -> ScatterTrace:
+    """Loads by what a user and an NPU get: small ones are joined. `marked`: those that have their load beside them."""
     return ScatterTrace(
         name=name,
         xs=[x for _, x, _ in placed],
         ys=[y for _, _, y in placed],
-        color=color,
+        color="green" if large else "grey",
         joined=not large,
         large=large,
         labels=[_point_label(parameter, point) for point, _, _ in placed],
-        marks=[f"{point.value:.4g}" for point, _, _ in placed] if large else [],
+        marks=[f"{one[0].value:.4g}" if one in marked else "" for one in placed],
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tests.examples.run_example import run_example
 from tests.pages import ROOT
+from tests.printed.load_test import load_test
 
 STORY = {
     "max_tokens": 60,
@@ -58,7 +59,7 @@ def turns(url: str) -> str:
     return done.stdout
 
 
-ALONE: dict[str, Callable[[], str]] = {"simulate": simulate, "plan": plan}
+ALONE: dict[str, Callable[[], str]] = {"simulate": simulate, "plan": plan, "load test": load_test}
 """These need no running system."""
 SERVED: dict[str, Callable[[str], str]] = {"story": story, "turns": turns}
 """These take the address of one that serves the bundled model and has served nothing before; in this order."""

@@ -6,6 +6,7 @@ import pytest
 
 from tests.pages import PAGES, ROOT
 from tests.printed.blocks import show, shown
+from tests.printed.load_test import COMMAND, SWEEP
 from tests.printed.makers import ALONE, LOAD, SERVED, STORY
 
 README = ROOT / "README.md"
@@ -40,3 +41,9 @@ def test_a_block_is_replaced_and_nothing_else(tmp_path: Path) -> None:
         page.read_text() == "a\n<!-- printed: one -->\n```\nnew \\1\n```\nb\n<!-- printed: two -->\n\n```\nkept\n```\n"
     )
     assert shown(page) == {"one": "new \\1\n", "two": "kept\n"}
+
+
+def test_the_load_test_is_that_of_the_command_above_it() -> None:
+    page = (ROOT / "loadgen" / "README.md").read_text(encoding="utf-8")
+    assert f"\n{COMMAND}\n" in page
+    assert f"\n{SWEEP}\n" in page

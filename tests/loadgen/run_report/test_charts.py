@@ -200,6 +200,7 @@ def test_what_a_user_and_an_npu_get() -> None:
     every, front = chart.traces
     assert (every.xs, every.ys) == ([50.0, 20.0, 25.0], [100.0, 300.0, 400.0])
     assert (front.xs, front.ys, front.marks) == ([25.0, 50.0], [400.0, 100.0], ["12", "2"])
+    assert every.marks == ["", "8", ""]
     assert [(limit.value, limit.vertical) for limit in chart.limits] == [(20.0, True)]
     sweep.points[0].result.npus = 16
     chart = {chart.id: chart for chart in sweep_charts(sweep)}["pareto"]

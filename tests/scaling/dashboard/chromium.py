@@ -198,6 +198,11 @@ class Page:
         feature = {"name": "prefers-color-scheme", "value": "dark" if wanted else "light"}
         await self.send("Emulation.setEmulatedMedia", features=[feature])
 
+    async def view(self) -> bytes:
+        """The part of the page that the window shows, as PNG."""
+        shot = await self.send("Page.captureScreenshot", format="png")
+        return base64.b64decode(shot["data"])
+
     async def picture(self) -> bytes:
         """All of the page, as PNG."""
         shot = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
