@@ -138,7 +138,7 @@ def _chart(reference: StreamedAnswer, answer: StreamedAnswer, at_s: float) -> Li
     return LineChart(
         id="kill",
         title="Tokens received",
-        note="The flat part is the pause: it was the only decode instance, and another one had to start.",
+        note="The flat part is the pause: without a decode instance prefill decodes, too, but only after two seconds.",
         x=Axis(unit="s", label="since the question", low=0.0),
         y=Axis(unit="count", low=0.0),
         xs=xs,
@@ -164,7 +164,8 @@ STEP = Step(
     "kill",
     "Kill something",
     "In the middle of an answer the only decode instance is killed with SIGKILL. The gateway keeps a journal of every "
-    "sequence and continues it on the replacement. A draw depends on the request's seed and the position alone, so the "
+    "sequence and continues it elsewhere: after two seconds without any decode instance on the prefill instance, until "
+    "the replacement is there. A draw depends on the request's seed and the position alone, so the "
     "tokens must be those of an undisturbed answer.",
     ("cloudmatrix status", "kill -9 PID"),
     run,

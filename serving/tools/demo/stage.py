@@ -68,7 +68,7 @@ def own_system(narrator: Narrator, left: list[str]) -> Iterator[DemoSystem]:
     try:
         with narrator.waiting("starting a system: Ray, virtual NPUs, three pools and a gateway"):
             system.__enter__()
-            found = _found(system.url)
+            found = found_system(system.url)
             session = found.session
         narrator.say(
             f"ready after {time.monotonic() - begun:.1f} s at {system.url}; nothing else on this machine is touched"
@@ -80,7 +80,7 @@ def own_system(narrator: Narrator, left: list[str]) -> Iterator[DemoSystem]:
             left += [*system.left, *(left_after(session) if session else [])]
 
 
-def _found(url: str) -> DemoSystem:
+def found_system(url: str) -> DemoSystem:
     """The system at an address, with the client of its pools."""
     status = ask_gateway(url, "/cluster", None)
     session = find_session(status)
