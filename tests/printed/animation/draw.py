@@ -6,7 +6,7 @@ from tests.printed.animation.motion import Motion, number
 from tests.printed.animation.story import Story, story_of
 from tests.printed.animation.timeline import Timeline
 
-WIDTH, HEIGHT = 860, 408
+WIDTH, HEIGHT = 860, 414
 LEFT, TOP = 24, 36
 ADVANCE, LINE_PX = 7.8, 18
 """Of the text: a character's width at 13 px, and a line's height."""
