@@ -104,19 +104,17 @@ def _figures(baseline: SimulatedRun, other: SimulatedRun) -> list[SimulatedFigur
         pair("requests finished", "count", "more", first.outcomes.get("finished"), second.outcomes.get("finished")),
         pair("goodput", "per_s", "more", *(good.good_per_s if good else None for good in goods)),
         pair("within the SLOs", "share", "more", *(good.attainment if good else None for good in goods)),
-        pair("requests per second", "per_s", "more", *(rate.requests_per_s for rate in rates)),
-        pair("prompt tokens per second", "per_s", "more", *(rate.input_tokens_per_s for rate in rates)),
-        pair("output tokens per second", "per_s", "more", *(rate.output_tokens_per_s for rate in rates)),
-        pair("output tokens/s per NPU", "per_s", "more", *(rate.output_tokens_per_npu_s for rate in rates)),
-        pair("cached part of prompts", "share", "more", *(cache.hit_share for cache in caches)),
-        pair("from the KV-cache pool", "share", "neither", *(cache.pulled_share for cache in caches)),
+        pair("requests/s", "per_s", "more", *(rate.requests_per_s for rate in rates)),
+        pair("prompt tokens/s", "per_s", "more", *(rate.input_tokens_per_s for rate in rates)),
+        pair("output tokens/s", "per_s", "more", *(rate.output_tokens_per_s for rate in rates)),
+        pair("output per NPU", "per_s", "more", *(rate.output_tokens_per_npu_s for rate in rates)),
+        pair("cached prompt", "share", "more", *(cache.hit_share for cache in caches)),
+        pair("from the pool", "share", "neither", *(cache.pulled_share for cache in caches)),
         pair("NPU-hours", "number", "less", first.npu_hours, second.npu_hours),
     ]
     for name in dict.fromkeys(pool.name for side in (first, second) for pool in side.pools):
         pools = [next((pool for pool in side.pools if pool.name == name), None) for side in (first, second)]
-        found.append(
-            pair(f"{name}: NPUs at the peak", "count", "less", *(one.peak_npus if one else None for one in pools))
-        )
+        found.append(pair(f"{name}: peak NPUs", "count", "less", *(one.peak_npus if one else None for one in pools)))
         found.append(pair(f"{name}: busy", "share", "neither", *(one.busy_share if one else None for one in pools)))
     for title, left, right in (
         ("TTFT", first.ttft_s, second.ttft_s),
