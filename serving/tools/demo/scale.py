@@ -56,7 +56,7 @@ def run(stage: Stage) -> StepReport:
 
 
 class _Stream:
-    """A long answer that somebody reads on a thread of its own, until he leaves."""
+    """A long answer, read on a thread of its own until this is left."""
 
     def __init__(self, system: DemoSystem) -> None:
         body = {
