@@ -28,7 +28,7 @@ def test_two_experiments_with_their_files(capsys: pytest.CaptureFixture[str], tm
     shown = capsys.readouterr().out
     assert shown.index("table2:") < shown.index("table11:")
     assert "rows within 5%" in shown
-    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.md"]
+    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.md", "summary.svg"]
 
 
 def test_the_readme_table_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
