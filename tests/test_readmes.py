@@ -3,6 +3,7 @@
 import argparse
 import doctest
 import importlib
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -40,7 +41,9 @@ def _commands(program: str) -> list[str]:
 
 
 def _words(line: str) -> list[str]:
-    return shlex.split(line, comments=True)[1:]
+    """Arguments of a command, without what the shell does with its output."""
+    words = shlex.split(line, comments=True)[1:]
+    return list(itertools.takewhile(lambda word: word not in ("|", "||", "&", "&&", ">", "2>", "2>&1"), words))
 
 
 @pytest.mark.parametrize("name", _names())

@@ -46,7 +46,7 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _table(pools: list[dict[str, Any]]) -> Table:
-    table = plain_table(("pool", "replica", "NPUs"), ("HBM MiB", "KV blocks", "run", "wait", "queued", "steps"))
+    table = plain_table(("pool", "replica", "NPUs"), ("pid", "HBM MiB", "KV blocks", "run", "wait", "queued"))
     for pool in pools:
         up = sum(replica["state"] not in _LOST for replica in pool["replicas"])
         name = f"{pool['name']} {up}/{pool['target_replicas']}"
@@ -62,12 +62,12 @@ def _cells(replica: dict[str, Any]) -> list[str]:
     return [
         replica["replica"].split("#")[-1] + (f" ({replica['state']})" if replica["state"] != "serving" else ""),
         short_npus(replica["npus"]),
+        str(replica["pid"]),
         f"{replica['hbm_used_bytes'] / MIB:.0f}/{replica['hbm_capacity_bytes'] / MIB:.0f}",
         f"{replica['kv_blocks_used']}/{replica['kv_blocks_total']}",
         str(replica["running"]),
         str(replica["waiting"] + replica["held"] + replica["pulling"] + replica["fetching"]),
         str(replica["queued_tokens"]),
-        str(replica["steps_total"]),
     ]
 
 
@@ -91,9 +91,9 @@ def server_table(servers: Sequence[dict[str, Any]], lead: str = "") -> Table:
     """One row per memory server.
 
     Args:
-        lead: stands before the first row, in a column of its own, and there is only the fill; empty = all columns.
+        lead: stands before the first row, in a column of its own, with process and fill only; empty = all columns.
     """
-    shown = _FILL_CELLS if lead else (*_RING_CELLS, *_FILL_CELLS, *_HIT_CELLS)
+    shown = (_PID_CELL, *_FILL_CELLS) if lead else (*_RING_CELLS, *_FILL_CELLS, *_HIT_CELLS)
     table = plain_table(("pool", "server", "state") if lead else ("server", "state"), [title for title, _ in shown])
     for server in servers:
         cells = [clip(server["name"].removeprefix("kvcache-")), _state(server), *(cell(server) for _, cell in shown)]
@@ -132,6 +132,7 @@ def _state(server: dict[str, Any]) -> str:
     return f"{server['state']} {server['weight']:.2f}" if 0 < server["weight"] < 1 else str(server["state"])
 
 
+_PID_CELL: tuple[str, Cell] = ("pid", lambda s: str(s["pid"] or "-"))
 _RING_CELLS: tuple[tuple[str, Cell], ...] = (("share", lambda s: f"{s['share']:.0%}"),)
 _FILL_CELLS: tuple[tuple[str, Cell], ...] = (
     ("memory MiB", lambda s: _fill(s["dram"])),

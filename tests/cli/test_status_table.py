@@ -26,7 +26,7 @@ REPLICA = {
     "pulling": 4,
     "fetching": 20,
     "queued_tokens": 99,
-    "steps_total": 1234,
+    "pid": 1234,
     "state": "serving",
 }
 STATUS = {
@@ -47,7 +47,7 @@ def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str]) -> 
     assert max(len(line) for line in text.splitlines()) <= 80
     for part in ("3 of 8 NPUs", "5 queued", "abcdefgh", "n0: 2-3,5", "300/512", "7/4184", "1234", "none is up"):
         assert part in text
-    assert text.splitlines()[-1].split()[-4:] == ["3", "27", "99", "1234"], "whatever is here and not computed waits"
+    assert text.splitlines()[-1].split()[-3:] == ["3", "27", "99"], "whatever is here and not computed waits"
 
 
 def test_a_pipe_loses_no_columns_of_a_large_system(
@@ -84,8 +84,8 @@ def test_the_kvcache_pool_is_the_third_one(capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines()) <= 80
     first, second = text.splitlines()[-2:]
-    assert first.split() == ["kvcache", "2/3", "a", "active", "10/64", "20/128", "33"]
-    assert second.split() == ["b", "active", "0.50", "40/64", "20/128", "33"]
+    assert first.split() == ["kvcache", "2/3", "a", "active", "-", "10/64", "20/128", "33"]
+    assert second.split() == ["b", "active", "0.50", "-", "40/64", "20/128", "33"]
     print_status({**STATUS, "kvcache": {**kvcache, "servers": []}}, as_json=False)
     assert capsys.readouterr().out.splitlines()[-1].split() == ["kvcache", "0/3", "none", "is", "up"]
 

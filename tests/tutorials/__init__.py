@@ -1,0 +1,1 @@
+"""The tutorials of docs/, run as a reader runs them."""

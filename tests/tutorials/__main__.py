@@ -1,0 +1,29 @@
+"""Runs tutorials and writes what their commands print into them: `python -m tests.tutorials [NAME ...]`."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from tests.tutorials.page import blocks, rewrite
+from tests.tutorials.reader import Reader
+from tests.tutorials.test_tutorials import FOLDER, TUTORIALS
+
+
+def main() -> None:
+    """Each of them with systems of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as serve; default: all")
+    names = parser.parse_args().names
+    for name in names or TUTORIALS:
+        page = FOLDER / f"{name}.md"
+        with tempfile.TemporaryDirectory() as folder, Reader(Path(folder)) as reader:
+            printed = []
+            for block in blocks(page):
+                print(block.commands, end="", flush=True)
+                printed.append(reader.do(block))
+                print(printed[-1] or "", flush=True)
+        rewrite(page, printed)
+
+
+if __name__ == "__main__":
+    main()

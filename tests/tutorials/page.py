@@ -1,0 +1,88 @@
+"""A tutorial as a list of what its reader does: commands to run, and what they print.
+
+Blocks marked `bash` are run, one after the other in one shell, unless a comment before them says
+`<!-- by hand: why -->`.
+A block of `cloudmatrix serve` or `make serve` starts a system. A block marked `text` behind one shows what it prints;
+the comment before it says how far that is compared: `<!-- prints -->` to the letter, `<!-- prints about -->` with other
+figures and names of replicas.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_BLOCK = re.compile(
+    r"(?:<!-- by hand: (?P<why>[^>]+) -->\n)?```bash\n(?P<commands>.*?)^```\n"
+    r"(?:\n<!-- prints(?P<about> about)? -->\n```text\n(?P<shown>.*?)^```\n)?",
+    re.DOTALL | re.MULTILINE,
+)
+_SERVE = re.compile(r"^(?:cloudmatrix|make) serve\b", re.MULTILINE)
+_SAME = (
+    (re.compile(r"\b[0-9a-f]{32}\b|\bfp_[0-9a-f]+"), "ID"),
+    (re.compile(r"\b(?=\w*[0-9])[a-z0-9]{8}\b"), "ID"),
+    (re.compile(r"[+-]?\d[\d,.]*"), "0"),
+    (re.compile(r"\b(?:µs|us|ms|s|min|kB|MB|KiB|MiB|GiB)\b"), "UNIT"),
+    (re.compile(r"[ \t]+"), " "),
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Something that the reader types.
+
+    Args:
+        shown: what the page says it prints; None = nothing is said.
+        about: figures may differ.
+        by_hand: it is not run, for a reason that the page gives.
+    """
+
+    commands: str
+    shown: str | None
+    about: bool
+    by_hand: bool
+
+    @property
+    def serves(self) -> bool:
+        """It starts a system, and goes on until Ctrl-C."""
+        return _SERVE.search(self.commands) is not None
+
+    def agrees(self, printed: str) -> bool:
+        """Whether this is what the page shows."""
+        if self.shown is None:
+            return True
+        return alike(self.shown) == alike(printed) if self.about else self.shown == printed
+
+
+def blocks(page: Path) -> list[Block]:
+    """All that the reader types, in order."""
+    return [
+        Block(found["commands"], found["shown"], found["about"] is not None, found["why"] is not None)
+        for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+def alike(text: str) -> str:
+    """A text without its figures, units and names of replicas, which differ from run to run."""
+    for pattern, word in _SAME:
+        text = pattern.sub(word, text)
+    return "\n".join(line.strip() for line in text.strip().splitlines())
+
+
+def rewrite(page: Path, printed: list[str | None]) -> None:
+    """Put new output in place of what the page shows.
+
+    Args:
+        printed: for each block; None = it was not run.
+    Effects: writes the page.
+    """
+    outputs = iter(printed)
+
+    def new(found: re.Match[str]) -> str:
+        output = next(outputs)
+        whole: str = found[0]
+        if output is None or found["shown"] is None:
+            return whole
+        start, end = found.start("shown") - found.start(), found.end("shown") - found.start()
+        return whole[:start] + output + whole[end:]
+
+    page.write_text(_BLOCK.sub(new, page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,110 @@
+"""A reader: one shell that runs a tutorial's commands, and the system that they speak to."""
+
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.e2e.server import Server
+from tests.pages import ROOT
+from tests.tutorials.page import Block
+
+PRINTED_URL = "http://127.0.0.1:8000"
+"""What pages call the system."""
+PATIENCE_S = 240.0
+_PRELUDE = """
+set -euo pipefail
+cloudmatrix() {
+    case "$1" in
+        status | chat) command cloudmatrix "$@" --url "$SYSTEM" ;;
+        *) command cloudmatrix "$@" ;;
+    esac
+}
+loadgen() {
+    case "$1" in
+        run) command loadgen "$@" --url "$SYSTEM" ;;
+        *) command loadgen "$@" ;;
+    esac
+}
+"""
+
+
+class Reader:
+    """Runs blocks, each when it is given one. A folder stands for the checkout, so that nothing is written there.
+
+    Args:
+        folder: where commands run; it gets links to what the repository has at its top.
+        system: a running one, for `make serve`; None = one is started.
+    """
+
+    def __init__(self, folder: Path, system: Server | None = None) -> None:
+        self._folder, self._system, self._given = folder, system, system is not None
+        self._owned = ExitStack()
+        for name in ("deploy", "examples", "README.md"):
+            (folder / name).symlink_to(ROOT / name)
+        self._before: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._owned.close()
+
+    def do(self, block: Block) -> str | None:
+        """Run one. Returns: its standard output; None if it is not run."""
+        if block.by_hand:
+            return None
+        if block.serves:
+            self._serve(block.commands)
+            return None
+        return self._run(block.commands)
+
+    def _serve(self, commands: str) -> None:
+        words = shlex.split(commands)
+        if words[:2] == ["make", "serve"] and self._given:
+            return
+        if words[0] == "make":
+            words = [*words[:2], *(part for word in words[2:] for part in shlex.split(word.removeprefix("ARGS=")))]
+        arguments = [str(self._folder / word) if (self._folder / word).exists() else word for word in words[2:]]
+        config = ROOT / "deploy" / "small.toml"
+        if "--config" in arguments:
+            at = arguments.index("--config")
+            config = Path(arguments[at + 1])
+            del arguments[at : at + 2]
+        self._owned.close()
+        self._system = self._owned.enter_context(
+            Server(config, *arguments, "--set", "cluster.dashboard_port=0", "--set", "engine.threads=1")
+        )
+
+    def _run(self, commands: str) -> str:
+        """Functions and variables of blocks before are there, as they are in a terminal."""
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
+        environment |= {"COLUMNS": "120", "PYTHONPATH": str(ROOT), "SYSTEM": PRINTED_URL, "NO_COLOR": "1"}
+        text = commands
+        if self._system is not None:
+            environment |= {"SYSTEM": self._system.url, "TMPDIR": str(self._system.folder)}
+            text = text.replace(PRINTED_URL, self._system.url)
+        done = subprocess.run(
+            ["bash", "-c", "\n".join([_PRELUDE, *self._before, text])],
+            cwd=self._folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{commands}{done.stdout}{done.stderr}"
+        self._before += [line for line in text.splitlines() if _is_definition(line)]
+        printed = done.stdout.replace(self._system.url, PRINTED_URL) if self._system is not None else done.stdout
+        return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+
+
+def _is_definition(line: str) -> bool:
+    """A variable or a function of one line."""
+    name, equals, _ = line.partition("=")
+    return (bool(equals) and name.isidentifier()) or ("() {" in line and line.endswith("}"))

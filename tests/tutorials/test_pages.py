@@ -1,0 +1,65 @@
+"""The tutorials as pages: complete, read as they are meant, and no longer than ten minutes."""
+
+from pathlib import Path
+
+from tests.tutorials.page import alike, blocks, rewrite
+from tests.tutorials.test_tutorials import FOLDER, TUTORIALS
+
+PAGE = """
+```bash
+one
+```
+
+<!-- prints -->
+```text
+1 cat
+```
+
+<!-- by hand: it never ends -->
+```bash
+make serve
+```
+
+```bash
+three
+```
+
+<!-- prints about -->
+```text
+decode  jinlcc3y  2,104 ms
+```
+"""
+
+
+def test_blocks_know_what_is_run_and_what_is_shown(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    one, two, three = blocks(page)
+    assert (one.commands, one.shown, one.about) == ("one\n", "1 cat\n", False)
+    assert one.agrees("1 cat\n")
+    assert not one.agrees("2 cats\n")
+    assert two.serves
+    assert two.by_hand
+    assert three.agrees("decode 2l9py3d1 807 ms\n")
+    assert three.agrees("decode   2l9py3d1   0.8 s\n")
+    assert not three.agrees("prefill 2l9py3d1 807 ms\n")
+
+
+def test_output_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    rewrite(page, ["2 dogs\n", None, "decode \\1\n"])
+    assert page.read_text() == PAGE.replace("1 cat\n", "2 dogs\n").replace("decode  jinlcc3y  2,104 ms", "decode \\1")
+
+
+def test_what_is_alike_differs_in_figures_only() -> None:
+    assert alike("TTFT   8   3.1 ms") == alike("TTFT 12 1.02 s")
+    assert alike("1 failed") != alike("1 done")
+
+
+def test_every_tutorial_shows_what_its_commands_print() -> None:
+    assert len(TUTORIALS) == 6
+    for name in TUTORIALS:
+        found = blocks(FOLDER / f"{name}.md")
+        assert sum(block.shown is not None for block in found) >= 3, name
+        assert [block.commands for block in found if block.shown == ""] == [], name

@@ -1,0 +1,41 @@
+"""Each tutorial does what it says, run from its first command to its last by a reader of its own."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import Server
+from tests.pages import ROOT
+from tests.tutorials.page import blocks
+from tests.tutorials.reader import Reader
+
+FOLDER = ROOT / "docs" / "tutorials"
+TUTORIALS = ("serve", "break-it", "scale-it", "measure-it", "supernodes", "your-model")
+"""In the order in which they are read. They share one system, but where they start one of their own."""
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[Server]:
+    """What `make serve` starts."""
+    with Server(ROOT / "deploy" / "small.toml", "--set", "cluster.dashboard_port=0") as running:
+        yield running
+
+
+def go_through(name: str, system: Server | None) -> None:
+    """Do all that a tutorial says, and compare."""
+    with tempfile.TemporaryDirectory() as folder, Reader(Path(folder), system) as reader:
+        for block in blocks(FOLDER / f"{name}.md"):
+            printed = reader.do(block)
+            assert printed is None or block.agrees(printed), f"{block.commands}{printed}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in TUTORIALS if name != "supernodes"])
+def test_a_tutorial_with_a_system(name: str, system: Server) -> None:
+    go_through(name, system)
+
+
+def test_supernodes() -> None:
+    go_through("supernodes", None)
