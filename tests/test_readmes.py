@@ -42,7 +42,7 @@ def _commands(program: str) -> list[str]:
 
 def _words(line: str) -> list[str]:
     """Arguments of a command, without what the shell does with its output."""
-    words = shlex.split(line, comments=True)[1:]
+    words = [re.sub(r"\$\w+", "1", word) for word in shlex.split(line, comments=True)[1:]]
     return list(itertools.takewhile(lambda word: word not in ("|", "||", "&", "&&", ">", "2>", "2>&1"), words))
 
 
