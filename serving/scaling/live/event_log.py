@@ -146,6 +146,9 @@ class EventLog:
                 lost = owed.popleft()
                 text = f"serves in place of {lost.replica}, {now - lost.at:.1f} s after the loss"
                 self._add(now, EventKind.REPLACED, pool, name, text)
+        alive = sum(one.phase is ReplicaPhase.SERVING and one.name not in self._lost for one in seen.replicas)
+        while len(owed) > max(0, seen.target - alive):
+            owed.popleft()  # nobody asks for it any more
 
     def _lose(self, event: ClusterEvent) -> None:
         self._lost[event.replica] = event

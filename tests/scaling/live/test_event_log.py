@@ -56,6 +56,19 @@ def test_one_that_leaves_is_one_event_and_no_loss() -> None:
     assert log.lost() == {}
 
 
+def test_what_is_scaled_up_later_replaces_nothing() -> None:
+    log = EventLog(1)
+    log.hear(notice("d1"), 10.0)
+    both = deployment(2, replica("d1"), replica("d2"))
+    log.observe(sight(9.0, decode=both), sight(11.0, decode=both))
+    log.observe(sight(11.0, decode=both), sight(12.0, decode=deployment(1, replica("d2"))))
+    log.observe(
+        sight(12.0, decode=deployment(1, replica("d2"))),
+        sight(20.0, decode=deployment(2, replica("d2"), replica("d3"))),
+    )
+    assert [kind for kind, _, _ in told(log)] == ["died"]
+
+
 def test_every_audit_is_told() -> None:
     log = EventLog(1)
     for finding in ("sound", "sound", "2 problems"):
