@@ -4,9 +4,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.tutorials.page import blocks, rewrite
+from tests.tutorials.page import FOLDER, TUTORIALS, blocks, rewrite
 from tests.tutorials.reader import Reader
-from tests.tutorials.test_tutorials import FOLDER, TUTORIALS
 
 
 def main() -> None:

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from tests.tutorials.page import alike, blocks, rewrite
-from tests.tutorials.test_tutorials import FOLDER, TUTORIALS
+from tests.tutorials.page import FOLDER, TUTORIALS, alike, blocks, rewrite
 
 PAGE = """
 ```bash

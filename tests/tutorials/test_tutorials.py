@@ -8,12 +8,8 @@ import pytest
 
 from tests.e2e.server import Server
 from tests.pages import ROOT
-from tests.tutorials.page import blocks
+from tests.tutorials.page import FOLDER, TUTORIALS, blocks
 from tests.tutorials.reader import Reader
-
-FOLDER = ROOT / "docs" / "tutorials"
-TUTORIALS = ("serve", "break-it", "scale-it", "measure-it", "supernodes", "your-model")
-"""In the order in which they are read. They share one system, but where they start one of their own."""
 
 
 @pytest.fixture(scope="module")
