@@ -74,17 +74,22 @@ def run_search(bench: Bench) -> tuple[SweepResult, int]:
 def search_settings(bench: Bench, ends: Ends, *, whole: bool) -> SearchSettings:
     """Where the search begins, and how far it may go."""
     flags = bench.flags
-    first = max(1.0, round(ends.full_per_s * ends.idle_s)) if whole else float(f"{_OF_FULL * ends.full_per_s:.3g}")
+    first = max(1.0, round(ends.full_per_s * ends.idle_s)) if whole else _three_digits(_OF_FULL * ends.full_per_s)
     return SearchSettings(
         target=flags.attainment,
         first=min(first, _LARGEST_CONCURRENCY) if whole else first,
-        smallest=1.0 if whole else first / 2**_OCTAVES_DOWN,
+        smallest=1.0 if whole else _three_digits(first / 2**_OCTAVES_DOWN),
         largest=_LARGEST_CONCURRENCY if whole else None,
         whole=whole,
         least_requests=flags.probe_requests,
         least_duration_s=flags.duration or SearchSettings().least_duration_s,
         most_probes=flags.max_probes,
     )
+
+
+def _three_digits(value: float) -> float:
+    """A value that a person can read, as the search's own are."""
+    return float(f"{value:.3g}")
 
 
 def forecast_words(bench: Bench, settings: SearchSettings, ends: Ends) -> str:

@@ -26,11 +26,12 @@ def test_a_search_begins_from_a_short_run_and_says_how_long_it_takes(
         text,
     )
     assert begin is not None, text
-    assert text.index("full server") < begin.start() < text.index("Probe 1:") < text.index("Probe 2:")
+    assert text.index("full server") < begin.start() < text.index("Probe 1:")
     first = re.search(r"Probe 1: (\d+) concurrent, ([\d,]+) requests, about", text)
     assert first is not None
     assert first[1] == begin[2]
-    assert "  holds: " in text
+    # Beside other work the generator may be late itself: what the probe came to is not said here.
+    assert re.search(r"\n  (holds|does not hold|not clear yet): \d+ of \d+ within the SLOs", text)
 
 
 def test_limits_that_nothing_keeps_end_the_search_below_a_sixteenth(
