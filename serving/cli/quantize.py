@@ -22,7 +22,8 @@ Steps (--without):
 """
 EPILOG = """\
 Examples:
-  cloudmatrix quantize --model deploy/models/storyteller --out storyteller-int8 --text stories.jsonl
+  cloudmatrix chat "Tell me a story." > stories.txt          (text of its own, from a running system)
+  cloudmatrix quantize --model deploy/models/storyteller --out storyteller-int8 --text stories.txt
   cloudmatrix quantize --model DIR --out DIR-int8 --text a.txt b.txt --keep head --no-trials
 """
 
