@@ -1,0 +1,108 @@
+"""Layout of a rank's window in the exchange: `native/window.h` and `native/announcement.h` in Python.
+
+A test compares this file with what the C++ says.
+"""
+
+from dataclasses import dataclass
+
+from hardware.errors import SpecError
+from hardware.ub.layout import round_up
+
+WINDOW_MAGIC = int.from_bytes(b"CMXWIN11", "little")
+WINDOW_VERSION = 1
+LINE = 64
+MOST_RANKS = 64
+
+COUNT_BITS, ROUND_BITS, STEP_BITS, EPOCH_BITS = 18, 10, 22, 14
+"""Fields of an announcement's 8-byte word, from the lowest."""
+
+_ENTRY_BYTES = 8
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WindowShape:
+    """Sizes of a window; those of a group's ranks are equal.
+
+    Attributes:
+        ranks: of the group.
+        max_rows: that a rank dispatches at once.
+        top_k: experts of a row.
+        row_bytes: of a row as experts multiply it, its scale included.
+        hidden: floats of a result.
+
+    Raises: SpecError for sizes that cannot be.
+    """
+
+    ranks: int
+    max_rows: int
+    top_k: int
+    row_bytes: int
+    hidden: int
+
+    def __post_init__(self) -> None:
+        least = min(self.ranks, self.max_rows, self.top_k, self.row_bytes, self.hidden)
+        if least < 1 or self.ranks > MOST_RANKS or self.max_entries >= 1 << COUNT_BITS or self.top_k >= 1 << 16:
+            raise SpecError(
+                f"{self} cannot be a window: all sizes above zero, at most {MOST_RANKS} ranks, and fewer than "
+                f"{1 << COUNT_BITS} rows times experts of a row"
+            )
+
+    @property
+    def max_entries(self) -> int:
+        """Rows times experts of a row."""
+        return self.max_rows * self.top_k
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLayout:
+    """Offsets of a window's parts [bytes], and its size."""
+
+    membership: int
+    bell: int
+    words: int
+    lists: int
+    rows: int
+    results: int
+    bytes: int
+    row_stride: int
+    result_stride: int
+
+    @classmethod
+    def of(cls, shape: WindowShape) -> "WindowLayout":
+        """The layout of windows of this shape. Effects: none."""
+        row_stride = round_up(shape.row_bytes, LINE)
+        result_stride = round_up(_FLOAT_BYTES * shape.hidden, LINE)
+        words = 3 * LINE
+        lists = words + 2 * shape.ranks * LINE
+        rows = lists + shape.ranks * round_up(_ENTRY_BYTES * shape.max_entries, LINE)
+        results = rows + shape.max_rows * row_stride
+        whole = results + shape.max_entries * result_stride
+        return cls(LINE, 2 * LINE, words, lists, rows, results, whole, row_stride, result_stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """Contents of one word: epoch, step, round, and how many entries there are for its reader."""
+
+    epoch: int
+    step: int
+    round: int
+    count: int
+
+    def pack(self) -> int:
+        """The word. Effects: none."""
+        word = self.epoch
+        for value, bits in ((self.step, STEP_BITS), (self.round, ROUND_BITS), (self.count, COUNT_BITS)):
+            word = word << bits | value
+        return word
+
+    @classmethod
+    def unpack(cls, word: int) -> "Announcement":
+        """Contents of a word. Effects: none."""
+        values = []
+        for bits in (COUNT_BITS, ROUND_BITS, STEP_BITS, EPOCH_BITS):
+            values.append(word & ((1 << bits) - 1))
+            word >>= bits
+        count, round_, step, epoch = values
+        return cls(epoch, step, round_, count)

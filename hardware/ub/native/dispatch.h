@@ -1,0 +1,59 @@
+// Dispatch: a source stages each row once and lists who takes it; those read it where it lies.
+#pragma once
+#include <array>
+#include <cstdint>
+
+#include "exchange.h"
+
+namespace cm::ub {
+
+class Dispatch {
+  public:
+    // sources, experts: ranks that have rows, and ranks that have experts; usually both are all members.
+    Dispatch(Exchange& exchange, RankSet sources, RankSet experts)
+        : exchange_(exchange), sources_(sources & exchange.members()), experts_(experts & exchange.members()) {}
+
+    // Where this rank's row is to be written, once, before `run`.
+    char* stage(uint32_t row) const { return exchange_.window(exchange_.self()).row(row); }
+
+    // Have an expert slot of a rank take a row. At most max_rows * top_k of them.
+    void send(uint32_t rank, uint32_t row, uint32_t choice, uint32_t slot) {
+        Entry* list = exchange_.window(exchange_.self()).list(rank);
+        list[counts_[rank]++] = {row, static_cast<uint16_t>(choice), static_cast<uint16_t>(slot)};
+    }
+
+    // Announce, and wait for what comes in.
+    Outcome run(Deadline deadline) {
+        exchange_.begin_round();
+        const bool source = has(sources_, exchange_.self()), expert = has(experts_, exchange_.self());
+        if (source) exchange_.for_each(experts_, [&](uint32_t rank) { exchange_.post(rank, counts_[rank]); });
+        if (!expert) return {};
+        const Outcome outcome = exchange_.await(sources_, deadline);
+        return outcome ? check() : outcome;
+    }
+
+    // What came in: after `run`, until the next round's end.
+    RankSet sources() const { return has(experts_, exchange_.self()) ? sources_ : 0; }
+    uint32_t count(uint32_t source) const { return has(sources(), source) ? exchange_.count_from(source) : 0; }
+    const Entry* entries(uint32_t source) const { return exchange_.window(source).list(exchange_.self()); }
+    const char* row(uint32_t source, const Entry& entry) const { return exchange_.window(source).row(entry.row); }
+
+  private:
+    // A peer's list says where this rank will write: nothing outside of that peer's results.
+    Outcome check() const {
+        Outcome found;
+        exchange_.for_each(sources_, [&](uint32_t source) {
+            const Entry* entry = entries(source);
+            for (uint32_t i = 0; i < count(source); ++i)
+                if (entry[i].row >= exchange_.shape().max_rows || entry[i].choice >= exchange_.shape().top_k)
+                    found = exchange_.mismatch(source);
+        });
+        return found;
+    }
+
+    Exchange& exchange_;
+    RankSet sources_, experts_;
+    std::array<uint32_t, kMostRanks> counts_{};
+};
+
+}  // namespace cm::ub

@@ -1,0 +1,155 @@
+// Rounds between the ranks of one epoch: announce to some, wait for some. Payload is the business of dispatch and combine.
+//
+// A step begins with an announcement of all to all, also of ranks with no rows, and so does an epoch: only then do all
+// members know that none is still at work in the epoch before, and may touch what others read. A wait takes a word that is
+// there before it looks whether the epoch was raised or a member died, and looks at all members, not only at the one it
+// waits for: that one may wait for the dead.
+// tests/hardware/ub/exchange_model.py runs these rules through every order of stores.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "announcement.h"
+#include "bell.h"
+#include "outcome.h"
+#include "patience.h"
+#include "watch.h"
+#include "window.h"
+
+#ifndef CM_EXCHANGE_POINT  // tests define it, to die at a place of the protocol
+#define CM_EXCHANGE_POINT(place)
+#endif
+
+namespace cm::ub {
+
+// Raise a rank's epoch and wake it. For the shell; the dead must have been fenced before. Epochs only rise.
+inline void raise_epoch(const Window& window, uint64_t epoch, RankSet members) {
+    window.membership().lost.store(0, std::memory_order_relaxed);
+    window.membership().members.store(members, std::memory_order_relaxed);
+    window.membership().epoch.store(epoch, std::memory_order_seq_cst);
+    ring(window.bell());
+}
+
+class Exchange {
+  public:
+    // windows: of all ranks, by rank; `watch` outlives this object.
+    Exchange(uint32_t self, std::vector<Window> windows, Watch& watch, const Patience& patience)
+        : self_(self), windows_(std::move(windows)), watch_(watch), patience_(patience) {
+        enter();
+    }
+
+    uint32_t self() const { return self_; }
+    const Window& window(uint32_t rank) const { return windows_[rank]; }
+    const WindowShape& shape() const { return windows_[self_].shape(); }
+    RankSet members() const { return members_; }
+    uint64_t epoch() const { return epoch_; }
+    uint32_t step() const { return now_.step; }
+    uint32_t count_from(uint32_t rank) const { return counts_[rank]; }  // of the round that was awaited last
+
+    // Take up the epoch that the own window names. Steps begin anew.
+    void enter() {
+        epoch_ = own().membership().epoch.load(std::memory_order_seq_cst);
+        members_ = own().membership().members.load(std::memory_order_relaxed);
+        dead_ = 0;
+        now_ = {static_cast<uint32_t>(epoch_ % low_bits(kEpochBits) + 1), ~uint32_t{0}, 0, 0};
+    }
+
+    // Wait until the shell has raised the epoch, and take it up.
+    Outcome await_epoch(Deadline deadline) {
+        auto raised = [this] { return epoch_raised(); };
+        auto nothing = [] { return false; };
+        if (!wait_at(own().bell(), patience_, deadline, raised, nothing)) return outcome(Ending::kLate, self_);
+        enter();
+        return {};
+    }
+
+    // Begin the next step: tell all members how many rows this rank has, and learn theirs.
+    Outcome begin_step(uint32_t rows, Deadline deadline) {
+        now_.step = (now_.step + 1) & static_cast<uint32_t>(low_bits(kStepBits));
+        now_.round = 0;
+        CM_EXCHANGE_POINT("announce");
+        for_each(members_, [&](uint32_t rank) { post(rank, rows); });
+        return await(members_, deadline);
+    }
+
+    // The next round of the step; every member calls it, also one that neither announces nor waits in it.
+    void begin_round() { ++now_.round; }
+
+    // Announce that the payload for this rank is whole.
+    void post(uint32_t to, uint32_t count) {
+        if (to == self_) {
+            counts_[to] = count;
+            return;
+        }
+        CM_EXCHANGE_POINT("signal");
+        Announcement said = now_;
+        said.count = count;
+        windows_[to].word(column_of(now_), self_).store(pack(said), std::memory_order_seq_cst);
+        ring(windows_[to].bell());
+    }
+
+    // Wait until all of these have announced the present round.
+    Outcome await(RankSet from, Deadline deadline) {
+        CM_EXCHANGE_POINT("wait");
+        RankSet open = from & ~just(self_);
+        Outcome wrong;
+        auto seen = [&] { return take(open, wrong) || epoch_raised() || lost() != 0; };
+        const bool in_time = wait_at(own().bell(), patience_, deadline, seen, [this] { return note_deaths(); });
+        if (open == 0 || !wrong) return wrong;
+        if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);
+        if (const RankSet dead = lost()) return outcome(Ending::kPeerLost, first_of(dead));
+        // In time, and yet nothing to see: the shell took back who is lost, which it does to raise the epoch.
+        return outcome(in_time ? Ending::kEpochChanged : Ending::kLate, first_of(open));
+    }
+
+    template <class Body>
+    static void for_each(RankSet set, Body&& body) {
+        for (; set; set &= set - 1) body(first_of(set));
+    }
+
+    Outcome mismatch(uint32_t rank) const { return outcome(Ending::kMismatch, rank); }
+
+  private:
+    static uint32_t first_of(RankSet set) { return static_cast<uint32_t>(__builtin_ctzll(set)); }
+    const Window& own() const { return windows_[self_]; }
+    Outcome outcome(Ending ending, uint32_t rank) const { return {ending, rank, now_.step, now_.round}; }
+
+    bool epoch_raised() const { return own().membership().epoch.load(std::memory_order_seq_cst) != epoch_; }
+    RankSet lost() const { return (own().membership().lost.load(std::memory_order_seq_cst) | dead_) & members_; }
+    bool note_deaths() {
+        dead_ |= watch_.dead();
+        return lost() != 0;
+    }
+
+    // Take the words that are there out of `open`. True if none is left, or one is wrong.
+    bool take(RankSet& open, Outcome& wrong) {
+        for (RankSet left = open; left; left &= left - 1) {
+            const uint32_t rank = first_of(left);
+            const Announcement said = unpack(own().word(column_of(now_), rank).load(std::memory_order_seq_cst));
+            if (!same_epoch(said, now_)) continue;
+            const int32_t ahead = rounds_ahead(said, now_);
+            if (ahead < 0) continue;
+            if (ahead > 0 || said.count > shape().max_entries()) {
+                wrong = mismatch(rank);
+                return true;
+            }
+            counts_[rank] = said.count;
+            open &= ~just(rank);
+        }
+        return open == 0;
+    }
+
+    uint32_t self_;
+    std::vector<Window> windows_;
+    Watch& watch_;
+    Patience patience_;
+    uint64_t epoch_ = 0;
+    RankSet members_ = 0;
+    RankSet dead_ = 0;  // seen by this rank in this epoch
+    Announcement now_{};
+    std::array<uint32_t, kMostRanks> counts_{};
+};
+
+}  // namespace cm::ub

@@ -1,0 +1,67 @@
+// The ladder of a wait: pause while the answer is likely on its way, yield while there are cores for all ranks, then sleep.
+#pragma once
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+#include "bell.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace cm::ub {
+
+using Clock = std::chrono::steady_clock;
+using Deadline = Clock::time_point;
+
+struct Patience {
+    std::chrono::nanoseconds pause{2000};
+    std::chrono::nanoseconds yield{50000};  // none where a host's ranks outnumber its cores: they would yield to each other
+    std::chrono::nanoseconds slice{2000000};  // of sleep, between two looks at who is dead
+
+    static Patience of(int ranks_on_host, int cores) {
+        Patience patience;
+        if (ranks_on_host > cores) patience.yield = std::chrono::nanoseconds(0);
+        return patience;
+    }
+};
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+    for (int i = 0; i < 8; ++i) _mm_pause();
+#elif defined(__aarch64__)
+    for (int i = 0; i < 8; ++i) asm volatile("yield");
+#endif
+}
+
+// Wait at a bell until `seen()`; `between()` is asked after each slice of sleep and ends the wait, too.
+// False if the deadline came first.
+template <class Seen, class Between>
+bool wait_at(Bell& bell, const Patience& patience, Deadline deadline, Seen&& seen, Between&& between) {
+    if (seen()) return true;
+    const Clock::time_point begun = Clock::now();
+    Clock::time_point now = begun;
+    while (now - begun < patience.pause) {
+        pause_briefly();
+        if (seen()) return true;
+        now = Clock::now();
+    }
+    while (now - begun < patience.pause + patience.yield) {
+        ::sched_yield();
+        if (seen()) return true;
+        now = Clock::now();
+    }
+    for (;;) {
+        if (between()) return true;
+        if (now >= deadline) return false;
+        const std::chrono::nanoseconds left = deadline - now;
+        sleep_at(bell, std::min(left, patience.slice).count(), seen);
+        if (seen()) return true;
+        now = Clock::now();
+    }
+}
+
+}  // namespace cm::ub

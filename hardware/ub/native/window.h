@@ -1,0 +1,151 @@
+// A rank's window: shared memory that it owns and that its peers read and write.
+//
+//   header       who owns it, and its sizes
+//   membership   epoch and members; the shell raises them
+//   bell         where the owner sleeps
+//   words        [column][source], a cache line each; `source` stores it, the owner reads it
+//   lists        [destination][entry]; the owner says which of its rows each destination takes
+//   rows         [row]; the owner's, staged once, read in place by its peers
+//   results      [row][choice][hidden] float32; written by whoever computed them, read by the owner
+//
+// Lists name the destination and words the source: sources and destinations may be two disjoint sets of ranks. Memory
+// does not grow with the number of ranks, but for words and lists. hardware/ub/exchange_layout.py mirrors this file.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "announcement.h"
+
+namespace cm::ub {
+
+constexpr uint64_t kWindowMagic = 0x31314e4957584d43;  // "CMXWIN11"
+constexpr uint32_t kWindowVersion = 1;
+constexpr size_t kLine = 64;
+constexpr uint32_t kMostRanks = 64;  // a set of ranks is one word
+
+using RankSet = uint64_t;
+constexpr RankSet just(uint32_t rank) { return RankSet{1} << rank; }
+constexpr bool has(RankSet set, uint32_t rank) { return (set >> rank & 1) != 0; }
+constexpr RankSet all_of(uint32_t ranks) { return ranks == kMostRanks ? ~RankSet{0} : just(ranks) - 1; }
+
+struct WindowShape {
+    uint32_t ranks;
+    uint32_t max_rows;
+    uint32_t top_k;
+    uint32_t row_bytes;  // a row as experts multiply it, its scale included
+    uint32_t hidden;     // floats of a result
+
+    uint32_t max_entries() const { return max_rows * top_k; }
+    bool possible() const {
+        const bool some = ranks && max_rows && top_k && row_bytes && hidden;
+        return some && ranks <= kMostRanks && top_k <= 0xffff &&
+               static_cast<uint64_t>(max_rows) * top_k <= low_bits(kCountBits);
+    }
+};
+
+struct WindowHeader {
+    uint64_t magic;  // written last
+    uint32_t version;
+    uint32_t owner;
+    WindowShape shape;
+};
+
+// One line each: what the shell stores seldom, what peers look at after each word.
+struct alignas(kLine) Membership {
+    std::atomic<uint64_t> epoch;
+    std::atomic<RankSet> members;  // of that epoch; stored before it
+    std::atomic<RankSet> lost;     // told by the shell; beside those that the owner sees itself
+};
+
+struct alignas(kLine) Bell {
+    std::atomic<uint32_t> rung;
+    std::atomic<uint32_t> asleep;
+};
+
+struct alignas(kLine) Word {
+    std::atomic<uint64_t> value;
+};
+
+// One row that one expert of the destination takes.
+struct Entry {
+    uint32_t row;     // of the source
+    uint16_t choice;  // the row's; its result goes to [row][choice]
+    uint16_t slot;    // expert slot of the destination
+};
+
+static_assert(sizeof(WindowHeader) <= kLine && sizeof(Entry) == 8 && sizeof(Word) == kLine, "layout");
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "a lock would be one process's");
+
+struct WindowLayout {
+    explicit WindowLayout(const WindowShape& s)
+        : row_stride(up(s.row_bytes)),
+          result_stride(up(sizeof(float) * s.hidden)),
+          membership(kLine),
+          bell(membership + sizeof(Membership)),
+          words(bell + sizeof(Bell)),
+          lists(words + 2 * s.ranks * sizeof(Word)),
+          rows(lists + s.ranks * up(sizeof(Entry) * s.max_entries())),
+          results(rows + s.max_rows * row_stride),
+          bytes(results + s.max_entries() * result_stride) {}
+
+    static constexpr size_t up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+    size_t row_stride, result_stride;
+    size_t membership, bell, words, lists, rows, results, bytes;  // offsets, and the whole
+};
+
+class Window {
+  public:
+    // Make the memory, 64-byte aligned and of WindowLayout(shape).bytes, a window. Only before any peer opens it.
+    static Window format(void* memory, const WindowShape& shape, uint32_t owner, uint64_t epoch, RankSet members) {
+        Window window(memory, shape);
+        std::memset(memory, 0, window.layout_.rows);
+        WindowHeader& header = window.header();
+        header.version = kWindowVersion;
+        header.owner = owner;
+        header.shape = shape;
+        window.membership().members.store(members, std::memory_order_relaxed);
+        window.membership().epoch.store(epoch, std::memory_order_relaxed);
+        header.magic = kWindowMagic;
+        return window;
+    }
+
+    // Whether the memory is a window of this owner and shape: what `open` asks for.
+    static bool fits(const void* memory, const WindowShape& shape, uint32_t owner) {
+        const WindowHeader& header = *static_cast<const WindowHeader*>(memory);
+        return header.magic == kWindowMagic && header.version == kWindowVersion && header.owner == owner &&
+               std::memcmp(&header.shape, &shape, sizeof shape) == 0;
+    }
+    static Window open(void* memory) { return Window(memory, static_cast<const WindowHeader*>(memory)->shape); }
+
+    WindowHeader& header() const { return *at<WindowHeader>(0); }
+    const WindowShape& shape() const { return shape_; }
+    Membership& membership() const { return *at<Membership>(layout_.membership); }
+    Bell& bell() const { return *at<Bell>(layout_.bell); }
+    std::atomic<uint64_t>& word(uint32_t column, uint32_t source) const {
+        return at<Word>(layout_.words)[column * shape_.ranks + source].value;
+    }
+    Entry* list(uint32_t destination) const {
+        return at<Entry>(layout_.lists + destination * WindowLayout::up(sizeof(Entry) * shape_.max_entries()));
+    }
+    char* row(uint32_t row) const { return at<char>(layout_.rows + row * layout_.row_stride); }
+    float* result(uint32_t row, uint32_t choice) const {
+        return at<float>(layout_.results + (static_cast<size_t>(row) * shape_.top_k + choice) * layout_.result_stride);
+    }
+
+  private:
+    Window(void* memory, const WindowShape& shape) : base_(static_cast<char*>(memory)), shape_(shape), layout_(shape) {}
+
+    template <class T>
+    T* at(size_t offset) const {
+        return reinterpret_cast<T*>(base_ + offset);
+    }
+
+    char* base_;
+    WindowShape shape_;
+    WindowLayout layout_;
+};
+
+}  // namespace cm::ub

@@ -1,0 +1,50 @@
+"""Programs that run the exchange's headers, compiled once for their sources and kept for the next run."""
+
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from serving.model.native import build
+
+HERE = Path(__file__).parent / "native"
+HEADERS = Path(__file__).parents[3] / "hardware" / "ub" / "native"
+SANITIZERS = {
+    "plain": (),
+    "address": ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "thread": ("-O1", "-g1", "-fsanitize=thread"),
+}
+
+
+def program(name: str, folder: Path, sanitizer: str = "plain", flags: Sequence[str] = ()) -> Path:
+    """The compiled program; skips the test where it cannot be compiled, or such a program not be run."""
+    flags = (*SANITIZERS[sanitizer], *flags)
+    try:
+        compiler = build.find_compiler()
+    except build.BuildError as error:
+        pytest.skip(str(error))
+    if sanitizer != "plain" and not _runs(compiler, flags):
+        pytest.skip(f"programs with -fsanitize={sanitizer} do not run here")
+    digest = hashlib.blake2b(repr((compiler, flags)).encode(), digest_size=8)
+    for source in sorted((*HEADERS.glob("*.h"), *HERE.glob("*"))):
+        digest.update(source.name.encode() + source.read_bytes())
+    made = folder / f"{name}-{digest.hexdigest()}"
+    with build.lock(folder / f"{name}-{sanitizer}.lock"):
+        if not made.exists():
+            where = ("-iquote", str(HEADERS), "-iquote", str(HERE), "-Wall", "-Wextra", "-Werror")
+            build.build(made, compiler, [HERE / f"{name}.cpp"], (*where, *flags), {})
+            build.forget_old(made, f"{name}-*[0-9a-f]", kept=8)  # not the locks
+    return made
+
+
+@cache
+def _runs(compiler: tuple[str, ...], flags: tuple[str, ...]) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder) / "probe.cpp", Path(folder) / "probe"
+        source.write_text("int main() {}\n", encoding="utf-8")
+        done = subprocess.run([*compiler, *flags, source, "-o", made], capture_output=True, timeout=60)
+        return done.returncode == 0 and subprocess.run([made], capture_output=True, timeout=60).returncode == 0
