@@ -14,6 +14,7 @@ ServingError
 ├── UnavailableError            503, no instance can serve now
 │   └── SilentError                 what was asked is there, but gave no answer in time; worth asking again
 ├── ScaleError                  a pool cannot have the size that was asked for; `kind` says why
+├── PlacementError              the experts of a layer do not fit the slots of a group
 ├── DeadlineError               408, the request's time is over
 ├── EngineError                 500, an instance failed and no retry was left
 │   └── PoisonError                 500, the request took its instances down; it must not be repeated
@@ -136,6 +137,10 @@ class ScaleError(ServingError):
         super().__init__(message)
         self.kind = kind
         self.fits = fits
+
+
+class PlacementError(ServingError):
+    """A group of ranks has too few slots for the experts of a layer."""
 
 
 class DeadlineError(ServingError):

@@ -56,6 +56,7 @@ LAYERS = (
     "serving.telemetry",
     "serving.kvpool.core",
     "serving.scaling.core",
+    "serving.experts.core",
     "serving.instance.core",
     "serving.gateway.core",
     "serving.model",
@@ -108,7 +109,7 @@ LAYERS = (
     "loadgen.cli",
     "loadgen.__main__",
 )
-PARTIES = ("serving.gateway", "serving.instance", "serving.kvpool", "serving.scaling")
+PARTIES = ("serving.gateway", "serving.instance", "serving.kvpool", "serving.scaling", "serving.experts")
 ROOTS = ("hardware", "serving", *PARTIES, "serving.tools", "loadgen")
 
 OFFERED = {
@@ -134,6 +135,7 @@ BANNED = {
     "serving.gateway.core": PURE,
     "serving.kvpool.core": PURE,
     "serving.scaling.core": PURE,
+    "serving.experts.core": PURE,
     "serving.config": {"ray", "torch", "os"},
     "serving.instance.executors": {"ray", "asyncio", "threading", "random"},
     "serving.model": {"ray", "asyncio", "transformers"},

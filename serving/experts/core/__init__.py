@@ -1,0 +1,1 @@
+"""Decisions about experts: pure functions and state machines, with time passed in."""

@@ -1,0 +1,105 @@
+"""Load of experts: tokens by layer, expert, time slice and source rank, in a window that forgets.
+
+Each rank counts where its tokens go; its reports are added here. Windows merge, so that ranks may be counted apart.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+
+LayerLoad = tuple[tuple[int, ...], ...]
+"""Tokens of one layer's experts, [slice][expert], oldest slice first."""
+
+
+class LoadReport(msgspec.Struct, frozen=True):
+    """Tokens that a rank has sent to each expert since its last report.
+
+    Args:
+        tokens: [layer][expert].
+    """
+
+    rank: int
+    tokens: tuple[tuple[int, ...], ...]
+
+
+class LoadWindow:
+    """The latest slices of time; memory is slices × ranks × layers × experts × 8 bytes at most.
+
+    Args:
+        slice_s: length of a slice [s].
+        slices: how many are kept.
+    """
+
+    def __init__(self, layers: int, experts: int, *, slice_s: float, slices: int) -> None:
+        self.layers, self.experts, self.slice_s, self.slices = layers, experts, slice_s, slices
+        self._counts: dict[int, dict[int, array[int]]] = {}  # slice, rank -> [layer * experts + expert]
+        self._newest = 0
+        self.late = 0
+        """Reports that were older than the window."""
+
+    def add(self, report: LoadReport, now: float) -> None:
+        """Count a report in the slice of `now`.
+
+        Raises: ValueError if its shape is not the window's, or a count is negative.
+        """
+        flat = [count for row in report.tokens for count in row]
+        if len(report.tokens) != self.layers or any(len(row) != self.experts for row in report.tokens):
+            raise ValueError(f"rank {report.rank} reports another number of layers or experts")
+        if min(flat, default=0) < 0:
+            raise ValueError(f"rank {report.rank} reports a negative number of tokens")
+        self._add(int(now // self.slice_s), report.rank, flat)
+
+    def merge(self, other: "LoadWindow") -> None:
+        """Add what another window of the same shape and slices has counted, in any order of merging."""
+        own = (self.layers, self.experts, self.slice_s)
+        if own != (other.layers, other.experts, other.slice_s):
+            raise ValueError("windows of different shapes cannot be merged")
+        for number in sorted(other._counts):
+            for rank, counts in other._counts[number].items():
+                self._add(number, rank, counts)
+
+    def layer(self, layer: int, now: float) -> LayerLoad:
+        """Tokens of a layer from all ranks, [slice][expert]; slices without any report are left out."""
+        first, rows = layer * self.experts, []
+        for number in self._kept(now):
+            totals = [0] * self.experts
+            for counts in self._counts[number].values():
+                totals = [one + more for one, more in zip(totals, counts[first : first + self.experts], strict=True)]
+            rows.append(tuple(totals))
+        return tuple(rows)
+
+    def sources(self, layer: int, now: float) -> dict[int, tuple[int, ...]]:
+        """Tokens of a layer by source rank, {rank: [expert]}, over the window."""
+        first, found = layer * self.experts, dict[int, tuple[int, ...]]()
+        for number in self._kept(now):
+            for rank, counts in self._counts[number].items():
+                row = counts[first : first + self.experts]
+                found[rank] = tuple(map(sum, zip(found.get(rank, (0,) * self.experts), row, strict=True)))
+        return found
+
+    def forget(self, rank: int) -> None:
+        """Drop what a rank has sent: it has left, and its sequences are counted where they are now."""
+        for ranks in self._counts.values():
+            ranks.pop(rank, None)
+
+    def _add(self, number: int, rank: int, flat: Sequence[int]) -> None:
+        if number <= self._newest - self.slices:
+            self.late += 1
+            return
+        self._newest = max(self._newest, number)
+        for old in [one for one in self._counts if one <= self._newest - self.slices]:
+            del self._counts[old]
+        ranks = self._counts.setdefault(number, {})
+        before = ranks.get(rank)
+        ranks[rank] = array("Q", flat if before is None else map(sum, zip(before, flat, strict=True)))
+
+    def _kept(self, now: float) -> list[int]:
+        """Slices of the window that ends now, oldest first; those of ranks that have left do not count."""
+        oldest = int(now // self.slice_s) - self.slices
+        return sorted(number for number, ranks in self._counts.items() if number > oldest and ranks)
+
+
+def total(load: LayerLoad, experts: int) -> tuple[int, ...]:
+    """Tokens of each expert over all slices."""
+    return tuple(map(sum, zip(*load, strict=True))) if load else (0,) * experts
