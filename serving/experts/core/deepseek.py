@@ -67,6 +67,7 @@ def spread(experts: Sequence[int], loads: Sequence[float], slots: Sequence[int])
     packing = RankPacking(slots)
     for expert in sorted(copies, key=lambda one: -loads[one] / counts[one]):
         packing.put(expert, loads[expert] / counts[expert])
+    packing.fill(experts, loads, PARTS)
     return packing.placement()
 
 

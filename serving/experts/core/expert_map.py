@@ -73,7 +73,7 @@ class ExpertMap(msgspec.Struct, frozen=True):
                     raise LedgerError(f"expert map {self.version}, layer {layer}, expert {expert}: {wrong}")
 
     def placement(self, layer: int) -> Placement:
-        """What lies in the slots of a layer."""
+        """Contents of a layer's slots."""
         found: list[list[int | None]] = [[None] * slots for slots in self.slots]
         for expert, homes in enumerate(self.layers[layer].homes):
             for home in homes:

@@ -1,5 +1,6 @@
 """Greedy packing of copies of experts into ranks: each goes to the least loaded rank with room that lacks it."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from serving.experts.core.expert_map import Placement
@@ -32,8 +33,24 @@ class RankPacking:
             return True
         return self._swap(free, expert, load)
 
+    def fill(self, experts: Sequence[int], loads: Sequence[float], most: int) -> None:
+        """Use slots that are left: each for the expert with the most tokens a copy that its rank lacks.
+
+        Args:
+            most: copies of one expert at most.
+        """
+        copies = Counter(expert for held in self._held for expert in held)
+        for rank, slots in enumerate(self._slots):
+            while len(self._held[rank]) < slots:
+                able = [one for one in experts if one not in self._held[rank] and copies[one] < most]
+                if not able:
+                    break
+                best = max(able, key=lambda one: (loads[one] / max(copies[one], 1), -one))
+                copies[best] += 1
+                self._lay(rank, best, loads[best] / copies[best])
+
     def placement(self) -> Placement:
-        """What lies where; in each rank in the order in which it came."""
+        """Copies laid so far; in each rank in the order in which it came."""
         return tuple(
             (*held, *[None] * (slots - len(held))) for held, slots in zip(self._held, self._slots, strict=True)
         )

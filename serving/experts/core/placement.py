@@ -1,4 +1,4 @@
-"""What a placement policy is given and returns, and the policy that places experts as they are numbered."""
+"""Port of placement policies, and the policy that places experts as they are numbered."""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -15,14 +15,14 @@ def split(placement: Placement, loads: Sequence[float], speeds: Sequence[float] 
     """Map of one layer with the weights that keep the busiest rank's time low.
 
     Args:
-        placement: what lies where; experts that lie nowhere are masked.
+        placement: what lies where; experts that lie nowhere are masked, a second copy on a rank is not used.
         loads: [expert] tokens.
         speeds: [rank] relative speed, above 0; all alike by default. A rank half as fast gets half of what is split.
     """
     places: list[list[ExpertSlot]] = [[] for _ in loads]
     for rank, held in enumerate(placement):
         for slot, expert in enumerate(held):
-            if expert is not None:
+            if expert is not None and expert not in held[:slot]:
                 places[expert].append(ExpertSlot(rank, slot))
     weights = _fill(places, loads, speeds or [1.0] * len(placement))
     homes = tuple(

@@ -31,6 +31,7 @@ class TimeSlicedPlacement:
                 packing.fix(rank, expert, loads[expert] / counts[expert])
         for expert in (*homeless, *sorted(extra, key=lambda one: -loads[one] / counts[one])):
             packing.put(expert, loads[expert] / counts[expert])
+        packing.fill(range(experts), loads, PARTS)
         return packing.placement()
 
 

@@ -105,6 +105,8 @@ def test_every_layer_of_every_group_gets_a_good_map(policy: str, layer: tuple, o
     current = POLICIES[others].place(load[:1], experts, shape)
     placed = POLICIES[policy].place(load, experts, shape, current)
     assert tuple(map(len, placed)) == shape.slots
+    if policy in ("global", "time_sliced"):
+        assert all(None not in held or len(set(held)) > experts for held in placed), "a slot is left for nothing"
     loads = tuple(map(sum, zip(*load, strict=True))) if load else (0,) * experts
     one = split(placed, loads)
     assert not one.masked

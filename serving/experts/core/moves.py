@@ -1,0 +1,129 @@
+"""Moves that turn one placement of a layer into another while tokens flow: the fewest, in rounds.
+
+Within a round some slots are overwritten at once. No expert loses its last home by that: a slot whose expert has no
+other one waits until it has, and a circle of such slots is opened by way of a spare slot.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from serving.experts.core.expert_map import ExpertSlot, Placement
+
+Slots = dict[ExpertSlot, int | None]
+
+
+class ExpertMove(msgspec.Struct, frozen=True):
+    """Weights of an expert that are to lie in another slot.
+
+    Args:
+        source: a slot that holds them; None = no rank has them, they come from the pool or the checkpoint.
+    """
+
+    layer: int
+    expert: int
+    to: ExpertSlot
+    source: ExpertSlot | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRound:
+    """Moves that go on at the same time, in different slots of one layer; none = only the weights change."""
+
+    layer: int
+    moves: tuple[ExpertMove, ...]
+
+
+def slots_of(placement: Placement) -> Slots:
+    """A placement by slot."""
+    return {ExpertSlot(rank, slot): expert for rank, held in enumerate(placement) for slot, expert in enumerate(held)}
+
+
+def align(current: Slots, target: Placement, kinds: Sequence[int]) -> Slots:
+    """The target by slot, arranged so that as much as possible stays where it is.
+
+    Ranks of one kind may change their parts; slots of a rank hold experts in any order. What the target does not need
+    stays, too: a copy more does no harm.
+
+    Args:
+        current: slots that may be used, with what they hold.
+        kinds: [rank]; equal where ranks have the same number of usable slots and the same node.
+    """
+    held: list[set[int]] = [set() for _ in target]
+    for at, expert in current.items():
+        if expert is not None:
+            held[at.rank].add(expert)
+    parts = [{expert for expert in part if expert is not None} for part in target]
+    pairs = sorted(
+        (-len(held[rank] & parts[part]), rank != part, rank, part)
+        for rank in range(len(target))
+        for part in range(len(target))
+        if kinds[rank] == kinds[part]
+    )
+    chosen: dict[int, int] = {}
+    for _, _, rank, part in pairs:
+        if rank not in chosen and part not in chosen.values():
+            chosen[rank] = part
+    found = dict(current)
+    for rank in range(len(target)):
+        wanted = parts[chosen[rank]]
+        free = sorted(
+            (at for at, expert in current.items() if at.rank == rank and expert not in wanted),
+            key=lambda at: (current[at] is not None, at),
+        )
+        for at, expert in zip(free, sorted(wanted - held[rank]), strict=False):
+            found[at] = expert
+    return found
+
+
+def move_rounds(layer: int, current: Slots, target: Slots) -> tuple[MoveRound, ...] | None:
+    """Rounds of moves from one to the other.
+
+    Returns: None if there is a circle and no spare slot: the layer cannot change while it serves.
+    """
+    now, rounds = dict(current), list[MoveRound]()
+    while pending := [at for at in sorted(target) if target[at] is not None and target[at] != now[at]]:
+        chosen = _overwritable(now, pending)
+        wanted = {at: target[at] for at in chosen}
+        if not chosen:
+            spare = _spare(now, pending)
+            if spare is None:
+                return None
+            wanted = {spare: now[pending[0]]}
+        rounds.append(MoveRound(layer, _moves(layer, now, wanted)))
+        now.update(wanted)
+    return tuple(rounds)
+
+
+def _overwritable(now: Slots, pending: Sequence[ExpertSlot]) -> list[ExpertSlot]:
+    """Pending slots that may be overwritten together: every expert keeps a home."""
+    homes = Counter(now.values())
+    chosen = []
+    for at in pending:
+        expert = now[at]
+        if expert is None or homes[expert] > 1:
+            homes[expert] -= 1
+            chosen.append(at)
+    return chosen
+
+
+def _spare(now: Slots, pending: Sequence[ExpertSlot]) -> ExpertSlot | None:
+    """A slot that is empty or holds a copy more: best on the rank of the expert that goes there."""
+    homes = Counter(now.values())
+    spare = [at for at, held in now.items() if held is None or homes[held] > 1]
+    return min(spare, key=lambda at: (now[at] is not None, at.rank != pending[0].rank, at), default=None)
+
+
+def _moves(layer: int, now: Slots, wanted: Slots) -> tuple[ExpertMove, ...]:
+    """A move for each slot, from the rank itself if it can, else from the rank that sends least in this round."""
+    sends, found = Counter[int](), []
+    for at, expert in wanted.items():
+        assert expert is not None
+        sources = [source for source, held in now.items() if held == expert]
+        source = min(sources, key=lambda one: (one.rank != at.rank, sends[one.rank], one), default=None)
+        if source is not None and source.rank != at.rank:
+            sends[source.rank] += 1
+        found.append(ExpertMove(layer, expert, at, source))
+    return tuple(found)
