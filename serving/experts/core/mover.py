@@ -122,26 +122,22 @@ class ExpertMover:
         self._rounds = deque(rounds)
         self._seconds_each = expert_bytes / bytes_per_s
         self._deadline = deadline
-        self._fetch_at: float | None = None  # when the rate allows the next fetch
         self._to_fetch: deque[ExpertMove] = deque()
         self._awaited: set[ExpertMove] = set()
         self._asked: ExpertMap | None = None
         self._reason: str | None = None
         self.phase = MovePhase.FETCH
-        self.fetched_bytes = 0
-        self._expert_bytes = expert_bytes
 
     def start(self, now: float) -> list[MoverEffect]:
         """Begin with the first round."""
-        self._fetch_at = now
         return self._next_round(now)
 
     def next_wake(self) -> float | None:
         """When a tick is due; None = an event has to come first."""
         if self.phase in (MovePhase.ENDED, MovePhase.UNDO) or self._reason is not None:
             return None
-        if self._to_fetch and self._fetch_at is not None:
-            return min(self._fetch_at, self._deadline)
+        if self._to_fetch:
+            return min(self._ledger.line_free_at, self._deadline)
         return self._deadline
 
     def on(self, event: MoverEvent, now: float) -> list[MoverEffect]:
@@ -188,11 +184,9 @@ class ExpertMover:
     def _fetch(self, now: float) -> list[MoverEffect]:
         """Fetches that the rate allows by now: each keeps the line busy for its bytes."""
         effects: list[MoverEffect] = []
-        assert self._fetch_at is not None
-        while self._to_fetch and self._fetch_at <= now:
+        while self._to_fetch and self._ledger.line_free_at <= now:
             effects.append(FetchExpert(self._to_fetch.popleft()))
-            self._fetch_at = now + self._seconds_each
-            self.fetched_bytes += self._expert_bytes
+            self._ledger.line_free_at = now + self._seconds_each
         return effects
 
     def _disable(self) -> list[MoverEffect]:

@@ -7,7 +7,7 @@ load has begun counts as unusable until the rank says how it ended, however late
 import msgspec
 
 from serving.errors import LedgerError
-from serving.experts.core.expert_map import ExpertMap, ExpertSlot, Placement
+from serving.experts.core.expert_map import ExpertMap, ExpertSlot, LayerMap, Placement
 from serving.experts.core.moves import Slots, slots_of
 
 
@@ -25,6 +25,8 @@ class SlotLedger:
         self._holds = [slots_of(first.placement(layer)) for layer in range(len(first.layers))]
         self._loading: list[set[ExpertSlot]] = [set() for _ in first.layers]
         self._claimed = False
+        self.line_free_at = 0.0
+        """When the byte rate allows the next fetch, whoever asks [s]: kept here, since movers follow each other."""
 
     def usable(self, layer: int) -> Slots:
         """Slots of a layer that may be used, with what they hold; those that are being loaded are left out."""
@@ -83,12 +85,16 @@ class SlotLedger:
             self._loading[layer].remove(at)
             self._holds[layer][at] = expert
 
-    def switch(self, new: ExpertMap) -> None:
+    def switch(self, new: ExpertMap, *, may_mask: bool = False) -> None:
         """All ranks use a new map.
 
-        Raises: LedgerError if it is bad, no newer, or names a slot that does not hold the expert.
+        Args:
+            may_mask: experts may be masked that were not.
+        Raises: LedgerError if it is bad, no newer, masks an expert, or names a slot that does not hold the expert.
         """
         new.check()
+        if not may_mask and any(one.masked - now.masked for one, now in zip(new.layers, self.map.layers, strict=True)):
+            raise LedgerError(f"map {new.version} masks experts that have homes")
         if new.version <= self.map.version:
             raise LedgerError(f"map {new.version} is no newer than {self.map.version}")
         for layer, one in enumerate(new.layers):
@@ -110,6 +116,13 @@ class SlotLedger:
             every = [ExpertSlot(rank, slot) for rank, count in enumerate(slots) for slot in range(count)]
             self._holds[layer] = {at: holds.get(at) for at in every}
             self._loading[layer] &= set(every)
+
+    def retire(self, layer: int, slots: frozenset[ExpertSlot]) -> None:
+        """Take slots out of the map in use while nobody computes by it; the next switch brings a good one."""
+        one = self.map.layers[layer]
+        homes = tuple(tuple(home for home in own if home.at not in slots) for own in one.homes)
+        layers = (*self.map.layers[:layer], LayerMap(homes, one.masked), *self.map.layers[layer + 1 :])
+        self.map = msgspec.structs.replace(self.map, layers=layers)
 
     def check(self) -> None:
         """Prove that the map in use is good and its slots hold what it says.

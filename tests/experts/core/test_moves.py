@@ -61,8 +61,8 @@ def test_moves_end_at_the_target_and_nobody_is_homeless(layer: tuple, before: st
     placed = POLICIES[wanted].place(load[::-1], experts, shape)
     kinds = [(slots, node) for slots, node in zip(shape.slots, shape.nodes, strict=True)]
     target = align(now, placed, [kinds.index(one) for one in kinds])
-    held = sorted(map(sorted, ({x for at, x in target.items() if at.rank == r} - {None} for r in range(len(kinds)))))
-    assert all(any(set(part) - {None} <= set(one) for one in held) for part in placed)
+    held = [{held for at, held in target.items() if at.rank == rank} for rank in range(len(kinds))]
+    assert all(any(set(part) - {None} <= one for one in held) for part in placed)
     rounds = move_rounds(0, now, target)
     if rounds is None:
         assert None not in now.values()

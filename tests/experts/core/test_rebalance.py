@@ -195,6 +195,9 @@ def test_the_ledger_refuses_what_would_give_wrong_tokens() -> None:
     ledger.switch(bad)
     with pytest.raises(LedgerError, match="no newer"):
         ledger.switch(bad)
+    masking = ExpertMap(3, FOUR.slots, (split(((None, 1, 7), *placed[1:]), (1,) * 8),))
+    with pytest.raises(LedgerError, match="masks experts that have homes"):
+        ledger.switch(masking)
     ledger.check()
     ledger.resize((3, 3, 3, 0))
     with pytest.raises(LedgerError, match="not a slot of the group"):
@@ -252,4 +255,4 @@ class RebalanceMachine(RuleBasedStateMachine):
 
 
 TestRebalanceMachine = RebalanceMachine.TestCase
-TestRebalanceMachine.settings = hypothesis_settings(max_examples=60, stateful_step_count=40)
+TestRebalanceMachine.settings = hypothesis_settings(max_examples=40, stateful_step_count=30)
