@@ -12,6 +12,7 @@ WINDOW_MAGIC = int.from_bytes(b"CMXWIN11", "little")
 WINDOW_VERSION = 1
 LINE = 64
 MOST_RANKS = 64
+MOST_CHOICES = 64
 
 COUNT_BITS, ROUND_BITS, STEP_BITS, EPOCH_BITS = 18, 10, 22, 14
 """Fields of an announcement's 8-byte word, from the lowest."""
@@ -42,10 +43,10 @@ class WindowShape:
 
     def __post_init__(self) -> None:
         least = min(self.ranks, self.max_rows, self.top_k, self.row_bytes, self.hidden)
-        if least < 1 or self.ranks > MOST_RANKS or self.max_entries >= 1 << COUNT_BITS or self.top_k >= 1 << 16:
+        if least < 1 or self.ranks > MOST_RANKS or self.max_entries >= 1 << COUNT_BITS or self.top_k > MOST_CHOICES:
             raise SpecError(
-                f"{self} cannot be a window: all sizes above zero, at most {MOST_RANKS} ranks, and fewer than "
-                f"{1 << COUNT_BITS} rows times experts of a row"
+                f"{self} cannot be a window: all sizes above zero, at most {MOST_RANKS} ranks, {MOST_CHOICES} experts "
+                f"of a row, and {(1 << COUNT_BITS) - 1} rows times experts of a row"
             )
 
     @property

@@ -1,4 +1,5 @@
-// Dispatch: a source stages each row once and lists who takes it; those read it where it lies.
+// Dispatch: a source stages each row once and lists who takes it; those read it where it lies. Between `announce` and
+// `await` there is time for what needs no other rank.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,7 +14,7 @@ class Dispatch {
     Dispatch(Exchange& exchange, RankSet sources, RankSet experts)
         : exchange_(exchange), sources_(sources & exchange.members()), experts_(experts & exchange.members()) {}
 
-    // Where this rank's row is to be written, once, before `run`.
+    // Where this rank's row is to be written, once, before `announce`.
     char* stage(uint32_t row) const { return exchange_.window(exchange_.self()).row(row); }
 
     // Have an expert slot of a rank take a row. At most max_rows * top_k of them.
@@ -22,17 +23,21 @@ class Dispatch {
         list[counts_[rank]++] = {row, static_cast<uint16_t>(choice), static_cast<uint16_t>(slot)};
     }
 
-    // Announce, and wait for what comes in.
-    Outcome run(Deadline deadline) {
+    // Say that rows and lists are whole. Every member calls this and `await`, whether it is among either or not.
+    void announce() {
         exchange_.begin_round();
-        const bool source = has(sources_, exchange_.self()), expert = has(experts_, exchange_.self());
-        if (source) exchange_.for_each(experts_, [&](uint32_t rank) { exchange_.post(rank, counts_[rank]); });
-        if (!expert) return {};
+        if (!has(sources_, exchange_.self())) return;
+        exchange_.for_each(experts_, [&](uint32_t rank) { exchange_.post(rank, counts_[rank]); });
+    }
+
+    // Wait for what comes in.
+    Outcome await(Deadline deadline) {
+        if (!has(experts_, exchange_.self())) return {};
         const Outcome outcome = exchange_.await(sources_, deadline);
         return outcome ? check() : outcome;
     }
 
-    // What came in: after `run`, until the next round's end.
+    // What came in: after `await`, until the next round is announced.
     RankSet sources() const { return has(experts_, exchange_.self()) ? sources_ : 0; }
     uint32_t count(uint32_t source) const { return has(sources(), source) ? exchange_.count_from(source) : 0; }
     const Entry* entries(uint32_t source) const { return exchange_.window(source).list(exchange_.self()); }

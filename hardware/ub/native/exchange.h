@@ -74,7 +74,7 @@ class Exchange {
         return await(members_, deadline);
     }
 
-    // The next round of the step; every member calls it, also one that neither announces nor waits in it.
+    // The next round of the step; every member calls it, also one that neither announces nor waits in it. At most 1,023.
     void begin_round() { ++now_.round; }
 
     // Announce that the payload for this rank is whole.

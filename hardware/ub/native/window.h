@@ -24,6 +24,7 @@ constexpr uint64_t kWindowMagic = 0x31314e4957584d43;  // "CMXWIN11"
 constexpr uint32_t kWindowVersion = 1;
 constexpr size_t kLine = 64;
 constexpr uint32_t kMostRanks = 64;  // a set of ranks is one word
+constexpr uint32_t kMostChoices = 64;
 
 using RankSet = uint64_t;
 constexpr RankSet just(uint32_t rank) { return RankSet{1} << rank; }
@@ -40,7 +41,7 @@ struct WindowShape {
     uint32_t max_entries() const { return max_rows * top_k; }
     bool possible() const {
         const bool some = ranks && max_rows && top_k && row_bytes && hidden;
-        return some && ranks <= kMostRanks && top_k <= 0xffff &&
+        return some && ranks <= kMostRanks && top_k <= kMostChoices &&
                static_cast<uint64_t>(max_rows) * top_k <= low_bits(kCountBits);
     }
 };

@@ -126,9 +126,11 @@ inline Outcome together(Exchange& exchange, RankSet sources, RankSet experts, co
         Dispatch dispatch(exchange, sources, experts);
         Combine combine(exchange, sources, experts);
         send_rows(dispatch, map, batch, x, layer);
-        if (const Outcome outcome = dispatch.run(deadline); !outcome) return outcome;
+        dispatch.announce();
+        if (const Outcome outcome = dispatch.await(deadline); !outcome) return outcome;
         serve(exchange, dispatch, combine, map);
-        if (const Outcome outcome = combine.run(deadline); !outcome) return outcome;
+        combine.announce();
+        if (const Outcome outcome = combine.await(deadline); !outcome) return outcome;
         for (int row = 0; row < batch.rows; ++row) {
             CM_EXCHANGE_POINT("sum");
             combine.add(row, batch.ids[layer][row], batch.weights[layer][row], 0, kHidden, x[row].data());

@@ -117,7 +117,8 @@ void mismatches() {
     *group.windows[1].list(0) = {kMaxRows, 0, 0};
     group.windows[0].word(1, 1).store(pack({2, 0, 1, 1}));
     Dispatch dispatch(exchange, all_of(2), all_of(2));
-    require(dispatch.run(Clock::now() + seconds(60)).ending == Ending::kMismatch, "a row that there is not");
+    dispatch.announce();
+    require(dispatch.await(Clock::now() + seconds(60)).ending == Ending::kMismatch, "a row that there is not");
 }
 
 void epoch_changed() {

@@ -1,0 +1,245 @@
+// Times of the exchange, for bench_exchange.py. Rows are INT8 with a scale, results float32; nothing is computed.
+//
+//   exchange_bench own ROWS HIDDEN TOP_K                two ranks by one thread in turns: nothing is ever waited for
+//   exchange_bench together RANKS ROWS HIDDEN TOP_K     a process a rank
+//
+// Prints microseconds, medians: exchange, copying the same bytes; `together` also an empty exchange.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "combine.h"
+#include "dispatch.h"
+
+namespace {
+
+using namespace cm::ub;
+
+constexpr int kPairs = 200, kEmpty = 2000;
+
+Deadline soon() { return Clock::now() + std::chrono::seconds(20); }
+
+void require(const Outcome& outcome) {
+    if (outcome) return;
+    std::printf("%s: rank %u, step %u, round %u\n", name(outcome.ending), outcome.rank, outcome.step, outcome.round);
+    std::_Exit(1);
+}
+
+template <class Body>
+double microseconds(Body&& body) {
+    const Clock::time_point begun = Clock::now();
+    body();
+    return std::chrono::duration<double, std::micro>(Clock::now() - begun).count();
+}
+
+double median(std::vector<double>& values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+    return values[values.size() / 2];
+}
+
+// One rank: its rows, where they go, and room for what it takes in.
+class Rank {
+  public:
+    Rank(uint32_t rank, const std::vector<Window>& windows, const Patience& patience)
+        : exchange(rank, windows, watch_, patience),
+          shape_(exchange.shape()),
+          rows_(size_t{shape_.max_rows} * shape_.row_bytes, 1),
+          ids_(shape_.max_entries()),
+          weights_(shape_.max_entries(), 0.125f),
+          taken_(size_t{shape_.ranks} * shape_.max_entries() * shape_.row_bytes),
+          answer_(shape_.hidden, 1.0f),
+          sum_(shape_.hidden) {
+        std::mt19937 bits(rank + 1);
+        std::vector<int32_t> all(32);
+        for (int32_t id = 0; id < 32; ++id) all[static_cast<size_t>(id)] = id;
+        for (uint32_t row = 0; row < shape_.max_rows; ++row) {
+            std::shuffle(all.begin(), all.end(), bits);
+            std::sort(all.begin(), all.begin() + shape_.top_k);
+            std::copy_n(all.begin(), shape_.top_k, ids_.begin() + row * shape_.top_k);
+        }
+    }
+
+    void first(Dispatch& dispatch) {
+        for (uint32_t row = 0; row < shape_.max_rows; ++row) {
+            std::memcpy(dispatch.stage(row), &rows_[size_t{row} * shape_.row_bytes], shape_.row_bytes);
+            for (uint32_t choice = 0; choice < shape_.top_k; ++choice) {
+                const auto id = static_cast<uint32_t>(ids_[row * shape_.top_k + choice]);
+                dispatch.send(id % shape_.ranks, row, choice, id / shape_.ranks);
+            }
+        }
+        dispatch.announce();
+    }
+
+    void second(Dispatch& dispatch, Combine& combine) {
+        require(dispatch.await(soon()));
+        char* to = taken_.data();
+        exchange.for_each(dispatch.sources(), [&](uint32_t source) {
+            const Entry* entry = dispatch.entries(source);
+            for (uint32_t i = 0; i < dispatch.count(source); ++i, to += shape_.row_bytes)
+                std::memcpy(to, dispatch.row(source, entry[i]), shape_.row_bytes);
+        });
+        exchange.for_each(dispatch.sources(), [&](uint32_t source) {
+            const Entry* entry = dispatch.entries(source);
+            for (uint32_t i = 0; i < dispatch.count(source); ++i)
+                std::memcpy(combine.result(source, entry[i]), answer_.data(), sizeof(float) * shape_.hidden);
+        });
+        if (served_.empty()) remember(dispatch);
+        combine.announce();
+    }
+
+    void third(Combine& combine) {
+        require(combine.await(soon()));
+        for (uint32_t row = 0; row < shape_.max_rows; ++row) {
+            const uint32_t at = row * shape_.top_k;
+            combine.add(row, &ids_[at], &weights_[at], 0, shape_.hidden, sum_.data());
+        }
+    }
+
+    // The same bytes from and to the same places, with nothing to say and nothing to wait for.
+    void copy_rows() {
+        const Window& own = exchange.window(exchange.self());
+        for (uint32_t row = 0; row < shape_.max_rows; ++row)
+            std::memcpy(own.row(row), &rows_[size_t{row} * shape_.row_bytes], shape_.row_bytes);
+    }
+    void copy_served() {
+        char* to = taken_.data();
+        for (const auto& [source, entry] : served_) {
+            std::memcpy(to, exchange.window(source).row(entry.row), shape_.row_bytes);
+            to += shape_.row_bytes;
+        }
+        for (const auto& [source, entry] : served_) {
+            float* result = exchange.window(source).result(entry.row, entry.choice);
+            std::memcpy(result, answer_.data(), sizeof(float) * shape_.hidden);
+        }
+    }
+    void copy_sums() {
+        const Window& own = exchange.window(exchange.self());
+        for (uint32_t row = 0; row < shape_.max_rows; ++row) {
+            for (uint32_t choice = 0; choice < shape_.top_k; ++choice) {
+                const float *result = own.result(row, choice), weight = weights_[row * shape_.top_k + choice];
+                for (uint32_t i = 0; i < shape_.hidden; ++i) sum_[i] = std::fma(weight, result[i], sum_[i]);
+            }
+        }
+    }
+
+  private:
+    void remember(const Dispatch& dispatch) {
+        exchange.for_each(dispatch.sources(), [&](uint32_t source) {
+            for (uint32_t i = 0; i < dispatch.count(source); ++i)
+                served_.emplace_back(source, dispatch.entries(source)[i]);
+        });
+    }
+
+    Watch watch_;
+
+  public:
+    Exchange exchange;
+
+  private:
+    WindowShape shape_;
+    std::vector<char> rows_;
+    std::vector<int32_t> ids_;
+    std::vector<float> weights_;
+    std::vector<char> taken_;
+    std::vector<float> answer_, sum_;
+    std::vector<std::pair<uint32_t, Entry>> served_;
+};
+
+std::vector<Window> make_windows(const WindowShape& shape) {
+    const size_t bytes = (WindowLayout(shape).bytes + 4095) / 4096 * 4096;
+    void* memory = mmap(nullptr, bytes * shape.ranks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) std::_Exit(1);
+    std::vector<Window> windows;
+    for (uint32_t rank = 0; rank < shape.ranks; ++rank)
+        windows.push_back(Window::format(static_cast<char*>(memory) + rank * bytes, shape, rank, 1, all_of(shape.ranks)));
+    return windows;
+}
+
+void own_work(const WindowShape& shape) {
+    const std::vector<Window> windows = make_windows(shape);
+    Rank a(0, windows, Patience{}), b(1, windows, Patience{});
+    std::thread other([&] { require(b.exchange.begin_step(1, soon())); });
+    require(a.exchange.begin_step(1, soon()));
+    other.join();
+    std::vector<double> exchanged, copied;
+    for (int pair = 0; pair < kPairs; ++pair) {
+        Dispatch da(a.exchange, all_of(2), all_of(2)), db(b.exchange, all_of(2), all_of(2));
+        Combine ca(a.exchange, all_of(2), all_of(2)), cb(b.exchange, all_of(2), all_of(2));
+        exchanged.push_back(microseconds([&] {
+            a.first(da);
+            b.first(db);
+            a.second(da, ca);
+            b.second(db, cb);
+            a.third(ca);
+            b.third(cb);
+        }));
+        copied.push_back(microseconds([&] {
+            a.copy_rows();
+            b.copy_rows();
+            a.copy_served();
+            b.copy_served();
+            a.copy_sums();
+            b.copy_sums();
+        }));
+    }
+    std::printf("%.3f %.3f\n", median(exchanged) / 2, median(copied) / 2);
+}
+
+// A rank of `together`. Ranks begin each thing at once: a step is begun before it.
+void take_part(uint32_t self, const std::vector<Window>& windows) {
+    const auto ranks = static_cast<int>(windows.size());
+    Rank rank(self, windows, Patience::of(ranks, static_cast<int>(std::thread::hardware_concurrency())));
+    const RankSet all = all_of(static_cast<uint32_t>(ranks));
+    std::vector<double> exchanged, copied, empty;
+    for (int pair = 0; pair < kPairs; ++pair) {
+        require(rank.exchange.begin_step(1, soon()));
+        Dispatch dispatch(rank.exchange, all, all);
+        Combine combine(rank.exchange, all, all);
+        exchanged.push_back(microseconds([&] {
+            rank.first(dispatch);
+            rank.second(dispatch, combine);
+            rank.third(combine);
+        }));
+        require(rank.exchange.begin_step(1, soon()));
+        copied.push_back(microseconds([&] {
+            rank.copy_rows();
+            rank.copy_served();
+            rank.copy_sums();
+        }));
+    }
+    for (int step = 0; step < kEmpty; ++step)
+        empty.push_back(microseconds([&] { require(rank.exchange.begin_step(0, soon())); }));
+    if (self == 0) std::printf("%.3f %.3f %.3f\n", median(exchanged), median(copied), median(empty));
+    std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    const std::string what = count > 1 ? arguments[1] : "";
+    auto number = [&](int at) { return static_cast<uint32_t>(std::atoi(arguments[at])); };
+    if (what == "own" && count == 5) {
+        own_work({2, number(2), number(4), number(3) + 4, number(3)});
+    } else if (what == "together" && count == 6) {
+        const std::vector<Window> windows = make_windows({number(2), number(3), number(5), number(4) + 4, number(4)});
+        for (uint32_t rank = 0; rank < windows.size(); ++rank) {
+            if (fork() != 0) continue;
+            take_part(rank, windows);
+            _exit(0);
+        }
+        int status = 0, worst = 0;
+        while (wait(&status) > 0) worst = std::max(worst, status);
+        return worst != 0;
+    } else {
+        return 2;
+    }
+}
