@@ -1,5 +1,5 @@
-// One word says everything about a round: epoch, step, round and count. It is stored last, in one piece, so that whoever
-// sees it sees the payload, too, and nothing of another round can be taken for this one.
+// One word says everything about a round: epoch, step, round and count. It is stored last, in one piece, so that
+// whoever sees it sees the payload, too, and nothing of another round can be taken for this one.
 #pragma once
 #include <cstdint>
 
@@ -40,8 +40,8 @@ constexpr int32_t rounds_ahead(const Announcement& a, const Announcement& b) {
     return static_cast<int32_t>((a.step << kRoundBits | a.round) - (b.step << kRoundBits | b.round));
 }
 
-// Successive rounds use different columns, so a word stays until it has been read. A step has one announcement and pairs
-// of dispatch and combine, an odd number, so this holds from step to step as well.
+// Successive rounds use different columns, so a word stays until it has been read. A step has one announcement and
+// pairs of dispatch and combine, an odd number, so this holds from step to step as well.
 constexpr uint32_t column_of(const Announcement& a) { return (a.step + a.round) & 1; }
 
 }  // namespace cm::ub

@@ -1,7 +1,9 @@
 // Waking a rank that sleeps at its window. One thread sleeps there at a time, in whatever process.
 //
-// The sleeper says that it sleeps, then looks again; the others store, then look whether it sleeps. Both are
+// The sleeper says whom it waits for, then looks again; the others store, then look whether it waits for them. Both are
 // sequentially consistent, so one of them sees the other, and a word costs no system call while its reader is awake.
+// Whoever is the last to be waited for wakes the sleeper. One that comes to look a round late may take out its name too
+// early: then the last of the others wakes the sleeper, which looks and says anew whom it waits for.
 #pragma once
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -16,23 +18,36 @@
 
 namespace cm::ub {
 
-// After a sequentially consistent store that the owner of the bell may wait for.
+// Wake whoever sleeps. After a sequentially consistent store that it may want to see.
 inline void ring(Bell& bell) {
-    if (bell.asleep.load(std::memory_order_seq_cst) == 0) return;
+    if (bell.awaited.load(std::memory_order_seq_cst) == 0) return;
     bell.rung.fetch_add(1, std::memory_order_seq_cst);
     ::syscall(SYS_futex, &bell.rung, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Sleep until the bell is rung or the time [ns] is over, unless there is something to see already.
+// The same after this rank's word, if it is the last that the sleeper waits for.
+inline void ring_as(Bell& bell, uint32_t rank) {
+    if (!has(bell.awaited.load(std::memory_order_seq_cst), rank)) return;
+    if (bell.awaited.fetch_and(~just(rank), std::memory_order_seq_cst) != just(rank)) return;
+    bell.rung.fetch_add(1, std::memory_order_seq_cst);
+    ::syscall(SYS_futex, &bell.rung, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Sleep until woken or the time [ns] is over, unless there is something to see already.
+// open: whom to wait for; `seen` takes out those whose words it finds.
 template <class Seen>
-void sleep_at(Bell& bell, int64_t ns, Seen&& seen) {
+void sleep_at(Bell& bell, int64_t ns, const RankSet& open, Seen&& seen) {
     const uint32_t before = bell.rung.load(std::memory_order_seq_cst);
-    bell.asleep.store(1, std::memory_order_seq_cst);
+    const RankSet said = open;
+    bell.awaited.store(said, std::memory_order_seq_cst);
     if (!seen() && ns > 0) {
-        const timespec limit{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
-        ::syscall(SYS_futex, &bell.rung, FUTEX_WAIT, before, &limit, nullptr, 0);
+        const RankSet came = said & ~open;  // perhaps before they could see that they are waited for
+        if (came == 0 || (bell.awaited.fetch_and(~came, std::memory_order_seq_cst) & ~came) != 0) {
+            const timespec limit{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
+            ::syscall(SYS_futex, &bell.rung, FUTEX_WAIT, before, &limit, nullptr, 0);
+        }
     }
-    bell.asleep.store(0, std::memory_order_relaxed);
+    bell.awaited.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace cm::ub

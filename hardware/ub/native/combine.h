@@ -31,7 +31,8 @@ class Combine {
         return has(sources_, exchange_.self()) ? exchange_.await(experts_, deadline) : Outcome{};
     }
 
-    // Add a row's results to `sum`, each times its weight, in order of expert ids; quickest if choices are in that order.
+    // Add a row's results to `sum`, each times its weight, in order of expert ids; quickest if choices are in that
+    // order.
     // ids, weights: [top_k], of different experts; columns first ... end - 1 of `hidden`.
     void add(uint32_t row, const int32_t* ids, const float* weights, uint32_t first, uint32_t end,
              float* sum) const {

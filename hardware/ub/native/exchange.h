@@ -1,9 +1,10 @@
-// Rounds between the ranks of one epoch: announce to some, wait for some. Payload is the business of dispatch and combine.
+// Rounds between the ranks of one epoch: announce to some, wait for some. Payload is the business of dispatch and
+// combine.
 //
 // A step begins with an announcement of all to all, also of ranks with no rows, and so does an epoch: only then do all
-// members know that none is still at work in the epoch before, and may touch what others read. A wait takes a word that is
-// there before it looks whether the epoch was raised or a member died, and looks at all members, not only at the one it
-// waits for: that one may wait for the dead.
+// members know that none is still at work in the epoch before, and may touch what others read. A wait takes a word that
+// is there before it looks whether the epoch was raised or a member died, and looks at all members, not only at the one
+// it waits for: that one may wait for the dead.
 // tests/hardware/ub/exchange_model.py runs these rules through every order of stores.
 #pragma once
 #include <array>
@@ -60,7 +61,8 @@ class Exchange {
     Outcome await_epoch(Deadline deadline) {
         auto raised = [this] { return epoch_raised(); };
         auto nothing = [] { return false; };
-        if (!wait_at(own().bell(), patience_, deadline, raised, nothing)) return outcome(Ending::kLate, self_);
+        const bool in_time = wait_at(own().bell(), patience_, deadline, just(self_), raised, nothing);
+        if (!in_time) return outcome(Ending::kLate, self_);
         enter();
         return {};
     }
@@ -74,7 +76,7 @@ class Exchange {
         return await(members_, deadline);
     }
 
-    // The next round of the step; every member calls it, also one that neither announces nor waits in it. At most 1,023.
+    // The next round of the step, at most 1,023; every member calls it, also one that neither announces nor waits in it.
     void begin_round() { ++now_.round; }
 
     // Announce that the payload for this rank is whole.
@@ -87,7 +89,7 @@ class Exchange {
         Announcement said = now_;
         said.count = count;
         windows_[to].word(column_of(now_), self_).store(pack(said), std::memory_order_seq_cst);
-        ring(windows_[to].bell());
+        ring_as(windows_[to].bell(), self_);
     }
 
     // Wait until all of these have announced the present round.
@@ -96,7 +98,8 @@ class Exchange {
         RankSet open = from & ~just(self_);
         Outcome wrong;
         auto seen = [&] { return take(open, wrong) || epoch_raised() || lost() != 0; };
-        const bool in_time = wait_at(own().bell(), patience_, deadline, seen, [this] { return note_deaths(); });
+        auto died = [this] { return note_deaths(); };
+        const bool in_time = wait_at(own().bell(), patience_, deadline, open, seen, died);
         if (open == 0 || !wrong) return wrong;
         if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);
         if (const RankSet dead = lost()) return outcome(Ending::kPeerLost, first_of(dead));

@@ -1,4 +1,5 @@
-// The ladder of a wait: pause while the answer is likely on its way, yield while there are cores for all ranks, then sleep.
+// The ladder of a wait: pause while the answer is likely on its way, yield while there are cores for all ranks, then
+// sleep.
 #pragma once
 #include <sched.h>
 
@@ -19,7 +20,7 @@ using Deadline = Clock::time_point;
 
 struct Patience {
     std::chrono::nanoseconds pause{2000};
-    std::chrono::nanoseconds yield{50000};  // none where a host's ranks outnumber its cores: they would yield to each other
+    std::chrono::nanoseconds yield{50000};    // none where a host's ranks outnumber its cores
     std::chrono::nanoseconds slice{2000000};  // of sleep, between two looks at who is dead
 
     static Patience of(int ranks_on_host, int cores) {
@@ -38,9 +39,11 @@ inline void pause_briefly() {
 }
 
 // Wait at a bell until `seen()`; `between()` is asked after each slice of sleep and ends the wait, too.
+// open: whose words are waited for; those that never post, as the owner itself, stand for the shell.
 // False if the deadline came first.
 template <class Seen, class Between>
-bool wait_at(Bell& bell, const Patience& patience, Deadline deadline, Seen&& seen, Between&& between) {
+bool wait_at(Bell& bell, const Patience& patience, Deadline deadline, const RankSet& open, Seen&& seen,
+             Between&& between) {
     if (seen()) return true;
     const Clock::time_point begun = Clock::now();
     Clock::time_point now = begun;
@@ -58,7 +61,7 @@ bool wait_at(Bell& bell, const Patience& patience, Deadline deadline, Seen&& see
         if (between()) return true;
         if (now >= deadline) return false;
         const std::chrono::nanoseconds left = deadline - now;
-        sleep_at(bell, std::min(left, patience.slice).count(), seen);
+        sleep_at(bell, std::min(left, patience.slice).count(), open, seen);
         if (seen()) return true;
         now = Clock::now();
     }

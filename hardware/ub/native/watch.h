@@ -1,5 +1,5 @@
-// Which peers are dead, by their pidfds: a death is seen whatever the dead one left in shared memory, and a process number
-// that is used again is not mistaken for it.
+// Which peers are dead, by their pidfds: a death is seen whatever the dead one left in shared memory, and a process
+// number that is used again is not mistaken for it.
 #pragma once
 #include <poll.h>
 #include <sys/syscall.h>

@@ -61,8 +61,8 @@ struct alignas(kLine) Membership {
 };
 
 struct alignas(kLine) Bell {
+    std::atomic<RankSet> awaited;  // by the owner, which sleeps; 0 while it is awake
     std::atomic<uint32_t> rung;
-    std::atomic<uint32_t> asleep;
 };
 
 struct alignas(kLine) Word {

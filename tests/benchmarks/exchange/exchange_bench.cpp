@@ -159,8 +159,10 @@ std::vector<Window> make_windows(const WindowShape& shape) {
     void* memory = mmap(nullptr, bytes * shape.ranks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) std::_Exit(1);
     std::vector<Window> windows;
-    for (uint32_t rank = 0; rank < shape.ranks; ++rank)
-        windows.push_back(Window::format(static_cast<char*>(memory) + rank * bytes, shape, rank, 1, all_of(shape.ranks)));
+    for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
+        char* const at = static_cast<char*>(memory) + rank * bytes;
+        windows.push_back(Window::format(at, shape, rank, 1, all_of(shape.ranks)));
+    }
     return windows;
 }
 

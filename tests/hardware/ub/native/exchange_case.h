@@ -22,7 +22,8 @@ using Vector = std::array<float, kHidden>;
 
 // An expert: any function will do whose bits depend on all of the row.
 inline void expert(int id, const float* x, float* y) {
-    for (int i = 0; i < kHidden; ++i) y[i] = x[i] * (0.3f + 0.1f * static_cast<float>(id)) + x[(i + id) % kHidden] * 0.7f;
+    const float own = 0.3f + 0.1f * static_cast<float>(id);
+    for (int i = 0; i < kHidden; ++i) y[i] = x[i] * own + x[(i + id) % kHidden] * 0.7f;
 }
 
 // What one rank's rows are and where they go, in one step; the same whenever it is drawn.
@@ -62,7 +63,8 @@ inline std::array<Vector, kMaxRows> alone(const Batch& batch) {
                 for (int choice = 0; choice < kTopK; ++choice) {
                     if (batch.ids[layer][row][choice] != id) continue;
                     expert(id, x[row].data(), y.data());
-                    for (int i = 0; i < kHidden; ++i) sum[i] = std::fma(batch.weights[layer][row][choice], y[i], sum[i]);
+                    const float weight = batch.weights[layer][row][choice];
+                    for (int i = 0; i < kHidden; ++i) sum[i] = std::fma(weight, y[i], sum[i]);
                 }
             }
             x[row] = sum;
@@ -111,8 +113,8 @@ inline void serve(const Exchange& exchange, const Dispatch& dispatch, const Comb
     });
 }
 
-// The step by ranks together. `x` is the result if all went well. A rank that has no more work announces 0 and serves on;
-// `over` if that is so of all.
+// The step by ranks together. `x` is the result if all went well. A rank that has no more work announces 0 and serves
+// on; `over` if that is so of all.
 inline Outcome together(Exchange& exchange, RankSet sources, RankSet experts, const Batch& batch, bool work,
                         Deadline deadline, std::array<Vector, kMaxRows>& x, bool& over) {
     x = batch.x;

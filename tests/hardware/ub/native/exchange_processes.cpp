@@ -2,9 +2,9 @@
 //
 //   exchange_processes FILE STEPS VICTIM PLACE HIT OFFSET...     one offset of a window for each rank
 //
-// This process is the shell: it makes windows and ranks, and when one dies it raises the epoch. The others redo the step
-// that they were in, with the dead one's experts, and must end with the bits of a process alone. Ends with 0 and a line:
-// ranks that died, and waits that ended with the loss or the new epoch.
+// This process is the shell: it makes windows and ranks, and when one dies it raises the epoch. The others redo the
+// step that they were in, with the dead one's experts, and must end with the bits of a process alone. Ends with 0 and a
+// line: ranks that died, and waits that ended with the loss or the new epoch.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
