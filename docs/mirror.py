@@ -23,6 +23,8 @@ SECTIONS = {
     "Tests and figures": "tests",
 }
 _LINK = re.compile(r"\]\(([^)\s#]+)")
+_TUTORIAL = re.compile(r"\((docs/tutorials/[\w-]+\.md)\)")
+"""In the order in which the README names them."""
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _MERMAID = re.compile(r"^```mermaid\n.*?^```", re.MULTILINE | re.DOTALL)
 _LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^\"\s>]+")
@@ -34,7 +36,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     parts = {title: _readmes(folder) for title, folder in SECTIONS.items()}
     config.nav = [
         {"Start": "README.md"},
-        {"Tutorials": _names(sorted((ROOT / "docs/tutorials").glob("*.md")))},
+        {"Tutorials": list(dict.fromkeys(_TUTORIAL.findall((ROOT / "README.md").read_text(encoding="utf-8"))))},
         *_names(sorted((ROOT / "docs").glob("*.md"))),
         {"References": _names(sorted((ROOT / "docs/reference").glob("*.md")))},
         *({title: readmes} for title, readmes in parts.items() if readmes),

@@ -20,7 +20,7 @@ _LEFT, _RIGHT, _TOP, _LANE, _BOTTOM = 330, 90, 64, 22, 34
 _TICKS = (-0.8, -0.5, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _LINEAR = 0.03
 """Errors below this are drawn about evenly, larger ones by their logarithm: the band stays wide, far rows in view."""
-_LETTERS = 50
+_LETTERS = 46
 _FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif'
 
 
