@@ -4,6 +4,7 @@ Only digests are held. Every digest is compared, each in constant time, so that 
 list shows in the response time. Pure ASGI because Starlette's BaseHTTPMiddleware hides disconnects from the routes.
 """
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.errors import AuthenticationError
@@ -14,13 +15,21 @@ from serving.gateway.api.tenant import KeyRing
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version", "/ping"})
 """Probes, scrapers and load balancers carry no keys. What `/metrics` tells of tenants is for administrators only."""
 PAGES = frozenset({"/", "/docs"})
-"""Pages for people, which browsers ask for without a key: where one is needed, they are not there."""
+"""Pages for people. Where a key is needed, a browser is told to ask for it; for others they are not there."""
+_CROSS_SITE = (b"cross-site", b"same-site")
+_LOG_IN = Response(
+    "This server asks for an API key: enter it as the password, with any user name.\n",
+    401,
+    {"WWW-Authenticate": 'Basic realm="API key as the password", charset="UTF-8"', "Cache-Control": "no-store"},
+    "text/plain",
+)
 
 
 class ApiKeyMiddleware:
     """Answers 401 to requests without a valid key, outside `OPEN_PATHS`, and 404 where they are for `PAGES`.
 
-    Sets `tenant` in the request's state.
+    A browser that asks for a page is told to ask for the key, and sends it as a password with all that the page then
+    asks for. It would do so for pages of others, too; those are not listened to. Sets `tenant` in the request's state.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
@@ -30,12 +39,18 @@ class ApiKeyMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check HTTP requests; everything else passes."""
         if scope["type"] == "http":
-            raw = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+            headers = dict(reversed(scope["headers"]))  # the first one of a name counts
+            raw = headers.get(b"authorization")
+            if raw is not None and raw[:6].lower() == b"basic " and headers.get(b"sec-fetch-site") in _CROSS_SITE:
+                raw = None
             header = None if raw is None else _text(raw)
             look = self._keys.glance if scope["path"] in OPEN_PATHS else self._keys.identify
             try:
                 scope.setdefault("state", {})["tenant"] = look(header)
             except AuthenticationError as error:
+                if scope["path"] in PAGES and b"text/html" in headers.get(b"accept", b""):
+                    await _LOG_IN(scope, receive, send)
+                    return
                 hidden = RouteError(404, f"no route for {scope['path']}") if scope["path"] in PAGES else error
                 await send_error(send, reply_for(hidden))
                 return

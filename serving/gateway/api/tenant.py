@@ -8,6 +8,7 @@
 As soon as any key is configured, of whatever kind, requests without one are refused. Only digests are held.
 """
 
+import base64
 import hmac
 from dataclasses import dataclass, replace
 
@@ -84,16 +85,18 @@ class KeyRing:
         return not self._digests
 
     def identify(self, authorization: str | None) -> Tenant:
-        """The tenant of `Bearer <key>`. Every digest is compared, each in constant time.
+        """The tenant of `Bearer <key>`, or of `Basic` with the key as password, as browsers send it.
+
+        Every digest is compared, each in constant time.
 
         Raises: AuthenticationError when a key is needed and there is none, or an unknown one.
         """
         if self.open:
             return self._everybody
-        scheme, _, key = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not key.strip():
+        key = _key_of(authorization or "")
+        if not key:
             raise AuthenticationError("no API key was given; send it as 'Authorization: Bearer <key>'")
-        digest = hash_api_key(key.strip())
+        digest = hash_api_key(key)
         matches = [hmac.compare_digest(digest, known) for known in self._digests]  # a list: no early exit
         if not any(matches):
             raise AuthenticationError("the API key is not known to this server; check the key")
@@ -105,6 +108,19 @@ class KeyRing:
             return self.identify(authorization)
         except AuthenticationError:
             return self._anonymous
+
+
+def _key_of(authorization: str) -> str:
+    """The key in an `Authorization` header; empty if there is none."""
+    scheme, _, rest = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip()
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(rest.strip(), validate=True).decode().partition(":")[2]
+    except ValueError:  # no Base64, or no UTF-8
+        return ""
 
 
 def tenant_of(request: Request) -> Tenant:

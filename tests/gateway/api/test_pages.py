@@ -1,5 +1,6 @@
 """Pages for people: the chat box at `/` and the API at `/docs`, as they are sent."""
 
+import base64
 import html
 import re
 from typing import Any
@@ -64,6 +65,39 @@ def test_pages_are_not_there_where_keys_are_asked_for_unless_one_comes(served: S
         check(request(closed.app, "GET", path, headers={"authorization": "Bearer two"}), 404)
         assert "<h1" in page(closed, path, authorization="Bearer one")
     assert "Authorization: Bearer KEY" in page(closed, "/docs", authorization="Bearer one")
+
+
+def basic(key: str) -> str:
+    return f"Basic {base64.b64encode(f'anybody:{key}'.encode()).decode()}"
+
+
+def test_a_browser_is_told_to_ask_for_the_key_and_sends_it_as_a_password(served: ServedModel) -> None:
+    closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("schlüssel:1"),)))
+    browser = {"accept": "text/html,application/xhtml+xml", "sec-fetch-site": "none"}
+    told = request(closed.app, "GET", "/", headers=browser)
+    assert (told.status_code, told.headers["www-authenticate"][:6]) == (401, "Basic ")
+    assert "password" in told.text
+    wrong = request(closed.app, "GET", "/", headers={**browser, "authorization": basic("2")})
+    assert wrong.headers["www-authenticate"] == told.headers["www-authenticate"]
+    assert "<h1" in page(closed, "/", authorization=basic("schlüssel:1"), **browser)
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    own = {"authorization": basic("schlüssel:1"), "sec-fetch-site": "same-origin"}
+    assert post(closed.app, "/v1/chat/completions", body, headers=own).status_code == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_a_browser_adds_for_pages_of_others_does_not_count(served: ServedModel, site: str) -> None:
+    closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"),)))
+    headers = {"authorization": basic("one"), "sec-fetch-site": site}
+    check(request(closed.app, "GET", "/v1/models", headers=headers), 401)
+    headers["authorization"] = "Bearer one"  # which no browser adds by itself
+    assert request(closed.app, "GET", "/v1/models", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("given", ["Basic", "Basic ", "Basic !", "Basic b25l", f"Basic {'/w=='}", "Digest one"])
+def test_what_is_no_password_is_no_key(served: ServedModel, given: str) -> None:
+    closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"),)))
+    check(request(closed.app, "GET", "/v1/models", headers={"authorization": given}), 401)
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
