@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serving.errors import EngineError
-from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.values.sequence import PoolUse
 from tests.gateway.api.support import Harness, running_server
 from tests.scaling.dashboard.chromium import Chromium, Page
@@ -94,3 +94,19 @@ def test_pages_fit_and_follow_the_readers_theme(path: str, harness: Harness, bro
 
     with running_server(harness.app) as url:
         asyncio.run(look(url))
+
+
+def test_a_key_that_was_entered_goes_along_with_all_that_the_page_asks_for(
+    browser: Chromium, served: ServedModel
+) -> None:
+    closed = Harness(served, ApiSettings(version="1.2.3", api_key_hashes=(hash_api_key("one"),)))
+
+    async def play(url: str) -> None:
+        async with browser.page() as page:
+            await page.send("Page.navigate", url=f"{url.replace('//', '//anybody:one@')}/docs")  # enters it
+            await page.wait("document.querySelector('h1')?.textContent === 'API'")
+            await converse(closed, page, url)
+            assert page.faults == []
+
+    with running_server(closed.app) as url:
+        asyncio.run(play(url))
