@@ -29,7 +29,7 @@ export TORCH_PIP_ARGS PIP_ARGS CONSTRAINTS # for deploy/install.sh
 
 # These tests only compute: what they find does not depend on when. Whatever is not named here may wait for a clock.
 COMPUTING := $(wildcard $(addprefix tests/, \
-	values instance virtual model config architecture telemetry contract \
+	values instance virtual model config architecture telemetry contract printed references tutorials examples \
 	$(addsuffix /core, gateway kvpool scaling) \
 	$(addprefix tools/, quantize evaluate paper planning compilation) \
 	$(addprefix hardware/, cost device fabric spec) \
@@ -45,7 +45,7 @@ MANY      := --numprocesses $$(( $$(nproc) + 1 )) $(PARALLEL)
 IDLE      := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
 
 .NOTPARALLEL: # tests, after lint and one kind after the other
-.PHONY: help serve test quick slow all-at-once lint docs bench lock clean
+.PHONY: help serve test quick slow all-at-once lint style docs bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -55,7 +55,7 @@ serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ct
 	@exec $(BIN)/cloudmatrix serve $(ARGS)
 
 ifeq ($(strip $(PYTEST_ARGS)),)
-test: lint all-at-once ## lint, then all tests: many at once, then real Ray clusters one by one, the rest beside them
+test: style all-at-once ## lint and all tests: many at once, then real Ray clusters one by one, the rest and mypy beside them
 else
 test: lint
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -67,22 +67,26 @@ quick: $(VENV)/.installed-test ## the tests without a cluster
 slow: $(VENV)/.installed-test ## the tests with a real Ray cluster, and those with a C compiler
 	@$(BIN)/python -m pytest -m slow $(SLOW)
 
-# Tests that wait, and clusters, leave the processor idle most of their time. What only computes takes it when they do, from the
-# beginning on, and tells of it at the end.
+# Tests that wait, and clusters, leave the processor idle most of their time. What only computes, mypy first, takes it when they do,
+# from the beginning on, and tells of it at the end.
 # A shell starts what runs in the background deaf to Ctrl-C, and so would be all that the tests start: env undoes that.
 all-at-once: $(VENV)/.installed-test
 	@told=$$(mktemp) && \
-	{ $(IDLE) env --default-signal=INT,QUIT $(BIN)/python -m pytest -m "not slow or builds" -o timeout=900 \
-		--numprocesses logical $(PARALLEL) $(COMPUTING) > "$$told" 2>&1 & } && computing=$$! && \
+	{ { $(IDLE) $(BIN)/mypy --num-workers 2 || computed=$$?; \
+		$(IDLE) env --default-signal=INT,QUIT $(BIN)/python -m pytest -m "not slow or builds" -o timeout=900 \
+		--numprocesses logical $(PARALLEL) $(COMPUTING) || computed=$$?; exit $${computed:-0}; } > "$$told" 2>&1 & } && \
+	computing=$$! && \
 	trap 'kill $$computing 2> /dev/null || true; rm "$$told"' EXIT && result=0 && \
 	{ $(BIN)/python -m pytest -m "not slow" $(MANY) $(COMPUTING:%=--ignore=%) || result=$$?; } && \
 	{ $(BIN)/python -m pytest -m "slow and not builds" $(SLOW) || result=$$?; } && \
 	{ wait $$computing || result=$$?; } && cat "$$told" && exit $$result
 
-lint: docs ## ruff, mypy, and whether the documentation can be built
+lint: style ## ruff, mypy, and whether the documentation can be built
+	@$(BIN)/mypy --num-workers 2
+
+style: docs
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
-	@$(BIN)/mypy --num-workers 2
 
 docs: $(VENV)/.installed-test ## READMEs and docs/ as a site in build/docs; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/mkdocs.yml

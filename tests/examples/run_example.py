@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run_example(
-    name: str, *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 150
+    name: str, *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 800
 ) -> "subprocess.CompletedProcess[str]":
     """Run an example to its end; its exit code and what it printed are for the caller to judge.
 

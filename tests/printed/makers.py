@@ -29,7 +29,7 @@ def simulate() -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr
