@@ -120,7 +120,7 @@ def inspect(report: Path, *, width: int, dark: bool) -> dict:
         [chromium(), *FLAGS, scheme, f"--user-data-dir={folder / 'profile'}", frame.as_uri()],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=300,  # beside others that have the processor first
         check=True,
     )
     seen = re.search(r'<pre id="seen">(.*?)</pre>', run.stdout, re.DOTALL)
