@@ -76,7 +76,7 @@ class Exchange {
         return await(members_, deadline);
     }
 
-    // The next round of the step, at most 1,023; every member calls it, also one that neither announces nor waits in it.
+    // The next round of the step, at most 1,023. Every member calls it, also one that has no part in the round.
     void begin_round() { ++now_.round; }
 
     // Announce that the payload for this rank is whole.
