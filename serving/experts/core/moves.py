@@ -62,10 +62,11 @@ def align(current: Slots, target: Placement, kinds: Sequence[int]) -> Slots:
         for part in range(len(target))
         if kinds[rank] == kinds[part]
     )
-    chosen: dict[int, int] = {}
+    chosen, given = dict[int, int](), set[int]()
     for _, _, rank, part in pairs:
-        if rank not in chosen and part not in chosen.values():
+        if rank not in chosen and part not in given:
             chosen[rank] = part
+            given.add(part)
     found = dict(current)
     for rank in range(len(target)):
         wanted = parts[chosen[rank]]

@@ -49,6 +49,7 @@ class Serving:
         for effect in effects:
             if isinstance(effect, EXTRA):
                 self.seen.append(effect)
+                assert self.ledger.busy is isinstance(effect, DrainRanks), "somebody else could move experts meanwhile"
                 if isinstance(effect, ReleaseRanks):
                     used = {home.at.rank for one in self.group.map.layers for own in one.homes for home in own}
                     assert not used & set(effect.ranks), "a rank leaves that tokens go to"
