@@ -82,17 +82,24 @@ def align(current: Slots, target: Placement, kinds: Sequence[int]) -> Slots:
 def move_rounds(layer: int, current: Slots, target: Slots) -> tuple[MoveRound, ...] | None:
     """Rounds of moves from one to the other.
 
-    Returns: None if there is a circle and no spare slot: the layer cannot change while it serves.
+    Returns: None if there is a circle and no spare slot, or only slots whose copies would have to come back: the layer
+        cannot change while it serves.
     """
-    now, rounds = dict(current), list[MoveRound]()
+    now, rounds, seen = dict(current), list[MoveRound](), set[tuple[ExpertSlot | None, tuple[int | None, ...]]]()
+    freed: ExpertSlot | None = None
     while pending := [at for at in sorted(target) if target[at] is not None and target[at] != now[at]]:
-        chosen = _overwritable(now, pending)
+        state = (freed, tuple(now[at] for at in sorted(now)))
+        if state in seen:
+            return None  # what was lent as a spare slot is wanted back, and round it goes
+        seen.add(state)
+        # A slot whose expert was lent another home goes first: else that home may be taken back before it has served.
+        chosen = _overwritable(now, sorted(pending, key=lambda at: (at != freed, at)))
         wanted = {at: target[at] for at in chosen}
         if not chosen:
             spare = _spare(now, pending)
             if spare is None:
                 return None
-            wanted = {spare: now[pending[0]]}
+            wanted, freed = {spare: now[pending[0]]}, pending[0]
         rounds.append(MoveRound(layer, _moves(layer, now, wanted)))
         now.update(wanted)
     return tuple(rounds)

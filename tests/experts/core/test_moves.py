@@ -75,3 +75,13 @@ def test_moves_end_at_the_target_and_nobody_is_homeless(layer: tuple, before: st
     assert changed <= moves <= 2 * changed
     if None in now.values() and moves > changed:
         assert moves <= changed + changed // 2
+
+
+def test_a_lent_slot_is_not_taken_back_before_it_has_served() -> None:
+    """Rank 0 lends the slot of expert 1, which has a copy, to break the circle of 2 and 0; it went round for ever."""
+    slots = [ExpertSlot(0, 0), ExpertSlot(0, 1), ExpertSlot(1, 0), ExpertSlot(1, 1)]
+    current: Slots = dict(zip(slots, (1, 2, 0, None), strict=True))
+    target: Slots = dict(zip(slots, (1, 0, 2, 1), strict=True))
+    rounds = move_rounds(0, current, target)
+    assert rounds is not None
+    assert after(current, rounds) == target
