@@ -30,7 +30,7 @@ export TORCH_PIP_ARGS PIP_ARGS CONSTRAINTS # for deploy/install.sh
 # These tests only compute: what they find does not depend on when. Whatever is not named here may wait for a clock.
 COMPUTING := $(wildcard $(addprefix tests/, \
 	values instance virtual model config architecture telemetry contract printed references tutorials examples \
-	$(addsuffix /core, gateway kvpool scaling) \
+	$(addsuffix /core, gateway kvpool scaling experts) \
 	$(addprefix tools/, quantize evaluate paper planning compilation) \
 	$(addprefix hardware/, cost device fabric spec) \
 	$(addprefix loadgen/, arrivals compare metrics report run_report recording search trace workload)))

@@ -41,7 +41,7 @@ def api() -> str:
 
 
 def _document() -> Mapping[str, Any]:
-    """Of an endpoint that has everything there can be: keys, a pool, times of requests."""
+    """The OpenAPI document of an endpoint that has everything there can be: keys, a pool, times of requests."""
     served = ServedModel.from_folder(_MODEL, names=("storyteller",), max_model_len=512, created=0)
     app = create_app(
         FakeBackend(lambda _: Script(())),
@@ -55,7 +55,7 @@ def _document() -> Mapping[str, Any]:
 
 
 def _errors(described: Mapping[str, Any]) -> str:
-    """What each error status means, whatever the route."""
+    """A table of error statuses; each means the same on every route."""
     answers = [one["responses"] for methods in described["paths"].values() for one in methods.values()]
     meaning = {
         status: answer["description"] for found in answers for status, answer in found.items() if status != "200"
@@ -78,13 +78,13 @@ def _operation(title: str, operation: Mapping[str, Any]) -> str:
 
 
 def _kinds(answer: Mapping[str, Any]) -> Iterator[str]:
-    """What an answer holds, by media type."""
+    """Kinds of content of an answer, by media type."""
     for media, content in answer.get("content", {}).items():
         yield _type(content["schema"]) if media == "application/json" else f"`{media}`{_events(content['schema'])}"
 
 
 def _events(schema: Mapping[str, Any]) -> str:
-    """What the events of a stream hold."""
+    """Schemas of a stream's events, as links."""
     names = re.findall(r"'#/components/schemas/(\w+)'", repr(schema))
     return f" of {', '.join(f'[{name}](#{name.lower()})' for name in names if name != 'ErrorAnswer')}" if names else ""
 

@@ -73,7 +73,7 @@ def _row(action: argparse.Action, parser: argparse.ArgumentParser) -> tuple[str,
 
 
 def _value(action: argparse.Action) -> str:
-    """What follows the flag; empty for a switch."""
+    """Placeholder of the value behind a flag; empty for a switch."""
     if action.nargs == 0:
         return ""
     choices = None if action.choices is None else "{" + ",".join(map(str, action.choices)) + "}"

@@ -17,5 +17,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def literal(text: object) -> str:
-    """As code; nothing for nothing."""
+    """A text set as code; an empty one stays empty."""
     return f"`{text}`" if str(text) else ""

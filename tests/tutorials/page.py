@@ -48,7 +48,7 @@ class Block:
 
     @property
     def serves(self) -> bool:
-        """It starts a system, and goes on until Ctrl-C."""
+        """Whether it starts a system, which goes on until Ctrl-C."""
         return _SERVE.search(self.commands) is not None
 
     def agrees(self, printed: str) -> bool:

@@ -14,7 +14,7 @@ from tests.tutorials.reader import Reader
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[Server]:
-    """What `make serve` starts."""
+    """A system as `make serve` starts it."""
     with Server(ROOT / "deploy" / "small.toml", "--set", "cluster.dashboard_port=0") as running:
         yield running
 

@@ -109,7 +109,7 @@ def chromium() -> str:
 
 
 def inspect(report: Path, *, width: int, dark: bool) -> dict:
-    """What a report looks like in a frame of a given width: see `seen` above."""
+    """Looks of a report in a frame of a given width: see `seen` above."""
     folder = report.parent
     page = folder / "inspected.html"
     page.write_text(report.read_text(encoding="utf-8").replace("</body>", f"{_INSPECT}</body>"), encoding="utf-8")

@@ -149,7 +149,7 @@ def _rates(story: Story, motion: Motion) -> list[str]:
 
 
 def _captions(story: Story, motion: Motion) -> list[str]:
-    """What happens, a line for each, as it happens."""
+    """A line for each thing that happens, as it happens."""
     parts = []
     for row, (at, text) in enumerate(story.captions):
         opacity, inside = motion.shown(at)
