@@ -15,6 +15,7 @@ ServingError
 │   └── SilentError                 what was asked is there, but gave no answer in time; worth asking again
 ├── ScaleError                  a pool cannot have the size that was asked for; `kind` says why
 ├── PlacementError              the experts of a layer do not fit the slots of a group
+├── GroupError                  ranks of one instance cannot compute together; the shell makes the group whole again
 ├── DeadlineError               408, the request's time is over
 ├── EngineError                 500, an instance failed and no retry was left
 │   └── PoisonError                 500, the request took its instances down; it must not be repeated
@@ -141,6 +142,10 @@ class ScaleError(ServingError):
 
 class PlacementError(ServingError):
     """A group of ranks has too few slots for the experts of a layer."""
+
+
+class GroupError(ServingError):
+    """The ranks of an instance cannot be formed into a group, or go on as one."""
 
 
 class DeadlineError(ServingError):

@@ -13,11 +13,13 @@ from serving.config.chaos import ChaosConfig
 from serving.errors import HandoffChecksumError
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
 from serving.injected_faults import LOOK_EVERY_S, FaultReader, FaultWriter, InjectedFault, faults_path
+from serving.instance.core.ports import GroupExecutor
 from serving.instance.live.compute import InstancePlace
 from serving.instance.live.faulty_ports import FaultyCache, FaultyPorts, FaultyTransport, LastingSteps
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.step_plan import StepPlan, StepResult
 from tests.fakes.executor import FakeExecutor
+from tests.fakes.group_executor import FakeGroupExecutor
 from tests.fakes.transport import FakeFabric, FakeTransport
 
 ME = ReplicaId("decode#1")
@@ -115,6 +117,17 @@ def test_steps_last(scene: Scene) -> None:
     assert scene.slept == [pytest.approx(5.0, abs=0.5)]
     LastingSteps(Steps(), 0.0, scene.slept.append).execute(plan)
     assert len(scene.slept) == 1
+
+
+def test_a_ranks_steps_last_and_its_peers_do_not_wait_for_it(tmp_path: Path) -> None:
+    ports = FaultyPorts(ChaosConfig(enabled=True, least_step_s=1e-3), place(tmp_path))
+    group = FakeGroupExecutor(Steps())
+    lasting = ports.executor(group)
+    assert isinstance(lasting, GroupExecutor)
+    assert lasting.execute(cast(StepPlan, "plan")) is RESULT
+    lasting.wake()
+    lasting.serve(60.0)
+    assert group.served == 1
 
 
 def test_a_slow_link_delays_what_moves(scene: Scene) -> None:

@@ -41,6 +41,24 @@ class PreparingExecutor(StepExecutor, Protocol):
         ...
 
 
+@runtime_checkable
+class GroupExecutor(StepExecutor, Protocol):
+    """A rank's executor: its steps are steps of the whole group, whose ranks compute experts for each other."""
+
+    def serve(self, timeout_s: float) -> None:
+        """Take part in the peers' steps, for want of an own one, until woken or the time is over.
+
+        Called by the thread that calls `execute`.
+
+        Raises: GroupError if the group cannot go on as it is.
+        """
+        ...
+
+    def wake(self) -> None:
+        """End `serve` soon. Called by any thread; a call before `serve` counts for the next one."""
+        ...
+
+
 class KvTransport(Protocol):
     """Moves KV blocks between instances: registers them on the source, pulls them on the target."""
 

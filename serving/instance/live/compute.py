@@ -19,6 +19,20 @@ from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
 
 
 @dataclass(frozen=True, slots=True)
+class RankPlace:
+    """A rank's place in its group.
+
+    Args:
+        number: from 0. ranks: how many they are.
+        group: name of the group, for example `decode#k3jx9a`.
+    """
+
+    number: int
+    ranks: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class InstancePlace:
     """Where an instance was put, and as whom."""
 
@@ -30,6 +44,8 @@ class InstancePlace:
     """Where this instance makes its UB segment; nobody else's."""
     link_host: str
     threads: int
+    rank: RankPlace | None = None
+    """Set where the instance is one of a group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ before runs, and the next one begins with that one's tokens as soon as they are 
 
     engine thread   execute n ························· │ execute n + 1 ·····················
     beside it          foresee n + 1, prepare it            book n, deliver, foresee n + 2 ...
+
+The engine thread of a rank that has nothing to run takes part in its peers' steps instead of sleeping.
 """
 
 import logging
@@ -27,7 +29,7 @@ from hardware.clock import Clock
 from serving.errors import ServingError
 from serving.instance.core import events as e
 from serving.instance.core.engine import InstanceEngine
-from serving.instance.core.ports import ContextCache, KvTransport, PreparingExecutor, StepExecutor
+from serving.instance.core.ports import ContextCache, GroupExecutor, KvTransport, PreparingExecutor, StepExecutor
 from serving.instance.live.engine_news import LoopNews
 from serving.instance.live.kv_moves import KvMoves
 from serving.instance.live.pool_worker import PoolWorker
@@ -78,6 +80,10 @@ class EngineLoop:
         self._on = engine.on if on is None else on
         self._executor = executor
         self._preparing = executor if isinstance(executor, PreparingExecutor) else None
+        self._group = executor if isinstance(executor, GroupExecutor) else None
+        self._serving_until: float | None = None
+        """While peers are served: when that was to end, if no step of theirs lasts longer."""
+        self._serving_limit_s = step_limits.first_s
         self._clock = clock
         self._send = deliver
         self._outbox: deque[LoopNews] = deque()
@@ -132,7 +138,7 @@ class EngineLoop:
             return max(0.0, deadline - time.monotonic())
 
         self._stopping = True
-        self._wake.set()
+        self._rouse()
         self._meanwhile.set()
         for thread in (self._thread, self._beside):
             if thread.is_alive():
@@ -146,7 +152,7 @@ class EngineLoop:
         if isinstance(event, Add):
             self._posted = _counted(self._posted, event)
         self._events.append(event)
-        self._wake.set()
+        self._rouse()
         if self._stepping:
             self._meanwhile.set()
 
@@ -173,6 +179,10 @@ class EngineLoop:
         now, snapshot = self._clock.now(), self.snapshot
         stalled = now - snapshot.last_progress_s if snapshot.has_work else 0.0
         stalled = max(stalled, self.moves.pull_age_s() - self.engine.settings.handoff_lease_s)
+        if (until := self._serving_until) is not None:
+            # What keeps it is a peer's step, which that peer's own watch judges, unless nothing ends it at all.
+            late = now - until
+            return max(0.0, stalled, late if late > self._serving_limit_s else 0.0)
         if (turn_since := self._turn_since) is not None and now - turn_since > TURN_S * self._time_scale:
             stalled = max(stalled, now - turn_since)
         busy_since = self._busy_since
@@ -307,7 +317,28 @@ class EngineLoop:
         wait = MAX_IDLE_WAIT_S
         if wake_at is not None:
             wait = min(wait, max(0.0, (wake_at - self._clock.now()) / self._time_scale))
-        self._wake.wait(wait)
+        if self._group is None:
+            self._wake.wait(wait)
+        else:
+            self._serve(self._group, wait)
+
+    def _serve(self, group: GroupExecutor, seconds: float) -> None:
+        """Take part in the peers' steps for so long, or until something comes in."""
+        self._serving_until = self._clock.now() + seconds * self._time_scale
+        try:
+            group.serve(seconds)
+        except ServingError:
+            logger.exception("the group cannot go on; waiting for its shell")
+            self._wake.wait(seconds)
+        finally:
+            self._last_turn = self._clock.now()
+            self._serving_until = None
+
+    def _rouse(self) -> None:
+        """End the wait of an idle engine thread, also one that is about to begin."""
+        self._wake.set()
+        if self._group is not None:
+            self._group.wake()
 
     def _steps(self, plan: StepPlan) -> None:
         """Run a step, and behind it those that could be prepared meanwhile; the lock is held."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from serving.config.chaos import ChaosConfig
 from serving.ids import BlockHash, BlockId, ReplicaId
 from serving.injected_faults import FaultReader, faults_path, session_of
-from serving.instance.core.ports import KvTransport, PreparingExecutor, StepExecutor
+from serving.instance.core.ports import GroupExecutor, KvTransport, PreparingExecutor, StepExecutor
 from serving.instance.live.compute import InstanceCache, InstancePlace
 from serving.instance.live.ub_transport import LinkFaults
 from serving.values.pool_outcome import FetchReport, StoreReport
@@ -34,8 +34,10 @@ class FaultyPorts:
 
     def executor(self, inner: StepExecutor) -> StepExecutor:
         """The way to compute. Effects: none."""
-        lasts = self._config.enabled and self._config.least_step_s > 0
-        return LastingSteps(inner, self._config.least_step_s) if lasts else inner
+        if not self._config.enabled or self._config.least_step_s <= 0:
+            return inner
+        lasting = LastingSteps(inner, self._config.least_step_s)
+        return LastingGroupSteps(inner, lasting) if isinstance(inner, GroupExecutor) else lasting
 
     def link(self) -> LinkFaults | None:
         """Fault of the transport, in pulls and in probes; None = none. Effects: none."""
@@ -79,6 +81,14 @@ class LastingSteps:
         if left > 0:
             self._sleep(left)
         return result
+
+
+class LastingGroupSteps:
+    """A `GroupExecutor` whose own steps last, and which serves its peers as fast as it can."""
+
+    def __init__(self, group: GroupExecutor, lasting: LastingSteps) -> None:
+        self.execute, self.prepare = lasting.execute, lasting.prepare
+        self.serve, self.wake = group.serve, group.wake
 
 
 class FaultyTransport:

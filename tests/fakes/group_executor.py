@@ -1,0 +1,48 @@
+"""A rank's executor without peers: `serve` waits, as long as it is told to, for a wake-up or for a "peer's step"."""
+
+import threading
+from collections.abc import Callable
+
+from serving.errors import GroupError
+from serving.instance.core.ports import StepExecutor
+from serving.values.step_plan import StepPlan, StepResult
+
+PATIENCE_S = 60.0
+
+
+class FakeGroupExecutor:
+    """`GroupExecutor` around a plain one. A wake-up is the only end of `serve`, so that a lost one is seen."""
+
+    def __init__(self, inner: StepExecutor) -> None:
+        self._inner = inner
+        self._woken = threading.Event()
+        self.serving = threading.Event()
+        """Set while the engine's thread serves."""
+        self.peer_done = threading.Event()
+        """Cleared: a peer's step lasts, which even a wake-up does not end."""
+        self.peer_done.set()
+        self.before: Callable[[], object] = lambda: None
+        """What happens between the loop's last look and the wait."""
+        self.lost = False
+        """Whether the group has lost a rank."""
+        self.served = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Implements `StepExecutor.execute`."""
+        return self._inner.execute(plan)
+
+    def serve(self, timeout_s: float) -> None:
+        """Implements `GroupExecutor.serve`."""
+        self.before()
+        if self.lost:
+            raise GroupError("rank 1 is gone")
+        self.served += 1
+        self.serving.set()
+        assert self._woken.wait(PATIENCE_S), "nothing woke it"
+        assert self.peer_done.wait(PATIENCE_S)
+        self._woken.clear()
+        self.serving.clear()
+
+    def wake(self) -> None:
+        """Implements `GroupExecutor.wake`."""
+        self._woken.set()
