@@ -38,6 +38,7 @@ def copy_checked(
     src: BytesLike,
     chunk_bytes: int = CHUNK_BYTES,
     hashed: Hashed = Hashed.TARGET,
+    pace: Callable[[int], None] | None = None,
 ) -> int:
     """Copies bytes and returns their xxh3_64 checksum, equal to `checksum` of the whole.
 
@@ -46,6 +47,7 @@ def copy_checked(
         src: contiguous, as long as `dst`.
         chunk_bytes: copied and hashed at a time.
         hashed: which end the checksum is taken of.
+        pace: called with the bytes of each chunk once it is copied; may wait, or raise to give up.
     Returns: the checksum, an unsigned 64-bit number.
     Raises: UbRangeError if the lengths differ, `dst` is read-only or the chunk size is not above zero.
     Effects: `dst` holds the bytes of `src`.
@@ -67,6 +69,8 @@ def copy_checked(
         else:
             np.copyto(there, here)
             update(there)
+        if pace is not None:
+            pace(len(there))
     return state.intdigest()
 
 

@@ -1,19 +1,21 @@
-"""Touching the pages of a mapping before they are needed.
+"""Pages of a mapping: touching them before they are needed, and letting go of those that are not needed any more.
 
 The first touch of a shared-memory page costs more than copying it, so the first handoffs would crawl. A segment is
 touched once by its creator, which takes the memory, and mapped in full by everybody who attaches, which only fills in
-page tables.
+page tables. Letting go does the opposite: the memory stays where it is, this process just has it no longer in its page
+tables, until it looks at it again.
 """
 
 import ctypes
 import errno
 import mmap
 import os
+from collections.abc import Iterable
 
 import numpy as np
 
 from hardware.errors import UbFullError
-from hardware.ub.layout import PAGE
+from hardware.ub.layout import PAGE, round_up
 from hardware.units import format_bytes
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python 3.11 has no name for it
@@ -66,3 +68,48 @@ def read_every_page(mapping: mmap.mmap) -> int:
     touched = np.frombuffer(mapping, np.uint8)[::PAGE]
     touched.max()
     return len(touched)
+
+
+def let_go(views: Iterable[memoryview]) -> int:
+    """Takes pages of shared mappings out of this process's page tables; their content stays, and can be read as before.
+
+    Memory that is not shared with a file is passed over: there the same request would lose the content.
+
+    Args:
+        views: contiguous; the pages at their ends go, too.
+    Returns: bytes let go.
+    Effects: this process's resident memory shrinks.
+    """
+    gone = 0
+    shared = _shared_mappings()
+    for start, end in _page_runs(views):
+        for first, behind in shared:
+            low, high = max(start, first), min(end, behind)
+            if low < high and _libc.madvise(low, high - low, mmap.MADV_DONTNEED) == 0:
+                gone += high - low
+    return gone
+
+
+def _page_runs(views: Iterable[memoryview]) -> list[tuple[int, int]]:
+    """Addresses of whole pages around the views, neighbours joined."""
+    runs: list[tuple[int, int]] = []
+    for view in sorted((np.frombuffer(view, np.uint8) for view in views), key=lambda one: one.ctypes.data):
+        start = view.ctypes.data - view.ctypes.data % PAGE
+        end = start + round_up(view.ctypes.data - start + len(view), PAGE)
+        if runs and start <= runs[-1][1]:
+            runs[-1] = (runs[-1][0], max(end, runs[-1][1]))
+        else:
+            runs.append((start, end))
+    return runs
+
+
+def _shared_mappings() -> list[tuple[int, int]]:
+    """Addresses of this process's mappings that are shared with a file."""
+    found = []
+    with open("/proc/self/maps", "rb") as file:
+        for line in file:
+            where, modes = line.split(maxsplit=2)[:2]
+            if modes.endswith(b"s"):
+                start, _, end = where.partition(b"-")
+                found.append((int(start, 16), int(end, 16)))
+    return found

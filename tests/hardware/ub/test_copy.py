@@ -104,3 +104,15 @@ def test_the_interpreter_lock_is_released(work: Callable[[], int]) -> None:
     stop.set()
     thread.join()
     assert ran >= 3
+
+
+def test_each_chunk_is_told_and_a_copy_can_be_given_up() -> None:
+    source, target, told = bytes(range(256)) * 4, bytearray(1024), list[int]()
+    assert copy_checked(memoryview(target), source, 300, pace=told.append) == checksum(source)
+    assert told == [300, 300, 300, 124]
+
+    def stop(nbytes: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        copy_checked(memoryview(target), source, 300, pace=stop)

@@ -14,8 +14,9 @@ import pytest
 from hardware.errors import UbFullError
 from hardware.ub import pages
 from hardware.ub.layout import PAGE
-from hardware.ub.pages import populate, read_every_page, reserve_file
+from hardware.ub.pages import let_go, populate, read_every_page, reserve_file
 from hardware.units import MIB
+from tests.hardware.ub.resident import resident_bytes
 
 SIZE = 16 * MIB
 
@@ -78,3 +79,22 @@ def test_a_directory_without_room_is_an_error_and_no_bus_error(shm: Path) -> Non
     with pytest.raises(OSError, match="Invalid"):
         reserve_file(fd, 0, "file")
     os.close(fd)
+
+
+def test_pages_that_are_let_go_leave_the_page_tables_and_keep_their_content(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w+b") as file:
+        file.truncate(64 * PAGE)
+        view = memoryview(mmap.mmap(file.fileno(), 64 * PAGE))
+    view[:] = bytes([7]) * len(view)
+    assert resident_bytes(view) == 64 * PAGE
+    parts = [view[8 * PAGE + 5 : 16 * PAGE], view[16 * PAGE : 20 * PAGE], view[30 * PAGE + 1 : 30 * PAGE + 2]]
+    assert let_go(parts) == 13 * PAGE
+    assert resident_bytes(view) == 51 * PAGE
+    assert bytes(view) == bytes([7]) * len(view)
+
+
+def test_memory_that_is_not_shared_is_not_let_go() -> None:
+    view = memoryview(mmap.mmap(-1, 8 * PAGE, flags=mmap.MAP_PRIVATE))
+    view[:] = bytes([7]) * len(view)
+    assert let_go([view]) == 0
+    assert bytes(view) == bytes([7]) * len(view)
