@@ -16,6 +16,7 @@ ServingError
 ├── ScaleError                  a pool cannot have the size that was asked for; `kind` says why
 ├── PlacementError              the experts of a layer do not fit the slots of a group
 ├── GroupError                  ranks of one instance cannot compute together; the shell makes the group whole again
+├── ExpertError                 an expert's weights could not be brought into a slot, which is empty then
 ├── DeadlineError               408, the request's time is over
 ├── EngineError                 500, an instance failed and no retry was left
 │   └── PoisonError                 500, the request took its instances down; it must not be repeated
@@ -146,6 +147,10 @@ class PlacementError(ServingError):
 
 class GroupError(ServingError):
     """The ranks of an instance cannot be formed into a group, or go on as one."""
+
+
+class ExpertError(ServingError):
+    """An expert's weights could not be brought into a slot of a rank."""
 
 
 class DeadlineError(ServingError):

@@ -81,6 +81,11 @@ class Assembly:
             head=self._draft_head(prefix, embed, head) if own_head + ".weight" not in names else self._linear(own_head),
         )
 
+    def expert(self, layer: int, number: int) -> Mlp:
+        """One routed expert, of the model or of a draft layer."""
+        drafting = layer >= self.config.num_hidden_layers and self.bank.coarse_drafts
+        return (self._coarse() if drafting else self)._mlp(f"model.layers.{layer}.mlp.experts.{number}.")
+
     def _coarse(self) -> "Assembly":
         return Assembly(self.config, self.source, CoarseBank(self.bank), self.dtype, self.device)
 

@@ -18,6 +18,7 @@ from serving.model.image_model import assemble_from, plan_image, write_image
 from serving.model.image_store import ImageStore
 from serving.model.last_level_cache import last_level_cache_bytes
 from serving.model.model import DeepseekModel
+from serving.model.native.absent import WithoutExperts
 from serving.model.native.library import Library
 from serving.model.native.library import load as load_library
 from serving.model.native.panels import PanelForms
@@ -44,6 +45,7 @@ def load_model(
     native: bool = False,
     coarse_drafts: bool = False,
     short: bool | None = None,
+    routed_experts: bool = True,
 ) -> DeepseekModel:
     """Load a DeepSeek-V2/V3-style checkpoint, draft layers included.
 
@@ -62,12 +64,13 @@ def load_model(
         short: with `native`, bfloat16 weights in twelve bits a number where they can be; None = where that is
             known to be quicker (`Library.short_weights_pay`): with AMX, else if the last-level cache does not hold
             them all. Same results.
+        routed_experts: False = without a store, `AbsentPanels` stand for routed experts, whose weights are not read.
     Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
     config = Architecture.from_folder(folder)
     target, kind = _device(device), _dtype(config, dtype)
-    forms = _forms(Path(folder), target, native, coarse_drafts, short)
+    forms = product_forms(Path(folder), target, native=native, coarse_drafts=coarse_drafts, short=short)
     with torch.inference_mode():
         if images is not None:
             key = image_key(config, version or model_version(folder), kind, target, forms)
@@ -75,7 +78,8 @@ def load_model(
             if model is not None:
                 return model
         checkpoint, drafts = open_checkpoint(config, Path(folder), progress)
-        return Assembly(config, checkpoint, FreshBank(forms), kind, target).model(drafts)
+        bank = FreshBank(forms) if routed_experts else WithoutExperts(FreshBank(forms))
+        return Assembly(config, checkpoint, bank, kind, target).model(drafts)
 
 
 def _through_image(
@@ -125,7 +129,13 @@ def open_checkpoint(config: Architecture, folder: Path, progress: Progress | Non
     return checkpoint, drafts
 
 
-def _forms(folder: Path, device: torch.device, native: bool, coarse_drafts: bool, short: bool | None) -> ProductForms:
+def product_forms(
+    folder: Path, device: torch.device, *, native: bool, coarse_drafts: bool = False, short: bool | None = None
+) -> ProductForms:
+    """Forms of a model's products; arguments as those of `load_model`.
+
+    Raises: ModelError if there is no native library, or `folder` cannot be read.
+    """
     if not native:
         return TorchForms(device)
     library = load_library() if device.type == "cpu" else None

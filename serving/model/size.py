@@ -1,5 +1,6 @@
 """How much device memory a checkpoint's weights take, without loading them."""
 
+import re
 from math import prod
 from pathlib import Path
 
@@ -11,6 +12,7 @@ _FP8_SCALE = "_scale_inv"
 """Scales of FP8 blocks; they are gone once the weights are dequantised."""
 _INT8_SCALE = ".weight_scale"
 _FLOAT32_BYTES = 4
+_ROUTED = re.compile(r"\.mlp\.experts\.\d{1,9}\.")
 
 
 def weight_bytes(folder: Path, itemsize: int) -> int:
@@ -21,15 +23,34 @@ def weight_bytes(folder: Path, itemsize: int) -> int:
             channel.
     Raises: SafetensorError if a file's header cannot be read; OSError, also for what is no regular file of the folder.
     """
-    total = 0
+    return sum(_weight_bytes(folder, itemsize))
+
+
+def rank_weight_bytes(folder: Path, itemsize: int, experts: int, slots: int) -> int:
+    """Bytes of the weights of a rank: everything but the routed experts, and its slots.
+
+    Args:
+        itemsize: as in `weight_bytes`.
+        experts: of a layer.
+        slots: that the rank has in each layer.
+    Raises: as `weight_bytes`.
+    """
+    other, routed = _weight_bytes(folder, itemsize)
+    return other + -(-routed * slots // experts)
+
+
+def _weight_bytes(folder: Path, itemsize: int) -> tuple[int, int]:
+    """Bytes of all that is no routed expert, and of routed experts."""
+    found = [0, 0]
     for path in sorted(folder.glob("*.safetensors")):
         check_regular(path, within=folder)
         with safe_open(path, framework="numpy") as tensors:
             for name in tensors.keys():  # not a dict
                 if not name.endswith(_FP8_SCALE):
                     part = tensors.get_slice(name)
-                    total += prod(part.get_shape()) * _itemsize(name, part.get_dtype(), itemsize)
-    return total
+                    routed = _ROUTED.search(name) is not None
+                    found[routed] += prod(part.get_shape()) * _itemsize(name, part.get_dtype(), itemsize)
+    return found[0], found[1]
 
 
 def _itemsize(name: str, stored: str, itemsize: int) -> int:

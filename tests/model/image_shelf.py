@@ -1,8 +1,10 @@
-"""An image store inside this process: the loader's half of the port, without a pool."""
+"""Image stores without a pool, for the loader's half of the port: inside this process, and in files."""
 
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
 
 
 @dataclass
@@ -65,3 +67,32 @@ class ImageShelf:
         memory = mmap.mmap(-1, len(changed))
         memory[:] = bytes(changed)
         self.images[key] = ShelfImage(memoryview(memory).toreadonly())
+
+
+@dataclass
+class FileShelf:
+    """Keeps images in files of a folder, mapped by each process that loads them, as the pool's are.
+
+    Args:
+        folder: where; of one process at a time while an image is made.
+    """
+
+    folder: Path
+
+    def load(self, key: str) -> ShelfImage | None:
+        """The image, mapped."""
+        path = self._path(key)
+        if not path.exists():
+            return None
+        with path.open("rb") as file:
+            return ShelfImage(memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))
+
+    def store(self, key: str, nbytes: int, fill: Callable[[memoryview], None]) -> bool:
+        """Fills a new file."""
+        with self._path(key).open("w+b") as file:
+            file.truncate(nbytes)
+            fill(memoryview(mmap.mmap(file.fileno(), nbytes)))
+        return True
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{blake2b(key.encode(), digest_size=8).hexdigest()}.image"

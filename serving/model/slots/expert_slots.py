@@ -1,0 +1,250 @@
+"""A rank's expert slots: the arrays that the native step reads, and the memory that they point into.
+
+    mapped    slots point into the loaded model, which lies on an image that all processes of the node share
+    copied    slots are records in a region of this rank's own; the model's experts need not stay in its memory
+
+Theory of operation. The native step reads the arrays at any time during a step, so they change only between two steps,
+in `publish`. Slots are filled, by another thread, while steps run: the map in use does not name a slot that is being
+filled. Whoever switches maps publishes first, so a map never names a slot that the arrays do not know.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+
+from serving.errors import ExpertError
+from serving.model.native.layout import NativeLinear
+from serving.model.slots.expert_record import (
+    Pace,
+    PackedExpert,
+    PackedProduct,
+    clear_record,
+    copy_record,
+    open_record,
+    write_record,
+)
+from serving.model.slots.expert_sources import PANELS, ExpertSource
+from serving.model.slots.slot_region import SlotLayout, SlotRegion, SlotsOffer
+
+Contents = Sequence[Sequence[int | None]]
+"""Experts of a rank's slots, [expert layer][slot]; None = empty."""
+
+
+class SlotTable:
+    """Arrays of `cm_linear`, one entry a slot, and what they point to.
+
+    Args:
+        count: slots of all layers.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.gate_up = (NativeLinear * count)()
+        self.down = (NativeLinear * count)()
+        self.count = count
+        self._held: list[PackedExpert | None] = [None] * count
+        self._pending: dict[int, PackedExpert | None] = {}
+        self._lock = threading.Lock()
+
+    def put(self, number: int, expert: PackedExpert | None) -> None:
+        """A slot holds this from the next `publish` on; None = nothing. Any thread."""
+        with self._lock:
+            self._pending[number] = expert
+
+    def publish(self) -> None:
+        """Write what is pending into the arrays. Only between two steps."""
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        for number, expert in pending.items():
+            self.gate_up[number] = NativeLinear() if expert is None else _linear(expert.gate_up)
+            self.down[number] = NativeLinear() if expert is None else _linear(expert.down)
+            self._held[number] = expert
+
+
+class ExpertSlots(Protocol):
+    """Slots of a rank, to be filled one by one."""
+
+    layout: SlotLayout
+    table: SlotTable
+    offer: SlotsOffer | None
+    """For peers that may read experts from here; None if they find them where this rank does."""
+
+    def empty(self, layer: int, slot: int) -> None:
+        """The slot holds nothing from now on. No map that is in use may name it.
+
+        Raises: ExpertError if there is no such slot.
+        """
+        ...
+
+    def fill(
+        self, layer: int, slot: int, expert: int, record: memoryview | None = None, pace: Pace | None = None
+    ) -> None:
+        """Bring an expert into a slot. No map that is in use may name it.
+
+        Args:
+            record: of the expert, from a peer or from staging memory; None = this rank's own source has it.
+            pace: called while bytes are copied.
+        Raises: ExpertError, naming layer, expert and slot; the slot is empty then.
+        """
+        ...
+
+    def stage(self, layer: int, expert: int, record: memoryview | None, pace: Pace | None = None) -> memoryview | None:
+        """A record of an expert in memory of its own, to fill a slot from later; None = there is nothing to fetch.
+
+        Args:
+            record: of a peer; None = this rank's own source has it.
+        Raises: ExpertError, ModelError or what `pace` raises.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Let go of memory that was only looked at to fill slots from it."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back; the native step must not run any more."""
+        ...
+
+
+class MappedSlots:
+    """Slots that point into a source which keeps every expert: no memory of their own.
+
+    Args:
+        source: as long as the slots are used.
+    """
+
+    offer: SlotsOffer | None = None
+
+    def __init__(self, source: ExpertSource, slots: int) -> None:
+        self.layout = SlotLayout.of(slots, [0] * source.layers)
+        self.table = SlotTable(self.layout.count)
+        self._source = source
+
+    def empty(self, layer: int, slot: int) -> None:
+        """See `ExpertSlots`."""
+        self.table.put(self.layout.number(layer, slot), None)
+
+    def fill(
+        self, layer: int, slot: int, expert: int, record: memoryview | None = None, pace: Pace | None = None
+    ) -> None:
+        """See `ExpertSlots`; a record is not looked at."""
+        self.table.put(self.layout.number(layer, slot), self._source.expert(layer, expert))
+
+    def stage(self, layer: int, expert: int, record: memoryview | None, pace: Pace | None = None) -> memoryview | None:
+        """Nothing: the expert is there."""
+        return None
+
+    def forget(self) -> None:
+        """Nothing: the slots are what was looked at."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class CopiedSlots:
+    """Slots in a region of this rank.
+
+    Args:
+        region: closed with this.
+        source: of experts that are not given as records.
+    """
+
+    def __init__(self, region: SlotRegion, source: ExpertSource) -> None:
+        self.layout = region.layout
+        self.table = SlotTable(self.layout.count)
+        self.offer: SlotsOffer | None = region.offer
+        self._region = region
+        self._source = source
+
+    def record(self, number: int) -> memoryview:
+        """The memory of one slot."""
+        return self._region.record(number)
+
+    def empty(self, layer: int, slot: int) -> None:
+        """See `ExpertSlots`."""
+        number = self.layout.number(layer, slot)
+        self.table.put(number, None)
+        clear_record(self.record(number))
+
+    def fill(
+        self, layer: int, slot: int, expert: int, record: memoryview | None = None, pace: Pace | None = None
+    ) -> None:
+        """See `ExpertSlots`."""
+        self.empty(layer, slot)
+        number = self.layout.number(layer, slot)
+        memory = self.record(number)
+        try:
+            self._write(memory, layer, expert, record, pace)
+            self.table.put(number, open_record(memory, layer, expert, PANELS))
+        except ExpertError as error:
+            clear_record(memory)
+            raise ExpertError(f"slot {slot} stays empty: {error}") from error
+        except BaseException:
+            clear_record(memory)
+            raise
+
+    def stage(self, layer: int, expert: int, record: memoryview | None, pace: Pace | None = None) -> memoryview | None:
+        """See `ExpertSlots`."""
+        memory = np.empty(self.layout.room[layer], np.uint8).data
+        self._write(memory, layer, expert, record, pace)
+        return memory
+
+    def forget(self) -> None:
+        """See `ExpertSlots`."""
+        self._source.forget()
+
+    def close(self) -> None:
+        """Remove the region."""
+        self._region.close()
+
+    def _write(self, memory: memoryview, layer: int, expert: int, record: memoryview | None, pace: Pace | None) -> None:
+        if record is not None:
+            copy_record(memory, record, layer, expert, PANELS, pace)
+        else:
+            write_record(memory, layer, expert, self._source.expert(layer, expert), PANELS, pace)
+
+
+def make_slots(
+    kind: Literal["mapped", "copied"], source: ExpertSource, slots: int, path: str | os.PathLike[str]
+) -> ExpertSlots:
+    """Empty slots of a rank.
+
+    Args:
+        slots: of each layer.
+        path: of the segment for copied ones.
+    Raises: PlacementError for more slots than a rank can have; HardwareError if there is no memory; ModelError if the
+        source cannot be read.
+    """
+    if kind == "mapped":
+        return MappedSlots(source, slots)
+    layout = SlotLayout.of(slots, [source.room(layer) for layer in range(source.layers)])
+    return CopiedSlots(SlotRegion(path, layout), source)
+
+
+def fill_all(slots: ExpertSlots, contents: Contents) -> None:
+    """Fill slots before the first step.
+
+    Args:
+        contents: experts of each slot.
+    Raises: ExpertError, ModelError.
+    Effects: publishes them; lets go of where they came from.
+    """
+    for layer, held in enumerate(contents):
+        for slot, expert in enumerate(held):
+            if expert is not None:
+                slots.fill(layer, slot, expert)
+    slots.forget()
+    slots.table.publish()
+
+
+def _linear(product: PackedProduct) -> NativeLinear:
+    sizes = product.out_features, product.in_features, product.groups, product.form
+    return NativeLinear(*sizes, _address(product.packed), _address(product.bias))
+
+
+def _address(memory: memoryview) -> int | None:
+    if not memory.nbytes:
+        return None
+    return int(np.frombuffer(memory, np.uint8).ctypes.data)

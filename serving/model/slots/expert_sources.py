@@ -1,0 +1,192 @@
+"""Sources of a model's experts: the loaded model itself, on whatever its weights lie, or the checkpoint.
+
+Expert layers are counted over all blocks with routed experts, the draft layer's last.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from hardware.ub.pages import let_go
+from serving.errors import ModelError
+from serving.model.assembly import Assembly
+from serving.model.checkpoint import Checkpoint, CheckpointShapes
+from serving.model.config import Architecture
+from serving.model.experts import ExpertLayer, LocalExperts
+from serving.model.forms import ProductForms
+from serving.model.image import PLAIN
+from serving.model.image_bank import PlanningBank
+from serving.model.linear import Linear
+from serving.model.loader import open_checkpoint
+from serving.model.model import DeepseekModel
+from serving.model.native.absent import AbsentPanels
+from serving.model.native.panels import LAYOUT, PanelLinear
+from serving.model.slots.expert_record import PackedExpert, PackedProduct, record_bytes
+from serving.model.weight_bank import FreshBank
+
+PANELS = zlib.crc32(LAYOUT)
+"""Fingerprint of the layout of panels, for records."""
+
+
+class ExpertSource(Protocol):
+    """Experts of a model, from wherever they can be had again and again."""
+
+    @property
+    def layers(self) -> int:
+        """Layers with routed experts."""
+        ...
+
+    def room(self, layer: int) -> int:
+        """Bytes of the largest record that an expert of this layer can take."""
+        ...
+
+    def expert(self, layer: int, expert: int) -> PackedExpert:
+        """An expert's products; valid as long as they are held.
+
+        Raises: ModelError or ExpertError if they cannot be had.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Let go of memory that was only looked at to copy experts from it."""
+        ...
+
+
+class LoadedExperts:
+    """Experts that a loaded model has, on an image or in this process's memory.
+
+    Raises: ModelError if the model has no routed experts, or ones that are not panels.
+    """
+
+    def __init__(self, model: DeepseekModel) -> None:
+        self._layers = [_panels(layer) for layer in expert_layers(model).values()]
+        if not self._layers:
+            raise ModelError("this model has no routed experts: ep must be 1")
+
+    @property
+    def layers(self) -> int:
+        """Layers with routed experts."""
+        return len(self._layers)
+
+    def room(self, layer: int) -> int:
+        """Exact: the forms are known."""
+        return max(packed_expert(*products).record_bytes for products in self._layers[layer])
+
+    def expert(self, layer: int, expert: int) -> PackedExpert:
+        """On the model's memory, no copy."""
+        return packed_expert(*self._layers[layer][expert])
+
+    def forget(self) -> None:
+        """All experts' pages of an image leave this process's page tables; what is its own memory stays."""
+        let_go(part for layer in self._layers for products in layer for part in packed_expert(*products).parts if part)
+
+
+class CheckpointExperts:
+    """Experts that are read from the checkpoint, packed anew each time.
+
+    Args:
+        numbers: of the model's layers with routed experts, a draft layer's last.
+        dtype: of the model.
+        forms: makes the forms that products take; they keep the memory of what they pack.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Architecture,
+        numbers: Sequence[int],
+        dtype: torch.dtype,
+        forms: Callable[[], ProductForms],
+    ) -> None:
+        self._config, self._folder, self._numbers = config, folder, tuple(numbers)
+        self._dtype, self._forms = dtype, forms
+        self._opened: Checkpoint | None = None
+
+    @property
+    def layers(self) -> int:
+        """Layers with routed experts."""
+        return len(self._numbers)
+
+    def room(self, layer: int) -> int:
+        """Found from shapes; where values decide on the form, there is room for the larger one.
+
+        Raises: ModelError if the checkpoint cannot be read.
+        """
+        bank = PlanningBank(self._forms())
+        source, meta = CheckpointShapes(self._checkpoint()), torch.device("meta")
+        Assembly(self._config, source, bank, self._dtype, meta).expert(self._numbers[layer], 0)
+        entries = bank.manifest("", self._dtype, range(0), frozenset()).entries
+        return record_bytes(*(prod(one.shape) * 4 if one.layout == PLAIN else one.nbytes for one in entries))
+
+    def expert(self, layer: int, expert: int) -> PackedExpert:
+        """Read and packed now, in memory that goes with it.
+
+        Raises: ModelError if the checkpoint cannot be read.
+        Effects: keeps the checkpoint's files mapped until `forget`.
+        """
+        bank, cpu = FreshBank(self._forms()), torch.device("cpu")
+        assembly = Assembly(self._config, self._checkpoint(), bank, self._dtype, cpu)
+        with torch.inference_mode():
+            net = assembly.expert(self._numbers[layer], expert)
+        return packed_expert(net.gate_up, net.down)
+
+    def forget(self) -> None:
+        """Close the checkpoint; the next expert opens it again."""
+        self._opened = None
+
+    def _checkpoint(self) -> Checkpoint:
+        if self._opened is None:
+            self._opened, _ = open_checkpoint(self._config, self._folder, None)
+        return self._opened
+
+
+def expert_source(model: DeepseekModel, folder: Path, forms: Callable[[], ProductForms]) -> ExpertSource:
+    """A model's own experts, or those of its checkpoint if it was loaded without them.
+
+    Args:
+        folder: of the checkpoint.
+        forms: those that the model was loaded with, made anew.
+    Raises: ModelError if the model has no routed experts, or ones that are not panels.
+    """
+    layers = expert_layers(model)
+    absent = any(
+        isinstance(product, AbsentPanels) for layer in layers.values() for pair in _panels(layer) for product in pair
+    )
+    if absent:
+        return CheckpointExperts(folder, model.config, list(layers), model.dtype, forms)
+    return LoadedExperts(model)
+
+
+def expert_layers(model: DeepseekModel) -> dict[int, ExpertLayer]:
+    """Layers with routed experts by their number in the model, in order; of draft layers only the first, which is used.
+
+    Effects: none.
+    """
+    blocks = [*model.blocks, *(layer.block for layer in model.mtp[:1])]
+    return {number: block.feed for number, block in enumerate(blocks) if isinstance(block.feed, ExpertLayer)}
+
+
+def packed_expert(gate_up: Linear, down: Linear) -> PackedExpert:
+    """An expert on the memory of its products.
+
+    Raises: ModelError if they are not panels.
+    """
+    return PackedExpert(_packed(gate_up), _packed(down))
+
+
+def _packed(product: Linear) -> PackedProduct:
+    if not isinstance(product, PanelLinear) or isinstance(product, AbsentPanels):
+        raise ModelError(f"an expert's product is a {type(product).__name__}: slots hold panels of the native library")
+    bias = memoryview(b"") if product.bias is None else product.bias.numpy().data.cast("B")
+    sizes = product.out_features, product.in_features, product.groups, int(product.form)
+    return PackedProduct(*sizes, product.packed, bias)
+
+
+def _panels(layer: ExpertLayer) -> list[tuple[Linear, Linear]]:
+    if not isinstance(layer.experts, LocalExperts):
+        raise ModelError("these experts are one grouped product: slots hold panels of the native library")
+    return list(zip(layer.experts.gate_up, layer.experts.down, strict=True))

@@ -1,0 +1,150 @@
+"""Memory of a rank's expert slots: one UB segment of its own, from which the peers on its host read experts.
+
+A slot has room for any expert of its layer. Slots are numbered over all layers, and lie in that order:
+
+    number = expert layer * slots of a layer + slot
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from hardware.errors import HardwareError
+from hardware.ub.file import open_file, read_header
+from hardware.ub.layout import round_up
+from hardware.ub.segment import UbSegment
+from serving.errors import ExpertError, PlacementError
+from serving.model.slots.expert_record import ALIGNMENT, clear_record
+
+MOST_SLOTS = 1 << 16
+"""Of a rank, all layers together: the exchange names one in sixteen bits."""
+
+
+class SlotLayout(msgspec.Struct, frozen=True):
+    """Places of a rank's slots.
+
+    Args:
+        slots: of a layer.
+        room: [expert layer] bytes of each slot.
+    """
+
+    slots: int
+    room: tuple[int, ...]
+
+    @classmethod
+    def of(cls, slots: int, room: Sequence[int]) -> "SlotLayout":
+        """The layout for slots with that much room.
+
+        Raises: PlacementError if a rank can have no so many slots.
+        """
+        if not 0 < slots * max(1, len(room)) <= MOST_SLOTS:
+            raise PlacementError(f"{slots} slots in each of {len(room)} layers: a rank has 1 to {MOST_SLOTS} in all")
+        return cls(slots, tuple(round_up(nbytes, ALIGNMENT) for nbytes in room))
+
+    @property
+    def count(self) -> int:
+        """Slots of all layers."""
+        return self.slots * len(self.room)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all slots."""
+        return self.slots * sum(self.room)
+
+    def number(self, layer: int, slot: int) -> int:
+        """A slot's number.
+
+        Raises: ExpertError if there is no such slot.
+        """
+        if not (0 <= layer < len(self.room) and 0 <= slot < self.slots):
+            raise ExpertError(f"layer {layer}, slot {slot}: there are {len(self.room)} layers of {self.slots} slots")
+        return layer * self.slots + slot
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Offset and bytes of a slot in the region."""
+        layer, slot = divmod(number, self.slots)
+        return self.slots * sum(self.room[:layer]) + slot * self.room[layer], self.room[layer]
+
+
+class SlotsOffer(msgspec.Struct, frozen=True):
+    """A rank's slots as its peers are told of them.
+
+    Args:
+        path: of the segment.
+        session: of this very segment.
+        offset: of the region in the file.
+    """
+
+    path: str
+    session: int
+    offset: int
+    layout: SlotLayout
+
+
+class SlotRegion:
+    """A rank's own slots.
+
+    Args:
+        path: of the segment, which must not be there yet.
+    Raises: HardwareError if there is no room, or something is there.
+    Effects: a segment, all of its memory taken.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], layout: SlotLayout) -> None:
+        self.layout = layout
+        self._segment = UbSegment.create(path, layout.nbytes, max_regions=1)
+        try:
+            region = self._segment.allocate(layout.nbytes, "expert slots")
+            self._memory = self._segment.view(region)
+            for number in range(layout.count):
+                clear_record(self.record(number))
+        except BaseException:
+            self._segment.remove()
+            raise
+        self.offer = SlotsOffer(str(path), self._segment.session, region.offset, layout)
+
+    def record(self, number: int) -> memoryview:
+        """The memory of one slot."""
+        offset, nbytes = self.layout.place(number)
+        return self._memory[offset : offset + nbytes]
+
+    def close(self) -> None:
+        """Remove the segment. What is mapped stays valid memory; twice is allowed."""
+        self._segment.remove()
+
+
+class PeerSlots:
+    """Slots of another rank on this host, read one at a time: mapped only while somebody holds the record.
+
+    Args:
+        offer: what the peer said of them.
+    """
+
+    def __init__(self, offer: SlotsOffer) -> None:
+        self.layout = offer.layout
+        self._offer = offer
+
+    def record(self, layer: int, slot: int) -> memoryview:
+        """The memory of one slot, read-only; it may change at any time.
+
+        Raises: ExpertError if the peer's segment is gone or another one.
+        Effects: the memory is mapped as long as anybody holds this view or a part of it.
+        """
+        offset, nbytes = self.layout.place(self.layout.number(layer, slot))
+        path, start = Path(self._offer.path), self._offer.offset + offset
+        skip = start % mmap.ALLOCATIONGRANULARITY
+        try:
+            fd = open_file(path)
+            try:
+                header = read_header(fd, path)
+                if header is None or header.session != self._offer.session or header.file_bytes < start + nbytes:
+                    raise ExpertError(f"layer {layer}, slot {slot}: {path} is not the peer's segment any more")
+                mapped = mmap.mmap(fd, skip + nbytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=start - skip)
+            finally:
+                os.close(fd)
+        except (HardwareError, OSError) as error:
+            raise ExpertError(f"layer {layer}, slot {slot}: the peer's slots cannot be read ({error})") from error
+        return memoryview(mapped)[skip:]
