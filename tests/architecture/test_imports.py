@@ -62,6 +62,7 @@ LAYERS = (
     "serving.model",
     "serving.instance.executors",
     "serving.kvpool.live",
+    "serving.experts.live",
     "serving.wire",
     "serving.gateway.api",
     "serving.instance.live",

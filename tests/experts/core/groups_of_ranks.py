@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from serving.experts.core.expert_map import ExpertMap, ExpertSlot
+from serving.experts.core.expert_map import ExpertSlot
 from serving.experts.core.mover import (
     FetchExpert,
     LoadExpert,
@@ -15,15 +15,7 @@ from serving.experts.core.mover import (
     SwitchMap,
 )
 from serving.experts.core.moves import ExpertMove
-from serving.experts.core.placement import GroupShape, StaticPlacement
 from serving.experts.core.slot_ledger import SlotLedger
-from serving.experts.core.split import split
-
-
-def first_map(shape: GroupShape, experts: int, layers: int = 1) -> ExpertMap:
-    """Experts as numbered."""
-    one = split(StaticPlacement().place((), experts, shape), [1] * experts)
-    return ExpertMap(1, shape.slots, (one,) * layers)
 
 
 class RankGroup:

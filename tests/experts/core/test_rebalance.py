@@ -8,13 +8,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from serving.errors import LedgerError
 from serving.experts.core.deepseek import GlobalPlacement
 from serving.experts.core.expert_map import ExpertMap, ExpertSlot
+from serving.experts.core.first_map import first_map
 from serving.experts.core.mover import LoadExpert, MapSwitched, MoveFailed, MoverTick, SwitchMap
 from serving.experts.core.placement import GroupShape
 from serving.experts.core.rebalance import RebalanceOutcome, Rebalancer, RebalanceSettings, plan_rebalance
 from serving.experts.core.slot_ledger import SlotLedger
 from serving.experts.core.split import split
 from serving.experts.core.time_sliced import TimeSlicedPlacement
-from tests.experts.core.groups_of_ranks import RankGroup, check_rate, first_map
+from tests.experts.core.groups_of_ranks import RankGroup, check_rate
 from tests.experts.core.strategies import POLICIES
 
 RULES = RebalanceSettings(expert_bytes=100, bytes_per_s=100.0, min_gain=0.05, lasting_s=100.0, deadline_s=30.0)

@@ -1,0 +1,31 @@
+"""Map that a group begins with: experts where a placement policy wants them before there is any load to go by."""
+
+from serving.experts.core.expert_map import ExpertMap
+from serving.experts.core.placement import GroupShape, PlacementPolicy, StaticPlacement
+from serving.experts.core.split import split
+
+
+def group_shape(experts: int, ranks: int, redundant: int = 0, nodes: tuple[int, ...] | None = None) -> GroupShape:
+    """Room of a group whose ranks share the experts evenly, the first ones taking what is left over.
+
+    Args:
+        experts: of a layer.
+        redundant: slots of a rank beside its share.
+        nodes: [rank] its node; all on one by default.
+    """
+    share, more = divmod(experts, ranks)
+    slots = tuple(share + (rank < more) + redundant for rank in range(ranks))
+    return GroupShape(slots, nodes or (0,) * ranks)
+
+
+def first_map(shape: GroupShape, experts: int, layers: int = 1, policy: PlacementPolicy | None = None) -> ExpertMap:
+    """The first map of a group, its version 1.
+
+    Args:
+        layers: with routed experts.
+        policy: told that all experts are alike; by default experts lie as they are numbered, redundant slots empty.
+    Raises: PlacementError if the group has too few slots.
+    """
+    even = (1,) * experts
+    placement = (policy or StaticPlacement()).place((even,), experts, shape)
+    return ExpertMap(1, shape.slots, (split(placement, even),) * layers)

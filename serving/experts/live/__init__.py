@@ -1,0 +1,1 @@
+"""Experts of a rank that serves: their slots, moved and mapped."""

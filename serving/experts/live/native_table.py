@@ -1,0 +1,38 @@
+"""Expert map as the native step reads it."""
+
+import numpy as np
+import numpy.typing as npt
+
+from serving.errors import PlacementError
+from serving.experts.core.expert_map import PARTS, ExpertMap, ExpertSlot
+from serving.model.slots.slot_region import MOST_SLOTS
+
+MASKED = 0xFFFFFFFF
+"""Entry of an expert that no rank holds."""
+_RANK_SHIFT = 16
+
+
+def native_table(map_: ExpertMap, rank: int) -> npt.NDArray[np.uint32]:
+    """Slots that a rank sends its tokens to: `[expert layer][position mod 16][expert] uint32`.
+
+    An entry is `rank << 16 | slot`, the slot numbered over all layers of the rank that holds it; `MASKED` = none does.
+
+    Args:
+        rank: whose table it is; each begins at its own place in the rotation.
+    Raises: PlacementError if a rank has more slots than an entry can name.
+    """
+    if max(map_.slots) * len(map_.layers) > MOST_SLOTS or len(map_.slots) > MASKED >> _RANK_SHIFT:
+        raise PlacementError(
+            f"{len(map_.slots)} ranks of {max(map_.slots)} slots in {len(map_.layers)} layers: too many"
+        )
+    experts = len(map_.layers[0].homes)
+    table = np.empty((len(map_.layers), PARTS, experts), np.uint32)
+    for layer in range(len(map_.layers)):
+        entries = {at: _entry(map_, layer, at) for homes in map_.layers[layer].homes for at in (h.at for h in homes)}
+        rows = map_.rotation(layer, rank)
+        table[layer] = [[MASKED if at is None else entries[at] for at in row] for row in rows]
+    return table
+
+
+def _entry(map_: ExpertMap, layer: int, at: ExpertSlot) -> int:
+    return at.rank << _RANK_SHIFT | (layer * map_.slots[at.rank] + at.slot)

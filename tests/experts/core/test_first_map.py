@@ -1,0 +1,29 @@
+"""The map that a group begins with, for any number of experts and ranks."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.experts.core.deepseek import GlobalPlacement
+from serving.experts.core.first_map import first_map, group_shape
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 3), st.integers(1, 3))
+def test_every_expert_has_a_home_and_ranks_share_evenly(experts: int, ranks: int, redundant: int, layers: int) -> None:
+    shape = group_shape(experts, ranks, redundant)
+    assert sum(shape.slots) == experts + ranks * redundant
+    assert max(shape.slots) - min(shape.slots) <= 1
+    for policy in (None, GlobalPlacement()):
+        one = first_map(shape, experts, layers, policy)
+        one.check()
+        assert one.version == 1
+        assert not any(layer.masked for layer in one.layers)
+    held = first_map(shape, experts).placement(0)
+    assert [expert for part in held for expert in part if expert is not None] == list(range(experts))
+    assert Counter(part.count(None) for part in held) == {redundant: ranks}
+
+
+def test_a_policy_uses_redundant_slots() -> None:
+    held = first_map(group_shape(4, 2, 1), 4, policy=GlobalPlacement()).placement(0)
+    assert all(None not in part for part in held)
