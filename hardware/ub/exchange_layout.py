@@ -17,6 +17,9 @@ MOST_CHOICES = 64
 COUNT_BITS, ROUND_BITS, STEP_BITS, EPOCH_BITS = 18, 10, 22, 14
 """Fields of an announcement's 8-byte word, from the lowest."""
 
+NO_MORE = (1 << COUNT_BITS) - 1
+"""A count that says: no entries, and none in later rounds of the step."""
+
 _ENTRY_BYTES = 8
 _FLOAT_BYTES = 4
 
@@ -43,10 +46,10 @@ class WindowShape:
 
     def __post_init__(self) -> None:
         least = min(self.ranks, self.max_rows, self.top_k, self.row_bytes, self.hidden)
-        if least < 1 or self.ranks > MOST_RANKS or self.max_entries >= 1 << COUNT_BITS or self.top_k > MOST_CHOICES:
+        if least < 1 or self.ranks > MOST_RANKS or self.max_entries >= NO_MORE or self.top_k > MOST_CHOICES:
             raise SpecError(
                 f"{self} cannot be a window: all sizes above zero, at most {MOST_RANKS} ranks, {MOST_CHOICES} experts "
-                f"of a row, and {(1 << COUNT_BITS) - 1} rows times experts of a row"
+                f"of a row, and {NO_MORE - 1} rows times experts of a row"
             )
 
     @property

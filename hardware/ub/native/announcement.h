@@ -10,11 +10,13 @@ static_assert(kCountBits + kRoundBits + kStepBits + kEpochBits == 64, "fields of
 
 constexpr uint64_t low_bits(int bits) { return (uint64_t{1} << bits) - 1; }
 
+constexpr uint32_t kNoMore = low_bits(kCountBits);  // a count: no entries, and none in later rounds of this step
+
 struct Announcement {
     uint32_t epoch;  // never 0: a word of zeros is none
     uint32_t step;   // within the epoch
     uint32_t round;  // within the step; 0 is the announcement of all to all
-    uint32_t count;  // entries for the one who reads it
+    uint32_t count;  // entries for the one who reads it; in round 0, whatever all are to know
 };
 
 constexpr uint64_t pack(const Announcement& a) {
@@ -39,9 +41,5 @@ constexpr int32_t rounds_ahead(const Announcement& a, const Announcement& b) {
     static_assert(kStepBits + kRoundBits == 32, "the difference wraps as the numbers do");
     return static_cast<int32_t>((a.step << kRoundBits | a.round) - (b.step << kRoundBits | b.round));
 }
-
-// Successive rounds use different columns, so a word stays until it has been read. A step has one announcement and
-// pairs of dispatch and combine, an odd number, so this holds from step to step as well.
-constexpr uint32_t column_of(const Announcement& a) { return (a.step + a.round) & 1; }
 
 }  // namespace cm::ub

@@ -18,19 +18,27 @@
 
 namespace cm::ub {
 
-// Wake whoever sleeps. After a sequentially consistent store that it may want to see.
-inline void ring(Bell& bell) {
-    if (bell.awaited.load(std::memory_order_seq_cst) == 0) return;
+inline void wake_sleeper(Bell& bell) {
     bell.rung.fetch_add(1, std::memory_order_seq_cst);
     ::syscall(SYS_futex, &bell.rung, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// The same after this rank's word, if it is the last that the sleeper waits for.
+inline void sleep_until_rung(Bell& bell, uint32_t before, int64_t ns) {
+    const timespec limit{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
+    ::syscall(SYS_futex, &bell.rung, FUTEX_WAIT, before, &limit, nullptr, 0);
+}
+
+// Wake whoever sleeps. After a sequentially consistent store that it may want to see.
+inline void ring(Bell& bell) {
+    const bool asleep = bell.awaited.load(std::memory_order_seq_cst) != 0 || bell.dozing.load(std::memory_order_seq_cst);
+    if (asleep) wake_sleeper(bell);
+}
+
+// The same after this rank's word, if it is the last that the sleeper waits for, or any will do.
 inline void ring_as(Bell& bell, uint32_t rank) {
+    if (bell.dozing.load(std::memory_order_seq_cst)) return wake_sleeper(bell);
     if (!has(bell.awaited.load(std::memory_order_seq_cst), rank)) return;
-    if (bell.awaited.fetch_and(~just(rank), std::memory_order_seq_cst) != just(rank)) return;
-    bell.rung.fetch_add(1, std::memory_order_seq_cst);
-    ::syscall(SYS_futex, &bell.rung, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    if (bell.awaited.fetch_and(~just(rank), std::memory_order_seq_cst) == just(rank)) wake_sleeper(bell);
 }
 
 // Sleep until woken or the time [ns] is over, unless there is something to see already.
@@ -43,11 +51,19 @@ void sleep_at(Bell& bell, int64_t ns, const RankSet& open, Seen&& seen) {
     if (!seen() && ns > 0) {
         const RankSet came = said & ~open;  // perhaps before they could see that they are waited for
         if (came == 0 || (bell.awaited.fetch_and(~came, std::memory_order_seq_cst) & ~came) != 0) {
-            const timespec limit{static_cast<time_t>(ns / 1000000000), static_cast<long>(ns % 1000000000)};
-            ::syscall(SYS_futex, &bell.rung, FUTEX_WAIT, before, &limit, nullptr, 0);
+            sleep_until_rung(bell, before, ns);
         }
     }
     bell.awaited.store(0, std::memory_order_relaxed);
+}
+
+// The same with nobody in particular to wait for: the first word wakes.
+template <class Seen>
+void doze_at(Bell& bell, int64_t ns, Seen&& seen) {
+    const uint32_t before = bell.rung.load(std::memory_order_seq_cst);
+    bell.dozing.store(1, std::memory_order_seq_cst);
+    if (!seen() && ns > 0) sleep_until_rung(bell, before, ns);
+    bell.dozing.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace cm::ub

@@ -30,6 +30,13 @@ class Dispatch {
         exchange_.for_each(experts_, [&](uint32_t rank) { exchange_.post(rank, counts_[rank]); });
     }
 
+    // The same from a rank that has no rows, now or later in this step.
+    void announce_no_more() {
+        exchange_.begin_round();
+        if (!has(sources_, exchange_.self())) return;
+        exchange_.for_each(experts_, [&](uint32_t rank) { exchange_.post(rank, kNoMore); });
+    }
+
     // Wait for what comes in.
     Outcome await(Deadline deadline) {
         if (!has(experts_, exchange_.self())) return {};
@@ -39,7 +46,16 @@ class Dispatch {
 
     // What came in: after `await`, until the next round is announced.
     RankSet sources() const { return has(experts_, exchange_.self()) ? sources_ : 0; }
-    uint32_t count(uint32_t source) const { return has(sources(), source) ? exchange_.count_from(source) : 0; }
+    uint32_t count(uint32_t source) const {
+        const uint32_t said = has(sources(), source) ? exchange_.count_from(source) : 0;
+        return said == kNoMore ? 0 : said;
+    }
+    // Whether no source has any more, and the step is over. No combine follows then.
+    bool over() const {
+        for (RankSet left = sources(); left; left &= left - 1)
+            if (exchange_.count_from(static_cast<uint32_t>(__builtin_ctzll(left))) != kNoMore) return false;
+        return true;
+    }
     const Entry* entries(uint32_t source) const { return exchange_.window(source).list(exchange_.self()); }
     const char* row(uint32_t source, const Entry& entry) const { return exchange_.window(source).row(entry.row); }
 

@@ -1,7 +1,9 @@
 // Rounds between the ranks of one epoch: announce to some, wait for some. Payload is the business of dispatch and
 // combine.
 //
-// A step begins with an announcement of all to all, also of ranks with no rows, and so does an epoch: only then do all
+// A step begins with an announcement of all to all, also of ranks with no rows, and so does an epoch. It has as many
+// pairs of dispatch and combine as the rank with most of them needs, and ends with a dispatch in which all say that they
+// have no more. Announcing to all has another reason: only then do all
 // members know that none is still at work in the epoch before, and may touch what others read. A wait takes a word that
 // is there before it looks whether the epoch was raised or a member died, and looks at all members, not only at the one
 // it waits for: that one may wait for the dead.
@@ -55,6 +57,7 @@ class Exchange {
         members_ = own().membership().members.load(std::memory_order_relaxed);
         dead_ = 0;
         now_ = {static_cast<uint32_t>(epoch_ % low_bits(kEpochBits) + 1), ~uint32_t{0}, 0, 0};
+        turn_ = ~uint32_t{0};
     }
 
     // Wait until the shell has raised the epoch, and take it up.
@@ -67,17 +70,46 @@ class Exchange {
         return {};
     }
 
-    // Begin the next step: tell all members how many rows this rank has, and learn theirs.
-    Outcome begin_step(uint32_t rows, Deadline deadline) {
-        now_.step = (now_.step + 1) & static_cast<uint32_t>(low_bits(kStepBits));
-        now_.round = 0;
+    // Begin the next step: tell all members a number, and learn theirs; see `count_from`.
+    Outcome begin_step(uint32_t number, Deadline deadline) {
+        now_ = next_step();
+        ++turn_;
         CM_EXCHANGE_POINT("announce");
-        for_each(members_, [&](uint32_t rank) { post(rank, rows); });
+        for_each(members_, [&](uint32_t rank) { post(rank, number); });
         return await(members_, deadline);
     }
 
+    // Sleep until a peer has begun the next step, or `wanted()`, which is looked at whenever the bell rings.
+    // Late if the deadline came first.
+    template <class Wanted>
+    Outcome await_step(Deadline deadline, Wanted&& wanted) {
+        auto seen = [&] { return begun() || wanted() || epoch_raised() || lost() != 0; };
+        for (Deadline now = Clock::now(); !seen(); now = Clock::now()) {
+            if (now >= deadline) return outcome(Ending::kLate, self_);
+            const std::chrono::nanoseconds left = deadline - now;
+            doze_at(own().bell(), std::min(left, patience_.doze).count(), seen);
+            note_deaths();
+        }
+        if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);
+        if (const RankSet dead = lost()) return outcome(Ending::kPeerLost, first_of(dead));
+        return {};
+    }
+
+    // Whether a peer has begun the next step.
+    bool begun() const {
+        const Announcement next = next_step();
+        for (RankSet left = members_ & ~just(self_); left; left &= left - 1) {
+            const Announcement said = unpack(own().word((turn_ + 1) & 1, first_of(left)).load(std::memory_order_seq_cst));
+            if (same_epoch(said, next) && rounds_ahead(said, next) == 0) return true;
+        }
+        return false;
+    }
+
     // The next round of the step, at most 1,023. Every member calls it, also one that has no part in the round.
-    void begin_round() { ++now_.round; }
+    void begin_round() {
+        ++now_.round;
+        ++turn_;
+    }
 
     // Announce that the payload for this rank is whole.
     void post(uint32_t to, uint32_t count) {
@@ -88,7 +120,7 @@ class Exchange {
         CM_EXCHANGE_POINT("signal");
         Announcement said = now_;
         said.count = count;
-        windows_[to].word(column_of(now_), self_).store(pack(said), std::memory_order_seq_cst);
+        windows_[to].word(turn_ & 1, self_).store(pack(said), std::memory_order_seq_cst);
         ring_as(windows_[to].bell(), self_);
     }
 
@@ -116,6 +148,12 @@ class Exchange {
 
   private:
     static uint32_t first_of(RankSet set) { return static_cast<uint32_t>(__builtin_ctzll(set)); }
+    Announcement next_step() const {
+        return {now_.epoch, (now_.step + 1) & static_cast<uint32_t>(low_bits(kStepBits)), 0, 0};
+    }
+    bool possible(const Announcement& said) const {
+        return said.round == 0 || said.count == kNoMore || said.count <= shape().max_entries();
+    }
     const Window& own() const { return windows_[self_]; }
     Outcome outcome(Ending ending, uint32_t rank) const { return {ending, rank, now_.step, now_.round}; }
 
@@ -130,11 +168,11 @@ class Exchange {
     bool take(RankSet& open, Outcome& wrong) {
         for (RankSet left = open; left; left &= left - 1) {
             const uint32_t rank = first_of(left);
-            const Announcement said = unpack(own().word(column_of(now_), rank).load(std::memory_order_seq_cst));
+            const Announcement said = unpack(own().word(turn_ & 1, rank).load(std::memory_order_seq_cst));
             if (!same_epoch(said, now_)) continue;
             const int32_t ahead = rounds_ahead(said, now_);
             if (ahead < 0) continue;
-            if (ahead > 0 || said.count > shape().max_entries()) {
+            if (ahead > 0 || !possible(said)) {
                 wrong = mismatch(rank);
                 return true;
             }
@@ -152,6 +190,7 @@ class Exchange {
     RankSet members_ = 0;
     RankSet dead_ = 0;  // seen by this rank in this epoch
     Announcement now_{};
+    uint32_t turn_ = 0;  // rounds since the epoch began: successive ones use different columns of words
     std::array<uint32_t, kMostRanks> counts_{};
 };
 

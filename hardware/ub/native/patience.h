@@ -22,6 +22,7 @@ struct Patience {
     std::chrono::nanoseconds pause{2000};
     std::chrono::nanoseconds yield{50000};    // none where a host's ranks outnumber its cores
     std::chrono::nanoseconds slice{2000000};  // of sleep, between two looks at who is dead
+    std::chrono::nanoseconds doze{100000000};  // the same while nobody has work
 
     static Patience of(int ranks_on_host, int cores) {
         Patience patience;

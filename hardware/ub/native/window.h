@@ -3,7 +3,8 @@
 //   header       who owns it, and its sizes
 //   membership   epoch and members; the shell raises them
 //   bell         where the owner sleeps
-//   words        [column][source], a cache line each; `source` stores it, the owner reads it
+//   words        [column][source], a cache line each; `source` stores it, the owner reads it; rounds use the columns in
+//                turns, so that a word stays until it has been read
 //   lists        [destination][entry]; the owner says which of its rows each destination takes
 //   rows         [row]; the owner's, staged once, read in place by its peers
 //   results      [row][choice][hidden] float32; written by whoever computed them, read by the owner
@@ -42,7 +43,7 @@ struct WindowShape {
     bool possible() const {
         const bool some = ranks && max_rows && top_k && row_bytes && hidden;
         return some && ranks <= kMostRanks && top_k <= kMostChoices &&
-               static_cast<uint64_t>(max_rows) * top_k <= low_bits(kCountBits);
+               static_cast<uint64_t>(max_rows) * top_k < kNoMore;
     }
 };
 
@@ -63,6 +64,7 @@ struct alignas(kLine) Membership {
 struct alignas(kLine) Bell {
     std::atomic<RankSet> awaited;  // by the owner, which sleeps; 0 while it is awake
     std::atomic<uint32_t> rung;
+    std::atomic<uint32_t> dozing;  // 1 while the owner sleeps and whoever comes first is to wake it
 };
 
 struct alignas(kLine) Word {

@@ -43,19 +43,20 @@ class PreparingExecutor(StepExecutor, Protocol):
 
 @runtime_checkable
 class GroupExecutor(StepExecutor, Protocol):
-    """A rank's executor: its steps are steps of the whole group, whose ranks compute experts for each other."""
+    """An executor whose steps need its peers, and theirs it: that of a rank in a group."""
 
     def serve(self, timeout_s: float) -> None:
-        """Take part in the peers' steps, for want of an own one, until woken or the time is over.
+        """Take part in the steps of peers while there is nothing to execute here.
 
-        Called by the thread that calls `execute`.
+        Called by the thread of `execute`, between its calls; whoever does neither keeps the peers waiting.
 
-        Raises: GroupError if the group cannot go on as it is.
+        Returns: when the time [s] is over, or after `wake` has been called, at the end of a step.
+        Raises: GroupError, as `execute`.
         """
         ...
 
     def wake(self) -> None:
-        """End `serve` soon. Called by any thread; a call before `serve` counts for the next one."""
+        """End `serve` soon. Any thread; a call before `serve` counts for the next one."""
         ...
 
 

@@ -4,20 +4,20 @@ What the library does not know of sampling (penalties, biases, log-probabilities
 logits that it hands out: same draws, by the same rules. Nothing about sequences is kept between steps.
 """
 
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 
-from serving.errors import EngineError, ModelError
+from serving.errors import EngineError, GroupError, ModelError
 from serving.instance.executors.native_batch import NativeAnswer, NativeBatch
+from serving.instance.executors.native_engine import NativeEngine
 from serving.instance.executors.prompt_logprobs import prompt_logprobs
 from serving.model.kv_cache import KvCache
 from serving.model.model import DeepseekModel
-from serving.model.native.bind import BoundModel, bind_cache
-from serving.model.native.library import Library, load
+from serving.model.native.bind import BoundModel
+from serving.model.native.library import load
 from serving.model.sampler import Sampled, sample
 from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
@@ -49,7 +49,7 @@ class NativeExecutor:
         self._bound = BoundModel(model)
         room = kv_cache.num_blocks * kv_cache.block_tokens
         context = min(model.config.max_position_embeddings + _DRAFT_POSITIONS, room)
-        self._engine = _Engine(library, self._bound, kv_cache, threads, max_rows, context)
+        self._engine = NativeEngine(library, self._bound, kv_cache, threads, max_rows, context)
         self._batch = NativeBatch()
         self._drawn: tuple[int, list[tuple[int, ...]]] = (-1, [])
         """Number of the last step, and what it drew."""
@@ -79,8 +79,8 @@ class NativeExecutor:
         begun = time.perf_counter()
         try:
             results = self._results(plan, prepared) if plan.sequences else ()
-        except EngineError as error:
-            raise EngineError(f"step {plan.step} failed: {error}") from error
+        except (EngineError, GroupError) as error:
+            raise type(error)(f"step {plan.step} failed: {error}") from error
         except Exception as error:  # whatever torch or a malformed plan raises: the port promises typed errors only
             raise EngineError(f"step {plan.step} failed: {error!r}") from error
         return StepResult(plan.step, results, time.perf_counter() - begun)
@@ -142,29 +142,3 @@ class NativeExecutor:
         self._answer.prepare(self._batch)
         self._engine.step(self._batch, self._answer)
         return list(zip(wanted, self._answer.drafts(), strict=True))
-
-
-class _Engine:
-    """A cm_engine: the library's threads and scratch memory."""
-
-    def __init__(
-        self, library: Library, bound: BoundModel, cache: KvCache, threads: int, max_rows: int, context: int
-    ) -> None:
-        self._functions = library.functions
-        self._kept = bound, cache
-        self._address = ctypes.c_void_p()
-        struct = bind_cache(cache)
-        model, place = ctypes.byref(bound.struct), ctypes.byref(self._address)
-        library.check(self._functions.cm_engine_new(model, ctypes.byref(struct), threads, max_rows, context, place))
-
-    def __del__(self) -> None:
-        self._functions.cm_engine_free(self._address)
-
-    def step(self, batch: NativeBatch, answer: NativeAnswer) -> None:
-        """Compute; other Python threads run meanwhile.
-
-        Raises: EngineError with the library's words.
-        Effects: fills the answer.
-        """
-        if self._functions.cm_step(self._address, ctypes.byref(batch.struct), ctypes.byref(answer.struct)):
-            raise EngineError(self._functions.cm_error_text().decode(errors="replace"))

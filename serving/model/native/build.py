@@ -22,6 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).parent
+_ROOT = SOURCES.parents[2]
+_OTHER_HEADERS = "hardware/ub/native"
+"""What sources include besides their own folder, seen from the root: the exchange between ranks."""
 
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-pthread")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
@@ -57,7 +60,8 @@ def find_compiler() -> tuple[str, ...]:
 def source_fingerprint(folder: Path = SOURCES) -> str:
     """Short name of the sources' content, flags included."""
     digest = hashlib.blake2b(repr((_FLAGS, INSTRUCTIONS, platform.machine())).encode(), digest_size=8)
-    for path in sorted((*folder.glob("*.h"), *folder.glob("*.cpp"))):
+    others = sorted((_ROOT / _OTHER_HEADERS).glob("*.h"))
+    for path in (*sorted((*folder.glob("*.h"), *folder.glob("*.cpp"))), *others):
         digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
@@ -137,7 +141,7 @@ def compile_parts(
     def compile_one(source: Path, part: Path) -> None:
         own = instructions.get(source.stem, ())
         known = own if own and _knows(compiler, own) else ()
-        _run([*compiler, *_FLAGS, *flags, *known, "-c", str(source), "-o", str(part)], log)
+        _run([*compiler, *_FLAGS, "-iquote", str(_ROOT), *flags, *known, "-c", str(source), "-o", str(part)], log)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(compile_one, ordered, parts))

@@ -45,6 +45,7 @@ class DraftStep {
             } else {
                 blocks_.run(pass, d_.block);
             }
+            if (e_.group && has_failed(*e_.group)) return;
             guess_tokens(guessing, guess);
             guessing = next_rows(guessing, guess);
         }

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "check.h"
+#include "group.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -30,6 +31,7 @@ void* reserve(size_t bytes) {
 }  // namespace
 
 cm_engine::~cm_engine() {
+    delete group;
     if (scratch == nullptr) return;
 #if defined(__SANITIZE_ADDRESS__)
     ASAN_UNPOISON_MEMORY_REGION(scratch, scratch_bytes);  // arena.h; whoever gets these pages next may use all of them
@@ -78,6 +80,7 @@ void cm_engine_free(cm_engine* engine) { delete engine; }
 int32_t cm_step(cm_engine* engine, const cm_batch* batch, const cm_answer* answer) {
     if (const int32_t error = cm::check_batch(*engine, *batch, *answer)) return error;
     if (batch->sequences == 0) return CM_OK;
+    if (engine->group) return cm::step_with_peers(*engine, *batch, *answer);
     engine->team.open();
     const int32_t result = engine->kernels.step(*engine, *batch, *answer);
     engine->team.close();

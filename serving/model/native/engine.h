@@ -5,6 +5,7 @@
 
 #include "interface.h"
 #include "kernels.h"
+#include "round.h"
 #include "team.h"
 
 struct cm_engine {
@@ -22,6 +23,7 @@ struct cm_engine {
     cm::Team team;
     void* scratch = nullptr;
     size_t scratch_bytes = 0;
+    cm::Group* group = nullptr;  // owned; none: all experts are here
 };
 
 namespace cm {

@@ -3,21 +3,20 @@
 // Two stages do the work, whatever the kind: (1) gate and up of every net with rows, then silu(gate) * up; (2) down of
 // all nets, added to the residual stream. Experts need the gate's answer first; the dense or shared net does not, so it
 // runs beside the gate. In (2) an item owns some columns of the stream and adds all nets to them, experts in order of
-// their ids and the shared net last: no two threads meet, and a row's sum has one order.
+// their ids and the shared net last: no two threads meet, and a row's sum has one order. Where the experts lie with
+// several ranks, the same happens in the same order around an exchange of rows and results.
 #pragma once
 #include <cstdint>
 #include <cstring>
 
+#include "expert_nets.h"
 #include "gate.h"
 #include "isa.h"
+#include "remote_experts.h"
 #include "shares.h"
 #include "workspace.h"
 
 namespace cm::CM_ISA_NAMESPACE {
-
-inline int columns_in(int out_features, int column) {
-    return out_features - column < kPanel ? out_features - column : kPanel;
-}
 
 // Tiles of a product -> the residual stream, added.
 template <class T>
@@ -31,31 +30,19 @@ struct AddToStream {
     }
 };
 
-// How the inner widths of nets of one shape are cut.
-struct NetItems {
-    NetItems(const cm_linear& gate_up, int jobs, int rows, int threads) {
-        const int width = gate_up.out_features / 2, whole = ceil_div(width, kPanel);
-        int panels = panels_per_item(whole, jobs, 2 * panel_bytes(gate_up), rows, threads);
-        if (panels > kFeedColumns / kPanel) panels = kFeedColumns / kPanel;
-        columns = panels * kPanel;
-        per_job = ceil_div(width, columns);
-    }
-    int columns;
-    int per_job;
-};
-
 template <class T>
 class Feed {
   public:
     Feed(cm_engine& engine, const Workspace<T>& space, int rows, const cm_block& block)
-        : m_(engine.model), team_(engine.team), w_(space), rows_(rows), b_(block) {}
+        : e_(engine), m_(engine.model), team_(engine.team), w_(space), rows_(rows), b_(block) {}
 
     void run() {
         const bool routed = b_.gate.out_features > 0;
-        normalise(routed);
-        gate_and_net(routed);
+        if (routed && e_.group) return run_with_peers();
+        normalise(routed, [](int) {});
+        gate_and_net(routed, true);
         if (routed) {
-            each_row(team_, rows_, 8 * m_.experts, [&](int row, int thread) { choose(row, thread); });
+            choose_all();
             group();
             expert_nets();
         }
@@ -64,18 +51,21 @@ class Feed {
     }
 
   private:
-    void normalise(bool routed) {
+    // keep(row): called for each row as soon as it is there.
+    template <class Keep>
+    void normalise(bool routed, Keep&& keep) {
         const bool net_int8 = b_.gate_up.form == CM_INT8 && b_.gate_up.out_features;
         const bool quantised = net_int8 || (routed && b_.expert_gate_up[0].form == CM_INT8);
         each_row(team_, rows_, m_.hidden, [&](int row, int) {
             rms_norm(w_.x + row * w_.x_stride, b_.feed_norm, m_.hidden, m_.norm_eps, w_.normed.row(row));
             if (quantised) w_.normed.quantise(row, m_.hidden);
             if (routed) convert_row(w_.normed.row(row), m_.hidden, w_.wide + row * w_.normed.stride);
+            keep(row);
         });
     }
 
     // Stage 1 for what needs no routing: the gate's scores, the dense or shared net.
-    void gate_and_net(bool routed) {
+    void gate_and_net(bool routed, bool with_net) {
         const int64_t score_width = round_up(m_.experts, kPanel);
         auto keep_scores = [&](int first, int rows, int column, const float* tile) {
             for (int r = 0; r < rows; ++r)
@@ -83,15 +73,45 @@ class Feed {
         };
         const Rows wide{w_.wide, w_.normed.stride, nullptr, routed ? rows_ : 0};
         const ProductItems scores(b_.gate, wide, 0, routed ? panels(b_.gate) : 0, team_.threads());
-        const int blocks = b_.gate_up.out_features ? ceil_div(rows_, kFeedRows) : 0;
+        const int blocks = with_net && b_.gate_up.out_features ? ceil_div(rows_, kFeedRows) : 0;
         const NetItems net(b_.gate_up, blocks, rows_, team_.threads());
         team_.each(scores.count() + blocks * net.per_job, [&](int item, int thread) {
             if (item < scores.count()) return scores.run(item, keep_scores);
             const int part = item - scores.count(), first = part / net.per_job * kFeedRows;
             const int count = rows_ - first < kFeedRows ? rows_ - first : kFeedRows;
             const Rows x = w_.normed.rows(b_.gate_up, first, count);
-            open_gates(b_.gate_up, x, part % net.per_job * net.columns, net.columns, w_.net, first, thread);
+            open_gates(w_, b_.gate_up, x, part % net.per_job * net.columns, net.columns, w_.net, first, thread);
         });
+    }
+
+    // The same with experts at other ranks. While those are waited for, the shared net is computed.
+    void run_with_peers() {
+        if (has_failed(*e_.group)) return;
+        RemoteExperts<T> remote(e_, w_);
+        normalise(true, [&](int row) { remote.stage(row, b_.expert_gate_up[0].form == CM_INT8); });
+        gate_and_net(true, false);
+        choose_all();
+        remote.announce_rows(&b_, rows_);
+        gate_and_net(false, true);
+        if (!remote.await_rows()) return;
+        remote.compute_and_announce();
+        const bool shared = b_.down.out_features > 0;
+        if (shared) {
+            quantise(false);
+            product(team_, b_.down, w_.net.rows(b_.down, 0, rows_), [&](int first, int rows, int column, const float* tile) {
+                for (int r = 0; r < rows; ++r)
+                    convert_row(tile + r * kPanel, columns_in(m_.hidden, column), w_.wide + (first + r) * w_.normed.stride + column);
+            });
+        }
+        if (!remote.await_results()) return;
+        each_row(team_, rows_, 8 * m_.hidden, [&](int row, int) {
+            remote.add_results(row);
+            if (shared) add_into(w_.x + row * w_.x_stride, w_.wide + row * w_.normed.stride, m_.hidden);
+        });
+    }
+
+    void choose_all() {
+        each_row(team_, rows_, 8 * m_.experts, [&](int row, int thread) { choose(row, thread); });
     }
 
     void choose(int row, int thread) {
@@ -129,7 +149,7 @@ class Feed {
             const cm_linear& gate_up = b_.expert_gate_up[job.expert];
             const Rows x =
                 job.count == 1 ? w_.normed.rows(gate_up, w_.slot_row[job.first], 1) : gather(gate_up, job, thread);
-            open_gates(gate_up, x, item % net.per_job * net.columns, net.columns, w_.inner, job.first, thread);
+            open_gates(w_, gate_up, x, item % net.per_job * net.columns, net.columns, w_.inner, job.first, thread);
         });
     }
 
@@ -146,30 +166,6 @@ class Feed {
             }
         }
         return to.rows(gate_up, 0, job.count);
-    }
-
-    // silu(gate) * up in columns begin ... of a net's inner width, for x's rows -> rows first ... of `out`.
-    void open_gates(const cm_linear& w, const Rows& x, int begin, int size, const RowBuffer<T>& out, int first,
-                    int thread) const {
-        const int width = w.out_features / 2, end = begin + size < width ? begin + size : width;
-        float* gate = w_.threads[thread].gate;
-        multiply(w, 0, x, begin / kPanel, ceil_div(end, kPanel), [&](int row, int rows, int column, const float* tile) {
-            for (int r = 0; r < rows; ++r)
-                convert_row(tile + r * kPanel, kPanel, gate + (row + r) * kFeedColumns + (column - begin));
-        }, panel_at(w, 0, (width + begin) / kPanel));
-        // The up half begins at any column: a panel may hold a little of what is before or behind.
-        const int last_panel = ceil_div(width + end, kPanel);
-        multiply(w, 0, x, (width + begin) / kPanel, last_panel, [&](int row, int rows, int column, const float* tile) {
-            const int from = column - width < begin ? begin : column - width;
-            const int to = column - width + kPanel < end ? column - width + kPanel : end;
-            for (int r = 0; r < rows; ++r) {
-                swiglu(gate + (row + r) * kFeedColumns + (from - begin), tile + r * kPanel + (from + width - column),
-                       to - from, out.row(first + row + r) + from);
-            }
-        });
-        if (end < width) return;
-        const size_t pad = static_cast<size_t>(round_up(width, kInnerMultiple) - width) * sizeof(T);
-        for (int r = 0; pad && r < x.count; ++r) std::memset(static_cast<void*>(out.row(first + r) + width), 0, pad);
     }
 
     void quantise(bool routed) {
@@ -212,6 +208,7 @@ class Feed {
                  }, after);
     }
 
+    cm_engine& e_;
     const cm_model& m_;
     Team& team_;
     const Workspace<T>& w_;

@@ -11,14 +11,21 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 7  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 8  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
 // BF16_SHORT is of weights alone, too: those of BF16 in fewer bytes, see short_bf16.h.
 enum cm_form { CM_F32 = 0, CM_BF16 = 1, CM_INT8 = 2, CM_W8A16 = 3, CM_BF16_SHORT = 4 };
 
-enum cm_error { CM_OK = 0, CM_BAD_ARGUMENT = 1, CM_NO_MEMORY = 2, CM_NOT_FINITE = 3, CM_NO_SHORT_FORM = 4 };
+enum cm_error {
+    CM_OK = 0,
+    CM_BAD_ARGUMENT = 1,
+    CM_NO_MEMORY = 2,
+    CM_NOT_FINITE = 3,
+    CM_NO_SHORT_FORM = 4,
+    CM_GROUP = 5,  // a peer was late, or lost for good; cm_group_outcome says which
+};
 
 // One product y = x W^T + b, or `groups` of them side by side (one per attention head), all of the same size.
 // `packed` is what cm_pack wrote: panels of 32 output features, then (INT8, W8A16) scales and column sums; see pack.h.
@@ -138,6 +145,34 @@ typedef struct {
 
 typedef struct cm_engine cm_engine;
 
+// Sizes of a rank's window, the same in a whole group; see hardware/ub/native/window.h.
+typedef struct {
+    int32_t ranks, max_rows, top_k, row_bytes, hidden;
+} cm_window_shape;
+
+#define CM_MAP_POSITIONS 16
+#define CM_MAP_MASKED 0xffffffffu
+
+// A rank's place in a group: each rank computes its own rows, and the experts that lie in its slots for all.
+typedef struct {
+    int32_t rank;
+    int32_t cores;   // of this host, which its ranks share
+    int32_t layers;  // with routed experts; the draft layer's is the last
+    int32_t slots;   // of this rank, in all layers
+    void* const* windows;      // [ranks]: all windows, mapped here, of the engine's shape
+    const int32_t* processes;  // [ranks]
+    const cm_linear* gate_up;  // [slots], read at every step; out_features 0 = the slot is empty
+    const cm_linear* down;     // [slots]
+    int64_t deadline_ns;       // of each wait for peers
+    uint64_t map_version;
+    const uint32_t* map;  // [layers][CM_MAP_POSITIONS][experts] rank << 16 | slot, or CM_MAP_MASKED; copied
+} cm_group_place;
+
+// How the last wait of a group ended that did not end well: cm::ub::Ending, and who is to blame.
+typedef struct {
+    int32_t ending, rank, step, round;
+} cm_group_outcome;
+
 int32_t cm_interface(void);
 const char* cm_instructions(void);     // what the kernels use here: "amx", "avx512", "avx2" or "portable"
 int32_t cm_short_weights_pay(void);    // 1: BF16_SHORT has been measured to be faster than BF16 on such a processor
@@ -156,6 +191,28 @@ void cm_engine_free(cm_engine* engine);
 
 // A whole step, draft layer included. Row results do not depend on the other rows of the call, to the bit.
 int32_t cm_step(cm_engine* engine, const cm_batch* batch, const cm_answer* answer);
+
+// ---- groups: an engine whose steps need its peers, and theirs it
+
+// Shape of the window of a rank with this engine in a group of `ranks`; CM_BAD_ARGUMENT if the model has no experts, or
+// too many rows.
+int32_t cm_window_shape_of(const cm_engine* engine, int32_t ranks, cm_window_shape* shape);
+int64_t cm_window_bytes(const cm_window_shape* shape);
+// Make memory, 64-byte aligned, the window of a rank. Before any peer opens it.
+int32_t cm_window_format(void* memory, const cm_window_shape* shape, int32_t owner, uint64_t epoch, uint64_t members);
+// For the shell: begin a new epoch at a rank, and wake it. Who is no longer a member must be dead by now.
+void cm_window_raise(void* memory, uint64_t epoch, uint64_t members);
+
+// From now on every step of the engine is one of the group. Windows are read and written until cm_engine_free.
+int32_t cm_group_join(cm_engine* engine, const cm_group_place* place);
+// Take part in the steps of peers until `ns` have passed or cm_group_wake was called, before or during it.
+int32_t cm_group_serve(cm_engine* engine, int64_t ns);
+void cm_group_wake(cm_engine* engine);  // any thread
+// The next map; used as soon as all members have it, from the same step on. Any thread.
+int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map);
+uint64_t cm_group_map_version(cm_engine* engine);  // of the one in use
+void cm_group_counts(cm_engine* engine, uint64_t* counts);  // [layers][experts] rows of this rank sent so far
+void cm_group_outcome_of(const cm_engine* engine, cm_group_outcome* outcome);
 
 // One product outside a step: x [rows, groups * in_features] -> y [rows, groups * out_features], both of `form`.
 int32_t cm_apply(const cm_linear* linear, const void* x, int32_t rows, int32_t form, void* y, int32_t threads);

@@ -6,7 +6,7 @@
 namespace cm::CM_ISA_NAMESPACE {
 
 static const Kernels* table() {
-    static constexpr Kernels found = {CM_ISA_NAME, apply, scratch_bytes, step};
+    static constexpr Kernels found = {CM_ISA_NAME, apply, scratch_bytes, step, serve};
     return &found;
 }
 

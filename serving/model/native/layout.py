@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 7
+INTERFACE = 8
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -49,6 +49,7 @@ class NativeFailure(IntEnum):
     NO_MEMORY = 2
     NOT_FINITE = 3
     NO_SHORT_FORM = 4
+    GROUP = 5
 
 
 class NativeLinear(ctypes.Structure):
@@ -171,6 +172,42 @@ SEQUENCE = np.dtype(
 )
 """cm_sequence, for arrays of them."""
 
+MAP_POSITIONS = 16
+"""CM_MAP_POSITIONS: rows of an expert map's rotation table."""
+
+MAP_MASKED = 0xFFFFFFFF
+"""CM_MAP_MASKED: the expert has no home."""
+
+
+class NativeWindowShape(ctypes.Structure):
+    """cm_window_shape."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        (name, _Int) for name in ("ranks", "max_rows", "top_k", "row_bytes", "hidden")
+    ]
+
+
+class NativeGroupPlace(ctypes.Structure):
+    """cm_group_place."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        *((name, _Int) for name in ("rank", "cores", "layers", "slots")),
+        ("windows", ctypes.POINTER(_Address)),
+        ("processes", ctypes.POINTER(_Int)),
+        ("gate_up", ctypes.POINTER(NativeLinear)),
+        ("down", ctypes.POINTER(NativeLinear)),
+        ("deadline_ns", ctypes.c_int64),
+        ("map_version", ctypes.c_uint64),
+        ("map", _Address),
+    ]
+
+
+class NativeGroupOutcome(ctypes.Structure):
+    """cm_group_outcome."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [(name, _Int) for name in ("ending", "rank", "step", "round")]
+
+
 SIZES = {
     "cm_linear": ctypes.sizeof(NativeLinear),
     "cm_block": ctypes.sizeof(NativeBlock),
@@ -180,5 +217,8 @@ SIZES = {
     "cm_sequence": SEQUENCE.itemsize,
     "cm_batch": ctypes.sizeof(Batch),
     "cm_answer": ctypes.sizeof(NativeOutput),
+    "cm_window_shape": ctypes.sizeof(NativeWindowShape),
+    "cm_group_place": ctypes.sizeof(NativeGroupPlace),
+    "cm_group_outcome": ctypes.sizeof(NativeGroupOutcome),
 }
 """Bytes of every struct, to be compared with the library's."""

@@ -138,6 +138,17 @@ def _declare(functions: ctypes.CDLL) -> None:
         "cm_engine_new": (_Int, [_Address, _Address, _Int, _Int, _Int, ctypes.POINTER(_Address)]),
         "cm_engine_free": (None, [_Address]),
         "cm_step": (_Int, [_Address, _Address, _Address]),
+        "cm_window_shape_of": (_Int, [_Address, _Int, _Address]),
+        "cm_window_bytes": (ctypes.c_int64, [_Address]),
+        "cm_window_format": (_Int, [_Address, _Address, _Int, ctypes.c_uint64, ctypes.c_uint64]),
+        "cm_window_raise": (None, [_Address, ctypes.c_uint64, ctypes.c_uint64]),
+        "cm_group_join": (_Int, [_Address, _Address]),
+        "cm_group_serve": (_Int, [_Address, ctypes.c_int64]),
+        "cm_group_wake": (None, [_Address]),
+        "cm_group_set_map": (_Int, [_Address, ctypes.c_uint64, _Address]),
+        "cm_group_map_version": (ctypes.c_uint64, [_Address]),
+        "cm_group_counts": (None, [_Address, _Address]),
+        "cm_group_outcome_of": (None, [_Address, _Address]),
         "cm_apply": (_Int, [_Address, _Address, _Int, _Int, _Address, _Int]),
     }
     for name, (result, arguments) in signatures.items():

@@ -21,6 +21,7 @@ class Step {
         BlockStep<T> blocks(e_, w_);
         for (int layer = 0; layer < m_.layers; ++layer) {
             blocks.run({batch_.rows, w_.spans, batch_.sequences, layer, batch_.settled != 0}, m_.blocks[layer]);
+            if (e_.group && has_failed(*e_.group)) return CM_GROUP;
         }
         hand_out_hidden();
         draw_tokens();

@@ -14,6 +14,7 @@
 #include "gemm.h"
 #include "isa.h"
 #include "pack.h"
+#include "round.h"
 #include "rows.h"
 
 namespace cm::CM_ISA_NAMESPACE {
@@ -51,14 +52,8 @@ struct RowBuffer {
     }
 };
 
-constexpr int kFeedRows = 128;     // rows of a net that one item takes
 constexpr int kFeedColumns = 256;  // columns of its inner width
 constexpr int kDrawnRows = 128;    // rows of logits at a time: bounds [rows, vocab] float32
-
-// Rows of one expert, at most kFeedRows of them, as slots in the list that is grouped by expert.
-struct ExpertJob {
-    int32_t expert, first, count;
-};
 
 // What one thread has for itself.
 template <class T>

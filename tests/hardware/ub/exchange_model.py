@@ -4,8 +4,8 @@ A rank is a list of actions, each one store or one look at memory. The search ru
 actions can follow one another, lets any one rank die between any two of them, and lets the shell raise the epoch after
 that. A payload in memory is the moment that it was written for, or `TORN` while it is being written.
 
-A step is one announcement of all to all, then layers of dispatch and combine. A round's words go to the column of its
-parity; a step has an odd number of rounds, so columns alternate from step to step as well.
+A step is one announcement of all to all, then layers of dispatch and combine, then a dispatch of nothing. The words of
+successive rounds go to the two columns in turns, from step to step as well.
 """
 
 from collections.abc import Iterator, Sequence
@@ -124,6 +124,9 @@ def _program(rank: int, members: Sequence[int], epoch: int, setting: Setting) ->
             yield from await_all()
             for peer in peers:
                 yield Action(ActionKind.READ, results(rank, peer), moment)
+        moment += 1  # nobody has any more
+        yield from signal(peers)
+        yield from await_all()
 
 
 class ProtocolError(Exception):

@@ -138,7 +138,11 @@ inline Outcome together(Exchange& exchange, RankSet sources, RankSet experts, co
             combine.add(row, batch.ids[layer][row], batch.weights[layer][row], 0, kHidden, x[row].data());
         }
     }
-    return {};
+    Dispatch last(exchange, sources, experts);
+    last.announce_no_more();
+    const Outcome outcome = last.await(deadline);
+    if (outcome && !last.over() && has(experts, exchange.self())) return exchange.mismatch(exchange.self());
+    return outcome;
 }
 
 }  // namespace cm::ub::test

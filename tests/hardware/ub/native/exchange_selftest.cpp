@@ -2,7 +2,7 @@
 //
 //   exchange_selftest layout R M K B H     sizes and offsets, for the mirror in Python
 //   exchange_selftest threads              rows of 2 to 4 ranks, exact; also with sources and experts apart
-//   exchange_selftest endings              late, peer lost, epoch changed, mismatch
+//   exchange_selftest endings              late, peer lost, epoch changed, mismatch; and how the idle wait
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,7 +89,6 @@ void words() {
     require(pack(said) == ~uint64_t{0} && unpack(pack(said)).step == said.step, "all bits are used");
     const Announcement last{1, low_bits(kStepBits), 4, 0}, first{1, 0, 0, 0};
     require(rounds_ahead(first, last) > 0 && rounds_ahead(last, first) < 0, "steps count on behind the last number");
-    require(column_of(last) != column_of(first), "columns alternate there, too");
 }
 
 void late() {
@@ -105,10 +104,14 @@ void late() {
 void mismatches() {
     const Group group(2);
     Watch watch;
-    for (const Announcement& said : {Announcement{2, 0, 2, 0}, Announcement{2, 0, 0, kMaxRows * kTopK + 1}}) {
+    for (const Announcement& said : {Announcement{2, 0, 3, 0}, Announcement{2, 0, 1, kMaxRows * kTopK + 1}}) {
         Exchange exchange(0, group.windows, watch, impatient());
-        group.windows[0].word(column_of(said), 1).store(pack(said));
-        const Outcome outcome = exchange.begin_step(0, Clock::now() + seconds(60));
+        group.windows[0].word(0, 1).store(pack({2, 0, 0, 1}));
+        require(static_cast<bool>(exchange.begin_step(0, Clock::now() + seconds(60))), "the right round");
+        group.windows[0].word(1, 1).store(pack(said));
+        Dispatch dispatch(exchange, all_of(2), all_of(2));
+        dispatch.announce();
+        const Outcome outcome = dispatch.await(Clock::now() + seconds(60));
         require(outcome.ending == Ending::kMismatch && outcome.rank == 1, "a later round, or too much");
     }
     Exchange exchange(0, group.windows, watch, impatient());
@@ -135,6 +138,35 @@ void epoch_changed() {
     exchange.enter();
     require(exchange.epoch() == 2 && exchange.members() == just(0), "the new epoch's members");
     require(static_cast<bool>(exchange.begin_step(0, Clock::now())), "alone there is nothing to wait for");
+}
+
+// A rank without work sleeps until a peer begins a step, or it is wanted; the bell alone wakes it.
+void idle() {
+    const Group group(3);
+    Watch watch;
+    Patience patience = impatient();
+    patience.doze = seconds(3600);
+    Exchange exchange(0, group.windows, watch, patience);
+    std::atomic<bool> wanted{false};
+    const auto wants = [&] { return wanted.load(); };
+    require(exchange.await_step(Clock::now() + milliseconds(5), wants).ending == Ending::kLate, "nobody begins");
+    std::thread peer([&] {
+        std::this_thread::sleep_for(milliseconds(10));
+        group.windows[0].word(0, 2).store(pack({2, 0, 0, 7}));
+        ring_as(group.windows[0].bell(), 2);
+    });
+    require(static_cast<bool>(exchange.await_step(Clock::now() + seconds(60), wants)) && exchange.begun(), "a peer begins");
+    peer.join();
+    group.windows[0].word(0, 1).store(pack({2, 0, 0, 8}));
+    require(static_cast<bool>(exchange.begin_step(9, Clock::now() + seconds(60))), "and so do all");
+    require(exchange.count_from(1) == 8 && exchange.count_from(2) == 7 && !exchange.begun(), "with what they say");
+    std::thread own([&] {
+        std::this_thread::sleep_for(milliseconds(10));
+        wanted.store(true);
+        ring(group.windows[0].bell());
+    });
+    require(static_cast<bool>(exchange.await_step(Clock::now() + seconds(60), wants)) && !exchange.begun(), "wanted");
+    own.join();
 }
 
 void lost_by_word_of_the_shell() {
@@ -185,6 +217,7 @@ int main(int count, char** arguments) {
         late();
         mismatches();
         epoch_changed();
+        idle();
         lost_by_word_of_the_shell();
         lost_by_pidfd();
     } else {

@@ -1,0 +1,82 @@
+"""Computes a rank's steps together with its peers: the same native step, with experts at all of them.
+
+A step that a peer's death interrupts is redone inside the call, in the next epoch, from the same plan: whoever calls
+`execute` sees it last longer, and nothing else.
+"""
+
+import ctypes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware.ub.exchange_layout import WindowShape
+from serving.instance.executors.native_executor import NativeExecutor
+from serving.model.native.layout import NativeGroupOutcome, NativeWindowShape
+from serving.model.native.rank_group import GroupPlace, native_map, native_place
+
+
+class NativeGroupExecutor(NativeExecutor):
+    """A `GroupExecutor`. Until `join` it computes alone."""
+
+    _joined: GroupPlace | None = None
+
+    def window_shape(self, ranks: int) -> WindowShape:
+        """Sizes of the windows of a group with such ranks.
+
+        Raises: EngineError if the model has no routed experts, or there are too many rows or ranks.
+        """
+        found = NativeWindowShape()
+        self._engine.check(self._functions.cm_window_shape_of(self._engine.address, ranks, ctypes.byref(found)))
+        return WindowShape(found.ranks, found.max_rows, found.top_k, found.row_bytes, found.hidden)
+
+    def join(self, place: GroupPlace) -> None:
+        """From the next call on, every step is one of the group. Before the first step; once.
+
+        Raises: EngineError if windows, slots or map are not of this model; ModelError if the map has another form.
+        """
+        struct, kept = native_place(place, self.model.config.n_routed_experts)
+        self._engine.check(self._functions.cm_group_join(self._engine.address, ctypes.byref(struct)))
+        self._joined = place
+        self._experts = kept[2].shape[0], self.model.config.n_routed_experts  # type: ignore[attr-defined]
+
+    def serve(self, timeout_s: float) -> None:
+        """Implements `GroupExecutor.serve`."""
+        assert self._joined is not None, "a rank that has not joined has nobody to serve"
+        self._engine.check(self._functions.cm_group_serve(self._engine.address, max(0, int(timeout_s * 1e9))))
+
+    def wake(self) -> None:
+        """Implements `GroupExecutor.wake`."""
+        if self._joined is not None:
+            self._functions.cm_group_wake(self._engine.address)
+
+    def set_map(self, version: int, expert_map: NDArray[np.uint32]) -> None:
+        """Give the next expert map. All ranks use it from the same step on, the first one after all have got it.
+
+        Args:
+            version: higher than any before.
+            expert_map: as `GroupPlace.expert_map`.
+        Raises: ModelError, EngineError if it does not fit what lies in the slots here, or is not newer.
+        """
+        table = native_map(expert_map, self.model.config.n_routed_experts)
+        self._engine.check(self._functions.cm_group_set_map(self._engine.address, version, table.ctypes.data))
+
+    @property
+    def map_version(self) -> int:
+        """Of the map in use."""
+        return int(self._functions.cm_group_map_version(self._engine.address))
+
+    def rows_sent(self) -> NDArray[np.uint64]:
+        """`[layers, experts]`: rows of this rank that chose each expert, since it joined."""
+        found = np.zeros(self._experts, np.uint64)
+        self._functions.cm_group_counts(self._engine.address, found.ctypes.data)
+        return found
+
+    def last_trouble(self) -> NativeGroupOutcome:
+        """How the last wait ended that did not end well, and whom it blames."""
+        found = NativeGroupOutcome()
+        self._functions.cm_group_outcome_of(self._engine.address, ctypes.byref(found))
+        return found
+
+    @property
+    def _functions(self) -> ctypes.CDLL:
+        return self._library.functions

@@ -1,0 +1,286 @@
+#include "group.h"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+
+#include "check.h"
+#include "engine.h"
+#include "pack.h"
+
+namespace cm {
+namespace {
+
+size_t map_entries(int layers, int experts) { return static_cast<size_t>(layers) * CM_MAP_POSITIONS * experts; }
+
+// The inner width of an expert.
+int width_of(const cm_model& m) {
+    for (int layer = 0; layer < m.layers; ++layer)
+        if (m.blocks[layer].gate.out_features) return m.blocks[layer].expert_gate_up[0].out_features / 2;
+    return m.draft->block.expert_gate_up[0].out_features / 2;
+}
+
+int layers_with_experts(const cm_model& m) {
+    int found = m.draft && m.draft->block.gate.out_features ? 1 : 0;
+    for (int layer = 0; layer < m.layers; ++layer) found += m.blocks[layer].gate.out_features ? 1 : 0;
+    return found;
+}
+
+ub::WindowShape shape_of(const cm_window_shape& s) {
+    return {static_cast<uint32_t>(s.ranks), static_cast<uint32_t>(s.max_rows), static_cast<uint32_t>(s.top_k),
+            static_cast<uint32_t>(s.row_bytes), static_cast<uint32_t>(s.hidden)};
+}
+
+bool possible(const cm_window_shape& s) {
+    return s.ranks > 0 && s.max_rows > 0 && s.top_k > 0 && s.row_bytes > 0 && s.hidden > 0 && shape_of(s).possible();
+}
+
+// A row as experts of either kind multiply it: the model's numbers, or INT8 ones with their scale behind.
+int32_t row_bytes(const cm_model& m) {
+    const int64_t width = round_up(m.hidden, kInnerMultiple), number = m.form == CM_F32 ? 4 : 2;
+    return static_cast<int32_t>(std::max(width * number, width + static_cast<int64_t>(sizeof(float))));
+}
+
+int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts,
+                  uint64_t version, const uint32_t* homes) {
+    if (version == 0 || version >= ub::kNoMore)
+        return fail(CM_BAD_ARGUMENT, "version %llu of an expert map", static_cast<unsigned long long>(version));
+    for (size_t i = 0; i < map_entries(layers, experts); ++i) {
+        const uint32_t rank = homes[i] >> 16, slot = homes[i] & 0xffff;
+        const bool own = rank == static_cast<uint32_t>(place.rank);
+        if (rank >= shape.ranks || (own && (slot >= static_cast<uint32_t>(place.slots) || !place.gate_up[slot].out_features)))
+            return fail(CM_BAD_ARGUMENT, "expert %zu of layer %zu: slot %u of rank %u does not hold it", i % experts,
+                        i / experts / CM_MAP_POSITIONS, slot, rank);
+    }
+    return CM_OK;
+}
+
+int32_t check_slots(const cm_group_place& place, const cm_model& m, int width) {
+    for (int slot = 0; slot < place.slots; ++slot) {
+        const cm_linear &gate_up = place.gate_up[slot], &down = place.down[slot];
+        if (gate_up.out_features == 0) continue;
+        if (gate_up.in_features != m.hidden || gate_up.out_features != 2 * width || down.in_features != width ||
+            down.out_features != m.hidden || !gate_up.packed || !down.packed)
+            return fail(CM_BAD_ARGUMENT, "slot %d holds no expert of this model", slot);
+    }
+    return CM_OK;
+}
+
+int32_t failed(const Group& group) {
+    const ub::Outcome& found = group.failure();
+    return fail(CM_GROUP, "rank %u of the group: %s, in step %u, round %u", found.rank, ub::name(found.ending), found.step,
+                found.round);
+}
+
+}  // namespace
+
+Group::Group(const cm_group_place& place, const cm_model& model, std::vector<ub::Window> windows)
+    : place_(place),
+      model_(model),
+      deadline_(place.deadline_ns),
+      exchange_(static_cast<uint32_t>(place.rank), windows, watch_,
+                ub::Patience::of(static_cast<int>(windows.size()), place.cores)),
+      used_{place.map_version, {place.map, place.map + map_entries(place.layers, model.experts)}},
+      used_version_(place.map_version),
+      counts_(static_cast<size_t>(place.layers) * static_cast<size_t>(model.experts)),
+      slot_rows_(static_cast<size_t>(place.slots)) {
+    for (int layer = 0, next = 0; layer < model.layers; ++layer) {
+        layer_of_block_.push_back(next);
+        next += model.blocks[layer].gate.out_features ? 1 : 0;
+    }
+    const size_t room = exchange_.shape().max_entries();
+    received_.resize(room);
+    used_slots_.reserve(static_cast<size_t>(place.slots));
+    jobs_.reserve(room);
+}
+
+int Group::layer_of(const cm_block* block) const {
+    if (model_.draft && block == &model_.draft->block) return place_.layers - 1;
+    return layer_of_block_[static_cast<size_t>(block - model_.blocks)];
+}
+
+bool Group::note(const ub::Outcome& outcome) {
+    if (!outcome) failure_ = outcome;
+    return static_cast<bool>(outcome);
+}
+
+// Sort what has come by slots. Mismatch if a peer named one that holds nothing.
+ub::Outcome Group::count_rows() {
+    for (const uint32_t slot : used_slots_) slot_rows_[slot] = 0;
+    used_slots_.clear();
+    total_ = taken_ = 0;
+    ub::Outcome found;
+    each_entry([&](uint32_t source, const ub::Entry& entry) {
+        if (!holds(entry.slot)) {
+            found = exchange_.mismatch(source);
+            return;
+        }
+        if (slot_rows_[entry.slot]++ == 0) used_slots_.push_back(entry.slot);
+        ++total_;
+    });
+    std::sort(used_slots_.begin(), used_slots_.end());
+    return found;
+}
+
+bool Group::watch(const int32_t* processes) {
+    for (uint32_t rank = 0; rank < exchange_.shape().ranks; ++rank)
+        if (rank != exchange_.self() && !watch_.add(rank, processes[rank])) return false;
+    return true;
+}
+
+// Ranks announce the newest map that they have: the oldest of those is what all have.
+bool Group::begin() {
+    uint64_t newest;
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        newest = next_.version ? next_.version : used_.version;
+    }
+    failure_ = {};
+    if (!note(exchange_.begin_step(static_cast<uint32_t>(newest), deadline()))) return false;
+    uint64_t common = newest;
+    ub::Exchange::for_each(exchange_.members(), [&](uint32_t rank) {
+        common = std::min<uint64_t>(common, exchange_.count_from(rank));
+    });
+    if (common == used_.version) return true;
+    std::lock_guard<std::mutex> guard(lock_);
+    if (common != next_.version) return note(exchange_.mismatch(exchange_.self()));
+    std::swap(used_, next_);
+    next_.version = 0;
+    used_version_.store(used_.version);
+    return true;
+}
+
+bool Group::recover() {
+    if (!exchange_.await_epoch(deadline()) || !ub::has(exchange_.members(), exchange_.self())) return false;
+    failure_ = {};
+    return true;
+}
+
+bool Group::await_step(ub::Deadline deadline) {
+    const ub::Outcome outcome = exchange_.await_step(deadline, [this] { return wanted_.load(); });
+    if (outcome.ending == ub::Ending::kLate || (outcome && wanted_.load())) return false;
+    return note(outcome);
+}
+
+void Group::wake() {
+    wanted_.store(true);
+    ub::ring(exchange_.window(exchange_.self()).bell());
+}
+
+int32_t Group::set_map(uint64_t version, const uint32_t* homes) {
+    if (const int32_t error = check_map(place_, exchange_.shape(), place_.layers, model_.experts, version, homes)) return error;
+    std::lock_guard<std::mutex> guard(lock_);
+    if (version <= used_version_.load() || version <= next_.version)
+        return fail(CM_BAD_ARGUMENT, "expert map %llu is not newer than what is here", static_cast<unsigned long long>(version));
+    next_ = {version, {homes, homes + map_entries(place_.layers, model_.experts)}};
+    return CM_OK;
+}
+
+void Group::counts(uint64_t* to) const {
+    for (size_t i = 0; i < counts_.size(); ++i) to[i] = counts_[i].load(std::memory_order_relaxed);
+}
+
+int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answer& answer) {
+    Group& group = *engine.group;
+    for (;;) {
+        int32_t result = CM_OK;
+        if (!group.failed() && group.begin()) {
+            engine.team.open();
+            result = engine.kernels.step(engine, batch, answer);
+            if (!group.failed()) engine.kernels.serve(engine);  // whatever the step's own result is
+            engine.team.close();
+        }
+        if (!group.failed()) return result;
+        if (!group.recover()) return failed(group);
+    }
+}
+
+}  // namespace cm
+
+int32_t cm_window_shape_of(const cm_engine* engine, int32_t ranks, cm_window_shape* shape) {
+    const cm_model& m = engine->model;
+    *shape = {ranks, engine->max_rows, m.top_k, cm::row_bytes(m), m.hidden};
+    if (cm::layers_with_experts(m) == 0) return cm::fail(CM_BAD_ARGUMENT, "the model has no routed experts");
+    if (cm::possible(*shape)) return CM_OK;
+    return cm::fail(CM_BAD_ARGUMENT, "%d ranks with %d rows for %d experts each", ranks, engine->max_rows, m.top_k);
+}
+
+int64_t cm_window_bytes(const cm_window_shape* shape) {
+    return cm::possible(*shape) ? static_cast<int64_t>(cm::ub::WindowLayout(cm::shape_of(*shape)).bytes) : 0;
+}
+
+int32_t cm_window_format(void* memory, const cm_window_shape* shape, int32_t owner, uint64_t epoch, uint64_t members) {
+    const bool aligned = reinterpret_cast<uintptr_t>(memory) % cm::ub::kLine == 0;
+    if (!cm::possible(*shape) || !aligned || owner < 0 || owner >= shape->ranks)
+        return cm::fail(CM_BAD_ARGUMENT, "a window of rank %d of %d", owner, shape->ranks);
+    cm::ub::Window::format(memory, cm::shape_of(*shape), static_cast<uint32_t>(owner), epoch, members);
+    return CM_OK;
+}
+
+void cm_window_raise(void* memory, uint64_t epoch, uint64_t members) {
+    cm::ub::raise_epoch(cm::ub::Window::open(memory), epoch, members);
+}
+
+int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
+    cm_window_shape wanted;
+    const cm::ub::Window first = cm::ub::Window::open(place->windows[0]);
+    const auto ranks = static_cast<int32_t>(first.shape().ranks);
+    if (const int32_t error = cm_window_shape_of(engine, ranks, &wanted)) return error;
+    if (place->rank < 0 || place->rank >= ranks || place->layers != cm::layers_with_experts(engine->model) || place->slots < 0 ||
+        place->slots > 0x10000 || place->cores < 1 || place->deadline_ns < 1)
+        return cm::fail(CM_BAD_ARGUMENT, "rank %d of %d with %d slots in %d layers", place->rank, ranks, place->slots, place->layers);
+    std::vector<cm::ub::Window> windows;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+        if (!cm::ub::Window::fits(place->windows[rank], cm::shape_of(wanted), static_cast<uint32_t>(rank)))
+            return cm::fail(CM_BAD_ARGUMENT, "the window of rank %d is of another model, or of other step sizes", rank);
+        windows.push_back(cm::ub::Window::open(place->windows[rank]));
+    }
+    if (const int32_t error = cm::check_slots(*place, engine->model, cm::width_of(engine->model))) return error;
+    if (const int32_t error = cm::check_map(*place, cm::shape_of(wanted), place->layers, engine->model.experts, place->map_version, place->map))
+        return error;
+    try {
+        auto group = std::make_unique<cm::Group>(*place, engine->model, std::move(windows));
+        if (!group->watch(place->processes)) return cm::fail(CM_BAD_ARGUMENT, "the processes of the group cannot be watched");
+        delete engine->group;
+        engine->group = group.release();
+    } catch (const std::exception& error) {
+        return cm::fail(CM_NO_MEMORY, "no memory for a group of %d ranks: %s", ranks, error.what());
+    }
+    return CM_OK;
+}
+
+int32_t cm_group_serve(cm_engine* engine, int64_t ns) {
+    cm::Group& group = *engine->group;
+    const cm::ub::Deadline until = cm::ub::Clock::now() + std::chrono::nanoseconds(ns);
+    for (;;) {
+        if (group.wanted()) return CM_OK;
+        if (!group.failed()) {
+            if (!group.await_step(until) && !group.failed()) {
+                group.wanted();
+                return CM_OK;
+            }
+            if (!group.failed() && group.begin()) {
+                engine->team.open();
+                engine->kernels.serve(*engine);
+                engine->team.close();
+            }
+        }
+        if (group.failed() && !group.recover()) return cm::failed(group);
+    }
+}
+
+void cm_group_wake(cm_engine* engine) { engine->group->wake(); }
+
+int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map) {
+    return engine->group->set_map(version, map);
+}
+
+uint64_t cm_group_map_version(cm_engine* engine) { return engine->group->map_version(); }
+
+void cm_group_counts(cm_engine* engine, uint64_t* counts) { engine->group->counts(counts); }
+
+void cm_group_outcome_of(const cm_engine* engine, cm_group_outcome* outcome) {
+    const cm::ub::Outcome& found = engine->group->failure();
+    *outcome = {static_cast<int32_t>(found.ending), static_cast<int32_t>(found.rank), static_cast<int32_t>(found.step),
+                static_cast<int32_t>(found.round)};
+}

@@ -1,0 +1,94 @@
+// A rank's side of a group: the exchange with its peers, where every expert's rows go, what lies in its own slots.
+//
+// Every step of the engine is one of the group. It begins with an announcement of all to all; a rank without rows, or
+// done early, serves its experts until all are done. A step that a peer's death interrupts is redone in the next epoch:
+// the same batch, hence the same rows of the cache and the same tokens.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "hardware/ub/native/combine.h"
+#include "hardware/ub/native/dispatch.h"
+#include "interface.h"
+#include "round.h"
+
+namespace cm {
+
+// Where the experts of all layers are; all ranks use the same one in the same step.
+struct ExpertMap {
+    uint64_t version = 0;
+    std::vector<uint32_t> homes;  // [layers][CM_MAP_POSITIONS][experts]
+};
+
+class Group {
+  public:
+    // windows: opened, by rank. Throws std::bad_alloc.
+    Group(const cm_group_place& place, const cm_model& model, std::vector<ub::Window> windows);
+
+    // False if the kernel cannot watch a peer's process.
+    bool watch(const int32_t* processes);
+
+    // Begin a step. Once this or a wait of the step has failed, the rest of it is void.
+    bool begin();
+    bool failed() const { return !failure_; }
+    const ub::Outcome& failure() const { return failure_; }
+    // Take up the next epoch, after waiting for it. False if there is none in time, or without this rank.
+    bool recover();
+
+    // Sleep until a peer begins a step, this rank is wanted elsewhere, or the deadline. True if there is one to serve.
+    bool await_step(ub::Deadline deadline);
+    void wake();
+    // Whether this rank was wanted elsewhere since the last call.
+    bool wanted() { return wanted_.exchange(false); }
+
+    int32_t set_map(uint64_t version, const uint32_t* homes);
+    uint64_t map_version() const { return used_version_.load(); }
+    void counts(uint64_t* to) const;
+
+  private:
+    friend class Round;
+
+    ub::Deadline deadline() const { return ub::Clock::now() + deadline_; }
+    bool note(const ub::Outcome& outcome);
+    int layer_of(const cm_block* block) const;  // its number among those with routed experts
+    bool holds(uint32_t slot) const {
+        return slot < static_cast<uint32_t>(place_.slots) && place_.gate_up[slot].out_features > 0;
+    }
+    // use(source, entry) for all that has come.
+    template <class Use>
+    void each_entry(Use&& use) const {
+        ub::Exchange::for_each(dispatch_->sources(), [&](uint32_t source) {
+            const ub::Entry* entries = dispatch_->entries(source);
+            for (uint32_t i = 0, count = dispatch_->count(source); i < count; ++i) use(source, entries[i]);
+        });
+    }
+    ub::Outcome count_rows();
+
+    cm_group_place place_;
+    const cm_model& model_;
+    std::vector<int> layer_of_block_;  // [layers of the model]
+    std::chrono::nanoseconds deadline_;
+    ub::Watch watch_;
+    ub::Exchange exchange_;
+    ub::Outcome failure_;
+    std::atomic<bool> wanted_{false};
+    ExpertMap used_;
+    std::atomic<uint64_t> used_version_;
+    std::mutex lock_;  // of next_
+    ExpertMap next_;   // version 0: none
+    std::vector<std::atomic<uint64_t>> counts_;  // [layers][experts]
+
+    // The present round.
+    std::optional<ub::Dispatch> dispatch_;
+    std::optional<ub::Combine> combine_;
+    std::vector<int32_t> slot_rows_;    // [slots] rows that came for each
+    std::vector<uint32_t> used_slots_;  // those with rows, ascending
+    int64_t total_ = 0, taken_ = 0;     // rows that came, and are in pieces already
+    std::vector<Received> received_;    // of one piece
+    std::vector<ExpertJob> jobs_;
+};
+
+}  // namespace cm

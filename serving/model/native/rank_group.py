@@ -1,0 +1,137 @@
+"""What an engine needs to be a rank of a group: windows in shared memory, and where the experts are.
+
+The library keeps the addresses; whoever joins keeps the memory alive, see `NativeGroupExecutor`.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware.ub.exchange_layout import WindowLayout, WindowShape
+from serving.errors import ModelError
+from serving.model.native.layout import MAP_POSITIONS, NativeGroupPlace, NativeLinear, NativeWindowShape
+from serving.model.native.library import Library
+
+FIRST_EPOCH = 1
+"""Of a group that is formed; each loss or change of size raises it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTable:
+    """What lies in a rank's expert slots, all layers behind one another.
+
+    Args:
+        gate_up, down: `[slots]` products; one with no outputs says that the slot is empty. They are read at every step,
+            so they change between steps only.
+        kept: whatever must live as long as the addresses in there.
+    """
+
+    gate_up: "ctypes.Array[NativeLinear]"
+    down: "ctypes.Array[NativeLinear]"
+    kept: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlace:
+    """A rank's place in its group.
+
+    Args:
+        rank: this one's number.
+        windows: of all ranks, by rank, mapped and writable.
+        processes: of all ranks.
+        slots: of this rank.
+        expert_map: `[layers, 16, experts] uint32`: rank << 16 | slot, for layers with routed experts, the draft
+            layer's last; the row at position p of a step takes entry p mod 16, which spreads an expert's rows over its
+            homes.
+        map_version: of that.
+        cores: of this host, which its ranks share.
+        deadline_s: of each wait for a peer [s].
+    """
+
+    rank: int
+    windows: Sequence[memoryview]
+    processes: Sequence[int]
+    slots: SlotTable
+    expert_map: NDArray[np.uint32]
+    map_version: int = 1
+    cores: int = 1
+    deadline_s: float = 5.0
+
+
+def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, list[object]]:
+    """The struct, and what must stay alive while it is used.
+
+    Raises: ModelError if the map has another form.
+    Effects: none.
+    """
+    table = native_map(place.expert_map, experts)
+    windows = (ctypes.c_void_p * len(place.windows))(*map(address_of, place.windows))
+    processes = (ctypes.c_int32 * len(place.processes))(*place.processes)
+    struct = NativeGroupPlace(
+        rank=place.rank,
+        cores=place.cores,
+        layers=table.shape[0],
+        slots=len(place.slots.gate_up),
+        windows=ctypes.cast(windows, ctypes.POINTER(ctypes.c_void_p)),
+        processes=ctypes.cast(processes, ctypes.POINTER(ctypes.c_int32)),
+        gate_up=ctypes.cast(place.slots.gate_up, ctypes.POINTER(NativeLinear)),
+        down=ctypes.cast(place.slots.down, ctypes.POINTER(NativeLinear)),
+        deadline_ns=int(place.deadline_s * 1e9),
+        map_version=place.map_version,
+        map=table.ctypes.data,
+    )
+    return struct, [windows, processes, table, place]
+
+
+def native_map(expert_map: NDArray[np.uint32], experts: int) -> NDArray[np.uint32]:
+    """The map as the library reads it.
+
+    Raises: ModelError if it has another shape or type.
+    Effects: none.
+    """
+    shape = expert_map.shape
+    if expert_map.dtype != np.uint32 or len(shape) != 3 or shape[1:] != (MAP_POSITIONS, experts):
+        raise ModelError(
+            f"an expert map of {shape} {expert_map.dtype}; wanted is [layers, {MAP_POSITIONS}, {experts}] uint32"
+        )
+    return np.ascontiguousarray(expert_map)
+
+
+def window_bytes(shape: WindowShape) -> int:
+    """Memory of a window [bytes]."""
+    return WindowLayout.of(shape).bytes
+
+
+def format_window(library: Library, memory: memoryview, shape: WindowShape, rank: int, members: int) -> None:
+    """Make memory a rank's window in the first epoch.
+
+    Args:
+        memory: `window_bytes(shape)`, 64-byte aligned, writable.
+        members: bit r is set if rank r belongs to the group.
+    Raises: ModelError if the sizes cannot be.
+    Effects: writes the memory; before any peer maps it.
+    """
+    sizes = native_shape(shape)
+    place = address_of(memory)
+    library.check(library.functions.cm_window_format(place, ctypes.byref(sizes), rank, FIRST_EPOCH, members))
+
+
+def raise_epoch(library: Library, memory: memoryview, epoch: int, members: int) -> None:
+    """Begin a new epoch at a rank and wake it: what it waited for is void, and it redoes its step with these members.
+
+    Whoever is no longer a member must be dead: it could still write into the others' windows. Epochs only rise.
+    """
+    library.functions.cm_window_raise(address_of(memory), epoch, members)
+
+
+def native_shape(shape: WindowShape) -> NativeWindowShape:
+    """The struct of a window's sizes."""
+    return NativeWindowShape(shape.ranks, shape.max_rows, shape.top_k, shape.row_bytes, shape.hidden)
+
+
+def address_of(memory: memoryview) -> int:
+    """Where writable memory lies."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))

@@ -1,0 +1,165 @@
+// Experts of a group: a layer's rows go to the ranks that hold their experts, and the results come back.
+//
+// The source stages each row once, in the form that experts multiply, and lists who takes it; the experts' rank reads it
+// there, and writes each result as float32 to its canonical place, [row][choice] of the source. So the source adds the
+// same numbers in the same order as one process with all experts, wherever those lie.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "expert_nets.h"
+#include "isa.h"
+#include "round.h"
+#include "shares.h"
+#include "workspace.h"
+
+namespace cm::CM_ISA_NAMESPACE {
+
+template <class T>
+class RemoteExperts {
+  public:
+    RemoteExperts(cm_engine& engine, const Workspace<T>& space)
+        : m_(engine.model), team_(engine.team), w_(space), round_(*engine.group), width_(static_cast<size_t>(round_up(m_.hidden, kInnerMultiple))) {}
+
+    // ---- the source's part; rows and their choices are the workspace's
+
+    // Keep a normed row for its experts. After the results of the layer before, or the step's begin.
+    void stage(int row, bool int8) const {
+        char* to = round_.stage(row);
+        if (!int8) {
+            std::memcpy(to, w_.normed.row(row), width_ * sizeof(T));
+            return;
+        }
+        std::memcpy(to, w_.normed.bytes + row * w_.normed.stride, width_);
+        std::memcpy(to + width_, w_.normed.scale + row, sizeof(float));
+    }
+
+    // Effects: each row's choices are in order of expert ids from now on.
+    void announce_rows(const cm_block* block, int rows) {
+        for (int row = 0; row < rows; ++row) {
+            const int64_t at = static_cast<int64_t>(row) * m_.top_k;
+            sort_choices(w_.chosen + at, w_.chosen_weight + at);
+        }
+        round_.announce_rows(block, w_.chosen, rows);
+    }
+
+    bool await_results() { return round_.await_results(); }
+
+    // Add a row's results to the stream.
+    void add_results(int row) const {
+        const float* weight = w_.chosen_weight + static_cast<int64_t>(row) * m_.top_k;
+        for (int choice = 0; choice < m_.top_k; ++choice)
+            add_scaled_into(w_.x + row * w_.x_stride, weight[choice], round_.result(row, choice), m_.hidden);
+    }
+
+    // ---- the experts' part
+
+    bool await_rows() { return round_.await_rows(); }
+
+    // Compute all that came, whoever sent it, and say so.
+    void compute_and_announce() {
+        for (Piece piece; round_.next_piece(piece);) {
+            open_all_gates(piece);
+            const cm_linear& down = round_.down(piece.jobs[0].expert);
+            if (down.form == CM_INT8)
+                each_row(team_, piece.row_count, down.in_features, [&](int row, int) { w_.inner.quantise(row, down.in_features); });
+            multiply_down(piece);
+        }
+        round_.announce_results();
+    }
+
+    // From now to the step's end without rows of its own.
+    static void serve(cm_engine& engine, const Workspace<T>& space) {
+        for (;;) {
+            RemoteExperts remote(engine, space);
+            remote.round_.announce_no_more();
+            if (!remote.await_rows() || remote.round_.over()) return;
+            remote.compute_and_announce();
+            if (!remote.await_results()) return;
+        }
+    }
+
+  private:
+    void sort_choices(int32_t* chosen, float* weight) const {
+        for (int i = 1; i < m_.top_k; ++i) {
+            const int32_t id = chosen[i];
+            const float own = weight[i];
+            int j = i;
+            for (; j > 0 && chosen[j - 1] > id; --j) {
+                chosen[j] = chosen[j - 1];
+                weight[j] = weight[j - 1];
+            }
+            chosen[j] = id;
+            weight[j] = own;
+        }
+    }
+
+    void open_all_gates(const Piece& piece) const {
+        const NetItems net(round_.gate_up(piece.jobs[0].expert), piece.job_count, ceil_div(piece.row_count, piece.job_count), team_.threads());
+        team_.each(piece.job_count * net.per_job, [&](int item, int thread) {
+            const ExpertJob& job = piece.jobs[item / net.per_job];
+            const cm_linear& gate_up = round_.gate_up(job.expert);
+            const Rows x = rows_of(gate_up, job.count, piece.rows + job.first, thread);
+            open_gates(w_, gate_up, x, item % net.per_job * net.columns, net.columns, w_.inner, job.first, thread);
+        });
+    }
+
+    // A row alone is read where it lies; several are gathered.
+    Rows rows_of(const cm_linear& gate_up, int count, const Received* from, int thread) const {
+        const bool int8 = gate_up.form == CM_INT8;
+        const RowBuffer<T>& to = w_.threads[thread].gathered;
+        if (count == 1) return {from->row, to.stride, int8 ? scale_of(*from) : nullptr, 1};
+        for (int i = 0; i < count; ++i) {
+            if (int8) {
+                std::memcpy(to.bytes + i * to.stride, from[i].row, width_);
+                to.scale[i] = *scale_of(from[i]);
+            } else {
+                std::memcpy(static_cast<void*>(to.row(i)), from[i].row, width_ * sizeof(T));
+            }
+        }
+        return to.rows(gate_up, 0, count);
+    }
+
+    const float* scale_of(const Received& from) const { return reinterpret_cast<const float*>(from.row + width_); }
+
+    void multiply_down(const Piece& piece) const {
+        const int all = ceil_div(m_.hidden, kPanel);
+        const int64_t bytes = piece.job_count * panel_bytes(round_.down(piece.jobs[0].expert));
+        const int panels = panels_per_item(all, 1, bytes, piece.row_count, team_.threads());
+        team_.each(ceil_div(all, panels), [&](int item, int) {
+            const int begin = item * panels, end = begin + panels < all ? begin + panels : all;
+            for (int job = 0; job < piece.job_count; ++job) {
+                const bool last = job + 1 == piece.job_count;
+                const char* after = last ? nullptr : panel_at(round_.down(piece.jobs[job + 1].expert), 0, begin);
+                write_results(piece, piece.jobs[job], begin, end, after);
+            }
+        });
+    }
+
+    void write_results(const Piece& piece, const ExpertJob& job, int begin, int end, const char* after) const {
+        const cm_linear& w = round_.down(job.expert);
+        multiply(w, 0, w_.inner.rows(w, job.first, job.count), begin, end,
+                 [&](int row, int rows, int column, const float* tile) {
+                     for (int r = 0; r < rows; ++r) {
+                         float* result = piece.rows[job.first + row + r].result + column;
+                         convert_row(tile + r * kPanel, columns_in(m_.hidden, column), result);
+                     }
+                 }, after);
+    }
+
+    const cm_model& m_;
+    Team& team_;
+    const Workspace<T>& w_;
+    Round round_;
+    const size_t width_;
+};
+
+static void serve(cm_engine& engine) {
+    if (engine.model.form == CM_F32) {
+        RemoteExperts<float>::serve(engine, Workspace<float>(engine, engine.scratch));
+    } else {
+        RemoteExperts<bf16>::serve(engine, Workspace<bf16>(engine, engine.scratch));
+    }
+}
+
+}  // namespace cm::CM_ISA_NAMESPACE

@@ -1,0 +1,88 @@
+#include "round.h"
+
+#include <algorithm>
+
+#include "group.h"
+
+namespace cm {
+
+bool has_failed(const Group& group) { return group.failed(); }
+
+Round::Round(Group& group) : group_(group) {
+    const ub::RankSet members = group.exchange_.members();
+    group.dispatch_.emplace(group.exchange_, members, members);
+    group.combine_.emplace(group.exchange_, members, members);
+}
+
+char* Round::stage(int row) const { return group_.dispatch_->stage(static_cast<uint32_t>(row)); }
+
+const float* Round::result(int row, int choice) const {
+    const ub::Window& own = group_.exchange_.window(group_.exchange_.self());
+    return own.result(static_cast<uint32_t>(row), static_cast<uint32_t>(choice));
+}
+
+void Round::announce_rows(const cm_block* block, const int32_t* chosen, int rows) {
+    const int layer = group_.layer_of(block), top_k = group_.model_.top_k;
+    const size_t experts = static_cast<size_t>(group_.model_.experts);
+    const uint32_t* homes = group_.used_.homes.data() + static_cast<size_t>(layer) * CM_MAP_POSITIONS * experts;
+    std::atomic<uint64_t>* counts = group_.counts_.data() + static_cast<size_t>(layer) * experts;
+    for (int row = 0; row < rows; ++row) {
+        for (int choice = 0; choice < top_k; ++choice) {
+            const int expert = *chosen++;
+            const uint32_t home = homes[static_cast<size_t>(row % CM_MAP_POSITIONS) * experts + static_cast<size_t>(expert)];
+            group_.dispatch_->send(home >> 16, static_cast<uint32_t>(row), static_cast<uint32_t>(choice), home & 0xffff);
+            counts[expert].store(counts[expert].load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        }
+    }
+    group_.dispatch_->announce();
+}
+
+void Round::announce_no_more() { group_.dispatch_->announce_no_more(); }
+
+bool Round::await_rows() {
+    return group_.note(group_.dispatch_->await(group_.deadline())) && group_.note(group_.count_rows());
+}
+
+bool Round::over() const { return group_.dispatch_->over(); }
+
+// Rows go into pieces in order of slots, and within a slot in order of ranks.
+bool Round::next_piece(Piece& piece) {
+    Group& g = group_;
+    const int64_t first = g.taken_, end = std::min(first + static_cast<int64_t>(g.received_.size()), g.total_);
+    if (first == end) return false;
+    g.jobs_.clear();
+    int64_t begin = 0;
+    for (const uint32_t slot : g.used_slots_) {  // from here on slot_rows_ says where the slot's next row goes
+        const int64_t until = begin + g.slot_rows_[slot];
+        for (int64_t at = std::max(begin, first), to = std::min(until, end); at < to; at += kFeedRows) {
+            const auto rows = static_cast<int32_t>(std::min<int64_t>(kFeedRows, to - at));
+            g.jobs_.push_back({static_cast<int32_t>(slot), static_cast<int32_t>(at - first), rows});
+        }
+        g.slot_rows_[slot] = static_cast<int32_t>(begin);
+        begin = until;
+    }
+    g.each_entry([&](uint32_t source, const ub::Entry& entry) {
+        const int64_t at = g.slot_rows_[entry.slot]++;
+        if (at < first || at >= end) return;
+        g.received_[static_cast<size_t>(at - first)] = {g.dispatch_->row(source, entry), g.combine_->result(source, entry)};
+    });
+    begin = 0;
+    for (const uint32_t slot : g.used_slots_) {  // and here again how many there are
+        const int64_t until = g.slot_rows_[slot];
+        g.slot_rows_[slot] = static_cast<int32_t>(until - begin);
+        begin = until;
+    }
+    g.taken_ = end;
+    piece = {g.jobs_.data(), static_cast<int>(g.jobs_.size()), g.received_.data(), static_cast<int>(end - first)};
+    return true;
+}
+
+void Round::announce_results() { group_.combine_->announce(); }
+
+bool Round::await_results() { return group_.note(group_.combine_->await(group_.deadline())); }
+
+const cm_linear& Round::gate_up(int slot) const { return group_.place_.gate_up[slot]; }
+
+const cm_linear& Round::down(int slot) const { return group_.place_.down[slot]; }
+
+}  // namespace cm

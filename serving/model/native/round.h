@@ -1,0 +1,71 @@
+// One exchange of a group around a layer's experts, as kernels see it: what they compute on, and when.
+//
+// Only declarations: this file is compiled for several instruction sets, and no linker may take one set's code for
+// another's. round.cpp has the bodies, compiled for every processor.
+#pragma once
+#include <cstdint>
+
+#include "interface.h"
+
+namespace cm {
+
+class Group;
+
+constexpr int kFeedRows = 128;  // rows of a net that one item takes
+
+// Rows of one expert, or of what lies in one slot: at most kFeedRows, one behind the other in some list.
+struct ExpertJob {
+    int32_t expert, first, count;
+};
+
+// A row of some rank for one of the slots here, as `Round::stage` keeps it, and where its result belongs.
+struct Received {
+    const char* row;
+    float* result;  // [hidden]
+};
+
+// Rows that are computed at once. No longer than what a step of this rank alone may have: memory does not grow with the
+// number of ranks.
+struct Piece {
+    const ExpertJob* jobs;  // by slot
+    int job_count;
+    const Received* rows;
+    int row_count;
+};
+
+// A step of the group with a batch of this rank.
+int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answer& answer);
+// Whether a wait has ended badly in this step: what it computes is void, and it is to end soon.
+bool has_failed(const Group& group);
+
+// Methods in the order in which they are called. Those that wait return false if that failed.
+class Round {
+  public:
+    explicit Round(Group& group);
+
+    // ---- own rows
+    // Where a row is to be kept for its experts: its numbers in the form that they multiply, padded as products read
+    // them; behind INT8 ones their scale.
+    char* stage(int row) const;
+    // Where the results of a row are, [hidden] float32, after await_results.
+    const float* result(int row, int choice) const;
+
+    // ---- the exchange
+    // Say who takes which row. chosen: [rows, top_k], each row's in order of ids. block: which layer's experts.
+    void announce_rows(const cm_block* block, const int32_t* chosen, int rows);
+    void announce_no_more();  // neither now nor later in this step
+    bool await_rows();
+    bool over() const;  // nobody has any more: the step ends here, no result is to be announced
+    bool next_piece(Piece& piece);
+    void announce_results();
+    bool await_results();
+
+    // ---- what lies in the slots
+    const cm_linear& gate_up(int slot) const;
+    const cm_linear& down(int slot) const;
+
+  private:
+    Group& group_;
+};
+
+}  // namespace cm

@@ -1,0 +1,281 @@
+"""Groups of ranks as threads of one process: each with an engine, an executor and a KV cache of its own.
+
+The native step gives Python's lock away, so ranks wait for one another as processes do. Weights are there once; slots
+point into them.
+"""
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from serving.ids import SequenceId
+from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.instance.executors.group_executor import NativeGroupExecutor
+from serving.instance.executors.native_executor import NativeExecutor
+from serving.model.experts import ExpertLayer, LocalExperts
+from serving.model.kv_cache import KvCache
+from serving.model.kv_layout import KvDtype
+from serving.model.loader import DtypeName, load_model
+from serving.model.model import DeepseekModel
+from serving.model.native.layout import MAP_POSITIONS, NativeLinear
+from serving.model.native.library import load
+from serving.model.native.panels import PanelLinear
+from serving.model.native.rank_group import GroupPlace, SlotTable, format_window, window_bytes
+from serving.values.news import Tokens
+from serving.values.sequence import SequenceSpec, TokenLogprobs
+from tests.fakes.engine_calls import EngineCalls
+
+BLOCK_TOKENS = 4
+BLOCKS = 256
+SETTINGS = EngineSettings(
+    role=EngineRole.AGGREGATED, block_tokens=BLOCK_TOKENS, max_step_tokens=24, max_sequences=6, max_waiting=1000,
+    max_model_len=256, watermark_blocks=1,
+)  # fmt: skip
+IDLE_S = 0.02
+
+
+def expert_layers(model: DeepseekModel) -> list[LocalExperts]:
+    """Experts of all layers that have some, the draft layer's last."""
+    blocks = [*model.blocks, *(layer.block for layer in model.mtp[:1])]
+    found = [block.feed.experts for block in blocks if isinstance(block.feed, ExpertLayer)]
+    return [experts for experts in found if isinstance(experts, LocalExperts)]
+
+
+@dataclass
+class Spread:
+    """Where experts lie: homes of each, and what fills each rank's slots in turn."""
+
+    expert_map: NDArray[np.uint32]
+    contents: list[list[tuple[int, int]]]
+    """[rank] (layer, expert) by slot."""
+    homes: dict[tuple[int, int], list[int]]
+    """By (layer, expert): rank << 16 | slot of each."""
+
+
+def random_spread(
+    layers: int, experts: int, ranks: int, rng: Random, copies: float = 0.5, only: Sequence[int] | None = None
+) -> Spread:
+    """Every expert somewhere, some of them at several ranks, in any order.
+
+    Args:
+        copies: chance of each further home.
+        only: ranks that hold experts; default all.
+    """
+    contents: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    homes: dict[tuple[int, int], list[int]] = {}
+    for layer in range(layers):
+        for expert in rng.sample(range(experts), experts):
+            first = rng.choice(only or range(ranks))
+            others = [rank for rank in range(ranks) if rank != first and rng.random() < copies]
+            for rank in (first, *others):
+                homes.setdefault((layer, expert), []).append(rank << 16 | len(contents[rank]))
+                contents[rank].append((layer, expert))
+    return Spread(random_map(homes, layers, experts, rng), contents, homes)
+
+
+def random_map(homes: dict[tuple[int, int], list[int]], layers: int, experts: int, rng: Random) -> NDArray[np.uint32]:
+    """Any of each expert's homes at every position."""
+    table = [
+        [[rng.choice(homes[layer, expert]) for expert in range(experts)] for _ in range(MAP_POSITIONS)]
+        for layer in range(layers)
+    ]
+    return np.array(table, np.uint32)
+
+
+def mapped_slots(model: DeepseekModel, contents: Sequence[tuple[int, int]], spare: int = 1) -> SlotTable:
+    """Slots that point into the loaded model; some more are empty."""
+    layers = expert_layers(model)
+    count = len(contents) + spare
+    gate_up, down = (NativeLinear * count)(), (NativeLinear * count)()
+    for slot, (layer, expert) in enumerate(contents):
+        for array, product in ((gate_up, layers[layer].gate_up[expert]), (down, layers[layer].down[expert])):
+            assert isinstance(product, PanelLinear)
+            ctypes.memmove(ctypes.byref(array[slot]), ctypes.byref(product.linear), ctypes.sizeof(NativeLinear))
+    return SlotTable(gate_up, down, model)
+
+
+def window_memory(nbytes: int) -> memoryview:
+    """Aligned memory that any thread may write."""
+    whole = np.zeros(nbytes + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    return whole.data[start : start + nbytes]
+
+
+@dataclass
+class Answer:
+    """All that came of a request."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+def drive(
+    executor: NativeExecutor,
+    specs: Sequence[SequenceSpec],
+    settings: EngineSettings,
+    idle: Callable[[], bool] = lambda: False,
+    between: Callable[[int], None] = lambda step: None,
+) -> dict[SequenceId, Answer]:
+    """Run requests through an engine, then be idle until that says false.
+
+    Args:
+        between: called before each step with its number.
+    """
+    engine = EngineCalls(settings, BLOCKS)
+    answers = {spec.sequence_id: Answer() for spec in specs}
+    for spec in specs:
+        assert engine.add(spec, 0.0) is None
+    steps = 0
+    while True:
+        plan = engine.next_action(0.0).plan
+        if plan is None:
+            if not idle():
+                break
+            continue
+        between(steps)
+        steps += 1
+        engine.step_finished(executor.execute(plan), 0.0)
+        for news in engine.take_events():
+            assert isinstance(news, Tokens), news
+            answer = answers[news.sequence_id]
+            answer.tokens += news.tokens
+            answer.logprobs += news.logprobs
+            answer.prompt_logprobs += news.prompt_logprobs
+    engine.check()
+    assert engine.idle()
+    return answers
+
+
+class RankThreads:
+    """A group over one checkpoint.
+
+    Args:
+        ranks: how many.
+        seed: of where experts lie.
+        copies, homes: as `copies` and `only` of `random_spread`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        dtype: DtypeName,
+        ranks: int,
+        seed: int = 0,
+        *,
+        settings: EngineSettings = SETTINGS,
+        kv_dtype: KvDtype = "auto",
+        threads: int = 1,
+        short: bool | None = None,
+        copies: float = 0.5,
+        homes: Sequence[int] | None = None,
+        deadline_s: float = 60.0,
+    ) -> None:
+        self.settings, self.ranks, self._kv_dtype, self._threads = settings, ranks, kv_dtype, threads
+        self.model = load_model(folder, dtype=dtype, native=True, coarse_drafts=settings.speculation, short=short)
+        self.layers = len(expert_layers(self.model))
+        self.experts = self.model.config.n_routed_experts
+        self.spread = random_spread(self.layers, self.experts, ranks, Random(seed), copies, homes)
+        self.executors = [self._executor() for _ in range(ranks)]
+        shape = self.executors[0].window_shape(ranks)
+        library = load()
+        assert library is not None
+        self.windows = [window_memory(window_bytes(shape)) for _ in range(ranks)]
+        for rank, window in enumerate(self.windows):
+            format_window(library, window, shape, rank, (1 << ranks) - 1)
+        contents, table, process = self.spread.contents, self.spread.expert_map, os.getpid()
+        self.places = [
+            GroupPlace(
+                rank, self.windows, [process] * ranks, mapped_slots(self.model, contents[rank]), table,
+                cores=2, deadline_s=deadline_s,
+            )
+            for rank in range(ranks)
+        ]  # fmt: skip
+        for executor, place in zip(self.executors, self.places, strict=True):
+            executor.join(place)
+
+    def _executor(self) -> NativeGroupExecutor:
+        layers = self.model.config.num_hidden_layers + self.settings.speculation
+        config, dtype = self.model.config, self.model.dtype
+        cache = KvCache(config, BLOCKS, BLOCK_TOKENS, dtype, num_layers=layers, kv_dtype=self._kv_dtype)
+        return NativeGroupExecutor(self.model, cache, threads=self._threads, max_rows=self.settings.max_step_tokens)
+
+    def other_map(self, seed: int) -> NDArray[np.uint32]:
+        """Another way to send rows to where the experts lie."""
+        return random_map(self.spread.homes, self.layers, self.experts, Random(seed))
+
+    def alone(self, specs: Sequence[SequenceSpec]) -> dict[SequenceId, Answer]:
+        """What one process with all experts answers."""
+        return drive(self._executor(), specs, self.settings)
+
+    def together(
+        self,
+        work: Sequence[Sequence[SequenceSpec]],
+        between: Callable[[int, int], None] = lambda rank, step: None,
+        limit_s: float = 120.0,
+    ) -> list[dict[SequenceId, Answer]]:
+        """What the ranks answer, each to its own requests.
+
+        Args:
+            between: called by each rank's thread before its steps, with rank and number of step.
+        """
+        answers: list[dict[SequenceId, Answer]] = [{} for _ in work]
+        failures: list[BaseException] = []
+        busy = threading.Semaphore(0)
+        over = threading.Event()
+
+        def run(rank: int) -> None:
+            told = False
+
+            def idle() -> bool:
+                nonlocal told
+                if not told:
+                    told = True
+                    busy.release()
+                self.executors[rank].serve(IDLE_S)
+                return not over.is_set()
+
+            try:
+                answers[rank] = drive(
+                    self.executors[rank], work[rank], self.settings, idle, lambda step: between(rank, step)
+                )
+            except BaseException as error:
+                failures.append(error)
+                busy.release()
+
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(work))]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + limit_s
+        for _ in threads:
+            assert busy.acquire(timeout=max(0.0, deadline - time.monotonic())), "the ranks did not end in time"
+        over.set()
+        for executor in self.executors:
+            executor.wake()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if failures:
+            raise failures[0]
+        return answers
+
+
+def prompts(count: int, rng: Random, longest: int = 60) -> list[list[int]]:
+    """Random ids, some with a beginning in common."""
+    stem = [rng.randrange(6, 320) for _ in range(longest // 2)]
+    found = []
+    for _ in range(count):
+        own = [rng.randrange(6, 320) for _ in range(rng.randrange(1, longest // 2))]
+        found.append([*stem[: rng.choice((0, 0, 16, len(stem)))], *own])
+    return found
+
+
+torch.set_num_threads(1)

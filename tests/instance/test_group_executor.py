@@ -1,0 +1,199 @@
+"""Ranks that compute together give the tokens, and the very bits, of one process with all experts."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from serving.errors import EngineError, GroupError, ModelError
+from serving.ids import SequenceId
+from serving.instance.executors.group_executor import NativeGroupExecutor
+from serving.model.loader import DtypeName
+from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.instance.native_pair import RAGGED, dirty_cache, load_for_native, native_or_skip
+from tests.instance.rank_threads import SETTINGS, RankThreads, drive, prompts
+from tests.model.int8_checkpoint import quantised_checkpoint
+from tests.model.random_checkpoint import write_random_checkpoint
+
+DRAFTING = replace(SETTINGS, draft_tokens=2, speculation=True)
+
+
+@pytest.fixture(autouse=True)
+def _native() -> None:
+    native_or_skip()
+
+
+def requests(ranks: int, draw: int, each: int = 4, **sampling: Any) -> list[list[SequenceSpec]]:
+    """Work for every rank but the last, which only serves; the first has most."""
+    rng = Random(draw)
+    work = []
+    for rank in range(ranks):
+        count = 0 if rank == ranks - 1 else each if rank else 2 * each
+        specs = [
+            SequenceSpec(
+                SequenceId(f"{rank}-{number}"),
+                tuple(prompt),
+                SamplingParams(**({"max_tokens": rng.randrange(1, 14), "temperature": 0.0} | sampling)),
+            )
+            for number, prompt in enumerate(prompts(count, rng))
+        ]
+        work.append(specs)
+    return work
+
+
+def assert_exact(group: RankThreads, work: list[list[SequenceSpec]]) -> None:
+    wanted = group.alone([spec for specs in work for spec in specs])
+    found = {name: answer for answers in group.together(work) for name, answer in answers.items()}
+    assert found == wanted
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+def test_all_layouts_and_forms(kind: str, ranks: int, tmp_path: Path) -> None:
+    folder, dtype = checkpoint(kind, tmp_path)
+    assert_exact(RankThreads(folder, dtype, ranks, seed=ranks), requests(ranks, draw=ranks))
+
+
+def checkpoint(kind: str, folder: Path, **shape: Any) -> tuple[Path, DtypeName]:
+    if kind == "int8":
+        return quantised_checkpoint(folder, dtype="bfloat16", **shape), "bfloat16"
+    assert kind in ("float32", "bfloat16")
+    return write_random_checkpoint(folder, dtype=kind, **shape), kind  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"temperature": 0.8, "seed": 7, "top_p": 0.9},
+        {"temperature": 1.0, "seed": 3, "logprobs": 2},
+        {"logprobs": 0, "prompt_logprobs": 1},
+        {"repetition_penalty": 1.2},
+    ],
+)
+@pytest.mark.parametrize("drafting", [False, True])
+def test_draws_penalties_and_log_probabilities(more: dict[str, Any], drafting: bool, tmp_path: Path) -> None:
+    """With guesses too, and with second calls for those whose token is drawn in Python: ranks differ in all of it."""
+    folder = write_random_checkpoint(tmp_path, dtype="bfloat16")
+    group = RankThreads(folder, "bfloat16", 3, seed=5, settings=DRAFTING if drafting else SETTINGS)
+    work = requests(3, draw=9)
+    work[1] = requests(3, draw=10, **more)[1]
+    assert_exact(group, work)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+def test_guesses_in_every_form(kind: str, tmp_path: Path) -> None:
+    folder, dtype = checkpoint(kind, tmp_path)
+    group = RankThreads(folder, dtype, 2, settings=DRAFTING)
+    work = requests(2, draw=1)
+    work[1] = requests(2, draw=2)[0][:3]
+    assert_exact(group, _renamed(work))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "more"),
+    [
+        ("bfloat16", {}, {"short": True}),
+        ("bfloat16", RAGGED, {}),
+        ("int8", RAGGED, {}),
+        ("float32", RAGGED, {"threads": 2}),
+        ("int8", {}, {"kv_dtype": "int8", "threads": 3}),
+        ("bfloat16", {"n_shared_experts": 0}, {}),
+        ("float32", {"n_routed_experts": 32, "num_experts_per_tok": 6}, {}),
+    ],
+)
+def test_other_shapes_and_settings(kind: str, shape: dict[str, Any], more: dict[str, Any], tmp_path: Path) -> None:
+    folder, dtype = checkpoint(kind, tmp_path, **shape)
+    assert_exact(RankThreads(folder, dtype, 3, seed=2, **more), requests(3, draw=4))
+
+
+def test_more_rows_come_than_a_rank_computes_at_once(tmp_path: Path) -> None:
+    """All experts lie with one rank: what eight ranks send is worked off in pieces."""
+    folder, dtype = checkpoint("bfloat16", tmp_path)
+    group = RankThreads(folder, dtype, 8, copies=0.0, homes=[3])
+    work = _renamed([requests(2, draw=seed, each=3)[0] for seed in range(8)])
+    assert_exact(group, work)
+
+
+def test_a_new_map_while_tokens_flow(tmp_path: Path) -> None:
+    """Every rank gets it at another step; all use it from the same step on, and go back to the old one likewise."""
+    folder, dtype = checkpoint("bfloat16", tmp_path)
+    group = RankThreads(folder, dtype, 3, seed=1)
+    maps = [group.other_map(seed) for seed in range(6)]
+    work = _renamed([requests(2, draw=seed)[0] for seed in range(3)])
+    wanted = group.alone([spec for specs in work for spec in specs])
+    versions = set()
+
+    def between(rank: int, step: int) -> None:
+        executor = group.executors[rank]
+        versions.add(executor.map_version)
+        number = (step - rank) // 4
+        if (step - rank) % 4 == 0 and 0 <= number < len(maps):
+            executor.set_map(executor.map_version + 1, maps[number])
+
+    found = {name: answer for answers in group.together(work, between) for name, answer in answers.items()}
+    assert found == wanted
+    assert len(versions) > 3
+
+
+def test_a_peer_that_never_comes_is_named(tmp_path: Path) -> None:
+    group = RankThreads(write_random_checkpoint(tmp_path), "float32", 3, deadline_s=0.05)
+    with pytest.raises(GroupError, match=r"step 0 failed: rank [12] of the group: late, in step 0, round 0"):
+        drive(group.executors[0], requests(2, draw=0)[0], SETTINGS)
+    assert group.executors[0].last_trouble().rank in (1, 2)
+    with pytest.raises(GroupError, match="late"):  # out of step until the shell begins a new epoch
+        group.executors[0].serve(1.0)
+
+
+def test_an_idle_rank_is_woken_and_not_kept(tmp_path: Path) -> None:
+    group = RankThreads(write_random_checkpoint(tmp_path), "float32", 2)
+    executor = group.executors[0]
+    executor.serve(0.01)
+    executor.wake()
+    executor.serve(3600.0)
+    timer = threading.Timer(0.05, executor.wake)
+    timer.start()
+    executor.serve(3600.0)
+    timer.join()
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    group = RankThreads(write_random_checkpoint(tmp_path), "float32", 2)
+    executor, place = group.executors[0], group.places[0]
+    with pytest.raises(EngineError, match="expert map 1 is not newer"):
+        executor.set_map(1, group.spread.expert_map)
+    wrong = group.spread.expert_map.copy()
+    wrong[1, 3, 5] = 0 << 16 | len(place.slots.gate_up) - 1
+    with pytest.raises(EngineError, match=r"expert 5 of layer 1: slot .* of rank 0 does not hold it"):
+        executor.set_map(2, wrong)
+    wrong[1, 3, 5] = 2 << 16
+    with pytest.raises(EngineError, match="slot 0 of rank 2 does not hold it"):
+        executor.join(replace(place, expert_map=wrong))
+    with pytest.raises(ModelError, match="an expert map of"):
+        executor.set_map(2, wrong[:, :1])
+    with pytest.raises(EngineError, match="window of rank 0 is of another model"):
+        executor.join(replace(place, windows=[place.windows[1], place.windows[0]]))
+    with pytest.raises(EngineError, match="rank 2 of 2"):
+        executor.join(replace(place, rank=2))
+    gate_up = (type(place.slots.gate_up))(*place.slots.down)
+    with pytest.raises(EngineError, match="slot 0 holds no expert of this model"):
+        executor.join(replace(place, slots=replace(place.slots, gate_up=gate_up)))
+    with pytest.raises(EngineError, match="65 ranks"):
+        executor.window_shape(65)
+
+
+def test_a_model_without_experts_makes_no_group(tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, first_k_dense_replace=3, num_nextn_predict_layers=0)
+    model = load_for_native(folder, "float32")
+    executor = NativeGroupExecutor(model, dirty_cache(model), threads=1, max_rows=8)
+    with pytest.raises(EngineError, match="no routed experts"):
+        executor.window_shape(2)
+
+
+def _renamed(work: list[list[SequenceSpec]]) -> list[list[SequenceSpec]]:
+    return [
+        [SequenceSpec(SequenceId(f"{rank}-{number}"), spec.prompt, spec.sampling) for number, spec in enumerate(specs)]
+        for rank, specs in enumerate(work)
+    ]
