@@ -29,7 +29,7 @@ from serving.model.model import DeepseekModel
 from serving.model.native.layout import MAP_POSITIONS, NativeLinear
 from serving.model.native.library import load
 from serving.model.native.panels import PanelLinear
-from serving.model.native.rank_group import GroupPlace, SlotTable, format_window, window_bytes
+from serving.model.native.rank_group import GroupPlace, format_window, window_bytes
 from serving.values.news import Tokens
 from serving.values.sequence import SequenceSpec, TokenLogprobs
 from tests.fakes.engine_calls import EngineCalls
@@ -48,6 +48,17 @@ def expert_layers(model: DeepseekModel) -> list[LocalExperts]:
     blocks = [*model.blocks, *(layer.block for layer in model.mtp[:1])]
     found = [block.feed.experts for block in blocks if isinstance(block.feed, ExpertLayer)]
     return [experts for experts in found if isinstance(experts, LocalExperts)]
+
+
+@dataclass
+class MappedSlots:
+    """`SlotArrays` that never change."""
+
+    gate_up: "ctypes.Array[NativeLinear]"
+    down: "ctypes.Array[NativeLinear]"
+
+    def publish(self) -> None:
+        """Nothing comes."""
 
 
 @dataclass
@@ -91,7 +102,7 @@ def random_map(homes: dict[tuple[int, int], list[int]], layers: int, experts: in
     return np.array(table, np.uint32)
 
 
-def mapped_slots(model: DeepseekModel, contents: Sequence[tuple[int, int]], spare: int = 1) -> SlotTable:
+def mapped_slots(model: DeepseekModel, contents: Sequence[tuple[int, int]], spare: int = 1) -> MappedSlots:
     """Slots that point into the loaded model; some more are empty."""
     layers = expert_layers(model)
     count = len(contents) + spare
@@ -100,7 +111,7 @@ def mapped_slots(model: DeepseekModel, contents: Sequence[tuple[int, int]], spar
         for array, product in ((gate_up, layers[layer].gate_up[expert]), (down, layers[layer].down[expert])):
             assert isinstance(product, PanelLinear)
             ctypes.memmove(ctypes.byref(array[slot]), ctypes.byref(product.linear), ctypes.sizeof(NativeLinear))
-    return SlotTable(gate_up, down, model)
+    return MappedSlots(gate_up, down)
 
 
 def window_memory(nbytes: int) -> memoryview:

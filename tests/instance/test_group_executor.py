@@ -14,7 +14,7 @@ from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.model.loader import DtypeName
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.instance.native_pair import RAGGED, dirty_cache, load_for_native, native_or_skip
-from tests.instance.rank_threads import SETTINGS, RankThreads, drive, prompts
+from tests.instance.rank_threads import SETTINGS, MappedSlots, RankThreads, drive, prompts
 from tests.model.int8_checkpoint import quantised_checkpoint
 from tests.model.random_checkpoint import write_random_checkpoint
 
@@ -177,9 +177,9 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         executor.join(replace(place, windows=[place.windows[1], place.windows[0]]))
     with pytest.raises(EngineError, match="rank 2 of 2"):
         executor.join(replace(place, rank=2))
-    gate_up = (type(place.slots.gate_up))(*place.slots.down)
+    swapped = MappedSlots(place.slots.down, place.slots.gate_up)
     with pytest.raises(EngineError, match="slot 0 holds no expert of this model"):
-        executor.join(replace(place, slots=replace(place.slots, gate_up=gate_up)))
+        executor.join(replace(place, slots=swapped))
     with pytest.raises(EngineError, match="65 ranks"):
         executor.window_shape(65)
 

@@ -13,6 +13,7 @@ from hardware.ub.exchange_layout import WindowShape
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.model.native.layout import NativeGroupOutcome, NativeWindowShape
 from serving.model.native.rank_group import GroupPlace, native_map, native_place
+from serving.values.step_plan import StepPlan, StepResult
 
 
 class NativeGroupExecutor(NativeExecutor):
@@ -39,9 +40,19 @@ class NativeGroupExecutor(NativeExecutor):
         self._joined = place
         self._experts = kept[2].shape[0], self.model.config.n_routed_experts  # type: ignore[attr-defined]
 
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step together with the peers; theirs, as far as they have some, run at the same time.
+
+        Raises: GroupError if a peer is late, or lost and no new epoch begins in time; EngineError as before.
+        Effects: writes the fed tokens' KV into the blocks of each block table.
+        """
+        self._publish()
+        return super().execute(plan)
+
     def serve(self, timeout_s: float) -> None:
         """Implements `GroupExecutor.serve`."""
         assert self._joined is not None, "a rank that has not joined has nobody to serve"
+        self._publish()
         self._engine.check(self._functions.cm_group_serve(self._engine.address, max(0, int(timeout_s * 1e9))))
 
     def wake(self) -> None:
@@ -62,7 +73,7 @@ class NativeGroupExecutor(NativeExecutor):
 
     @property
     def map_version(self) -> int:
-        """Of the map in use."""
+        """Version of the map in use."""
         return int(self._functions.cm_group_map_version(self._engine.address))
 
     def rows_sent(self) -> NDArray[np.uint64]:
@@ -72,10 +83,14 @@ class NativeGroupExecutor(NativeExecutor):
         return found
 
     def last_trouble(self) -> NativeGroupOutcome:
-        """How the last wait ended that did not end well, and whom it blames."""
+        """Ending of the last wait that did not end well, and whom it blames."""
         found = NativeGroupOutcome()
         self._functions.cm_group_outcome_of(self._engine.address, ctypes.byref(found))
         return found
+
+    def _publish(self) -> None:
+        if self._joined is not None:
+            self._joined.slots.publish()
 
     @property
     def _functions(self) -> ctypes.CDLL:

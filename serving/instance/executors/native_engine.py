@@ -28,7 +28,7 @@ class NativeEngine:
 
     @property
     def address(self) -> ctypes.c_void_p:
-        """Of the cm_engine; valid as long as this object."""
+        """Address of the cm_engine; valid as long as this object."""
         return self._address
 
     def step(self, batch: NativeBatch, answer: NativeAnswer) -> None:

@@ -1,4 +1,4 @@
-"""What an engine needs to be a rank of a group: windows in shared memory, and where the experts are.
+"""A rank's place in its group: windows in shared memory, and where the experts are.
 
 The library keeps the addresses; whoever joins keeps the memory alive, see `NativeGroupExecutor`.
 """
@@ -6,6 +6,7 @@ The library keeps the addresses; whoever joins keeps the memory alive, see `Nati
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +20,17 @@ FIRST_EPOCH = 1
 """Of a group that is formed; each loss or change of size raises it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotTable:
-    """What lies in a rank's expert slots, all layers behind one another.
-
-    Args:
-        gate_up, down: `[slots]` products; one with no outputs says that the slot is empty. They are read at every step,
-            so they change between steps only.
-        kept: whatever must live as long as the addresses in there.
-    """
+class SlotArrays(Protocol):
+    """Contents of a rank's expert slots, all layers behind one another."""
 
     gate_up: "ctypes.Array[NativeLinear]"
+    """`[slots]` products; one without outputs says that the slot is empty. Read at every step: they change between
+    steps only, in `publish`."""
     down: "ctypes.Array[NativeLinear]"
-    kept: object = None
+
+    def publish(self) -> None:
+        """Write into the arrays what has come since the last call. Between two steps."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class GroupPlace:
     rank: int
     windows: Sequence[memoryview]
     processes: Sequence[int]
-    slots: SlotTable
+    slots: SlotArrays
     expert_map: NDArray[np.uint32]
     map_version: int = 1
     cores: int = 1
@@ -62,7 +61,7 @@ class GroupPlace:
 
 
 def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, list[object]]:
-    """The struct, and what must stay alive while it is used.
+    """Struct of a place, and what must stay alive while it is used.
 
     Raises: ModelError if the map has another form.
     Effects: none.
@@ -133,5 +132,5 @@ def native_shape(shape: WindowShape) -> NativeWindowShape:
 
 
 def address_of(memory: memoryview) -> int:
-    """Where writable memory lies."""
+    """Address of writable memory."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
