@@ -35,6 +35,8 @@ def test_each_entry_is_the_slot_of_the_rotation(one: tuple, data: st.DataObject)
                 else:
                     slot = layer * shape.slots[at.rank] + at.slot
                     assert (entry >> 16, entry & 0xFFFF) == (at.rank, slot)
+    other = first_map(shape, experts, 2)
+    assert np.array_equal(native_table(map_, rank, (other, native_table(other, rank))), table)
 
 
 def test_an_entry_by_hand() -> None:

@@ -47,3 +47,35 @@ def contents(expert: PackedExpert) -> list[object]:
 def panel_model(folder: Path, images: ImageStore | None = None, **how: object) -> DeepseekModel:
     """A model with panels of the native library, on an image if there is a shelf."""
     return load_model(folder, native=True, images=images, version="1", **how)  # type: ignore[arg-type] # by keyword
+
+
+class MadeExperts:
+    """A source of experts made up of bytes that no two have in common.
+
+    Args:
+        layers: with routed experts.
+    """
+
+    NBYTES = 3000
+    """Of each product."""
+
+    def __init__(self, layers: int) -> None:
+        self.layers = layers
+        self.asked: list[tuple[int, int]] = []
+
+    def room(self, layer: int) -> int:
+        """Of all alike."""
+        return self._made(layer, 0).record_bytes
+
+    def expert(self, layer: int, expert: int) -> PackedExpert:
+        """Made anew."""
+        self.asked.append((layer, expert))
+        return self._made(layer, expert)
+
+    def forget(self) -> None:
+        """Nothing to let go of."""
+
+    def _made(self, layer: int, expert: int) -> PackedExpert:
+        dice = random.Random(layer << 16 | expert)
+        packed = (memoryview(dice.randbytes(self.NBYTES)) for _ in range(2))
+        return PackedExpert(*(PackedProduct(4, 3, 1, Form.INT8, one) for one in packed))

@@ -1,0 +1,34 @@
+"""Byte rate of copies that must not disturb the steps beside them."""
+
+import time
+from collections.abc import Callable
+
+from serving.errors import ExpertError
+
+
+class CopyPace:
+    """Waits after each piece of a copy for as long as the rate asks for. One thread at a time.
+
+    A pause is not made up for: the rate holds over every stretch of time, but for one piece.
+
+    Args:
+        bytes_per_s: above 0.
+        wait: waits so many seconds; returns True if the copy is to be given up.
+        clock: seconds, ever rising.
+    """
+
+    def __init__(
+        self, bytes_per_s: float, wait: Callable[[float], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._bytes_per_s, self._wait, self._clock = bytes_per_s, wait, clock
+        self._free_at = 0.0
+
+    def __call__(self, nbytes: int) -> None:
+        """A piece was copied.
+
+        Raises: ExpertError if the copy is to be given up.
+        """
+        now = self._clock()
+        self._free_at = max(now, self._free_at) + nbytes / self._bytes_per_s
+        if self._wait(self._free_at - now):
+            raise ExpertError("the move was given up")

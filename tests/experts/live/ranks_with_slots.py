@@ -1,0 +1,139 @@
+"""Ranks with real slots in one process, whose native step is a look at what the tables say."""
+
+import ctypes
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+
+from hardware.ub.copy import checksum
+from serving.experts.core.expert_map import ExpertMap
+from serving.experts.core.mover import (
+    ExpertMover,
+    FetchExpert,
+    LoadExpert,
+    MapSwitched,
+    MoverEffect,
+    MoverEvent,
+    MoverTick,
+    MovesEnded,
+    SwitchMap,
+)
+from serving.experts.live.native_table import MASKED, Table
+from serving.experts.live.slot_mover import SlotMover
+from serving.model.native.layout import NativeLinear
+from serving.model.slots.expert_slots import CopiedSlots, ExpertSlots, MappedSlots, fill_all
+from serving.model.slots.slot_region import PeerSlots, SlotLayout, SlotRegion
+from tests.model.slots.experts import MadeExperts
+
+PATIENCE_S = 20.0
+
+
+class Rank:
+    """One rank: slots, the mover of them, and the table that its steps use."""
+
+    def __init__(self, rank: int, slots: ExpertSlots, events: "SimpleQueue[MoverEvent]", bytes_per_s: float) -> None:
+        self.slots = slots
+        self.mover = SlotMover(rank, slots, events.put, bytes_per_s)
+        self.table: Table | None = None
+        self.version = 0
+
+    def set_map(self, table: Table, version: int) -> None:
+        """As the native step's."""
+        assert version > self.version
+        self.table, self.version = table, version
+
+    def bytes_at(self, number: int) -> tuple[int, int]:
+        """Checksums of what a slot's structs point to."""
+        return _seen(self.slots.table.gate_up[number]), _seen(self.slots.table.down[number])
+
+
+class RanksWithSlots:
+    """A group that carries out what a mover asks, and steps between any two things that happen.
+
+    Args:
+        first: the map that it begins with.
+        mapped: ranks whose slots are mapped; those of the others are copied.
+    """
+
+    def __init__(
+        self, folder: Path, first: ExpertMap, mapped: frozenset[int] = frozenset(), bytes_per_s: float = 1e12
+    ) -> None:
+        self.source = MadeExperts(len(first.layers))
+        self.events: SimpleQueue[MoverEvent] = SimpleQueue()
+        self.ranks: list[Rank] = []
+        self._wanted = {}
+        for layer, one in enumerate(first.layers):
+            for expert in range(len(one.homes)):
+                made = self.source.expert(layer, expert)
+                self._wanted[layer, expert] = checksum(made.gate_up.packed), checksum(made.down.packed)
+        self.ended: list[MovesEnded] = []
+        for rank, count in enumerate(first.slots):
+            layout = SlotLayout.of(count, [self.source.room(layer) for layer in range(self.source.layers)])
+            slots: ExpertSlots = MappedSlots(self.source, count)
+            if rank not in mapped:
+                slots = CopiedSlots(SlotRegion(folder / f"rank{rank}", layout), self.source)
+            fill_all(slots, [first.placement(layer)[rank] for layer in range(len(first.layers))])
+            self.ranks.append(Rank(rank, slots, self.events, bytes_per_s))
+        for rank, one_rank in enumerate(self.ranks):
+            offers = {other: self.ranks[other].slots.offer for other in range(len(self.ranks)) if other != rank}
+            one_rank.mover.join({other: PeerSlots(offer) for other, offer in offers.items() if offer})
+        self._switch(first)
+
+    def close(self) -> None:
+        """End threads, remove regions."""
+        for one in self.ranks:
+            one.mover.close()
+            one.slots.close()
+
+    def run(self, mover: ExpertMover) -> None:
+        """Drive a mover to its end."""
+        self.take(mover.start(time.monotonic()), mover)
+        end = time.monotonic() + PATIENCE_S
+        while not self.ended:
+            assert time.monotonic() < end, "the moves do not end"
+            wake = mover.next_wake()
+            if self.events.empty() and wake is not None and wake <= time.monotonic():
+                self.take(mover.on(MoverTick(), time.monotonic()), mover)
+            elif not self.events.empty():
+                self.take(mover.on(self.events.get(), time.monotonic()), mover)
+            else:
+                time.sleep(1e-4)
+            self.step()
+
+    def take(self, effects: Iterable[MoverEffect], mover: ExpertMover) -> None:
+        """Carry out what the mover asks."""
+        for effect in effects:
+            match effect:
+                case SwitchMap(new):
+                    self._switch(new)
+                    self.take(mover.on(MapSwitched(new.version), time.monotonic()), mover)
+                case FetchExpert() | LoadExpert():
+                    for one in self.ranks:
+                        one.mover.take(effect)
+                case MovesEnded():
+                    self.ended.append(effect)
+                    for one in self.ranks:
+                        one.mover.take(effect)
+
+    def step(self) -> None:
+        """Every slot that a table names holds that expert."""
+        for one in self.ranks:
+            assert one.table is not None
+            for layer in range(one.table.shape[0]):
+                for expert in range(one.table.shape[2]):
+                    for entry in np.unique(one.table[layer, :, expert]).tolist():
+                        assert entry != MASKED
+                        found = self.ranks[entry >> 16].bytes_at(entry & 0xFFFF)
+                        assert found == self._wanted[layer, expert], "a token met wrong weights"
+
+    def _switch(self, new: ExpertMap) -> None:
+        for one in self.ranks:
+            one.mover.switch(one.mover.prepare(new), one)
+
+
+def _seen(linear: NativeLinear) -> int:
+    assert linear.out_features == 4, "an empty slot"
+    return checksum(memoryview((ctypes.c_char * MadeExperts.NBYTES).from_address(linear.packed)).cast("B"))
