@@ -28,7 +28,8 @@ def check_consistency(config: ServeConfig, source: str) -> None:
         the autoscaler's least is above its most or its budget below what there is, a step cannot feed the sequences
         that it may hold, an instance or memory server is larger than a node, all of them together are larger than the
         cluster, tenants cannot be told apart, no browser can send an allowed origin or host, settings of health or of
-        the KV-cache pool contradict each other, or settings contradict the simulated device.
+        the KV-cache pool contradict each other, settings contradict the simulated device, or an instance of several
+        ranks has an executor or a device that knows none.
     Effects: none.
     """
     try:
@@ -40,6 +41,7 @@ def check_consistency(config: ServeConfig, source: str) -> None:
         for name, pool in config.pools.items():
             _check_step(name, pool)
             _check_instance(name, pool, config.cluster.nodes)
+            _check_ranks(name, pool, config)
         _check_health(config.health)
         _check_kvcache(config.kvcache, config.cluster.nodes)
         _check_reuse(config)
@@ -138,7 +140,7 @@ def _check_bounds(config: ServeConfig) -> None:
         low, high = settings.bounds(name)
         if not low <= replicas <= high:
             raise ConfigError(f"[{name}] replicas = {replicas}, but [autoscaler] allows {low} to {high}: change either")
-    begun = sum(pool.replicas * pool.npus_per_instance for pool in config.pools.values())
+    begun = sum(pool.replicas * pool.npus_per_replica for pool in config.pools.values())
     if settings.policy != "none" and 0 < settings.npu_budget < begun:
         raise ConfigError(
             f"[autoscaler] npu_budget = {settings.npu_budget}, but the pools begin with {begun} NPUs: raise it or lower"
@@ -158,16 +160,30 @@ def _check_step(name: str, pool: PoolConfig) -> None:
 
 def _check_instance(name: str, pool: PoolConfig, nodes: tuple[NodeConfig, ...]) -> None:
     npus, memory = max(node.npus for node in nodes), max(node.ub_memory_mib for node in nodes)
-    if pool.npus_per_instance > npus:
+    ranks = f"{pool.ep} ranks with " if pool.ep > 1 else ""
+    lower = "lower it or ep" if pool.ep > 1 else "lower it"
+    if pool.npus_per_replica > npus:
         raise ConfigError(
-            f"[{name}] npus_per_instance = {pool.npus_per_instance}, but the largest node has {npus} NPUs and an"
-            f" instance must fit one node: lower it"
+            f"[{name}] {ranks}npus_per_instance = {pool.npus_per_instance}, but the largest node has {npus} NPUs and an"
+            f" instance must fit one node: {lower}"
         )
-    if pool.ub_memory_mib > memory:
+    if pool.ub_memory_per_replica_mib > memory:
         raise ConfigError(
-            f"[{name}] ub_memory_mib = {pool.ub_memory_mib}, but the largest node has {memory} MiB of UB memory:"
-            f" lower it or raise [[cluster.nodes]] ub_memory_mib"
+            f"[{name}] {ranks}ub_memory_mib = {pool.ub_memory_mib}, but the largest node has {memory} MiB of UB memory:"
+            f" {lower} or raise [[cluster.nodes]] ub_memory_mib"
         )
+
+
+def _check_ranks(name: str, pool: PoolConfig, config: ServeConfig) -> None:
+    """Ranks compute their experts for each other in native code, on CPUs."""
+    executor, device = config.engine.executor, config.model.device
+    if pool.ep > 1 and executor in ("torch", "simulated"):
+        raise ConfigError(
+            f'[{name}] ep = {pool.ep}, but [engine] executor = "{executor}" knows no ranks: set it to "native" or'
+            f' "auto", or ep to 1'
+        )
+    if pool.ep > 1 and device not in ("auto", "cpu"):
+        raise ConfigError(f'[{name}] ep = {pool.ep} needs [model] device = "cpu", and it is "{device}": change either')
 
 
 def _check_simulation(config: ServeConfig) -> None:
@@ -241,8 +257,11 @@ def _check_reuse(config: ServeConfig) -> None:
 
 
 def replicas_at_start(config: ServeConfig) -> list[Need]:
-    """Needs of all replicas towards the nodes, by deployment."""
-    needs = [Need(name, p.replicas, p.npus_per_instance, p.ub_memory_mib) for name, p in config.pools.items()]
+    """Needs of all replicas towards the nodes, by deployment. A group lies whole on one node, as an instance does."""
+    needs = [
+        Need(name, pool.replicas, pool.npus_per_replica, pool.ub_memory_per_replica_mib)
+        for name, pool in config.pools.items()
+    ]
     if config.kvcache.replicas:
         needs.append(Need("kvcache", config.kvcache.replicas, 0, config.kvcache.ub_memory_mib))
     return needs

@@ -69,7 +69,9 @@ class EngineConfig:
         "prompts and answers; empty = none",
         default="",
     )
-    threads: int = key("compute threads per instance; 0 = cores less one, by instances", default=0, low=0, high=1024)
+    threads: int = key(
+        "compute threads per instance or rank; 0 = cores less one, by instances and ranks", default=0, low=0, high=1024
+    )
 
 
 @dataclass(frozen=True, slots=True)

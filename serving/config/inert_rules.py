@@ -86,6 +86,11 @@ _IN_VIRTUAL_TIME = (
     ),
     Rule(
         _VIRTUAL,
+        (*_of("prefill", "ep"), *_of("decode", "ep")),
+        "in virtual time: there an instance's dies are its ranks",
+    ),
+    Rule(
+        _VIRTUAL,
         ("hardware.hbm_per_die_mib",),
         "in virtual time: there a die has the memory of [simulation] device",
         when=lambda config: config.hardware.hbm_per_die_mib != 0,

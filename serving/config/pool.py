@@ -8,12 +8,16 @@ from serving.config.key import key
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """`[prefill]`, `[decode]` or `[aggregated]`. A replica is one instance; an instance owns whole NPUs of one node."""
+    """`[prefill]`, `[decode]` or `[aggregated]`. A replica is one instance; an instance owns whole NPUs of one node.
+
+    With `ep` above 1 a replica is a group of so many ranks, each an instance of its own to whoever sends it requests;
+    all other keys are then about one rank.
+    """
 
     replicas: int = key(
         "instances at the start; 0 where an autoscaler wakes the pool and its least is 0", default=1, low=0, high=384
     )
-    npus_per_instance: int = key("NPUs of one instance (two dies each)", default=2, low=1)
+    npus_per_instance: int = key("NPUs of one instance (two dies each), or of each of its ranks", default=2, low=1)
     ub_memory_mib: int = key(
         "most that one instance takes of its node's UB memory for KV blocks [MiB]; its HBM bounds them too",
         default=256,
@@ -22,8 +26,25 @@ class PoolConfig:
     max_step_tokens: int = key("tokens of one step: prompt chunks plus one per running sequence", default=512, low=1)
     max_sequences: int = key("sequences running at once in one instance", default=64, low=1)
     max_waiting: int = key("sequences waiting in one instance; beyond it others are tried", default=256, low=1)
+    ep: int = key(
+        "ranks of one instance, each a process with NPUs, UB memory, KV blocks and sequences of its own, all on one "
+        "node; above 1 every other key of this section but `replicas` is about one rank",
+        default=1,
+        low=1,
+        high=64,
+    )
 
     @property
     def dies_per_instance(self) -> int:
-        """Dies, hence ranks, of one instance."""
+        """Dies of one instance, or of one of its ranks."""
         return self.npus_per_instance * DIES_PER_NPU
+
+    @property
+    def npus_per_replica(self) -> int:
+        """NPUs of one replica: of all its ranks."""
+        return self.ep * self.npus_per_instance
+
+    @property
+    def ub_memory_per_replica_mib(self) -> int:
+        """UB memory that one replica takes of its node: all its ranks together [MiB]."""
+        return self.ep * self.ub_memory_mib

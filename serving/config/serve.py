@@ -45,8 +45,8 @@ class ServeConfig:
 
     @property
     def instances(self) -> int:
-        """Instances of all pools that the mode starts."""
-        return sum(pool.replicas for pool in self.pools.values())
+        """Instances of all pools that the mode starts; a group counts as its ranks."""
+        return sum(pool.replicas * pool.ep for pool in self.pools.values())
 
     @property
     def time_scale(self) -> float:
@@ -60,7 +60,7 @@ class ServeConfig:
         return tenants or bool(self.gateway.api_keys or self.gateway.admin_keys or self.gateway.api_key_file)
 
     def threads_per_instance(self, cores: int) -> int:
-        """Compute threads of one instance.
+        """Compute threads of one instance, or of one rank of a group.
 
         Args:
             cores: cores that the instances of this machine share.

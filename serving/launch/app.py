@@ -12,6 +12,7 @@ from serving.cluster.nodes import ON_HEAD_NODE
 from serving.config.serve import ServeConfig
 from serving.gateway.live.replica import LEAVE_S as GATEWAY_LEAVE_S
 from serving.gateway.live.replica import GatewayDeployment
+from serving.instance.live.ranks.shell_replica import ShellDeployment
 from serving.instance.live.replica import InstanceDeployment
 from serving.kvpool.live.replica import LEAVE_S, KvCacheDeployment
 from serving.scaling.live.autoscaler import AutoscalerDeployment
@@ -45,20 +46,7 @@ def build(
         pool_folder: where memory servers keep their names, and their SSD tier if it has no folder of its own.
         dashboard_url: of Ray's dashboard, for links.
     """
-    instance: Any = serve.deployment(InstanceDeployment)
-    pools = {
-        pool: instance.options(
-            name=pool,
-            num_replicas=max(1, section.replicas),
-            ray_actor_options={
-                "num_cpus": 0,
-                "resources": replica_resources(section.npus_per_instance, section.ub_memory_mib),
-            },
-            graceful_shutdown_timeout_s=config.gateway.request_timeout_s,
-            **_common(config),
-        )
-        for pool, section in config.pools.items()
-    }
+    pools = {pool: _instances(config, pool) for pool in config.pools}
     for pool, section in config.pools.items():
         if not section.replicas:
             _start_empty(pools[pool])
@@ -81,6 +69,20 @@ def build(
         config, secret, handles, pool_salt, int(time.time()), dashboard_url=dashboard_url, **bound
     )
     return app
+
+
+def _instances(config: ServeConfig, pool: str) -> Any:
+    """The deployment of an engine pool. A shell takes nothing from Ray: its ranks have places of their own."""
+    section = config.pools[pool]
+    resources = replica_resources(section.npus_per_instance, section.ub_memory_mib) if section.ep == 1 else {}
+    deployment: Any = serve.deployment(InstanceDeployment if section.ep == 1 else ShellDeployment)
+    return deployment.options(
+        name=pool,
+        num_replicas=max(1, section.replicas),
+        ray_actor_options={"num_cpus": 0, "resources": resources},
+        graceful_shutdown_timeout_s=config.gateway.request_timeout_s,
+        **_common(config),
+    )
 
 
 def _start_empty(deployment: Any) -> None:

@@ -74,6 +74,31 @@ REFUSED = {
         '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n[kvcache]\nreplicas = 1\nssd_mib = 8',
         "[kvcache] ssd_mib = 8, but simulated blocks have no bytes to put on disk: set it to 0",
     ),
+    "ranks that do not fit a node together": (
+        "[decode]\nep = 3\nnpus_per_instance = 3",
+        "[decode] 3 ranks with npus_per_instance = 3, but the largest node has 8 NPUs and an instance must fit one"
+        " node: lower it or ep",
+    ),
+    "ranks whose memory does not fit a node together": (
+        "[decode]\nep = 4\nnpus_per_instance = 1\nub_memory_mib = 1024",
+        "[decode] 4 ranks with ub_memory_mib = 1024, but the largest node has 1024 MiB of UB memory: lower it or ep or",
+    ),
+    "ranks that together are too many": (
+        "[decode]\nep = 2\nnpus_per_instance = 4",
+        "prefill 1 x 2 + decode 1 x 8 NPUs = 10, but the cluster offers 8: lower replicas or npus_per_instance",
+    ),
+    "ranks that torch would have to compute": (
+        '[engine]\nexecutor = "torch"\n[decode]\nep = 2\nnpus_per_instance = 1',
+        '[decode] ep = 2, but [engine] executor = "torch" knows no ranks: set it to "native" or "auto", or ep to 1',
+    ),
+    "ranks that are simulated": (
+        '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n[decode]\nep = 2\nnpus_per_instance = 1',
+        '[decode] ep = 2, but [engine] executor = "simulated" knows no ranks',
+    ),
+    "ranks on an accelerator": (
+        'device = "cuda"\n[decode]\nep = 2\nnpus_per_instance = 1',
+        '[decode] ep = 2 needs [model] device = "cpu", and it is "cuda": change either',
+    ),
     "an empty pool that nobody wakes": (
         "[decode]\nreplicas = 0",
         "[decode] replicas = 0, and nobody would wake the pool: set [autoscaler] policy and a least of 0, or raise",

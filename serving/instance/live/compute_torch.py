@@ -59,6 +59,8 @@ class TorchCompute:
         self._threads = place.threads
         self._max_rows = config.pools[place.pool].max_step_tokens
         self._native = computes_natively(config)
+        if place.rank is not None and not self._native:
+            raise ConfigError(f"[{place.pool}] ep = {place.rank.ranks} needs the native step: set it to 1")
         self._model = _load(config, place, access, native=self._native)
         self.max_model_len = self._model.config.max_position_embeddings
         self.draft_tokens = _draft_tokens(config, self._model)

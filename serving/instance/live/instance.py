@@ -4,8 +4,9 @@ Knows no Ray: a Serve replica passes in which NPUs and which node it was given, 
 """
 
 import asyncio
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hardware.ub.region import UbRegion
@@ -14,6 +15,8 @@ from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.from_config import engine_settings
+from serving.instance.core.ports import GroupExecutor
+from serving.instance.core.rank_life import check_offers
 from serving.instance.core.record import header_of, recorded
 from serving.instance.live.compute import Attached, InstanceCache, InstancePlace
 from serving.instance.live.engine_loop import EngineLoop
@@ -23,6 +26,7 @@ from serving.instance.live.make_compute import make_compute
 from serving.instance.live.pool_access import PoolAccess
 from serving.instance.live.ub_transport import LinkFaults, RemoteReader, UbTransport
 from serving.telemetry.decision_writer import writer_in
+from serving.values.group import RankOffer
 from serving.values.health import StepLimits
 from serving.values.link_health import LinkLimits
 from serving.values.pool_view import PoolView
@@ -32,7 +36,11 @@ __all__ = ["Instance", "InstancePlace"]
 
 
 class Instance:
-    """Everything that one replica runs. Build it, `await start()`, and `await stop()` in the end."""
+    """Everything that one replica, or one rank of a group, runs.
+
+    Build it, `await start()`, and `await stop()` in the end. A rank gives its `offer()` to its peers, and `join`s them
+    before it starts.
+    """
 
     def __init__(
         self,
@@ -58,7 +66,7 @@ class Instance:
         self._segment = UbSegment.create(place.segment_path, arena_bytes, max_regions=1)
         self._region: UbRegion = self._segment.allocate(arena_bytes, owner=place.replica)
         arena = self._segment.view(self._region)
-        attached = compute.attach(arena)
+        self._attached = attached = compute.attach(arena)
         self.settings = engine_settings(
             config,
             place.pool,
@@ -94,6 +102,26 @@ class Instance:
             step_limits=step_limits(config, compute.time_scale),
             on=recorded(self.engine, log.note) if log is not None else None,
         )
+
+    @property
+    def together(self) -> bool:
+        """Whether it computes with its peers; a rank that does not is an instance of its own to all but its shell."""
+        return isinstance(self._attached.executor, GroupExecutor)
+
+    def offer(self) -> RankOffer:
+        """Facts that the peers of this rank need. Effects: none."""
+        assert self.place.rank is not None
+        return RankOffer(self.place.rank.number, os.getpid(), "", self._attached.layout)
+
+    def join(self, offers: Sequence[RankOffer]) -> None:
+        """Meet the peers, before `start`.
+
+        Args:
+            offers: of all ranks of the group, this one included.
+        Raises: GroupError if they do not make a group.
+        """
+        assert self.place.rank is not None
+        check_offers(self.offer(), self.place.rank.ranks, offers)
 
     async def start(self) -> tuple[str, int]:
         """Start the engine thread and the link server. Returns: the address that gateways connect to."""

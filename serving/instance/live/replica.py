@@ -4,10 +4,7 @@ Ray gives it NPUs and a node, watches its health and replaces it; requests reach
 """
 
 import asyncio
-import gc
-import logging
 import os
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -22,16 +19,13 @@ from serving.cluster.membership import Announcer, Member
 from serving.cluster.nodes import link_host, new_segment_path, sweep_forever
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
+from serving.instance.live.collector import collector_off
 from serving.instance.live.instance import Instance, InstancePlace
 from serving.instance.live.remote_read import read_remote
 from serving.kvpool.live.pool_control import PoolViewFollower
 from serving.values.pool_view import PoolView
 
-logger = logging.getLogger(__name__)
-
 STOP_DEADLINE_S = 10.0
-POOL_WAIT_S = 10.0
-"""A memory server needs no torch and is up long before an instance; only one that does not come costs this."""
 
 
 class InstanceDeployment:
@@ -64,33 +58,20 @@ class InstanceDeployment:
         )
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         view = await self._find_pool(config) if self._pool is not None else None
-        gc.disable()  # torch brings 100,000 objects that stay: walking through them is a fifth of a start
-        self._instance = await asyncio.to_thread(Instance, config, self._place, secret, read_remote, view)
-        self._address = await self._instance.start()
-        gc.freeze()
-        gc.enable()
+        with collector_off():
+            self._instance = await asyncio.to_thread(Instance, config, self._place, secret, read_remote, view)
+            self._address = await self._instance.start()
         self._announcer = Announcer()
         self._announcer.start(self._describe)
         self._sweeper = asyncio.create_task(sweep_forever(session))
         self._stopped = False
 
     async def _find_pool(self, config: ServeConfig) -> Callable[[], PoolView]:
-        """Follow the KV-cache pool, and give it a moment to appear when all start together: weights may lie there."""
+        """Follow the KV-cache pool."""
         assert self._pool is not None
-        follower, node = self._pool, self._place.node
+        follower = self._pool
         follower.start()
-        deadline = time.monotonic() + POOL_WAIT_S
-        while time.monotonic() < deadline:
-            servers = follower.view.servers
-            # A server that has been up for long shows that the pool is as it is, maybe smaller than it began.
-            known = any(s.record.node == node or s.record.uptime_s > POOL_WAIT_S for s in servers)
-            if known or len(servers) >= config.kvcache.replicas:
-                break
-            await asyncio.sleep(0.05)
-        else:
-            logger.warning(
-                "no memory server after %.0f s; starting without, it is used as soon as it comes", POOL_WAIT_S
-            )
+        await follower.wait_for_servers(self._place.node, config.kvcache.replicas)
         return lambda: follower.view
 
     def _describe(self) -> Member:

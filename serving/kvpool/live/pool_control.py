@@ -9,6 +9,7 @@ actor that comes next, and that one gives out no view of its own before every li
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ from serving.cluster.membership import NAMESPACE
 from serving.cluster.nodes import ON_HEAD_NODE
 from serving.config.serve import ServeConfig
 from serving.errors import UnavailableError
+from serving.ids import NodeId
 from serving.kvpool.live.controller import EXPIRY_S, ControllerAnswer, ControlSettings
 from serving.kvpool.live.controller_host import ControllerHost
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord
@@ -33,6 +35,8 @@ ANNOUNCE_PERIOD_S = 1.0
 VIEW_PERIOD_S = 0.5
 CALL_DEADLINE_S = 3.0
 TROUBLE = 2
+POOL_WAIT_S = 10.0
+"""A memory server needs no torch and is up long before an instance; only one that does not come costs this."""
 
 assert EXPIRY_S >= CALL_DEADLINE_S + ANNOUNCE_PERIOD_S, "one lost call must not cost a server its place"
 
@@ -192,6 +196,23 @@ class PoolViewFollower:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+
+    async def wait_for_servers(self, node: NodeId, servers: int) -> None:
+        """Give the pool a moment to appear when all start together: weights may lie there.
+
+        Args:
+            node: of who asks. servers: that the pool begins with.
+        Effects: returns after `POOL_WAIT_S` at the latest.
+        """
+        deadline = time.monotonic() + POOL_WAIT_S
+        while time.monotonic() < deadline:
+            there = self.view.servers
+            # A server that has been up for long shows that the pool is as it is, maybe smaller than it began.
+            known = any(one.record.node == node or one.record.uptime_s > POOL_WAIT_S for one in there)
+            if known or len(there) >= servers:
+                return
+            await asyncio.sleep(0.05)
+        logger.warning("no memory server after %.0f s; starting without, it is used as soon as it comes", POOL_WAIT_S)
 
     async def _forever(self) -> None:
         actor: Any = None

@@ -1,0 +1,80 @@
+"""A rank's own decisions: whose it is, when it ends for want of a shell, and what may follow what in its life.
+
+A rank belongs to the shell with the highest term that it has heard of. A shell that takes a group over asks with the
+term after the one that it has seen: of two that try at once the first gets it, the other is refused, and so is a former
+shell that only seemed to be dead.
+"""
+
+from collections.abc import Sequence
+
+from serving.errors import GroupError, LedgerError
+from serving.values.group import RankLease, RankOffer, RankPhase
+from serving.values.health import Silence
+
+LEASE_S = 30.0
+"""A rank without a shell ends itself after this time: long enough for Serve to start another one, which takes a few
+seconds, even on a machine that is busy."""
+
+_NEXT = {
+    RankPhase.LOADING: {RankPhase.OFFERED, RankPhase.FAILED},
+    RankPhase.OFFERED: {RankPhase.SERVING, RankPhase.FAILED, RankPhase.LEFT},
+    RankPhase.SERVING: {RankPhase.LEAVING},
+    RankPhase.LEAVING: {RankPhase.LEFT},
+    RankPhase.LEFT: frozenset[RankPhase](),
+    RankPhase.FAILED: frozenset[RankPhase](),
+}
+
+
+class RankLife:
+    """Lease and phase of one rank. Time is passed in.
+
+    Args:
+        founder: the shell that made the rank.
+    """
+
+    def __init__(self, founder: RankLease, now: float, lease_s: float = LEASE_S) -> None:
+        self.lease = founder
+        self.phase = RankPhase.LOADING
+        self.problem = ""
+        self._heard_at = now
+        self._silence = Silence(lease_s, now)
+
+    def hold(self, asker: RankLease, now: float) -> bool:
+        """A shell renews its lease, or takes the rank over. Returns: whether the rank is its own now."""
+        if (asker.term, asker.shell) != (self.lease.term, self.lease.shell) and asker.term <= self.lease.term:
+            return False
+        self.lease, self._heard_at = asker, now
+        return True
+
+    def lapsed(self, now: float) -> bool:
+        """Whether no shell has renewed the lease for too long. Call it every second or so.
+
+        A rank that was frozen itself gives its shell the whole time again.
+        """
+        self._silence.look(now)
+        return self._silence.too_long(self._heard_at, now)
+
+    def enter(self, phase: RankPhase, problem: str = "") -> None:
+        """Go on to another phase.
+
+        Raises: LedgerError if that cannot follow.
+        """
+        if phase not in _NEXT[self.phase]:
+            raise LedgerError(f"a rank that is {self.phase.value} cannot be {phase.value} next")
+        self.phase, self.problem = phase, problem
+
+
+def check_offers(own: RankOffer, ranks: int, offers: Sequence[RankOffer]) -> None:
+    """Checks that these offers make a group that this rank can be part of.
+
+    Raises: GroupError if one is missing, twice there, is not what this rank offered, or has another layout.
+    Effects: none.
+    """
+    numbers = sorted(offer.rank for offer in offers)
+    if numbers != list(range(ranks)):
+        raise GroupError(f"a group of {ranks} ranks cannot be formed of {numbers}")
+    if own not in offers:
+        raise GroupError(f"rank {own.rank} of the group is another process by now")
+    for offer in offers:
+        if offer.layout != own.layout:
+            raise GroupError(f"ranks {own.rank} and {offer.rank} have different models or layouts of KV")

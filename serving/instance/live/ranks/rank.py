@@ -1,0 +1,142 @@
+"""The body of a rank: an instance that is built, meets its peers, serves and drains as its shell says.
+
+Knows no Ray: the actor around it passes calls on.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from serving.errors import GroupError
+from serving.instance.core.rank_life import RankLife
+from serving.instance.live.collector import collector_off
+from serving.instance.live.compute import InstancePlace
+from serving.instance.live.instance import Instance
+from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
+
+logger = logging.getLogger(__name__)
+
+LONGEST_AGE_S = 1e9
+"""Told in place of an infinite one."""
+
+
+class Rank:
+    """One rank. Belongs to one event loop.
+
+    Args:
+        founder: the shell that made it.
+        make: builds the instance; slow, called on a thread.
+        stall_timeout_s: see `Instance.stalled`.
+    """
+
+    def __init__(
+        self,
+        place: InstancePlace,
+        founder: RankLease,
+        make: Callable[[], Instance],
+        stall_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert place.rank is not None
+        self.place = place
+        self._rank = place.rank
+        self._make = make
+        self._stall_timeout_s = stall_timeout_s
+        self._clock = clock
+        self._life = RankLife(founder, clock())
+        self._instance: Instance | None = None
+        self.address: tuple[str, int] | None = None
+        """Where gateways connect to, once it serves."""
+        self._joining = asyncio.Lock()
+        self._leaving: asyncio.Task[None] | None = None
+
+    async def build(self) -> None:
+        """Build the instance. What goes wrong is told to the shell, which knows what to do."""
+        try:
+            with collector_off():
+                self._instance = await asyncio.to_thread(self._make)
+        except Exception as error:
+            logger.exception("%s could not be built", self.place.replica)
+            self._life.enter(RankPhase.FAILED, str(error) or type(error).__name__)
+        else:
+            self._life.enter(RankPhase.OFFERED)
+
+    def hold(self, asker: RankLease) -> RankReport:
+        """A shell renews its lease, takes the rank over, or, with term 0, only asks."""
+        self._life.hold(asker, self._clock())
+        instance, life = self._instance, self._life
+        stalled = instance is not None and instance.stalled(self._stall_timeout_s)
+        return RankReport(
+            lease=life.lease,
+            phase=life.phase,
+            pid=os.getpid(),
+            node=self.place.node,
+            offer=instance.offer() if instance is not None else None,
+            together=instance is not None and instance.together,
+            stalled_s=min(instance.loop.progress_age_s(), LONGEST_AGE_S) if instance is not None and stalled else 0.0,
+            problem=life.problem,
+        )
+
+    async def join(self, offers: Sequence[RankOffer]) -> bool:
+        """Meet the peers and serve. A second call changes nothing.
+
+        Returns: whether it serves now and did not before.
+        """
+        async with self._joining:
+            instance = self._instance
+            if instance is None or self._life.phase is not RankPhase.OFFERED:
+                return False
+            try:
+                await asyncio.to_thread(instance.join, offers)
+                self.address = await instance.start()
+            except (GroupError, OSError) as error:
+                logger.exception("%s could not join its group", self.place.replica)
+                self._life.enter(RankPhase.FAILED, str(error))
+                return False
+            self._life.enter(RankPhase.SERVING)
+            return True
+
+    def leave(self, drain_s: float) -> None:
+        """Begin to drain; `hold` tells when that is done. A second call changes nothing."""
+        if self._life.phase is RankPhase.OFFERED:
+            self._life.enter(RankPhase.LEFT)
+        elif self._life.phase is RankPhase.SERVING:
+            self._life.enter(RankPhase.LEAVING)
+            self._leaving = asyncio.create_task(self._leave(drain_s))
+
+    def close_log(self) -> None:
+        """End the decision log, if there is one. May block."""
+        if self._instance is not None:
+            self._instance.close_log()
+
+    def lapsed(self) -> bool:
+        """Whether there has been no shell for too long. Ask every second."""
+        return self._life.lapsed(self._clock())
+
+    async def stop(self) -> None:
+        """Give back what the instance has. Sequences still here are lost."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+        if self._instance is not None:
+            await self._instance.stop()
+
+    def facts(self) -> dict[str, Any]:
+        """Facts for status pages and metrics: the instance's, and whose rank it is."""
+        assert self._instance is not None
+        return {
+            "pid": os.getpid(),
+            "group": self._rank.group,
+            "rank": self._rank.number,
+            "ranks": self._rank.ranks,
+            "shell": self._life.lease.shell,
+            "shell_pid": self._life.lease.pid,
+            **self._instance.facts(),
+        }
+
+    async def _leave(self, drain_s: float) -> None:
+        assert self._instance is not None
+        await self._instance.server.leave(drain_s)
+        self._life.enter(RankPhase.LEFT)

@@ -1,0 +1,151 @@
+"""The Ray actor of one rank: detached, so that it outlives its shell, and named, so that the next shell finds it."""
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import ray
+
+from hardware.ray_resources import allocated_npu_ids
+from serving.cluster.logs import log_to_stderr
+from serving.cluster.loopback import keep_on_loopback
+from serving.cluster.membership import Announcer, Member
+from serving.cluster.nodes import link_host, new_segment_path, sweep_forever
+from serving.config.serve import ServeConfig
+from serving.ids import NodeId
+from serving.instance.core.rank_names import RankName
+from serving.instance.live.compute import InstancePlace, RankPlace
+from serving.instance.live.instance import Instance
+from serving.instance.live.ranks.placement import remove_placement
+from serving.instance.live.ranks.rank import Rank
+from serving.instance.live.remote_read import read_remote
+from serving.kvpool.live.pool_control import PoolViewFollower
+from serving.values.group import RankLease, RankOffer, RankReport
+from serving.values.pool_view import PoolView
+
+logger = logging.getLogger(__name__)
+
+LEASE_CHECK_S = 1.0
+STOP_DEADLINE_S = 8.0
+LAST_WORDS_S = 5.0
+"""How long a rank that ends itself waits for Ray to end it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOrder:
+    """Everything that a rank is made of.
+
+    Args:
+        secret: shared by gateways, instances and memory servers.
+        threads: compute threads.
+    """
+
+    config: ServeConfig
+    name: RankName
+    ranks: int
+    founder: RankLease
+    secret: str
+    threads: int
+
+
+@ray.remote(num_cpus=0, max_restarts=0)
+class RankActor:
+    """The actor around a `Rank`. Its methods share one event loop, hence need no locks."""
+
+    def __init__(self, order: RankOrder) -> None:
+        log_to_stderr()
+        keep_on_loopback()
+        self._order = order
+        config, name = order.config, order.name
+        node = NodeId(ray.get_runtime_context().get_node_id())
+        self._place = InstancePlace(
+            replica=name.replica,
+            pool=name.pool,
+            node=node,
+            npus=tuple(allocated_npu_ids()),
+            segment_path=new_segment_path(name.session, node, f"{name.replica.replace('#', '-')}-{name.birth}"),
+            link_host=link_host(),
+            threads=order.threads,
+            rank=RankPlace(name.rank, order.ranks, name.group),
+        )
+        self._incarnation = uuid.uuid4().hex
+        self._pool: PoolViewFollower | None = None
+        self._view: Callable[[], PoolView] | None = None
+        self._announcer = Announcer()
+        self._rank = Rank(self._place, order.founder, self._make, config.engine.stall_timeout_s)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def hold(self, lease: RankLease) -> RankReport:
+        """A shell renews its lease, takes the rank over, or asks. Effects: the first one begins the rank's life."""
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(task) for task in (self._build(), self._watch_lease())]
+        return self._rank.hold(lease)
+
+    async def join(self, offers: Sequence[RankOffer]) -> None:
+        """Meet the peers and serve."""
+        if await self._rank.join(offers):
+            self._announcer.start(self._describe)
+            self._tasks.append(asyncio.create_task(sweep_forever(self._order.name.session)))
+
+    async def leave(self, drain_s: float) -> None:
+        """Begin to drain."""
+        self._rank.leave(drain_s)
+
+    async def close_log(self) -> None:
+        """End the decision log, if there is one."""
+        await asyncio.to_thread(self._rank.close_log)
+
+    async def end(self) -> None:
+        """Give back everything but the process."""
+        for task in self._tasks:
+            task.cancel()
+        await self._announcer.stop()
+        if self._pool is not None:
+            await self._pool.stop()
+        await asyncio.wait_for(self._rank.stop(), STOP_DEADLINE_S)
+
+    async def until_death(self) -> None:
+        """Never returns: whoever waits for it is told by Ray when the process ends."""
+        await asyncio.Event().wait()
+
+    def _make(self) -> Instance:
+        order = self._order
+        return Instance(order.config, self._place, order.secret, read_remote, self._view)
+
+    async def _build(self) -> None:
+        config = self._order.config
+        if config.kvcache.replicas:
+            self._pool = follower = PoolViewFollower()
+            follower.start()
+            await follower.wait_for_servers(self._place.node, config.kvcache.replicas)
+            self._view = lambda: follower.view
+        await self._rank.build()
+
+    async def _watch_lease(self) -> None:
+        """End this process, and with it the group's place, when no shell has asked for too long."""
+        while not self._rank.lapsed():  # noqa: ASYNC110 - time is the event
+            await asyncio.sleep(LEASE_CHECK_S)
+        logger.error("%s has had no shell for too long and ends", self._place.replica)
+        self._tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        try:
+            await self.end()
+            await asyncio.to_thread(remove_placement, self._order.name.session, self._order.name.group)
+            await asyncio.sleep(LAST_WORDS_S)
+        finally:
+            os._exit(0)
+
+    def _describe(self) -> Member:
+        assert self._rank.address is not None
+        host, port = self._rank.address
+        return Member(
+            replica=self._place.replica,
+            pool=self._place.pool,
+            node=self._place.node,
+            host=host,
+            port=port,
+            incarnation=self._incarnation,
+            facts=self._rank.facts(),
+        )

@@ -1,0 +1,191 @@
+"""The shell's way to its ranks: Ray's control store, which finds, makes and kills them, and calls straight to them.
+
+Every question to the control store is asked on a thread, since it may not answer; every wait has an end.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import ray
+from ray.serve._private.common import ReplicaID
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from hardware.ray_resources import replica_resources
+from serving.cluster.lookup import ActorLookup
+from serving.cluster.membership import NAMESPACE
+from serving.config.serve import ServeConfig
+from serving.instance.core.rank_names import RankName
+from serving.instance.live.ranks.placement import placement, remove_placement
+from serving.instance.live.ranks.rank_actor import RankActor, RankOrder
+from serving.instance.live.ranks.shell import (
+    CALL_DEADLINE_S,
+    CloseLog,
+    EndRank,
+    FoundRanks,
+    Join,
+    Leave,
+    RankCall,
+    RankDeadError,
+    RankSilentError,
+)
+from serving.values.group import RankLease, RankReport
+
+Answer = TypeVar("Answer")
+
+
+class RayGroup:
+    """The `GroupPort` of a running system.
+
+    Args:
+        died: called on the event loop for each rank whose process has ended.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        config: ServeConfig,
+        pool: str,
+        secret: str,
+        threads: int,
+        died: Callable[[RankName], None],
+    ) -> None:
+        self._session, self._config, self._pool = session, config, pool
+        self._secret, self._threads = secret, threads
+        self._section = config.pools[pool]
+        self._died = died
+        self._actors: dict[RankName, Any] = {}
+        self._asked: dict[RankName, asyncio.Task[RankReport]] = {}
+        """Questions without an answer: a rank that is not there yet is not asked again."""
+        self._watches: dict[RankName, asyncio.Task[None]] = {}
+
+    async def found(self) -> FoundRanks:
+        """Implements `GroupPort.found`."""
+        listed: list[dict[str, str]] = await _of_ray(partial(ray.util.list_named_actors, all_namespaces=True))
+        names = [RankName.parse(one["name"]) for one in listed if one["namespace"] == NAMESPACE]
+        replicas = [ReplicaID.from_full_id_str(one["name"]) for one in listed if ReplicaID.is_full_id_str(one["name"])]
+        shells = frozenset(one.unique_id for one in replicas if one.deployment_id.name == self._pool)
+        return FoundRanks(tuple(name for name in names if name is not None and name.pool == self._pool), shells)
+
+    async def make(self, name: RankName, founder: RankLease) -> None:
+        """Implements `GroupPort.make`."""
+        self._actors[name] = await _of_ray(partial(self._make, name, founder))
+        self._watch(name)
+
+    async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
+        """Implements `GroupPort.hold`."""
+        asked = self._asked.get(name)
+        if asked is None:
+            asked = self._asked[name] = asyncio.create_task(self._hold(name, lease))
+        await asyncio.wait({asked}, timeout=limit_s)
+        if not asked.done():
+            raise RankSilentError(f"{name.actor} has not answered for {limit_s:g} s")
+        del self._asked[name]
+        return asked.result()
+
+    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> None:
+        """Implements `GroupPort.tell`."""
+        actor = await self._actor(name)
+        match call:
+            case Join(offers):
+                told = actor.join.remote(offers)
+            case Leave(drain_s):
+                told = actor.leave.remote(drain_s)
+            case CloseLog():
+                told = actor.close_log.remote()
+            case EndRank():
+                told = actor.end.remote()
+        await _answer(name, told, limit_s)
+
+    async def kill(self, name: RankName) -> None:
+        """Implements `GroupPort.kill`."""
+        self._forget(name)
+        try:
+            actor = await self._actor(name)
+        except RankDeadError:
+            return
+        await _of_ray(partial(ray.kill, actor))
+        self._actors.pop(name, None)
+
+    async def remove(self, group: str) -> None:
+        """Implements `GroupPort.remove`."""
+        await _of_ray(partial(remove_placement, self._session, group))
+
+    def _make(self, name: RankName, founder: RankLease) -> Any:
+        section = self._section
+        resources = replica_resources(section.npus_per_instance, section.ub_memory_mib)
+        place = placement(name.session, name.group, section.ep, resources)
+        actor_class: Any = RankActor
+        return actor_class.options(
+            name=name.actor,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            resources=resources,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=name.rank),
+        ).remote(RankOrder(self._config, name, section.ep, founder, self._secret, self._threads))
+
+    async def _actor(self, name: RankName) -> Any:
+        """Raises: RankDeadError if Ray knows it no more."""
+        actor = self._actors.get(name)
+        if actor is None:
+            try:
+                actor = await _of_ray(partial(ray.get_actor, name.actor, NAMESPACE))
+            except ValueError:
+                raise RankDeadError(name.actor) from None
+            self._actors[name] = actor
+            self._watch(name)
+        return actor
+
+    async def _hold(self, name: RankName, lease: RankLease) -> RankReport:
+        actor = await self._actor(name)
+        report: RankReport = await _answer(name, actor.hold.remote(lease), None)
+        return report
+
+    def _watch(self, name: RankName) -> None:
+        self._watches[name] = asyncio.create_task(self._until_death(name, self._actors[name]))
+
+    async def _until_death(self, name: RankName, actor: Any) -> None:
+        """Ray ends the wait as soon as the process has ended; what else ends it is asked again, not too often."""
+        while True:
+            try:
+                await _answer(name, actor.until_death.remote(), None)
+            except RankDeadError:
+                return self._died(name)
+            except RankSilentError:
+                await asyncio.sleep(1.0)
+
+    def _forget(self, name: RankName) -> None:
+        watch = self._watches.pop(name, None)
+        if watch is not None:
+            watch.cancel()
+        asked = self._asked.pop(name, None)
+        if asked is not None:
+            asked.cancel()
+
+
+async def _answer(name: RankName, ref: Any, limit_s: float | None) -> Any:
+    """Raises: RankDeadError, RankSilentError."""
+    try:
+        return await asyncio.wait_for(_settle(ref), limit_s)
+    except TimeoutError as error:
+        raise RankSilentError(f"{name.actor} has not answered for {limit_s:g} s") from error
+    except ray.exceptions.ActorUnavailableError as error:
+        raise RankSilentError(f"{name.actor} cannot be reached") from error
+    except ray.exceptions.RayActorError as error:
+        raise RankDeadError(name.actor) from error
+    except ray.exceptions.RayError as error:
+        raise RankSilentError(f"{name.actor}: {error}") from error
+
+
+async def _of_ray(find: Callable[[], Answer]) -> Answer:
+    """Ask Ray's control store. Raises: RankSilentError; ValueError where `find` does."""
+    try:
+        found: Answer = await ActorLookup(find).answer(CALL_DEADLINE_S)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        raise RankSilentError(f"Ray does not answer ({type(error).__name__})") from error
+    return found
+
+
+async def _settle(ref: Any) -> Any:
+    return await ref

@@ -1,0 +1,366 @@
+"""The shell's loop: it makes a group or takes one over, renews its ranks' leases, and keeps it whole.
+
+Decides nothing, see `serving.instance.core.group_course`; knows no Ray, a port reaches the ranks.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from serving.errors import GroupError
+from serving.instance.core.group_course import Kill, Make, RankSight, SeenGroup, Start, mend, orphan, whole
+from serving.instance.core.rank_names import RankName
+from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
+
+logger = logging.getLogger(__name__)
+
+RENEW_PERIOD_S = 0.5
+CALL_DEADLINE_S = 3.0
+JOIN_DEADLINE_S = 30.0
+MOST_TRIES = 3
+"""Processes of one rank that may end while a new group is made; then something is wrong with all of them."""
+END_DEADLINE_S = 10.0
+"""A rank needs a few seconds at most to give back what it has; then it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Meet the peers and serve."""
+
+    offers: tuple[RankOffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Drain."""
+
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLog:
+    """End the decision log."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndRank:
+    """Give back everything."""
+
+
+RankCall = Join | Leave | CloseLog | EndRank
+
+
+class RankDeadError(Exception):
+    """The rank's process has ended."""
+
+
+class RankSilentError(Exception):
+    """No answer in time, or Ray does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRanks:
+    """Everything of a pool that there is now.
+
+    Args:
+        ranks: of all groups, starting ones included.
+        shells: Serve's unique names of the pool's replicas.
+    """
+
+    ranks: tuple[RankName, ...]
+    shells: frozenset[str]
+
+
+class GroupPort(Protocol):
+    """The way to ranks. Every call has a deadline; each raises RankSilentError."""
+
+    async def found(self) -> FoundRanks:
+        """Look for what there is."""
+        ...
+
+    async def make(self, name: RankName, founder: RankLease) -> None:
+        """Start a rank's process in its place in the group, and make that place if there is none."""
+        ...
+
+    async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
+        """Renew, take over or ask. Raises: RankDeadError."""
+        ...
+
+    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> None:
+        """Have a rank do something. Raises: RankDeadError."""
+        ...
+
+    async def kill(self, name: RankName) -> None:
+        """End a rank's process, whatever it does."""
+        ...
+
+    async def remove(self, group: str) -> None:
+        """Give back the places of a group. Effects: ends its ranks."""
+        ...
+
+
+@dataclass(slots=True)
+class _Known:
+    """A rank as this shell knows it."""
+
+    name: RankName
+    heard_at: float = 0.0
+    dead: bool = False
+    report: RankReport | None = None
+
+    def sight(self, now: float) -> RankSight:
+        """One that has never answered may still wait for its place."""
+        return RankSight(self.dead, now - self.heard_at if self.report is not None else 0.0, self.report)
+
+
+class GroupShell:
+    """One shell. Belongs to one event loop.
+
+    Args:
+        session: the start of the system. pool, ranks: of the group.
+        shell: Serve's unique name of the replica that this is.
+        port_of: makes the port, which tells of each rank that dies.
+        silence_s: a rank that does not answer for longer is frozen.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        pool: str,
+        ranks: int,
+        shell: str,
+        port_of: Callable[[Callable[[RankName], None]], GroupPort],
+        silence_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        period_s: float = RENEW_PERIOD_S,
+    ) -> None:
+        self._period_s = period_s
+        self._session, self._pool, self._ranks = session, pool, ranks
+        self._silence_s = silence_s
+        self._clock = clock
+        self._known: dict[int, _Known] = {}
+        self._births: dict[int, int] = {}
+        self._news = asyncio.Event()
+        self._closing = False
+        self._port = port_of(self._died)
+        self.lease = RankLease(shell, os.getpid(), 0)
+        self.group = ""
+        """Its name, once there is one; that of a group that was taken over tells who made it."""
+        self.adopted = False
+        self.lost = False
+        """Whether another shell holds the group: this one was taken for dead."""
+        self.formed = asyncio.Event()
+
+    async def live(self) -> None:
+        """Form a group and keep it whole until `close` is called, or another shell holds it.
+
+        Raises: as `form`.
+        """
+        await self.form()
+        while not self.lost and not self._closing:
+            await self._wait()
+            await self.round()
+        if self.lost:
+            logger.error("another shell holds %s; this one ends", self.group)
+
+    async def form(self) -> None:
+        """Take over a group that lacks a shell, or make one. Returns when all its ranks serve, or it is to be closed.
+
+        Effects: sets `formed`.
+        Raises: GroupError if a rank of a new group cannot be built; nothing of it is left then.
+        """
+        while not self._closing:
+            await self._find()
+            await self._claim()
+            while not self.lost and not self._closing:
+                await self.round()
+                if whole(self._sights(), self._ranks):
+                    what = "took over" if self.adopted else "made"
+                    logger.info("%s %s of %d ranks, processes %s", what, self.group, self._ranks, self.pids)
+                    return self.formed.set()
+                await self._wait()
+            self.lost, self._known = False, {} if self.lost else self._known  # another shell was faster
+        return None
+
+    async def round(self) -> None:
+        """Ask all ranks, then do what makes the group whole, or keeps it so.
+
+        Raises: GroupError if it never was, and a rank cannot be built.
+        """
+        await asyncio.gather(*(self._hold(known) for known in list(self._known.values())))
+        if self.lost or self._closing:
+            return
+        if not self.formed.is_set() and not self.adopted:
+            await self._give_up_if_one_failed()
+        for order in mend(self._sights(), self._ranks, self._silence_s):
+            match order:
+                case Make(rank):
+                    await self._make(rank)
+                case Kill(rank, reason):
+                    await self._kill(rank, reason)
+                case Start(rank, offers):
+                    await self._tell(self._known[rank], Join(offers), JOIN_DEADLINE_S)
+
+    async def close(self, drain_s: float, living: "asyncio.Task[None]") -> None:
+        """Drain all ranks, end them, and give their places back. Nothing is left.
+
+        Args:
+            living: runs `live`; it ends first.
+        """
+        self._closing = True
+        self._news.set()
+        await asyncio.wait({living})
+        if self.lost or not self.group:
+            return
+        await self._tell_all(Leave(drain_s), CALL_DEADLINE_S)
+        while any(not known.dead and _stays(known.report) for known in self._known.values()):
+            await self._wait()
+            await asyncio.gather(*(self._hold(known) for known in self._known.values()))
+        await self._tell_all(EndRank(), END_DEADLINE_S)
+        await self._remove()
+
+    async def close_logs(self) -> None:
+        """Have all decision logs ended."""
+        await self._tell_all(CloseLog(), END_DEADLINE_S)
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the ranks that have answered."""
+        return [known.report.pid for _, known in sorted(self._known.items()) if known.report is not None]
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    async def _find(self) -> None:
+        """Choose a group: one that lacks a shell, or a new one. Effects: sets name, term and what is known of ranks."""
+        while True:
+            try:
+                found = await self._port.found()
+                groups = await self._groups(found)
+            except RankSilentError:
+                logger.exception("cannot look for groups; trying again")
+                if self._closing:
+                    return
+                await self._wait()
+            else:
+                break
+        taken = orphan(groups, found.shells - {self.lease.shell})  # one that is its own it has half lost to another
+        self.adopted = taken is not None
+        self.group = taken.name if taken is not None else f"{self._pool}#{self.lease.shell}"
+        term = taken.term + 1 if taken is not None else 1
+        self.lease = RankLease(self.lease.shell, self.lease.pid, term)
+        for name in sorted(found.ranks):
+            if name.group == self.group:
+                former = self._known.get(name.rank)
+                if former is not None:  # its end is under way
+                    await self._did(self._port.kill(former.name), f"kill {former.name.actor}")
+                self._known[name.rank] = _Known(name, self._clock())
+                self._births[name.rank] = name.birth
+
+    async def _claim(self) -> None:
+        """Take a group over by its first rank that answers: of several shells that try at once one gets that one."""
+        for _, known in sorted(self._known.items()):
+            await self._hold(known)
+            if known.report is not None:
+                return
+
+    async def _groups(self, found: FoundRanks) -> list[SeenGroup]:
+        """The pool's groups, and what their ranks say of their shells."""
+        names = [name for name in found.ranks if name.pool == self._pool and name.session == self._session]
+        asking = RankLease(self.lease.shell, self.lease.pid, 0)
+        reports = await asyncio.gather(*(self._ask(name, asking) for name in names))
+        groups = []
+        for group in sorted({name.group for name in names}):
+            told = [one for name, one in zip(names, reports, strict=True) if name.group == group and one is not None]
+            newest = max((one.lease for one in told), key=lambda lease: lease.term, default=None)
+            founder = group.partition("#")[2]
+            leaving = any(one.phase in (RankPhase.LEAVING, RankPhase.LEFT) for one in told)
+            holder = (newest.shell, newest.term) if newest is not None else (founder, 1)
+            groups.append(SeenGroup(group, *holder, leaving=leaving))
+        return groups
+
+    async def _ask(self, name: RankName, lease: RankLease) -> RankReport | None:
+        try:
+            return await self._port.hold(name, lease, CALL_DEADLINE_S)
+        except (RankDeadError, RankSilentError):
+            return None
+
+    async def _hold(self, known: _Known) -> None:
+        try:
+            known.report = report = await self._port.hold(known.name, self.lease, CALL_DEADLINE_S)
+        except RankDeadError:
+            known.dead = True
+        except RankSilentError as error:
+            logger.debug("%s: %s", known.name.replica, error)
+        else:
+            known.heard_at = self._clock()
+            self.lost |= (report.lease.shell, report.lease.term) != (self.lease.shell, self.lease.term)
+
+    async def _give_up_if_one_failed(self) -> None:
+        for rank, known in sorted(self._known.items()):
+            failed = known.report is not None and known.report.phase is RankPhase.FAILED
+            if failed or known.name.birth > MOST_TRIES:
+                await self._remove()
+                why = known.report.problem if failed and known.report else f"its process ended {MOST_TRIES} times"
+                raise GroupError(f"rank {rank} of {self._ranks}: {why}")
+
+    async def _make(self, rank: int) -> None:
+        birth = self._births[rank] = self._births.get(rank, 0) + 1
+        name = RankName(self._session, self.group, rank, birth)
+        if await self._did(self._port.make(name, self.lease), f"make {name.actor}"):
+            self._known[rank] = _Known(name, self._clock())
+
+    async def _kill(self, rank: int, reason: str) -> None:
+        name = self._known[rank].name
+        logger.warning("%s %s; replacing it", name.replica, reason)
+        if await self._did(self._port.kill(name), f"kill {name.actor}"):
+            del self._known[rank]
+            self._news.set()  # the next round comes at once, and makes another
+
+    async def _remove(self) -> None:
+        """End all ranks at once, and give their places back."""
+        for known in self._known.values():
+            await self._did(self._port.kill(known.name), f"kill {known.name.actor}")
+        await self._did(self._port.remove(self.group), f"remove {self.group}")
+
+    async def _tell_all(self, call: RankCall, limit_s: float) -> None:
+        await asyncio.gather(
+            *(self._tell(known, call, limit_s) for known in self._known.values() if known.report and not known.dead)
+        )
+
+    async def _tell(self, known: _Known, call: RankCall, limit_s: float) -> None:
+        await self._did(self._port.tell(known.name, call, limit_s), f"tell {known.name.actor} to {type(call).__name__}")
+
+    async def _did(self, call: Awaitable[None], what: str) -> bool:
+        """Do something that a later round does again if it fails. Returns: whether it was done."""
+        try:
+            await call
+        except (RankDeadError, RankSilentError) as error:
+            logger.warning("could not %s: %s", what, error)
+            return False
+        return True
+
+    async def _wait(self) -> None:
+        """Until it is time for another round: soon, or at once if a rank has died."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), self._period_s)
+        self._news.clear()
+
+    def _died(self, name: RankName) -> None:
+        known = self._known.get(name.rank)
+        if known is not None and known.name == name:
+            known.dead = True
+            self._news.set()
+
+    def _sights(self) -> dict[int, RankSight]:
+        now = self._clock()
+        return {rank: known.sight(now) for rank, known in self._known.items()}
+
+
+def _stays(report: RankReport | None) -> bool:
+    """Whether a rank that was told to leave has still something to do."""
+    return report is not None and report.phase in (RankPhase.SERVING, RankPhase.LEAVING)

@@ -1,0 +1,69 @@
+"""Messages between the ranks of a group and their shell: offers, leases, reports."""
+
+from enum import Enum
+
+from msgspec import Struct
+
+
+class RankPhase(Enum):
+    """Where a rank is in its life; the transitions are in `serving.instance.core.rank_life`."""
+
+    LOADING = "loading"
+    """It builds its instance."""
+    OFFERED = "offered"
+    """Its instance is built and waits for those of its peers."""
+    SERVING = "serving"
+    LEAVING = "leaving"
+    """It drains."""
+    LEFT = "left"
+    """It has drained; nothing is there any more."""
+    FAILED = "failed"
+    """Its instance could not be built or joined; `RankReport.problem` says why."""
+
+
+class RankOffer(Struct, frozen=True):
+    """One rank's facts that its peers need before they begin together.
+
+    Args:
+        rank: its number. pid: of its process.
+        window_path: UB segment with its window; empty where it computes alone.
+        layout: fingerprint of model, type and block shape: the same for all ranks of a group.
+    """
+
+    rank: int
+    pid: int
+    window_path: str
+    layout: str
+
+
+class RankLease(Struct, frozen=True):
+    """Ownership of a rank by a shell; the term counts the shells that the group has had.
+
+    Args:
+        shell: Serve's unique name of the replica. pid: of its process.
+    """
+
+    shell: str
+    pid: int
+    term: int
+
+
+class RankReport(Struct, frozen=True):
+    """A rank's answer to a shell that wants to hold it.
+
+    Args:
+        lease: who holds it now: the asker, if that was granted.
+        offer: from `RankPhase.OFFERED` on.
+        together: it computes with its peers, so that one of them alone can be neither lost nor replaced.
+        stalled_s: how long it has had work without a step, if that is too long; else 0.
+        problem: why it failed.
+    """
+
+    lease: RankLease
+    phase: RankPhase
+    pid: int
+    node: str
+    offer: RankOffer | None = None
+    together: bool = False
+    stalled_s: float = 0.0
+    problem: str = ""

@@ -1,0 +1,154 @@
+"""A world of ranks without processes: a `GroupPort` whose ranks die, freeze, or cannot be built as a test says."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from serving.instance.core.rank_life import RankLife
+from serving.instance.core.rank_names import RankName
+from serving.instance.live.ranks.shell import (
+    CloseLog,
+    EndRank,
+    FoundRanks,
+    Join,
+    Leave,
+    RankCall,
+    RankDeadError,
+    RankSilentError,
+)
+from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
+
+Died = Callable[[RankName], None]
+
+
+@dataclass
+class FakeRank:
+    """One rank's process."""
+
+    name: RankName
+    life: RankLife
+    pid: int
+    frozen: bool = False
+    joined: tuple[RankOffer, ...] = ()
+    calls: list[RankCall] = field(default_factory=list)
+
+
+class FakeWorld:
+    """All ranks and shells of a pool."""
+
+    def __init__(self, *, together: bool = False) -> None:
+        self.together = together
+        self.ranks: dict[RankName, FakeRank] = {}
+        self.shells: set[str] = set()
+        self.placed: set[str] = set()
+        """Groups that have a place."""
+        self.unbuildable = ""
+        """Why no rank can be built."""
+        self.short_lived = False
+        """Whether ranks end while they are built."""
+        self.room = True
+        self.silent_calls = 0
+        """So many calls of Ray's control store get no answer."""
+        self.made = 0
+        self._listeners: list[Died] = []
+
+    def port(self, died: Died) -> "FakePort":
+        """A shell's port."""
+        self._listeners.append(died)
+        return FakePort(self)
+
+    def lose(self, name: RankName) -> None:
+        """A rank's process ends."""
+        if self.ranks.pop(name, None) is not None:
+            for died in self._listeners:
+                died(name)
+
+    def of(self, group: str) -> list[FakeRank]:
+        """Ranks of a group, by number."""
+        return [rank for name, rank in sorted(self.ranks.items()) if name.group == group]
+
+    def store(self) -> None:
+        """Ask Ray's control store."""
+        if self.silent_calls:
+            self.silent_calls -= 1
+            raise RankSilentError("Ray does not answer")
+
+
+class FakePort:
+    """Implements `GroupPort`; every call takes a turn of the loop, or some."""
+
+    def __init__(self, world: FakeWorld) -> None:
+        self._world = world
+        self._rng = random.Random(len(world.ranks))
+
+    async def found(self) -> FoundRanks:
+        await self._turns()
+        self._world.store()
+        return FoundRanks(tuple(self._world.ranks), frozenset(self._world.shells))
+
+    async def make(self, name: RankName, founder: RankLease) -> None:
+        await self._turns()
+        world = self._world
+        world.store()
+        assert name not in world.ranks, "no name is used twice"
+        world.placed.add(name.group)
+        world.made += 1
+        world.ranks[name] = FakeRank(name, RankLife(founder, 0.0), pid=1000 + world.made)
+
+    async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
+        await self._turns()
+        rank = self._rank(name)
+        if not self._world.room:
+            raise RankSilentError("it has no place yet")
+        if self._world.short_lived and rank.life.phase is RankPhase.LOADING:
+            self._world.lose(name)
+            raise RankDeadError(name.actor)
+        life = rank.life
+        life.hold(lease, 0.0)
+        if life.phase is RankPhase.LOADING and self._world.unbuildable:
+            life.enter(RankPhase.FAILED, self._world.unbuildable)
+        elif life.phase is RankPhase.LOADING and lease.term:
+            life.enter(RankPhase.OFFERED)
+        elif life.phase is RankPhase.LEAVING:
+            life.enter(RankPhase.LEFT)
+        offered = life.phase not in (RankPhase.LOADING, RankPhase.FAILED)
+        offer = RankOffer(name.rank, rank.pid, "", "x") if offered else None
+        return RankReport(life.lease, life.phase, rank.pid, "n", offer, self._world.together, problem=life.problem)
+
+    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> None:
+        await self._turns()
+        rank = self._rank(name)
+        rank.calls.append(call)
+        match call:
+            case Join(offers):
+                rank.life.enter(RankPhase.SERVING)
+                rank.joined = offers
+            case Leave():
+                assert rank.life.phase is not RankPhase.LOADING
+                rank.life.enter(RankPhase.LEAVING if rank.life.phase is RankPhase.SERVING else RankPhase.LEFT)
+            case EndRank() | CloseLog():
+                pass
+
+    async def kill(self, name: RankName) -> None:
+        await self._turns()
+        self._world.store()
+        self._world.ranks.pop(name, None)
+
+    async def remove(self, group: str) -> None:
+        await self._turns()
+        self._world.store()
+        self._world.placed.discard(group)
+        self._world.ranks = {name: rank for name, rank in self._world.ranks.items() if name.group != group}
+
+    def _rank(self, name: RankName) -> FakeRank:
+        rank = self._world.ranks.get(name)
+        if rank is None:
+            raise RankDeadError(name.actor)
+        if rank.frozen:
+            raise RankSilentError("no answer")
+        return rank
+
+    async def _turns(self) -> None:
+        for _ in range(self._rng.randrange(1, 4)):
+            await asyncio.sleep(0)

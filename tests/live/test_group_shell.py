@@ -1,0 +1,266 @@
+"""A shell makes a group or takes one over, keeps it whole, and leaves nothing when it goes."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from serving.errors import GroupError
+from serving.instance.core.rank_names import RankName
+from serving.instance.live.ranks.shell import CloseLog, EndRank, GroupShell, Leave
+from serving.values.group import RankPhase
+from tests.fakes.clock import ManualClock
+from tests.fakes.rank_group import FakeWorld
+
+PATIENCE_S = 30.0
+SILENCE_S = 15.0
+
+
+class Scene:
+    """A world and its shells."""
+
+    def __init__(self, *, together: bool = False, ranks: int = 2) -> None:
+        self.world = FakeWorld(together=together)
+        self.clock = ManualClock()
+        self._ranks = ranks
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def begin(self, name: str) -> GroupShell:
+        """A new shell begins."""
+        self.world.shells.add(name)
+        shell = GroupShell("5e55", "decode", self._ranks, name, self.world.port, SILENCE_S, self.clock.now, 0.002)
+        self._tasks[name] = asyncio.create_task(shell.live())
+        return shell
+
+    async def formed(self, name: str) -> GroupShell:
+        """A new shell, as soon as its group serves."""
+        shell = self.begin(name)
+        await asyncio.wait_for(shell.formed.wait(), PATIENCE_S)
+        return shell
+
+    async def killed(self, name: str) -> None:
+        """kill -9 of a shell."""
+        self._tasks[name].cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._tasks[name]
+        self.world.shells.discard(name)
+
+    async def close(self, shell: GroupShell) -> None:
+        name = shell.lease.shell
+        await asyncio.wait_for(shell.close(5.0, self._tasks[name]), PATIENCE_S)
+        self.world.shells.discard(name)
+
+    async def ended(self, name: str) -> None:
+        """Wait until a shell ends by itself. Raises: what it raises."""
+        await asyncio.wait_for(self._tasks[name], PATIENCE_S)
+
+    def serving(self, group: str) -> list[int]:
+        """Processes of a group whose ranks all serve; else none."""
+        ranks = self.world.of(group)
+        well = len(ranks) == self._ranks and all(rank.life.phase is RankPhase.SERVING for rank in ranks)
+        return [rank.pid for rank in ranks] if well else []
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - the world has no event
+                await asyncio.sleep(0.001)
+
+
+def played(scene: Scene, act: Callable[[Scene], object]) -> None:
+    async def play() -> None:
+        await act(scene)  # type: ignore[misc]
+
+    asyncio.run(play())
+
+
+def test_a_group_is_made_and_leaves_nothing() -> None:
+    async def act(scene: Scene) -> None:
+        shell = await scene.formed("abc")
+        assert shell.group == "decode#abc"
+        ranks = scene.world.of("decode#abc")
+        assert [rank.name.replica for rank in ranks] == ["decode#abc.r0", "decode#abc.r1"]
+        assert {rank.joined for rank in ranks} == {ranks[0].joined}
+        assert [offer.pid for offer in ranks[0].joined] == shell.pids == [rank.pid for rank in ranks]
+        await shell.close_logs()
+        await scene.close(shell)
+        assert [[type(call) for call in rank.calls[1:]] for rank in ranks] == [[CloseLog, Leave, EndRank]] * 2
+        assert not scene.world.ranks
+        assert not scene.world.placed
+
+    played(Scene(), act)
+
+
+def test_the_next_shell_takes_over_what_a_dead_one_left() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.formed("abc")
+        before = scene.serving("decode#abc")
+        await scene.killed("abc")
+        shell = await scene.formed("xyz")
+        assert (shell.group, shell.adopted, shell.lease.term) == ("decode#abc", True, 2)
+        assert scene.serving("decode#abc") == before, "untouched"
+        await scene.killed("xyz")
+        third = await scene.formed("third")
+        assert (third.group, third.lease.term) == ("decode#abc", 3)
+        await scene.close(third)
+        assert not scene.world.placed
+
+    played(Scene(), act)
+
+
+def test_a_group_that_has_a_shell_is_let_alone() -> None:
+    async def act(scene: Scene) -> None:
+        first, second = await scene.formed("abc"), await scene.formed("def")
+        assert (first.group, second.group) == ("decode#abc", "decode#def")
+        await scene.close(first)
+        assert scene.serving("decode#def")
+        await scene.close(second)
+
+    played(Scene(), act)
+
+
+def test_a_shell_that_only_seemed_to_be_dead_lets_go() -> None:
+    async def act(scene: Scene) -> None:
+        former = await scene.formed("abc")
+        scene.world.shells.discard("abc")
+        await scene.formed("xyz")
+        await scene.ended("abc")
+        assert former.lost
+        await former.close(0.0, asyncio.create_task(asyncio.sleep(0)))
+        assert scene.serving("decode#abc"), "it is not its own any more to end"
+
+    played(Scene(), act)
+
+
+def apart(shells: list[GroupShell]) -> bool:
+    return len({shell.group for shell in shells}) == len(shells) and not any(shell.lost for shell in shells)
+
+
+def test_of_two_shells_that_come_at_once_one_takes_over_and_one_makes_its_own() -> None:
+    async def act(scene: Scene) -> None:
+        for count in range(20):
+            await scene.formed(f"old{count}")
+            await scene.killed(f"old{count}")
+            two = [scene.begin(f"a{count}"), scene.begin(f"b{count}")]
+            await asyncio.gather(*(asyncio.wait_for(shell.formed.wait(), PATIENCE_S) for shell in two))
+            await scene.until(partial(apart, two))
+            assert sorted(shell.adopted for shell in two) == [False, True]
+            assert f"decode#old{count}" in {shell.group for shell in two}
+            for shell in two:
+                assert scene.serving(shell.group)
+                await scene.close(shell)
+            assert not scene.world.ranks
+
+    played(Scene(), act)
+
+
+def test_a_rank_that_died_is_replaced_alone() -> None:
+    async def act(scene: Scene) -> None:
+        shell = await scene.formed("abc")
+        kept, lost = scene.world.of("decode#abc")
+        scene.world.lose(lost.name)
+        await scene.until(lambda: scene.serving("decode#abc"))
+        assert scene.serving("decode#abc")[0] == kept.pid
+        assert [offer.pid for offer in scene.world.of("decode#abc")[1].joined] == scene.serving("decode#abc")
+        await scene.close(shell)
+
+    played(Scene(), act)
+
+
+def test_a_frozen_rank_is_replaced_when_it_has_been_silent_for_too_long() -> None:
+    async def act(scene: Scene) -> None:
+        shell = await scene.formed("abc")
+        kept, frozen = scene.world.of("decode#abc")
+        frozen.frozen = True
+        scene.clock.seconds += SILENCE_S - 1
+        await asyncio.sleep(0.02)
+        assert frozen.name in scene.world.ranks
+        kept_heard = scene.world.of("decode#abc")[0]
+        assert kept_heard is kept
+        scene.clock.seconds += 2
+        await scene.until(lambda: len(scene.serving("decode#abc")) == 2 and frozen.name not in scene.world.ranks)
+        assert scene.serving("decode#abc")[0] == kept.pid
+        await scene.close(shell)
+
+    played(Scene(), act)
+
+
+def test_ranks_that_compute_together_begin_anew_together() -> None:
+    async def act(scene: Scene) -> None:
+        shell = await scene.formed("abc")
+        before = scene.serving("decode#abc")
+        scene.world.lose(scene.world.of("decode#abc")[1].name)
+        await scene.until(lambda: scene.serving("decode#abc"))
+        assert not set(before) & set(scene.serving("decode#abc"))
+        await scene.close(shell)
+
+    played(Scene(together=True, ranks=3), act)
+
+
+def test_a_group_that_cannot_be_built_says_why_and_leaves_nothing() -> None:
+    async def act(scene: Scene) -> None:
+        scene.world.unbuildable = "the weights do not fit"
+        scene.begin("abc")
+        with pytest.raises(GroupError, match="rank 0 of 2: the weights do not fit"):
+            await scene.ended("abc")
+        assert not scene.world.ranks
+        assert not scene.world.placed
+
+    played(Scene(), act)
+
+
+def test_ranks_that_end_while_they_are_built_are_given_up() -> None:
+    async def act(scene: Scene) -> None:
+        scene.world.short_lived = True
+        scene.begin("abc")
+        with pytest.raises(GroupError, match=r"rank \d of 2: its process ended 3 times"):
+            await scene.ended("abc")
+        assert not scene.world.placed
+
+    played(Scene(), act)
+
+
+def test_a_rank_that_cannot_be_built_later_is_tried_again() -> None:
+    async def act(scene: Scene) -> None:
+        shell = await scene.formed("abc")
+        scene.world.unbuildable = "no memory"
+        made = scene.world.made
+        scene.world.lose(scene.world.of("decode#abc")[0].name)
+        await scene.until(lambda: scene.world.made > made + 3)
+        scene.world.unbuildable = ""
+        await scene.until(lambda: scene.serving("decode#abc"))
+        await scene.close(shell)
+
+    played(Scene(), act)
+
+
+def test_ray_that_does_not_answer_is_asked_again() -> None:
+    async def act(scene: Scene) -> None:
+        scene.world.silent_calls = 4
+        shell = await scene.formed("abc")
+        await scene.close(shell)
+        assert not scene.world.ranks
+
+    played(Scene(), act)
+
+
+def test_a_shell_that_waits_for_room_can_be_told_to_leave() -> None:
+    async def act(scene: Scene) -> None:
+        scene.world.room = False
+        shell = scene.begin("abc")
+        await scene.until(lambda: len(scene.world.ranks) == 2)
+        assert not shell.formed.is_set()
+        await scene.close(shell)
+        assert not scene.world.ranks
+        assert not scene.world.placed
+
+    played(Scene(), act)
+
+
+def test_names_that_ray_knows_tell_what_they_are() -> None:
+    name = RankName("5e55", "decode#k3jx9a", 11, 2)
+    assert name.actor == "cloudmatrix-rank-5e55-decode#k3jx9a.r11@2"
+    assert RankName.parse(name.actor) == name
+    assert (name.pool, name.replica) == ("decode", "decode#k3jx9a.r11")
+    assert RankName.parse("cloudmatrix-membership") is None

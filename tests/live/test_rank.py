@@ -1,0 +1,204 @@
+"""A rank does what its shell says, and tells how far it is."""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from serving.errors import GroupError, ModelError
+from serving.ids import NodeId, ReplicaId
+from serving.instance.core.rank_life import LEASE_S, check_offers
+from serving.instance.live.compute import InstancePlace, RankPlace
+from serving.instance.live.instance import Instance
+from serving.instance.live.ranks.rank import Rank
+from serving.values.group import RankLease, RankOffer, RankPhase
+from tests.fakes.clock import ManualClock
+
+FOUNDER = RankLease("abc", 77, 1)
+PLACE = InstancePlace(
+    ReplicaId("decode#abc.r1"), "decode", NodeId("n"), (), Path("/nowhere"), "127.0.0.1", 1,
+    rank=RankPlace(1, 2, "decode#abc"),
+)  # fmt: skip
+
+
+class FakeRankInstance:
+    """As much of an instance as a rank touches."""
+
+    def __init__(self) -> None:
+        self.server = self
+        self.loop = SimpleNamespace(progress_age_s=lambda: float("inf"))
+        self.together = False
+        self.hangs = False
+        self.port_taken = False
+        self.empty = asyncio.Event()
+        self.said: list[str] = []
+
+    def offer(self) -> RankOffer:
+        return RankOffer(1, os.getpid(), "", "x")
+
+    def join(self, offers: Sequence[RankOffer]) -> None:
+        check_offers(self.offer(), 2, offers)
+
+    async def start(self) -> tuple[str, int]:
+        if self.port_taken:
+            raise OSError("no port is free")
+        self.said.append("start")
+        return "127.0.0.1", 4711
+
+    async def leave(self, drain_s: float) -> None:
+        self.said.append(f"leave {drain_s:g}")
+        await self.empty.wait()
+
+    async def stop(self) -> None:
+        self.said.append("stop")
+
+    def close_log(self) -> None:
+        self.said.append("close log")
+
+    def stalled(self, timeout_s: float) -> bool:
+        assert timeout_s == 30.0
+        return self.hangs
+
+    def facts(self) -> dict[str, Any]:
+        return {"npus": ["n0.npu1"]}
+
+
+OFFERS = (RankOffer(0, 5, "", "x"), RankOffer(1, os.getpid(), "", "x"))
+
+
+class RankScene:
+    """A rank around a fake instance."""
+
+    def __init__(self, broken: Exception | None = None) -> None:
+        self.instance = FakeRankInstance()
+        self.clock = ManualClock()
+
+        def make() -> Instance:
+            if broken is not None:
+                raise broken
+            return cast(Instance, self.instance)
+
+        self.rank = Rank(PLACE, FOUNDER, make, 30.0, self.clock.now)
+
+    def phase(self) -> RankPhase:
+        return self.rank.hold(FOUNDER).phase
+
+
+def test_it_is_built_joins_serves_drains_and_stops() -> None:
+    async def act() -> None:
+        scene = RankScene()
+        assert scene.phase() is RankPhase.LOADING
+        assert not await scene.rank.join(OFFERS), "too early"
+        await scene.rank.build()
+        report = scene.rank.hold(FOUNDER)
+        assert (report.phase, report.offer, report.pid) == (RankPhase.OFFERED, OFFERS[1], os.getpid())
+        assert sorted(await asyncio.gather(scene.rank.join(OFFERS), scene.rank.join(OFFERS))) == [False, True]
+        assert scene.phase() is RankPhase.SERVING
+        assert scene.rank.address == ("127.0.0.1", 4711)
+        scene.rank.close_log()
+        scene.rank.leave(5.0)
+        scene.rank.leave(1.0)
+        await asyncio.sleep(0)
+        assert scene.phase() is RankPhase.LEAVING
+        scene.instance.empty.set()
+        await asyncio.sleep(0)
+        assert scene.phase() is RankPhase.LEFT
+        await scene.rank.stop()
+        assert scene.instance.said == ["start", "close log", "leave 5", "stop"]
+
+    asyncio.run(act())
+
+
+def test_facts_tell_whose_rank_it_is() -> None:
+    async def act() -> None:
+        scene = RankScene()
+        await scene.rank.build()
+        told = scene.rank.facts()
+        assert (told["group"], told["rank"], told["ranks"], told["npus"]) == ("decode#abc", 1, 2, ["n0.npu1"])
+        assert (told["shell"], told["shell_pid"], told["pid"]) == ("abc", 77, os.getpid())
+        scene.rank.hold(RankLease("xyz", 78, 2))
+        assert (scene.rank.facts()["shell"], scene.rank.facts()["shell_pid"]) == ("xyz", 78)
+
+    asyncio.run(act())
+
+
+def never_built(scene: RankScene) -> object:
+    return scene.rank.build()
+
+
+async def has_other_peers(scene: RankScene) -> None:
+    await scene.rank.build()
+    assert not await scene.rank.join(OFFERS[1:])
+
+
+async def has_no_port(scene: RankScene) -> None:
+    scene.instance.port_taken = True
+    await scene.rank.build()
+    assert not await scene.rank.join(OFFERS)
+
+
+@pytest.mark.parametrize(
+    ("act", "broken", "why"),
+    [
+        (never_built, ModelError("no config.json"), "no config.json"),
+        (never_built, AssertionError(), "AssertionError"),
+        (has_other_peers, None, "a group of 2 ranks cannot be formed of [1]"),
+        (has_no_port, None, "no port is free"),
+    ],
+)
+def test_what_goes_wrong_is_told(act: Callable[[RankScene], Any], broken: Exception | None, why: str) -> None:
+    async def play() -> None:
+        scene = RankScene(broken)
+        await act(scene)
+        report = scene.rank.hold(FOUNDER)
+        assert (report.phase, report.problem) == (RankPhase.FAILED, why)
+        scene.rank.leave(1.0)
+        await scene.rank.stop()
+
+    asyncio.run(play())
+
+
+def test_a_rank_that_never_began_has_nothing_to_drain() -> None:
+    async def act() -> None:
+        scene = RankScene()
+        scene.rank.leave(1.0)
+        await scene.rank.stop()
+        assert scene.phase() is RankPhase.LOADING
+        await scene.rank.build()
+        scene.rank.leave(1.0)
+        assert scene.phase() is RankPhase.LEFT
+
+    asyncio.run(act())
+
+
+def test_it_tells_when_it_hangs() -> None:
+    async def act() -> None:
+        scene = RankScene()
+        await scene.rank.build()
+        assert scene.rank.hold(FOUNDER).stalled_s == 0.0
+        scene.instance.hangs = True
+        assert scene.rank.hold(FOUNDER).stalled_s == 1e9
+
+    asyncio.run(act())
+
+
+def test_it_notices_that_no_shell_asks() -> None:
+    async def act() -> None:
+        scene = RankScene()
+        for _ in range(int(LEASE_S)):
+            scene.clock.seconds += 1.0
+            assert not scene.rank.lapsed()
+        scene.rank.hold(RankLease("nobody", 1, 0))  # who only asks does not hold it
+        scene.clock.seconds += 1.0
+        assert scene.rank.lapsed()
+
+    asyncio.run(act())
+
+
+def test_ranks_of_one_group_fit_each_other() -> None:
+    with pytest.raises(GroupError, match="have different models"):
+        check_offers(OFFERS[0], 2, (OFFERS[0], RankOffer(1, 6, "", "y")))
