@@ -136,14 +136,17 @@ def drive(
     settings: EngineSettings,
     idle: Callable[[], bool] = lambda: False,
     between: Callable[[int], None] = lambda step: None,
+    answers: dict[SequenceId, Answer] | None = None,
 ) -> dict[SequenceId, Answer]:
     """Run requests through an engine, then be idle until that says false.
 
     Args:
         between: called before each step with its number.
+        answers: to be filled, if somebody wants to look meanwhile.
     """
     engine = EngineCalls(settings, BLOCKS)
-    answers = {spec.sequence_id: Answer() for spec in specs}
+    answers = {} if answers is None else answers
+    answers |= {spec.sequence_id: Answer() for spec in specs}
     for spec in specs:
         assert engine.add(spec, 0.0) is None
     steps = 0

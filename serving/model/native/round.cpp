@@ -14,9 +14,13 @@ Round::Round(Group& group) : group_(group) {
     group.combine_.emplace(group.exchange_, members, members);
 }
 
-char* Round::stage(int row) const { return group_.dispatch_->stage(static_cast<uint32_t>(row)); }
+char* Round::stage(int row) const {
+    CM_EXCHANGE_POINT("stage");
+    return group_.dispatch_->stage(static_cast<uint32_t>(row));
+}
 
 const float* Round::result(int row, int choice) const {
+    CM_EXCHANGE_POINT("sum");
     const ub::Window& own = group_.exchange_.window(group_.exchange_.self());
     return own.result(static_cast<uint32_t>(row), static_cast<uint32_t>(choice));
 }
@@ -50,6 +54,7 @@ bool Round::next_piece(Piece& piece) {
     Group& g = group_;
     const int64_t first = g.taken_, end = std::min(first + static_cast<int64_t>(g.received_.size()), g.total_);
     if (first == end) return false;
+    CM_EXCHANGE_POINT("gather");
     g.jobs_.clear();
     int64_t begin = 0;
     for (const uint32_t slot : g.used_slots_) {  // from here on slot_rows_ says where the slot's next row goes
@@ -77,7 +82,10 @@ bool Round::next_piece(Piece& piece) {
     return true;
 }
 
-void Round::announce_results() { group_.combine_->announce(); }
+void Round::announce_results() {
+    CM_EXCHANGE_POINT("written");
+    group_.combine_->announce();
+}
 
 bool Round::await_results() { return group_.note(group_.combine_->await(group_.deadline())); }
 

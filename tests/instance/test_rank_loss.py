@@ -1,0 +1,74 @@
+"""A rank that dies at any place of the exchange costs the others nothing but a moment: their tokens stay the same."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from serving.ids import SequenceId
+from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.instance.native_pair import native_or_skip
+from tests.instance.rank_processes import Answers, Order, RankProcesses, library_with_faults
+from tests.instance.rank_threads import SETTINGS, prompts
+from tests.model.random_checkpoint import write_random_checkpoint
+
+RANKS = 3
+PLACES = ("announce", "signal", "wait", "stage", "gather", "written", "sum")
+
+
+def often(place: str) -> tuple[int, int, int]:
+    """How often a place is passed before the death: of another rank each, at first, early and late."""
+    return (1, 5, 9) if place == "announce" else (1, 11, 21)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    native_or_skip()
+    return write_random_checkpoint(tmp_path_factory.mktemp("model"), dtype="bfloat16")
+
+
+def work(rank: int) -> tuple[SequenceSpec, ...]:
+    rng = Random(rank)
+    return tuple(
+        SequenceSpec(SequenceId(f"{rank}-{i}"), tuple(prompt), SamplingParams(temperature=0.0, max_tokens=12))
+        for i, prompt in enumerate(prompts(3, rng))
+    )
+
+
+@pytest.fixture(scope="module")
+def faults(pytestconfig: pytest.Config, folder: Path) -> Path:
+    return library_with_faults(pytestconfig.cache.mkdir("native-faults"))
+
+
+@pytest.fixture(scope="module")
+def wanted(folder: Path, faults: Path) -> Answers:
+    everything = tuple(spec for rank in range(RANKS) for spec in work(rank))
+    with RankProcesses([Order(folder, "bfloat16", 0, 0, Path(), everything, library=faults)]) as one:
+        return one.alone()
+
+
+@pytest.fixture
+def shm() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="cloudmatrix-test-", dir="/dev/shm") as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize(("place", "hits"), [(place, hits) for place in PLACES for hits in often(place)])
+def test_death_at_a_place_of_the_exchange(
+    place: str, hits: int, folder: Path, faults: Path, wanted: Answers, shm: Path
+) -> None:
+    victim = hits % RANKS
+    orders = [
+        Order(folder, "bfloat16", rank, RANKS, shm / f"window-{rank}", work(rank), SETTINGS, faults,
+              f"{place}:{hits}" if rank == victim else "")
+        for rank in range(RANKS)
+    ]  # fmt: skip
+    with RankProcesses(orders, seed=hits) as group:
+        group.form()
+        answers, _ = group.run()
+        assert group.processes[victim].exitcode == -9
+    for rank, found in enumerate(answers):
+        if rank != victim:
+            assert found == {spec.sequence_id: wanted[spec.sequence_id] for spec in work(rank)}
