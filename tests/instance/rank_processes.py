@@ -98,8 +98,7 @@ def all_maps(layers: int, experts: int, members: Sequence[int], seed: int) -> ND
 def rank_main(pipe: Connection, order: Order) -> None:
     """The child."""
     if order.library is not None:
-        chosen = order.library
-        library.packaged_library = lambda: chosen  # type: ignore[attr-defined]
+        library.__dict__["packaged_library"] = lambda: order.library
         os.environ["CM_DIE_AT"] = order.die_at
     model = load_model(order.folder, dtype=order.dtype, native=True, coarse_drafts=order.settings.speculation)
     layers = model.config.num_hidden_layers + order.settings.speculation
