@@ -15,6 +15,7 @@
     │   ├── UbRangeError          a range outside the segment
     │   ├── UbStaleError          a region that was released or reclaimed meanwhile
     │   ├── UbBusyError           the segment's lock was not given in time
+    │   ├── UbChannelError        a transfer between two ranks that did not come about; `ending` says why
     │   └── UbClosedError         the segment was closed in this process
     ├── FabricError               a transfer over links that cannot be
     └── NpuAllocationError        this process holds no NPUs, or ones that the topology does not have
@@ -81,6 +82,18 @@ class UbStaleError(UbError):
 
 class UbBusyError(UbError):
     """The segment's lock was not given in time."""
+
+
+class UbChannelError(UbError):
+    """A transfer did not come about.
+
+    Args:
+        ending: `late`, `epoch changed` or `mismatch`.
+    """
+
+    def __init__(self, ending: str, message: str) -> None:
+        super().__init__(f"{ending}: {message}")
+        self.ending = ending
 
 
 class UbClosedError(UbError):

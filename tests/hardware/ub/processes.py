@@ -5,6 +5,7 @@ The child runs one action, reports, and then stays until it is killed, so that i
 """
 
 import json
+import mmap
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ from typing import Any, Self
 
 from hardware.errors import HardwareError
 from hardware.ub import UbSegment
+from hardware.ub.channel import ChannelSender, ChannelShape
 from hardware.ub.leftover import keep
 from hardware.ub.lock import locked
 
@@ -62,6 +64,21 @@ def keep_bytes(path: str, offset: int, nbytes: int) -> Outcome:
     return {}
 
 
+def send(path: str, own: int, theirs: int, shape: list[int], sizes: list[int], patience_s: float) -> Outcome:
+    """Sends bytes drawn from each event's number through a channel whose ends lie at these offsets."""
+    memory, sizes_of = memoryview(_map(path)), ChannelShape(*shape)
+    ends = memory[own : own + sizes_of.sender_bytes], memory[theirs : theirs + sizes_of.receiver_bytes]
+    sender = ChannelSender(sizes_of, *ends)
+    for event, nbytes in enumerate(sizes):
+        sender.send(event, memoryview(random.Random(event).randbytes(nbytes)), patience_s)
+    return {"sent": len(sizes)}
+
+
+def _map(path: str) -> mmap.mmap:
+    with open(path, "r+b") as file:
+        return mmap.mmap(file.fileno(), 0)
+
+
 def churn(path: str, rounds: int, seed: int) -> Outcome:
     """Takes and gives back regions, and looks whether anybody else wrote into them."""
     return {"rounds": _churn(UbSegment.attach(path), rounds, seed)}
@@ -93,7 +110,7 @@ def _churn(segment: UbSegment, rounds: int, seed: int) -> int:
 
 _ACTIONS: dict[str, Callable[..., Outcome]] = {
     action.__name__: action
-    for action in (allocate, read, create, hold_lock, keep_bytes, churn, churn_with_forked_child)
+    for action in (allocate, read, create, hold_lock, keep_bytes, send, churn, churn_with_forked_child)
 }
 
 
