@@ -9,6 +9,7 @@ from rich.table import Table
 from hardware.units import MIB
 from serving.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
+from serving.values.replica_rows import whole_replicas
 
 NAME_WIDTH = 14
 
@@ -48,9 +49,13 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
 def _table(pools: list[dict[str, Any]]) -> Table:
     table = plain_table(("pool", "replica", "NPUs"), ("pid", "HBM MiB", "KV blocks", "run", "wait", "queued"))
     for pool in pools:
-        up = sum(replica["state"] not in _LOST for replica in pool["replicas"])
-        name = f"{pool['name']} {up}/{pool['target_replicas']}"
+        up = whole_replicas(replica for replica in pool["replicas"] if replica["state"] not in _LOST)
+        name, group = f"{pool['name']} {up}/{pool['target_replicas']}", None
         for replica in pool["replicas"]:
+            if replica.get("group") not in (None, group):
+                group = replica["group"]
+                table.add_row(name, group.split("#")[-1], "", str(replica["shell_pid"]))
+                name = ""
             table.add_row(name, *_cells(replica))
             name = ""
         if not pool["replicas"]:
@@ -59,8 +64,12 @@ def _table(pools: list[dict[str, Any]]) -> Table:
 
 
 def _cells(replica: dict[str, Any]) -> list[str]:
+    """A row; that of a rank stands below the one of its group, which shows the shell's process."""
+    name = replica["replica"].split("#")[-1]
+    if replica.get("group") is not None:
+        name = f"  r{replica['rank']}"
     return [
-        replica["replica"].split("#")[-1] + (f" ({replica['state']})" if replica["state"] != "serving" else ""),
+        name + (f" ({replica['state']})" if replica["state"] != "serving" else ""),
         short_npus(replica["npus"]),
         str(replica["pid"]),
         f"{replica['hbm_used_bytes'] / MIB:.0f}/{replica['hbm_capacity_bytes'] / MIB:.0f}",

@@ -50,6 +50,20 @@ def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str]) -> 
     assert text.splitlines()[-1].split()[-3:] == ["3", "27", "99"], "whatever is here and not computed waits"
 
 
+def test_ranks_stand_below_their_group(capsys: pytest.CaptureFixture[str]) -> None:
+    group = {"group": "decode#abcdefgh", "ranks": 2, "shell": "xyz", "shell_pid": 4321}
+    ranks = [{**REPLICA, **group, "replica": f"decode#abcdefgh.r{n}", "rank": n, "pid": 1234 + n} for n in range(2)]
+    ranks[1]["state"] = "dead"
+    print_status({**STATUS, "pools": [{"name": "decode", "target_replicas": 1, "replicas": ranks}]}, as_json=False)
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    assert lines[0].split() == ["decode", "0/1", "abcdefgh", "4321"]
+    assert lines[1].split()[:4] == ["r0", "n0:", "2-3,5", "1234"]
+    assert lines[2].split()[:2] == ["r1", "(dead)"]
+    ranks[1]["state"] = "serving"
+    print_status({**STATUS, "pools": [{"name": "decode", "target_replicas": 1, "replicas": ranks}]}, as_json=False)
+    assert "decode 1/1" in capsys.readouterr().out
+
+
 def test_a_pipe_loses_no_columns_of_a_large_system(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

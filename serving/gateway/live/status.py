@@ -16,6 +16,11 @@ from serving.values.traffic import NoticeKind
 _REPLICA_FIELDS = (
     "pid",
     "state",
+    "group",
+    "rank",
+    "ranks",
+    "shell",
+    "shell_pid",
     "npus",
     "hbm_used_bytes",
     "hbm_capacity_bytes",
@@ -55,7 +60,7 @@ def cluster_status(
     targets: Mapping[str, int] | None = None,
     gateways: int = 1,
 ) -> dict[str, Any]:
-    """Pools with their replicas, NPUs in use and offered, and the gateways' counts. JSON-ready.
+    """Pools with their replicas (of a group each rank), NPUs in use and offered, and the gateways' counts. JSON-ready.
 
     Args:
         gateway: counts of all gateways together, as far as the answering one knows.

@@ -120,7 +120,9 @@ class EventLog:
             if pool in before.deployments:
                 self._compare(pool, before.deployments[pool], seen, sight.at)
         listed = {replica.name for seen in sight.deployments.values() for replica in seen.replicas}
-        self._lost = {name: event for name, event in self._lost.items() if name in listed}
+        for name in [name for name in self._lost if _is_rank(name)]:
+            self._look_for_rank(name, before, sight)
+        self._lost = {name: event for name, event in self._lost.items() if name in listed or _is_rank(name)}
 
     def lost(self) -> Mapping[str, EventKind]:
         """How each replica was lost that Serve still lists, by name."""
@@ -150,8 +152,20 @@ class EventLog:
         while len(owed) > max(0, seen.target - alive):
             owed.popleft()  # nobody asks for it any more
 
+    def _look_for_rank(self, name: str, before: Sight, sight: Sight) -> None:
+        """A rank is replaced by its shell, in its own name."""
+        lost, old, new = self._lost[name], before.members.get(name), sight.members.get(name)
+        if new is not None and (old is None or old.incarnation != new.incarnation):
+            self._forget(name)
+            text = f"serves again, {sight.at - lost.at:.1f} s after the loss"
+            self._add(sight.at, EventKind.REPLACED, lost.pool, name, text)
+        elif sight.at - lost.at > REPLACED_WITHIN_S:
+            self._forget(name)
+
     def _lose(self, event: ClusterEvent) -> None:
         self._lost[event.replica] = event
+        if _is_rank(event.replica):
+            return  # its shell owes it, not Serve
         self._owed.setdefault(event.pool, deque()).append(event)
 
     def _known(self, kind: EventKind, replica: str) -> ClusterEvent | None:
@@ -174,3 +188,8 @@ class EventLog:
         event = ClusterEvent(self._last_id, at, kind, pool, replica, text, streams, tokens)
         self._events.append(event)
         return event
+
+
+def _is_rank(name: str) -> bool:
+    """Whether it is the name of a rank of a group, for example `k3jx9a.r0`; Serve's own have no dot."""
+    return "." in name

@@ -7,6 +7,7 @@ its own REST API; they are not promised to stay, so they are called here and now
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -68,6 +69,7 @@ class RayCluster:
         now = steady_s()
         known = before.members if members is None else self._members(seen_members(members), before, deployments, now)
         view: PoolView | None = cache if cache is not None else before.cache
+        deployments = {name: at_its_ranks(one, known.values()) for name, one in deployments.items()}
         return Sight(now, deployments, nodes, known, view, others)
 
     async def set_target(self, pool: str, replicas: int) -> None:
@@ -87,8 +89,9 @@ class RayCluster:
         """
         here = {replica.name for deployment in deployments.values() for replica in deployment.replicas}
         self._met |= dict.fromkeys(listed, now)
-        self._met = {name: at for name, at in self._met.items() if name in here and now - at <= REMEMBER_S}
-        return {name: one for name, one in before.members.items() if name in self._met} | listed
+        self._met = {name: at for name, at in self._met.items() if now - at <= REMEMBER_S}
+        former = {name: one for name, one in before.members.items() if name in self._met and one.serve_name in here}
+        return former | listed
 
     async def prepare(self) -> None:
         """Import what the first scaling needs, which takes most of a second.
@@ -152,11 +155,21 @@ def seen_deployment(details: dict[str, Any]) -> SeenDeployment:
 
 
 def seen_members(members: Iterable[Member]) -> dict[str, SeenMember]:
-    """Members by the name that Serve gave their replica."""
+    """Members by the name that Serve gave their replica, or that of their rank."""
     return {
-        member.replica.rpartition("#")[2]: SeenMember(member.replica, member.pool, member.incarnation, member.facts)
-        for member in members
+        one.replica.rpartition("#")[2]: SeenMember(one.replica, one.pool, one.incarnation, one.facts, one.node)
+        for one in members
     }
+
+
+def at_its_ranks(seen: SeenDeployment, members: Iterable[SeenMember]) -> SeenDeployment:
+    """The deployment with each shell where its ranks are: they take the hardware, wherever the shell is itself.
+
+    Effects: none.
+    """
+    places = {one.serve_name: one.node for one in members if "shell" in one.facts and one.node is not None}
+    moved = (replace(one, node=places.get(one.name, one.node)) for one in seen.replicas)
+    return replace(seen, replicas=tuple(moved)) if places else seen
 
 
 def _node_name(node: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from serving.config.serve import ServeConfig
 from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.event_log import EventKind
 from serving.scaling.live.room import ReplicaSize, offered, used
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica, Sight
+from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
 from serving.scaling.live.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
 
 SHOWN = 50
@@ -62,7 +62,10 @@ def pool_rows(
         for shown in load["replicas"]:
             if (kind := lost.get(shown["serve_name"])) is not None:
                 shown["state"] = "frozen" if kind is EventKind.FROZEN else "dead"
-            shown["busy"] = busy.share(shown["serve_name"]) if shown["state"] in _WORKING else None
+            shown["busy"] = _busy(shown, sight, busy) if shown["state"] in _WORKING else None
+            for rank in shown["ranks"]:
+                if (kind := lost.get(rank["name"])) is not None:
+                    rank["state"] = "frozen" if kind is EventKind.FROZEN else "dead"
         rows.append(row | load)
     return rows
 
@@ -110,25 +113,47 @@ def _engine_load(sight: Sight, pool: str) -> dict[str, Any]:
 
 
 def _replica(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
-    member = sight.members.get(replica.name)
-    facts: Mapping[str, Any] = member.facts if member is not None else {}
+    """One instance, or a group: what its ranks have together, and each of them."""
+    members = sight.instances_of(replica.name)
+    ranks = [_rank(member) for member in members if "rank" in member.facts]
     phase = replica.phase
-    if phase is ReplicaPhase.SERVING and facts.get("draining"):
+    if phase is ReplicaPhase.SERVING and members and all(member.facts.get("draining") for member in members):
         phase = ReplicaPhase.DRAINING
-    sequences = sum(int(facts.get(name) or 0) for name in INSIDE)
     return {
         "name": replica.name,
         "serve_name": replica.name,
         "state": phase.value,
         "node": _node(sight, replica),
-        "npus": list(facts.get("npus", ())),
-        "sequences": sequences,
-        "queued_tokens": int(facts.get("queued_tokens") or 0),
-        "kv_fill": _share(int(facts.get("kv_blocks_used") or 0), int(facts.get("kv_blocks_total") or 0)),
-        "hbm_used_bytes": facts.get("hbm_used_bytes"),
-        "hbm_capacity_bytes": facts.get("hbm_capacity_bytes"),
-        "pid": replica.pid or facts.get("pid"),
+        **_load(members),
+        "pid": replica.pid or next((member.facts.get("pid") for member in members), None),
+        "ranks": ranks,
     }
+
+
+def _rank(member: SeenMember) -> dict[str, Any]:
+    state = ReplicaPhase.DRAINING if member.facts.get("draining") else ReplicaPhase.SERVING
+    name = member.name.rpartition("#")[2]
+    return {"name": name, "state": state.value, **_load([member]), "pid": member.facts.get("pid")}
+
+
+def _load(members: list[SeenMember]) -> dict[str, Any]:
+    """Totals of some instances; of memory None where none says how much it has."""
+    told = [member for member in members if member.facts.get("hbm_capacity_bytes")]
+    return {
+        "npus": [npu for member in members for npu in member.facts.get("npus", ())],
+        "sequences": total(members, *INSIDE),
+        "queued_tokens": total(members, "queued_tokens"),
+        "kv_fill": _share(total(members, "kv_blocks_used"), total(members, "kv_blocks_total")),
+        "hbm_used_bytes": total(told, "hbm_used_bytes") if told else None,
+        "hbm_capacity_bytes": total(told, "hbm_capacity_bytes") if told else None,
+    }
+
+
+def _busy(shown: Mapping[str, Any], sight: Sight, busy: BusyShares) -> float | None:
+    """The share of an instance; of a group, that of its ranks on the average."""
+    names = [member.name.rpartition("#")[2] for member in sight.instances_of(shown["serve_name"])]
+    shares = [share for name in names if (share := busy.share(name)) is not None]
+    return sum(shares) / len(shares) if shares else None
 
 
 def _cache_load(sight: Sight, hit_rate: float | None) -> dict[str, Any]:
@@ -157,6 +182,7 @@ def _server(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
         "hbm_used_bytes": None,
         "hbm_capacity_bytes": None,
         "pid": replica.pid,
+        "ranks": [],
     }
 
 

@@ -63,12 +63,22 @@ class SeenNode:
 
 @dataclass(frozen=True, slots=True)
 class SeenMember:
-    """An instance's last report on itself."""
+    """An instance's last report on itself, or that of one rank of a group.
+
+    Args:
+        node: None = not known.
+    """
 
     name: str
     pool: str
     incarnation: str
     facts: Mapping[str, Any]
+    node: NodeId | None = None
+
+    @property
+    def serve_name(self) -> str:
+        """Serve's name of the replica that it belongs to: of a rank, the shell that holds it now."""
+        return str(self.facts.get("shell") or self.name.rpartition("#")[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +88,7 @@ class Sight:
     Args:
         at: seconds since 1970.
         deployments: the pools, by name; only those that Serve knows.
-        members: instances by the name of their replica.
+        members: instances, and ranks, by the part of their names behind `#`.
         cache: the KV-cache pool; None = there is none, or its controller did not answer.
         others: targets of the application's deployments that are no pools.
     """
@@ -89,3 +99,11 @@ class Sight:
     members: Mapping[str, SeenMember] = field(default_factory=dict)
     cache: PoolView | None = None
     others: Mapping[str, int] = field(default_factory=dict)
+
+    def instances_of(self, replica: str) -> list[SeenMember]:
+        """Members that belong to a replica, by Serve's name of it: one, or the ranks of a group that have come."""
+        return sorted((one for one in self.members.values() if one.serve_name == replica), key=_rank)
+
+
+def _rank(member: SeenMember) -> int:
+    return int(member.facts.get("rank") or 0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.config.serve import ServeConfig
-from serving.scaling.core.decode_ability import CROWD_SPREAD
+from serving.scaling.core.decode_ability import CROWD_SPREAD, TPOT_SPREAD
 from serving.scaling.live.measure import Abilities
 from serving.scaling.live.policy_time import PolicyTime
 from serving.scaling.live.room import ReplicaSize, offered, used
@@ -21,7 +21,7 @@ INSIDE = ("waiting", "pulling", "fetching", "running")
 
 def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
     """Share of its node that one replica of each pool takes."""
-    sizes = {name: ReplicaSize(p.npus_per_instance, p.ub_memory_mib) for name, p in config.pools.items()}
+    sizes = {name: ReplicaSize(p.npus_per_replica, p.ub_memory_per_replica_mib) for name, p in config.pools.items()}
     if config.kvcache.replicas:
         sizes[KVCACHE] = ReplicaSize(0, config.kvcache.ub_memory_mib)
     return sizes
@@ -99,14 +99,14 @@ def scaling_signals(
 
 
 def members_of(sight: Sight, pool: str, *, leaving: bool = False) -> list[SeenMember]:
-    """Instances of a pool that serve.
+    """Instances of a pool that serve; of a group its ranks.
 
     Args:
         leaving: also those that drain.
     """
     phases = {ReplicaPhase.SERVING, ReplicaPhase.DRAINING} if leaving else {ReplicaPhase.SERVING}
     there = {r.name for r in sight.deployments.get(pool, NOT_THERE).replicas if r.phase in phases}
-    return [member for name, member in sight.members.items() if name in there and member.pool == pool]
+    return [member for member in sight.members.values() if member.serve_name in there and member.pool == pool]
 
 
 def total(members: list[SeenMember], *facts: str) -> int:
@@ -129,24 +129,29 @@ def _pool(config: ServeConfig, pool: str, sight: Sight, abilities: Abilities, he
     seen = sight.deployments.get(pool, NOT_THERE)
     members, all_there = members_of(sight, pool), members_of(sight, pool, leaving=True)
     low, high = config.autoscaler.bounds(pool)
+    ranks = section.ep  # a scaler counts groups: what was measured of one rank, a group has as often
+
+    def most_sequences(spread: float) -> float:
+        return ranks * abilities.most_sequences(pool, config.slo.tpot_s, section.max_sequences, spread)
+
     return PoolSignals(
         pool=pool,
         target=seen.target,
         running=seen.count(ReplicaPhase.SERVING),
         starting=seen.starting,
         draining=seen.count(ReplicaPhase.DRAINING),
-        npus_per_instance=section.npus_per_instance,
+        npus_per_instance=section.npus_per_replica,
         queued_tokens=total(members, "queued_tokens"),
         waiting=total(members, "waiting"),
         sequences=total(all_there, *INSIDE),
         kv_blocks_used=total(all_there, "kv_blocks_used"),
         kv_blocks_total=total(members, "kv_blocks_total"),
-        tokens_per_s=abilities.tokens_per_s(pool),
-        max_sequences=abilities.most_sequences(pool, config.slo.tpot_s, section.max_sequences),
+        tokens_per_s=ranks * abilities.tokens_per_s(pool),
+        max_sequences=most_sequences(TPOT_SPREAD),
         low=low,
         high=high,
-        crowd=abilities.most_sequences(pool, config.slo.tpot_s, section.max_sequences, CROWD_SPREAD),
-        seats=section.max_sequences,
+        crowd=most_sequences(CROWD_SPREAD),
+        seats=ranks * section.max_sequences,
         held_until=held_until,
     )
 

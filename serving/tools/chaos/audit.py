@@ -1,7 +1,6 @@
 """The end of a run: is everything that was taken given back? Asked of the gateway, of the pool and of the machine."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,6 +16,7 @@ from serving.tools.chaos.targets import (
     replica_processes,
     segments,
     sizes,
+    there,
 )
 
 REPLICA_COUNTS = ("running", "waiting", "held", "pulling", "fetching", "queued_tokens", "kv_blocks_used")
@@ -33,8 +33,9 @@ def busy(status: dict[str, Any]) -> dict[str, int]:
     for pool in status["pools"]:
         for replica in pool["replicas"]:
             left |= {f"{replica['replica']} {name}": int(replica[name]) for name in REPLICA_COUNTS if replica[name]}
-    there = Counter(pool for pool, _, _ in listed(status))
-    left |= {f"{pool} replicas missing": n - there[pool] for pool, n in sizes(status).items() if n > there[pool]}
+    listed_now = there(status)
+    missing = {pool: wanted - listed_now[pool] for pool, wanted in sizes(status).items()}
+    left |= {f"{pool} replicas missing": count for pool, count in missing.items() if count > 0}
     for server in status.get("kvcache", {}).get("servers", ()):
         left |= {f"{server['name']} entries {name}": int(count) for name, count in server["in_use"].items() if count}
     return left

@@ -1,4 +1,6 @@
-"""Targets of signals: replicas that `GET /cluster` lists, checked against what the machine says of the process."""
+"""Targets of signals: replicas, and ranks of groups, that `GET /cluster` lists, checked against what the machine says
+of their processes.
+"""
 
 import os
 import re
@@ -13,11 +15,12 @@ from hardware.errors import HardwareError
 from hardware.ub.file import read_header
 from serving.errors import UnavailableError
 from serving.injected_faults import session_of
+from serving.values.replica_rows import whole_replicas
 
 SHARED_MEMORY = Path("/dev/shm")
 PROC = Path("/proc")
 _SEGMENT = re.compile(r"/dev/shm/(cloudmatrix-ub-[0-9a-f]+-\S+)")
-_TITLE = b"ray::ServeReplica:"
+_TITLES = (b"ray::ServeReplica:", b"ray::RankActor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,17 @@ def sizes(status: dict[str, Any]) -> dict[str, int]:
     return targets
 
 
+def there(status: dict[str, Any]) -> dict[str, int]:
+    """Replicas that each pool has, by what `GET /cluster` tells: a group is one as soon as all its ranks are listed.
+
+    Effects: none.
+    """
+    counts = {pool["name"]: whole_replicas(row for row in pool["replicas"] if row["pid"]) for pool in status["pools"]}
+    if "kvcache" in status:
+        counts["kvcache"] = sum(bool(server["pid"]) for server in status["kvcache"]["servers"])
+    return counts
+
+
 def find_session(status: dict[str, Any]) -> str:
     """Which start of the system this is, by the UB segments that its replicas map.
 
@@ -72,7 +86,7 @@ def target_of(pool: str, name: str, pid: int, session: str) -> Target | None:
     """
     try:
         title = (PROC / str(pid) / "cmdline").read_bytes()
-        if (PROC / str(pid)).stat().st_uid != os.geteuid() or not title.startswith(_TITLE):
+        if (PROC / str(pid)).stat().st_uid != os.geteuid() or not title.startswith(_TITLES):
             return None
         if session not in {session_of(segment) for segment in mapped_segments(pid)}:
             return None

@@ -11,7 +11,8 @@ from serving.tools.chaos.load import ChaosLoad
 from serving.tools.chaos.parts import find_parts
 from serving.tools.chaos.result import ChaosRun, Event, Sample
 from serving.tools.chaos.schedule import GRAVE
-from serving.tools.chaos.targets import Target, alive, listed, sizes, target_of
+from serving.tools.chaos.targets import Target, alive, listed, sizes, target_of, there
+from serving.values.replica_rows import whole_replicas
 
 PERIOD_S = 0.5
 
@@ -72,7 +73,7 @@ class Watch:
         except UnavailableError:
             rows = []  # nobody is gone because one look failed: whom it told of last still counts
         now = time.monotonic()
-        counts = {pool: sum(row[0] == pool for row in rows) for pool in sizes(self.status)} if rows else {}
+        counts = there(self.status) if rows else {}
         self._run.samples.append(Sample(now - self._run.begun_s, self._load.in_flight, self._load.tokens, counts))
         for event in self._run.events:
             if event.fate == "under way" and event.kind in GRAVE and rows:
@@ -91,9 +92,15 @@ class Watch:
 
     def _judge(self, event: Event, now: float) -> None:
         """Whether the place of a replica that was hurt has been taken."""
-        there = [one for one in self._targets.values() if one.pool == event.pool and alive(one)]
+        here = [one for one in self._targets.values() if one.pool == event.pool and alive(one)]
         wanted = {**self._parts, **sizes(self.status)}
-        whole = len([one for one in there if not self._is_hurt(one)]) >= wanted[event.pool]
+        whole = self._replicas([one for one in here if not self._is_hurt(one)], event.pool) >= wanted[event.pool]
         # By name and process: a memory server's replacement has its name, and process numbers come again.
-        if whole and (event.target, event.pid) not in {(one.name, one.pid) for one in there}:
+        if whole and (event.target, event.pid) not in {(one.name, one.pid) for one in here}:
             event.fate, event.replaced_s = "replaced", now - event.at_clock_s
+
+    def _replicas(self, targets: list[Target], pool: str) -> int:
+        """How many replicas these make: of a group, all ranks must be among them."""
+        rows = next((one["replicas"] for one in self.status["pools"] if one["name"] == pool), None)
+        pids = {one.pid for one in targets}
+        return len(targets) if rows is None else whole_replicas(row for row in rows if row["pid"] in pids)

@@ -75,6 +75,7 @@ class FakePools:
     def __init__(self, wishes: Path) -> None:
         self._wishes = wishes
         self.all_npus, self.each = SMALL
+        self.ranks = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -167,6 +168,7 @@ class FakePools:
     def _look(self) -> dict[str, Any]:
         wishes: dict[str, Any] = json.loads(self._wishes.read_text()) if self._wishes.exists() else {}
         self.all_npus, self.each = SUPERNODE if wishes.get("supernode") else SMALL
+        self.ranks = wishes.get("ranks", 0)
         if wishes.get("as_new"):
             self._begin()
         if wishes.get("silent"):
@@ -220,6 +222,18 @@ class FakePools:
         numbers = range(at * each, (at + 1) * each)
         return [_npu(self.all_npus - 1 - number if pool == "prefill" else number) for number in numbers]
 
+    def _ranks(self, pool: str, name: str, at: int, load: float) -> list[JsonObject]:
+        """Decode's replicas are groups if that is wished for."""
+        npus, count = self._placed(pool, at), self.ranks if pool == "decode" else 0
+        return [
+            {
+                "name": f"{name}.r{rank}", "state": "dead" if (at, rank) == (1, 1) else "serving", "pid": 5000 + rank,
+                "npus": npus[rank::count], "hbm_used_bytes": None, "hbm_capacity_bytes": None,
+                "sequences": round(load * 8), "queued_tokens": 0, "kv_fill": load * 0.5,
+            }
+            for rank in range(count)
+        ]  # fmt: skip
+
     def _pool(self, pool: FakePool, now: float, load: float) -> JsonObject:
         cache = pool.name == "kvcache"
         replicas: list[JsonObject] = [
@@ -229,6 +243,7 @@ class FakePools:
                 "hbm_used_bytes": int(HBM_BYTES * 0.7), "hbm_capacity_bytes": HBM_BYTES,
                 "sequences": 0 if cache else round(load * (17 + at)),
                 "queued_tokens": 0 if cache else round(load * 900 * at), "kv_fill": load * (0.6 + 0.03 * at),
+                "ranks": self._ranks(pool.name, name, at, load),
             }
             for at, name in enumerate(pool.serves_at)
         ]  # fmt: skip

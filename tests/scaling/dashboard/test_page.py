@@ -40,6 +40,21 @@ async def test_it_shows_what_there_is(browser: Chromium, dashboard: FakeDashboar
         assert {url.split("/")[2] for url in page.requested} == {dashboard.url.split("/")[2]}
 
 
+async def test_ranks_stand_below_their_group_with_their_processes(browser: Chromium, dashboard: FakeDashboard) -> None:
+    dashboard.wish(load=0.8, ranks=2)
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        await page.wait(f"document.querySelector({DECODE!r}).querySelectorAll('tr[data-rank]').length === 6")
+        pool = await text(page, DECODE)
+        assert re.search(r"r0, pid 5000\s+n0: 0,2\s+6", pool)
+        lost = f"document.querySelectorAll({DECODE + ' tr[data-rank][data-state=dead]'!r}).length"
+        assert await page.run(lost) == 1
+        assert "3 running" in pool, "groups are counted"
+        dashboard.wish(load=0.8)
+        await page.wait(f"document.querySelector({DECODE!r}).querySelectorAll('tr[data-rank]').length === 0")
+        assert page.faults == []
+
+
 async def test_whoever_comes_without_the_token_is_asked_for_it(browser: Chromium, dashboard: FakeDashboard) -> None:
     async with browser.page() as page:
         assert await page.go(f"{dashboard.url}/pools") == 200

@@ -66,6 +66,15 @@ def test_a_pool_that_lacks_somebody_is_not_at_rest() -> None:
     assert busy(lacking) == {"decode replicas missing": 2, "kvcache replicas missing": 1}
 
 
+def test_a_group_that_lacks_a_rank_is_not_at_rest() -> None:
+    lacking = status()
+    (one,) = lacking["pools"][0]["replicas"]
+    one |= {"replica": "decode#1.r0", "group": "decode#1", "rank": 0, "ranks": 2}
+    assert busy(lacking) == {"decode replicas missing": 1}
+    lacking["pools"][0]["replicas"].append({**one, "replica": "decode#1.r1", "rank": 1, "pid": 13})
+    assert busy(lacking) == {}
+
+
 class Pool:
     """A gateway that answers with what a test sets."""
 

@@ -9,8 +9,14 @@ export function replicaTable(pool, kind) {
   const body = make("tbody");
   const head = make("tr", {}, ...COLUMNS[kind].map((name) => make("th", { scope: "col" }, name)));
   const table = make("div.scroll", {}, make("table", {}, make("caption.hidden", {}, `Replicas of ${pool}`), make("thead", {}, head), body));
-  table.update = (replicas) => keep(body, replicas, (replica) => replica.name, () => row(kind));
+  table.update = (replicas) => keep(body, withRanks(replicas), (replica) => replica.name, () => row(kind));
   return table;
+}
+
+/** Each replica, and below it its ranks, if it is a group. */
+function withRanks(replicas) {
+  const below = (replica) => (replica.ranks ?? []).map((rank) => ({ ...rank, node: replica.node, isRank: true }));
+  return replicas.flatMap((replica) => [replica, ...below(replica)]);
 }
 
 function row(kind) {
@@ -22,7 +28,8 @@ function row(kind) {
   const line = make("tr", {}, make("th", { scope: "row" }, make("div.chips", {}, name, state)), cells.where, ...(kind === "cache" ? [] : [cells.sequences, cells.queue]), make("td.fill-cell", {}, fill, share));
   line.update = (replica) => {
     line.dataset.state = replica.state;
-    write(name, replica.name);
+    line.toggleAttribute("data-rank", replica.isRank === true);
+    write(name, replica.isRank ? `${replica.name.split(".").at(-1)}, pid ${replica.pid}` : replica.name);
     write(state, replica.state === "serving" ? "" : replica.state);
     write(cells.where, place(replica));
     write(cells.sequences, count(replica.sequences));

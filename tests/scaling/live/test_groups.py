@@ -1,0 +1,120 @@
+"""Instances of several ranks: pools are counted in groups, and what is measured of ranks adds up."""
+
+from dataclasses import replace
+from typing import Any
+
+from serving.cluster.membership import Member
+from serving.config.serve import ServeConfig
+from serving.ids import NodeId, ReplicaId
+from serving.scaling.live.busy import BusyShares
+from serving.scaling.live.event_log import REPLACED_WITHIN_S, EventKind, EventLog
+from serving.scaling.live.measure import Abilities
+from serving.scaling.live.observe import at_its_ranks, seen_members
+from serving.scaling.live.page_state import pool_rows
+from serving.scaling.live.room import ReplicaSize, fits
+from serving.scaling.live.sight import SeenMember, Sight
+from serving.scaling.live.signals import CacheTotals, scaling_signals, sizes_of
+from serving.values.signals import Traffic
+from serving.values.traffic import InstanceNotice
+from tests.scaling.live.case import config, deployment, nodes, replica, started
+
+FACTS = {
+    "group": "decode#old", "ranks": 2, "shell": "new", "shell_pid": 5, "running": 3, "waiting": 1,
+    "kv_blocks_used": 5, "kv_blocks_total": 10, "hbm_used_bytes": 7, "hbm_capacity_bytes": 9, "queued_tokens": 4,
+}  # fmt: skip
+
+
+def rank(number: int, incarnation: str = "1", **facts: Any) -> SeenMember:
+    """One of a group that a shell called `new` has taken over."""
+    told = {**FACTS, "rank": number, "pid": 70 + number, "npus": [f"n1.npu{number}"], **facts}
+    return SeenMember(f"decode#old.r{number}", "decode", incarnation, told, NodeId("b"))
+
+
+def sight(at: float, *members: SeenMember) -> Sight:
+    pools = {**started(), "decode": deployment(1, replica("new", "a"))}
+    return Sight(at, pools, nodes(), {one.name.rpartition("#")[2]: one for one in members})
+
+
+def two_ranks() -> ServeConfig:
+    one = config()
+    return replace(one, decode=replace(one.decode, ep=2))
+
+
+def test_ranks_belong_to_the_shell_that_holds_them_now() -> None:
+    listed = Member(ReplicaId("decode#old.r1"), "decode", NodeId("b"), "h", 1, "i", dict(rank(1).facts))
+    seen = seen_members([listed])
+    assert (seen["old.r1"].serve_name, seen["old.r1"].node) == ("new", "b")
+    assert [one.name for one in sight(1.0, rank(1), rank(0)).instances_of("new")] == ["decode#old.r0", "decode#old.r1"]
+    assert sight(1.0, rank(0)).instances_of("p1") == []
+
+
+def test_hardware_is_taken_where_the_ranks_are() -> None:
+    here = sight(1.0, rank(0), rank(1))
+    decode = here.deployments["decode"]
+    assert decode.replicas[0].node == "a", "where the shell is"
+    moved = at_its_ranks(decode, here.members.values())
+    assert moved.replicas[0].node == "b"
+    assert at_its_ranks(here.deployments["prefill"], here.members.values()) == here.deployments["prefill"]
+    assert sizes_of(two_ranks())["decode"] == ReplicaSize(8, 512)
+    assert fits("decode", sizes_of(two_ranks()), {"decode": moved}, nodes(2)) == 2
+
+
+def test_a_scaler_is_told_of_groups() -> None:
+    settings = two_ranks()
+    told = scaling_signals(settings, sight(1.0, rank(0), rank(1)), Traffic(), Abilities(), CacheTotals(), {})
+    pool = next(one for one in told.pools if one.pool == "decode")
+    assert (pool.target, pool.running, pool.npus_per_instance) == (1, 1, 8)
+    assert (pool.sequences, pool.queued_tokens, pool.kv_blocks_total) == (8, 8, 20)
+    assert (pool.seats, pool.max_sequences, pool.crowd) == (64, 64, 64)
+    one = scaling_signals(config(), sight(1.0, rank(0)), Traffic(), Abilities(), CacheTotals(), {})
+    assert next(pool for pool in one.pools if pool.pool == "decode").seats == 32
+
+
+def shown(seen: Sight, **lost: EventKind) -> dict[str, Any]:
+    names = {name.replace("_", "."): kind for name, kind in lost.items()}
+    rows = pool_rows(two_ranks(), seen, {}, {}, {}, None, names, BusyShares())
+    return next(one for one in rows if one["pool"] == "decode")
+
+
+def test_the_page_shows_ranks_below_their_group() -> None:
+    row = shown(sight(1.0, rank(0), rank(1, draining=True)), old_r0=EventKind.DIED)
+    assert (row["target"], row["running"], row["dead"], row["npus"], row["npus_per_instance"]) == (1, 1, 0, 8, 8)
+    (group,) = row["replicas"]
+    assert (group["name"], group["state"], group["sequences"], group["kv_fill"]) == ("new", "serving", 8, 0.5)
+    assert (group["npus"], group["hbm_used_bytes"]) == (["n1.npu0", "n1.npu1"], 14)
+    ranks = [(one["name"], one["state"], one["pid"], one["npus"]) for one in group["ranks"]]
+    assert ranks == [("old.r0", "dead", 70, ["n1.npu0"]), ("old.r1", "draining", 71, ["n1.npu1"])]
+    leaving = shown(sight(1.0, rank(0, draining=True), rank(1, draining=True)))
+    assert leaving["replicas"][0]["state"] == "draining"
+
+
+def test_busy_is_the_average_of_the_ranks() -> None:
+    busy = BusyShares()
+    busy.observe(sight(0.0, rank(0, busy_s=0.0), rank(1, busy_s=0.0)))
+    busy.observe(sight(10.0, rank(0, busy_s=10.0), rank(1, busy_s=5.0)))
+    rows = pool_rows(two_ranks(), sight(10.0, rank(0), rank(1)), {}, {}, {}, None, {}, busy)
+    assert next(one for one in rows if one["pool"] == "decode")["replicas"][0]["busy"] == 0.75
+
+
+def test_a_rank_that_died_is_lost_until_its_shell_has_replaced_it() -> None:
+    log = EventLog(1)
+    log.hear(InstanceNotice("died", "decode", ReplicaId("decode#old.r1"), "closed by the peer", 2, 40), 10.0)
+    before = sight(10.0, rank(0), rank(1))
+    for now in (sight(11.0, rank(0), rank(1)), sight(16.0, rank(0))):
+        log.observe(before, now)
+        before = now
+        assert log.lost() == {"old.r1": EventKind.DIED}
+    log.observe(before, sight(17.5, rank(0), rank(1, "2")))
+    assert log.lost() == {}
+    assert [(one.kind, one.replica, one.text) for one in reversed(log.newest())] == [
+        (EventKind.DIED, "old.r1", "closed by the peer"),
+        (EventKind.REPLACED, "old.r1", "serves again, 7.5 s after the loss"),
+    ]
+
+
+def test_a_rank_whose_group_has_gone_is_forgotten() -> None:
+    log = EventLog(1)
+    log.hear(InstanceNotice("died", "decode", ReplicaId("decode#old.r1"), "closed by the peer"), 10.0)
+    log.observe(sight(10.0), sight(11.0 + REPLACED_WITHIN_S))
+    assert log.lost() == {}
+    assert len(log.newest()) == 1
