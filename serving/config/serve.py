@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from serving.config.chaos import ChaosConfig
 from serving.config.cluster import ClusterConfig, HardwareConfig
 from serving.config.engine import EngineConfig, ServingConfig
+from serving.config.experts import ExpertsConfig
 from serving.config.gateway import GatewayConfig
 from serving.config.health import HealthConfig
 from serving.config.kvcache import KvCacheConfig, NamespaceConfig
@@ -27,6 +28,7 @@ class ServeConfig:
     prefill: PoolConfig = field(default_factory=lambda: PoolConfig(max_sequences=16))
     decode: PoolConfig = field(default_factory=lambda: PoolConfig(npus_per_instance=4, ub_memory_mib=512))
     aggregated: PoolConfig = field(default_factory=lambda: PoolConfig(npus_per_instance=4, ub_memory_mib=512))
+    experts: ExpertsConfig = field(default_factory=ExpertsConfig)
     kvcache: KvCacheConfig = field(default_factory=KvCacheConfig)
     simulation: SimulationConfig = field(default_factory=SimulationConfig)
     health: HealthConfig = field(default_factory=HealthConfig)

@@ -28,12 +28,14 @@ class RankOffer(Struct, frozen=True):
         rank: its number. pid: of its process.
         window_path: UB segment with its window; empty where it computes alone.
         layout: fingerprint of model, type and block shape: the same for all ranks of a group.
+        instructions: set that its native step uses; so, too: others give other bits.
     """
 
     rank: int
     pid: int
     window_path: str
     layout: str
+    instructions: str = ""
 
 
 class RankLease(Struct, frozen=True):

@@ -78,3 +78,8 @@ def check_offers(own: RankOffer, ranks: int, offers: Sequence[RankOffer]) -> Non
     for offer in offers:
         if offer.layout != own.layout:
             raise GroupError(f"ranks {own.rank} and {offer.rank} have different models or layouts of KV")
+        if offer.instructions != own.instructions:
+            raise GroupError(
+                f"rank {own.rank} computes with {own.instructions}, rank {offer.rank} with {offer.instructions}: their"
+                f" results would differ; put the group on processors of one kind"
+            )

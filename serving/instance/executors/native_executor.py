@@ -16,7 +16,7 @@ from serving.instance.executors.native_engine import NativeEngine
 from serving.instance.executors.prompt_logprobs import prompt_logprobs
 from serving.model.kv_cache import KvCache
 from serving.model.model import DeepseekModel
-from serving.model.native.bind import BoundModel
+from serving.model.native.bind import BoundModel, ExpertShapes
 from serving.model.native.library import load
 from serving.model.sampler import Sampled, sample
 from serving.values.sequence import TokenLogprobs
@@ -34,11 +34,20 @@ class NativeExecutor:
         kv_cache: of the model's dtype or int8, with one layer more than the model if it is to draft.
         threads: that compute a step, this one included.
         max_rows: most tokens that a plan feeds, guesses included.
+        expert_shapes: as for `BoundModel`.
     Raises: ModelError if there is no library, the model cannot be bound to it, or there is no memory or thread.
     Effects: starts the other threads, which sleep between steps; they end with this object.
     """
 
-    def __init__(self, model: DeepseekModel, kv_cache: KvCache, *, threads: int, max_rows: int) -> None:
+    def __init__(
+        self,
+        model: DeepseekModel,
+        kv_cache: KvCache,
+        *,
+        threads: int,
+        max_rows: int,
+        expert_shapes: ExpertShapes = (),
+    ) -> None:
         library = load()
         if library is None:
             raise ModelError("there is no native library here: use the torch executor")
@@ -46,7 +55,7 @@ class NativeExecutor:
         self.model = model
         self.kv_cache = kv_cache
         self._library = library
-        self._bound = BoundModel(model)
+        self._bound = BoundModel(model, expert_shapes)
         room = kv_cache.num_blocks * kv_cache.block_tokens
         context = min(model.config.max_position_embeddings + _DRAFT_POSITIONS, room)
         self._engine = NativeEngine(library, self._bound, kv_cache, threads, max_rows, context)

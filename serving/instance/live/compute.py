@@ -4,6 +4,7 @@ make_compute ──► memory of the dies booked ──► arena of blocks ─�
                                                               └──► transport, cache: as they are, or timed
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from serving.ids import NodeId, ReplicaId
 from serving.instance.core.ports import ContextCache, KvTransport, StepExecutor
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
+from serving.values.group import RankOffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,16 @@ class Attached:
         layout: fingerprint of model, dtype and block shape: what handoffs must agree on.
         pool_layout: the same with the weights' version: what blocks of the pool are filed under.
         mirror: set when the arena is only the image of a device's memory.
+        join: meets the peers, if this is a rank that computes with them.
+        window_path: what those need for it.
     """
 
     executor: StepExecutor
     layout: str
     pool_layout: str
     mirror: ArenaMirror | None = None
+    join: Callable[[Sequence[RankOffer]], None] | None = None
+    window_path: str = ""
 
 
 class InstanceCache(ContextCache, Protocol):
@@ -164,6 +170,10 @@ class Compute(Protocol):
 
     def stop(self) -> None:
         """End whatever waits."""
+        ...
+
+    def close(self) -> None:
+        """Give back memory of its own, when nothing computes any more."""
         ...
 
 

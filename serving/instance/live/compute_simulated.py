@@ -130,6 +130,9 @@ class SimulatedCompute:
         """Ends all waits."""
         self._pace.stop()
 
+    def close(self) -> None:
+        """Nothing to give back."""
+
     def _take_memory(self, ub_bytes: int) -> KvBlocks:
         """Book what the cost model plans for a die's HBM; KV blocks get the rest."""
         npus, block_bytes = self.npus, self._accounted.block_bytes

@@ -2,7 +2,7 @@
 
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -22,17 +22,27 @@ from serving.instance.live.compute import Attached, InstanceCache, InstancePlace
 from serving.instance.live.device_mirror import DeviceMirror
 from serving.instance.live.openmp import end_idle_workers
 from serving.instance.live.pool_access import PoolAccess
+from serving.instance.live.rank_parts import RankParts
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
 from serving.model.image import model_version
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvLayout
-from serving.model.loader import load_model
+from serving.model.loader import load_model, product_forms
 from serving.model.model import DeepseekModel
 from serving.model.native import library
-from serving.model.size import weight_bytes
+from serving.model.size import rank_weight_bytes, weight_bytes
 
 logger = logging.getLogger(__name__)
+
+
+class FormChoices(TypedDict):
+    """Forms of products, as `load_model` takes them."""
+
+    native: bool
+    coarse_drafts: bool
+    short: bool | None
+
 
 PULLS_AT_ONCE = 4
 """Handoffs under way side by side: one from a source that does not deliver must not hold up those of others."""
@@ -62,6 +72,7 @@ class TorchCompute:
         if place.rank is not None and not self._native:
             raise ConfigError(f"[{place.pool}] ep = {place.rank.ranks} needs the native step: set it to 1")
         self._model = _load(config, place, access, native=self._native)
+        self._rank = self._make_rank(config, place) if place.rank is not None else None
         self.max_model_len = self._model.config.max_position_embeddings
         self.draft_tokens = _draft_tokens(config, self._model)
         self.speculation = self.draft_tokens > 0
@@ -94,7 +105,9 @@ class TorchCompute:
         version = section.version or model_version(section.path)
         executor = self._executor(cache)
         end_idle_workers()  # from here on the engine's thread computes
-        return Attached(executor, layout, f"{layout}-{version}", mirror)
+        if self._rank is None:
+            return Attached(executor, layout, f"{layout}-{version}", mirror)
+        return Attached(executor, layout, f"{layout}-{version}", mirror, self._rank.join, self._rank.window_path)
 
     def transport(self, moves: UbTransport) -> KvTransport:
         """Returns the transport unchanged."""
@@ -109,12 +122,21 @@ class TorchCompute:
         return {}
 
     def stop(self) -> None:
-        """Nothing waits."""
+        """A rank waits for its peers no longer."""
+        if self._rank is not None:
+            self._rank.leave()
+
+    def close(self) -> None:
+        """Implements `Compute.close`."""
+        if self._rank is not None:
+            self._rank.close()
 
     def _executor(self, cache: KvCache) -> StepExecutor:
         model = self._model
         if not self._native:
             return TorchExecutor(model, cache)
+        if self._rank is not None:
+            return self._rank.executor(cache, self._threads, self._max_rows)
         try:
             return NativeExecutor(model, cache, threads=self._threads, max_rows=self._max_rows)
         except ModelError as error:
@@ -123,10 +145,21 @@ class TorchCompute:
             logger.warning("the native step cannot compute this model (%s); torch does, slower", error)
             return TorchExecutor(model, cache)
 
+    def _make_rank(self, config: ServeConfig, place: InstancePlace) -> RankParts:
+        model, path = self._model, config.model.path
+        forms = partial(product_forms, path, model.device, **_form_choices(config, native=True))
+        return RankParts(config.experts, place, model, path, forms)
+
+    def _weight_bytes(self) -> int:
+        folder, itemsize = self._config.model.path, self._model.dtype.itemsize
+        if self._rank is None:
+            return weight_bytes(folder, itemsize)
+        return rank_weight_bytes(folder, itemsize, self._model.config.n_routed_experts, self._rank.slots)
+
     def _take_memory(self, ub_bytes: int) -> KvBlocks:
         """Book weights, workspace and KV blocks on the dies."""
         config, model = self._config, self._model
-        self.npus.reserve_spread(WEIGHTS, weight_bytes(config.model.path, model.dtype.itemsize))
+        self.npus.reserve_spread(WEIGHTS, self._weight_bytes())
         die_bytes = config.hardware.hbm_per_die_bytes
         self.npus.reserve_per_die(WORKSPACE, int(die_bytes * config.hardware.workspace_share))
         layout = KvLayout.of(model.config, model.dtype, config.engine.kv_dtype)
@@ -174,14 +207,23 @@ def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, 
             dtype=model.dtype,
             images=images,
             version=model.version,
-            native=native,
-            coarse_drafts=native and config.engine.draft_tokens > 0,
-            short=None if model.short_weights == "auto" else model.short_weights == "on",
+            **_form_choices(config, native=native),
+            routed_experts=place.rank is None or config.experts.slots == "mapped",
         )
     finally:
         if images is not None:
             images.close()  # the process goes on holding what it maps
         return_freed_memory()
+
+
+def _form_choices(config: ServeConfig, *, native: bool) -> FormChoices:
+    """Arguments of `load_model` and `product_forms` that say how products are stored."""
+    short = config.model.short_weights
+    return FormChoices(
+        native=native,
+        coarse_drafts=native and config.engine.draft_tokens > 0,
+        short=None if short == "auto" else short == "on",
+    )
 
 
 def _device(config: ServeConfig) -> str:

@@ -25,6 +25,7 @@ from serving.instance.live.instance_server import InstanceServer
 from serving.instance.live.make_compute import make_compute
 from serving.instance.live.pool_access import PoolAccess
 from serving.instance.live.ub_transport import LinkFaults, RemoteReader, UbTransport
+from serving.model.native.library import instructions
 from serving.telemetry.decision_writer import writer_in
 from serving.values.group import RankOffer
 from serving.values.health import StepLimits
@@ -111,7 +112,13 @@ class Instance:
     def offer(self) -> RankOffer:
         """Facts that the peers of this rank need. Effects: none."""
         assert self.place.rank is not None
-        return RankOffer(self.place.rank.number, os.getpid(), "", self._attached.layout)
+        return RankOffer(
+            self.place.rank.number,
+            os.getpid(),
+            self._attached.window_path,
+            self._attached.layout,
+            instructions() or "",
+        )
 
     def join(self, offers: Sequence[RankOffer]) -> None:
         """Meet the peers, before `start`.
@@ -122,6 +129,8 @@ class Instance:
         """
         assert self.place.rank is not None
         check_offers(self.offer(), self.place.rank.ranks, offers)
+        if self._attached.join is not None:
+            self._attached.join(offers)
 
     async def start(self) -> tuple[str, int]:
         """Start the engine thread and the link server. Returns: the address that gateways connect to."""
@@ -151,6 +160,7 @@ class Instance:
         self._transport.close()
         self._segment.release(self._region)
         self._segment.remove()
+        self.compute.close()
 
     def stalled(self, timeout_s: float) -> bool:
         """Whether there has been work without progress for too long, in the instance's time or in real time.

@@ -23,6 +23,8 @@ from serving.model.norm import RmsNorm
 
 _Struct = TypeVar("_Struct", bound=ctypes.Structure)
 
+ExpertShapes = Sequence[tuple[layout.NativeLinear, layout.NativeLinear]]
+
 _FORMS = {torch.float32: layout.Form.F32, torch.bfloat16: layout.Form.BF16}
 
 
@@ -33,13 +35,16 @@ class BoundModel:
 
     Args:
         model: on the CPU, its products as panels (`load_model(..., native=True)`).
+        expert_shapes: for each layer with routed experts, products that stand for those of experts that are absent
+            (`AbsentPanels`): the same sizes and form; never computed with.
     Raises: ModelError if a part has another form.
     """
 
-    def __init__(self, model: DeepseekModel) -> None:
+    def __init__(self, model: DeepseekModel, expert_shapes: ExpertShapes = ()) -> None:
         if model.dtype not in _FORMS or model.device.type != "cpu":
             raise ModelError(f"a model of {model.dtype} on {model.device} has no native step")
-        self._kept: list[object] = []
+        self._kept: list[object] = [expert_shapes]
+        self._expert_shapes = iter(expert_shapes)
         self.struct = layout.NativeModel(
             **_sizes(model),
             form=_FORMS[model.dtype],
@@ -81,8 +86,13 @@ class BoundModel:
         assert isinstance(layer.experts, LocalExperts), "experts of another rank"
         bound.gate = self._linear(layer.gate.score)
         bound.gate_bias = None if layer.gate.bias is None else self._floats(layer.gate.bias)
-        bound.expert_gate_up = self._array(layout.NativeLinear, self._linears(layer.experts.gate_up))
-        bound.expert_down = self._array(layout.NativeLinear, self._linears(layer.experts.down))
+        gate_up, down = self._linears(layer.experts.gate_up), self._linears(layer.experts.down)
+        shapes = next(self._expert_shapes, None)
+        if shapes is not None:
+            gate_up = [one if one.out_features else shapes[0] for one in gate_up]
+            down = [one if one.out_features else shapes[1] for one in down]
+        bound.expert_gate_up = self._array(layout.NativeLinear, gate_up)
+        bound.expert_down = self._array(layout.NativeLinear, down)
 
     def _draft(self, layer: MtpLayer) -> layout.NativeDraftLayer:
         return layout.NativeDraftLayer(

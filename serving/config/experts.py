@@ -1,0 +1,30 @@
+"""Experts of instances with several ranks: where their weights lie, and how long ranks wait for each other."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from serving.config.key import key
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """`[experts]`, of every pool whose `ep` is above 1."""
+
+    redundant: int = key(
+        "expert slots of a rank in each layer, beside its even share of the experts: for second copies of busy ones",
+        default=0,
+        low=0,
+        high=1024,
+    )
+    slots: Literal["copied", "mapped"] = key(
+        "memory of expert slots: `copied` = each rank holds its own experts and no others; `mapped` = slots point into"
+        " the whole model, which the ranks of a node share where the KV-cache pool keeps its image",
+        default="copied",
+    )
+    deadline_s: float = key(
+        "longest wait of a rank for another one within a step; then the step fails and the gateways resume its"
+        " requests [s]",
+        default=5.0,
+        low=0.1,
+        high=600.0,
+    )
