@@ -1,4 +1,4 @@
-"""What makes an instance a rank of a group: its window, its expert slots, the map it begins with."""
+"""Parts that make an instance a rank of a group: its window, its expert slots, the map it begins with."""
 
 import os
 from collections.abc import Callable, Sequence
