@@ -115,6 +115,8 @@ PARTIES = ("serving.gateway", "serving.instance", "serving.kvpool", "serving.sca
 ROOTS = ("hardware", "serving", *PARTIES, "serving.tools", "loadgen")
 
 OFFERED = {
+    "serving.experts.core.first_map": "the map that a rank begins with",
+    "serving.experts.live.native_table": "the map as a rank's native step reads it",
     "serving.gateway.api.tokenizer": "simulated instances answer in words",
     "serving.kvpool.core.entry": "reasons of misses, for status pages",
     "serving.kvpool.core.ring": "shares of the ring, for status pages",

@@ -1,5 +1,7 @@
 """Map that a group begins with: experts where a placement policy wants them before there is any load to go by."""
 
+from serving.errors import PlacementError
+from serving.experts.core.deepseek import GlobalPlacement
 from serving.experts.core.expert_map import ExpertMap
 from serving.experts.core.placement import GroupShape, PlacementPolicy, StaticPlacement
 from serving.experts.core.split import split
@@ -29,3 +31,17 @@ def first_map(shape: GroupShape, experts: int, layers: int = 1, policy: Placemen
     even = (1,) * experts
     placement = (policy or StaticPlacement()).place((even,), experts, shape)
     return ExpertMap(1, shape.slots, (split(placement, even),) * layers)
+
+
+def opening_map(experts: int, ranks: int, redundant: int, layers: int) -> ExpertMap:
+    """The map of a new group on one node: experts are dealt out evenly, redundant slots get second copies.
+
+    Raises: PlacementError if a rank would have no expert at all.
+    """
+    shape = group_shape(experts, ranks, redundant)
+    if min(shape.slots) == 0:
+        raise PlacementError(
+            f"ep = {ranks}, but a layer of this model has {experts} experts: set it to {experts} at most, or give each"
+            f" rank a slot more with [experts] redundant = 1"
+        )
+    return first_map(shape, experts, layers, GlobalPlacement())

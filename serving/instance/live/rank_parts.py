@@ -6,10 +6,8 @@ from pathlib import Path
 
 from hardware.errors import HardwareError
 from serving.config.experts import ExpertsConfig
-from serving.errors import ConfigError, EngineError, GroupError, ModelError
-from serving.experts.core.deepseek import GlobalPlacement
-from serving.experts.core.expert_map import ExpertMap
-from serving.experts.core.first_map import first_map, group_shape
+from serving.errors import EngineError, GroupError, ModelError
+from serving.experts.core.first_map import opening_map
 from serving.experts.live.native_table import native_table
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.live.compute import InstancePlace, RankPlace
@@ -33,7 +31,7 @@ class RankParts:
     Args:
         model: with routed experts, or with absent ones.
         forms: those that it was loaded with, made anew.
-    Raises: ConfigError if the model has no experts for so many ranks; HardwareError if there is no memory for slots.
+    Raises: PlacementError if the model has no experts for so many ranks; HardwareError if there is no memory for slots.
     Effects: makes UB segments beside the instance's own; fills the slots.
     """
 
@@ -51,7 +49,7 @@ class RankParts:
         self._model = model
         self._segment_path = place.segment_path
         self._source = source = expert_source(model, folder, forms)
-        self.map = begin_map(model.config.n_routed_experts, self._rank, config, source.layers)
+        self.map = opening_map(model.config.n_routed_experts, self._rank.ranks, config.redundant, source.layers)
         number = self._rank.number
         self._slots: ExpertSlots = make_slots(config.slots, source, self.map.slots[number], self._beside("slots"))
         fill_all(self._slots, [self.map.placement(layer)[number] for layer in range(source.layers)])
@@ -132,18 +130,3 @@ class RankParts:
             filled = [number for number in numbers if table.gate_up[number].out_features]
             found.append((table.gate_up[filled[0]], table.down[filled[0]]))
         return found
-
-
-def begin_map(experts: int, rank: RankPlace, config: ExpertsConfig, layers: int) -> ExpertMap:
-    """The map that a group begins with: experts are dealt out evenly, redundant slots get second copies.
-
-    Raises: ConfigError if a rank would have no expert at all.
-    Effects: none.
-    """
-    shape = group_shape(experts, rank.ranks, config.redundant)
-    if min(shape.slots) == 0:
-        raise ConfigError(
-            f"ep = {rank.ranks}, but a layer of this model has {experts} experts: set it to {experts} at most, or give"
-            f" each rank a slot more with [experts] redundant = 1"
-        )
-    return first_map(shape, experts, layers, GlobalPlacement())
