@@ -1,0 +1,142 @@
+"""A decode instance of two ranks: gateways reach each, its shell and its ranks may die, and it leaves nothing."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.e2e.scaled import Scaled, asks, settled
+from tests.e2e.server import SHARED_MEMORY, STOP_S, wait_for
+from tests.e2e.streams import Streams, order
+from tests.e2e.topology import small
+from tests.live.workload import GREEDY, Ask, Reference, varied_asks
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = """
+[chaos]
+enabled = true
+least_step_s = 0.01
+"""
+"""Steps last, so that streams are there when something dies."""
+LENGTH = 300
+"""Tokens of a stream: 3 s."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Scaled]:
+    config = small(tmp_path_factory.mktemp("config"), checkpoint, prefill=1, decode=1)
+    text = config.read_text().replace("[decode]\nreplicas = 1\nnpus_per_instance = 2", "[decode]\nreplicas = 1\nep = 2")
+    assert "ep = 2" in text
+    text = text.replace("ep = 2", "ep = 2\nnpus_per_instance = 1").replace("[engine]", "[engine]\ndrain_s = 0.5")
+    config.write_text(text + SETTINGS)
+    with Scaled(config) as running:
+        session = running.session
+        yield running
+        took = running.interrupt()
+        assert running.process.returncode == 0
+        running.assert_nothing_left()
+        assert not list(SHARED_MEMORY.glob(f"cloudmatrix-ub-{session}-*"))
+        assert running.err == ""
+        assert took < STOP_S
+
+
+def ranks(server: Scaled) -> dict[str, int]:
+    """Processes of the decode pool's ranks that serve, by name."""
+    return {row["replica"]: row["pid"] for row in server.replicas("decode") if row["state"] == "serving"}
+
+
+def shells(server: Scaled) -> set[int]:
+    """The shells' processes, as the ranks know them."""
+    return {row["shell_pid"] for row in server.replicas("decode")}
+
+
+def kill_under_streams(server: Scaled, reference: Reference, seed: int, pid: int) -> None:
+    """Kill a process under streams: all go on to their right ends."""
+
+    async def scene() -> None:
+        streams = Streams(server, asks(seed, 4, LENGTH))
+        running = await streams.start()
+        os.kill(pid, signal.SIGKILL)
+        await running
+        assert all(stream.follows(reference) for stream in streams.streams)
+
+    asyncio.run(scene())
+
+
+def test_outputs_are_token_exact_and_both_ranks_work(server: Scaled, reference: Reference) -> None:
+    some = [Ask(ask.prompt, GREEDY, ask.n) for ask in varied_asks(block_tokens=16, step_tokens=128)[:24]]
+
+    async def ask_all() -> list[object]:
+        return await asyncio.gather(*(asyncio.to_thread(server.post, "/v1/completions", order(ask)) for ask in some))
+
+    for ask, answer in zip(some, asyncio.run(ask_all()), strict=True):
+        assert isinstance(answer, dict)
+        assert [choice["token_ids"] for choice in answer["choices"]] == reference.outputs(ask)
+    server.wait_idle()
+    first, second = server.replicas("decode")
+    assert (first["rank"], second["rank"], first["ranks"]) == (0, 1, 2)
+    assert first["group"] == second["group"]
+    assert first["handoffs_in_total"] > 0
+    assert second["handoffs_in_total"] > 0
+    assert first["npus"] != second["npus"]
+    shown = server.command("status", "--url", server.url).stdout
+    assert "decode 1/1" in shown
+    assert str(second["pid"]) in shown
+
+
+def test_the_next_shell_takes_the_ranks_over(server: Scaled, reference: Reference) -> None:
+    before, (shell,) = ranks(server), shells(server)
+    kill_under_streams(server, reference, 1, shell)
+    wait_for(lambda: len(shells(server) - {shell}) == 1, "another shell holds both", state=server.cluster)
+    settled(server, "decode", 1)
+    assert ranks(server) == before, "the same processes, under their names"
+
+
+def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference) -> None:
+    before = ranks(server)
+    lost, kept = sorted(before)
+    kill_under_streams(server, reference, 2, before[lost])
+    wait_for(lambda: ranks(server).get(lost, before[lost]) != before[lost], "it is back", state=server.cluster)
+    assert ranks(server)[kept] == before[kept], "untouched"
+    events = server.state()["events"]
+    assert ("died", lost.partition("#")[2]) in {(event["kind"], event["replica"]) for event in events}
+    server.wait_idle()
+
+
+def test_groups_come_and_go(server: Scaled, reference: Reference) -> None:
+    assert server.command("scale", "decode", "2").returncode == 0
+    wait_for(lambda: len(ranks(server)) == 4, "two groups of two", state=server.cluster)
+    settled(server, "decode", 2)
+    wait_for(lambda: shown_ranks(server) == [2, 2], "the page shows the ranks of both", state=server.state)
+    assert server.pool("decode")["npus"] == 4
+
+    async def scene() -> None:
+        streams = Streams(server, asks(3, 8, LENGTH))
+        running = await streams.start()
+        scaled = await asyncio.to_thread(server.command, "scale", "decode", "1")
+        assert scaled.returncode == 0
+        await running
+        assert all(stream.follows(reference) for stream in streams.streams)
+
+    asyncio.run(scene())
+    settled(server, "decode", 1)
+    wait_for(lambda: len(ranks(server)) == 2, "one group has left", state=server.cluster)
+    wait_for(lambda: rank_processes(server) == 2, "its processes have ended", state=server.processes)
+    server.wait_idle()
+    ask = Ask((5, 6, 7), replace(GREEDY, max_tokens=3))
+    answer = server.post("/v1/completions", order(ask))
+    assert [choice["token_ids"] for choice in answer["choices"]] == reference.outputs(ask)
+
+
+def shown_ranks(server: Scaled) -> list[int]:
+    """How many ranks the page shows of each group."""
+    return [len(replica["ranks"]) for replica in server.pool("decode")["replicas"]]
+
+
+def rank_processes(server: Scaled) -> int:
+    return sum("RankActor" in title for title in server.processes().values())
