@@ -1,8 +1,8 @@
 """A rank's part in moves of experts: fetches, loads and switches of maps, as the mover's core orders them.
 
     FETCH     a record comes from a peer's slot, else from this rank's own source, into staging memory; paced
-    LOAD      the record goes into the slot, which no map names; its checksum is looked at again
-    SWITCH    between two steps: what was loaded becomes known to the native step, then the map
+    LOAD      the record goes into the slot, which no map names; done when the native step knows of it
+    SWITCH    the map goes to the native step, which uses it when all ranks have it; done when it does
 
 Copies are made by one thread, in pieces for which the interpreter's lock is let go. Every order is answered, a load
 above all: its slot counts as unusable until then.
@@ -11,8 +11,7 @@ above all: its slot counts as unusable until then.
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 import numpy as np
@@ -30,16 +29,19 @@ from serving.experts.core.mover import (
     MoveLoaded,
     MoverEvent,
     MovesEnded,
+    SwitchMap,
 )
 from serving.experts.core.moves import ExpertMove
 from serving.experts.live.copy_pace import CopyPace
-from serving.experts.live.native_table import native_table
+from serving.experts.live.native_table import Table, native_table
 from serving.model.slots.expert_slots import ExpertSlots
 
 logger = logging.getLogger(__name__)
 
 _FAILURES = (ServingError, HardwareError, OSError, MemoryError)
 _END_S = 10.0
+_LOOK_S = 0.002
+"""Between two looks whether a map is in use: about a step of the smallest model."""
 
 
 class PeerRecords(Protocol):
@@ -53,20 +55,27 @@ class PeerRecords(Protocol):
         ...
 
 
-class MapSwitch(Protocol):
-    """The native step's way to a new map."""
+class MapUser(Protocol):
+    """The native step of a rank in a group; every method may be called by any thread."""
 
-    def set_map(self, table: npt.NDArray[np.uint32], version: int) -> None:
-        """Use another map from the next step on. Called between two steps."""
+    def set_map(self, version: int, expert_map: npt.NDArray[np.uint32]) -> None:
+        """Give the next map, which all ranks use from the same step on.
+
+        Raises: ServingError if it names slots that are empty.
+        """
+        ...
+
+    @property
+    def map_version(self) -> int:
+        """Version of the map in use."""
+        ...
+
+    def wake(self) -> None:
+        """End a wait for peers' steps soon, so that what was loaded is published."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedMap:
-    """A map as one rank's native step reads it."""
-
-    map: ExpertMap
-    table: npt.NDArray[np.uint32]
+Order = FetchExpert | LoadExpert | SwitchMap | MovesEnded
 
 
 class SlotMover:
@@ -75,7 +84,7 @@ class SlotMover:
     Args:
         rank: its number.
         slots: filled with the first map's experts.
-        report: takes events; called by the thread that copies.
+        report: takes events; called by the thread that copies, and of loads by the one that computes; must not wait.
         bytes_per_s: how fast experts are fetched.
     Effects: starts a thread.
     """
@@ -83,42 +92,32 @@ class SlotMover:
     def __init__(self, rank: int, slots: ExpertSlots, report: Callable[[MoverEvent], None], bytes_per_s: float) -> None:
         self.rank = rank
         self._slots, self._report = slots, report
+        self._user: MapUser | None = None
         self._peers: Mapping[int, PeerRecords] = {}
         self._staged: dict[ExpertMove, memoryview | None] = {}
-        self._orders: SimpleQueue[FetchExpert | LoadExpert | MovesEnded | None] = SimpleQueue()
+        self._orders: SimpleQueue[Order | None] = SimpleQueue()
         self._given_up = threading.Event()  # set from the end of moves until their last order is answered
         self._pace = CopyPace(bytes_per_s, self._given_up.wait)
-        self._prepared: PreparedMap | None = None
+        self._before: tuple[ExpertMap, Table] | None = None
+        self._asked: int | None = None  # version that is to come into use
         self._thread = threading.Thread(target=self._run, name=f"expert-slots-{rank}", daemon=True)
         self._thread.start()
 
-    def join(self, peers: Mapping[int, PeerRecords]) -> None:
-        """Read experts of these ranks from now on; those of others come from this rank's own source."""
-        self._peers = dict(peers)
+    def join(self, user: MapUser, peers: Mapping[int, PeerRecords]) -> None:
+        """Belong to a group. Again whenever its ranks have changed.
 
-    def take(self, effect: FetchExpert | LoadExpert | MovesEnded) -> None:
-        """Carry out an order, after those before it. What is for another rank is passed over. Any thread."""
-        if isinstance(effect, MovesEnded):
-            self._given_up.set()
-        elif effect.move.to.rank != self.rank:
-            return
-        self._orders.put(effect)
-
-    def prepare(self, new: ExpertMap) -> PreparedMap:
-        """A map as this rank's native step reads it; takes the longer the more layers differ from the one before."""
-        before = self._prepared
-        table = native_table(new, self.rank, None if before is None else (before.map, before.table))
-        self._prepared = PreparedMap(new, table)
-        return self._prepared
-
-    def switch(self, prepared: PreparedMap, group: MapSwitch) -> MapSwitched:
-        """Use a map. On the thread that computes steps, between two of them.
-
-        Returns: what this rank tells whoever asked for the switch.
+        Args:
+            peers: ranks whose experts are read from their slots; others' come from this rank's own source.
         """
-        self._slots.table.publish()
-        group.set_map(prepared.table, prepared.map.version)
-        return MapSwitched(prepared.map.version)
+        self._user, self._peers = user, dict(peers)
+
+    def take(self, order: Order) -> None:
+        """Carry out an order, after those before it. What is for another rank is passed over. Any thread."""
+        if isinstance(order, MovesEnded):
+            self._given_up.set()
+        elif isinstance(order, FetchExpert | LoadExpert) and order.move.to.rank != self.rank:
+            return
+        self._orders.put(order)
 
     def close(self) -> None:
         """End the thread; what was ordered and not begun is not done."""
@@ -127,26 +126,54 @@ class SlotMover:
         self._thread.join(_END_S)
 
     def _run(self) -> None:
-        while (order := self._orders.get()) is not None:
-            match order:
-                case FetchExpert(move):
-                    self._report(self._answer(self._fetch, move, MoveFetched(move)))
-                case LoadExpert(move):
-                    self._report(self._answer(self._load, move, MoveLoaded(move)))
-                case MovesEnded():
-                    self._staged.clear()
-                    self._slots.forget()
-                    self._given_up.clear()
+        while True:
+            try:
+                order = self._orders.get(timeout=None if self._asked is None else _LOOK_S)
+            except Empty:
+                self._look()
+                continue
+            if order is None:
+                return
+            self._do(order)
 
-    def _answer(self, work: Callable[[ExpertMove], None], move: ExpertMove, done: MoverEvent) -> MoverEvent:
+    def _do(self, order: Order) -> None:
+        match order:
+            case FetchExpert(move):
+                self._try(self._fetch, move)
+            case LoadExpert(move):
+                self._try(self._load, move)
+            case SwitchMap(new):
+                self._switch(new)
+            case MovesEnded():
+                self._staged.clear()
+                self._slots.forget()
+                self._given_up.clear()
+
+    def _switch(self, new: ExpertMap) -> None:
+        """Give the map to the native step. One that it refuses is never in use, and the mover's deadline ends that."""
+        assert self._user is not None, "a rank without a group has no maps to switch"
+        table = native_table(new, self.rank, self._before)
+        self._before = new, table
+        try:
+            self._user.set_map(new.version, table)
+            self._asked = new.version
+        except ServingError as error:
+            logger.error("rank %d cannot use expert map %d: %s", self.rank, new.version, error)
+        self._user.wake()
+
+    def _look(self) -> None:
+        """Report a map that has come into use."""
+        assert self._user is not None
+        if self._asked is not None and self._user.map_version >= self._asked:
+            asked, self._asked = self._asked, None
+            self._report(MapSwitched(asked))
+
+    def _try(self, work: Callable[[ExpertMove], None], move: ExpertMove) -> None:
         try:
             work(move)
         except _FAILURES as error:
-            logger.warning(
-                "expert %d of layer %d does not come to rank %d: %s", move.expert, move.layer, self.rank, error
-            )
-            return MoveFailed(move, str(error))
-        return done
+            logger.warning("rank %d does not get expert %d of layer %d: %s", self.rank, move.expert, move.layer, error)
+            self._report(MoveFailed(move, str(error)))
 
     def _fetch(self, move: ExpertMove) -> None:
         record = None if move.source is None else self._record(move)
@@ -157,6 +184,7 @@ class SlotMover:
                 raise
             logger.warning("%s; it is read from this rank's own source instead", error)
             self._staged[move] = self._slots.stage(move.layer, move.expert, None, self._pace)
+        self._report(MoveFetched(move))
 
     def _record(self, move: ExpertMove) -> memoryview | None:
         """The source's record; None if it cannot be had, or this rank finds the expert where the source does."""
@@ -172,4 +200,7 @@ class SlotMover:
         if move not in self._staged and move.source is not None:
             self._slots.empty(move.layer, move.to.slot)
             raise ExpertError(f"layer {move.layer}, expert {move.expert}: was not fetched")
-        self._slots.fill(move.layer, move.to.slot, move.expert, self._staged.pop(move, None))
+        record = self._staged.pop(move, None)
+        self._slots.fill(move.layer, move.to.slot, move.expert, record, lambda: self._report(MoveLoaded(move)))
+        if self._user is not None:
+            self._user.wake()

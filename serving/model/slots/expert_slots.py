@@ -5,12 +5,13 @@
 
 Theory of operation. The native step reads the arrays at any time during a step, so they change only between two steps,
 in `publish`. Slots are filled, by another thread, while steps run: the map in use does not name a slot that is being
-filled. Whoever switches maps publishes first, so a map never names a slot that the arrays do not know.
+filled. A map that does is asked for when the slot was published, so a map never names a slot that the arrays do not
+know.
 """
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -31,6 +32,8 @@ from serving.model.slots.slot_region import SlotLayout, SlotRegion, SlotsOffer
 
 Contents = Sequence[Sequence[int | None]]
 """Experts of a rank's slots, [expert layer][slot]; None = empty."""
+Published = Callable[[], None]
+"""Called, between two steps, when the native step knows of a slot; must not wait."""
 
 
 class SlotTable:
@@ -46,21 +49,33 @@ class SlotTable:
         self.count = count
         self._held: list[PackedExpert | None] = [None] * count
         self._pending: dict[int, PackedExpert | None] = {}
+        self._to_call: list[Published] = []
         self._lock = threading.Lock()
 
-    def put(self, number: int, expert: PackedExpert | None) -> None:
-        """A slot holds this from the next `publish` on; None = nothing. Any thread."""
+    def put(self, number: int, expert: PackedExpert | None, published: Published | None = None) -> None:
+        """A slot holds this from the next `publish` on; None = nothing. Any thread.
+
+        Args:
+            published: called by `publish`.
+        """
         with self._lock:
             self._pending[number] = expert
+            if published is not None:
+                self._to_call.append(published)
 
     def publish(self) -> None:
         """Write what is pending into the arrays. Only between two steps."""
+        if not self._pending:
+            return
         with self._lock:
             pending, self._pending = self._pending, {}
+            to_call, self._to_call = self._to_call, []
         for number, expert in pending.items():
             self.gate_up[number] = NativeLinear() if expert is None else _linear(expert.gate_up)
             self.down[number] = NativeLinear() if expert is None else _linear(expert.down)
             self._held[number] = expert
+        for published in to_call:
+            published()
 
 
 class ExpertSlots(Protocol):
@@ -79,13 +94,18 @@ class ExpertSlots(Protocol):
         ...
 
     def fill(
-        self, layer: int, slot: int, expert: int, record: memoryview | None = None, pace: Pace | None = None
+        self,
+        layer: int,
+        slot: int,
+        expert: int,
+        record: memoryview | None = None,
+        published: Published | None = None,
     ) -> None:
         """Bring an expert into a slot. No map that is in use may name it.
 
         Args:
             record: of the expert, from a peer or from staging memory; None = this rank's own source has it.
-            pace: called while bytes are copied.
+            published: called once the native step knows of it.
         Raises: ExpertError, naming layer, expert and slot; the slot is empty then.
         """
         ...
@@ -127,10 +147,15 @@ class MappedSlots:
         self.table.put(self.layout.number(layer, slot), None)
 
     def fill(
-        self, layer: int, slot: int, expert: int, record: memoryview | None = None, pace: Pace | None = None
+        self,
+        layer: int,
+        slot: int,
+        expert: int,
+        record: memoryview | None = None,
+        published: Published | None = None,
     ) -> None:
         """See `ExpertSlots`; a record is not looked at."""
-        self.table.put(self.layout.number(layer, slot), self._source.expert(layer, expert))
+        self.table.put(self.layout.number(layer, slot), self._source.expert(layer, expert), published)
 
     def stage(self, layer: int, expert: int, record: memoryview | None, pace: Pace | None = None) -> memoryview | None:
         """Nothing: the expert is there."""
@@ -169,15 +194,20 @@ class CopiedSlots:
         clear_record(self.record(number))
 
     def fill(
-        self, layer: int, slot: int, expert: int, record: memoryview | None = None, pace: Pace | None = None
+        self,
+        layer: int,
+        slot: int,
+        expert: int,
+        record: memoryview | None = None,
+        published: Published | None = None,
     ) -> None:
         """See `ExpertSlots`."""
         self.empty(layer, slot)
         number = self.layout.number(layer, slot)
         memory = self.record(number)
         try:
-            self._write(memory, layer, expert, record, pace)
-            self.table.put(number, open_record(memory, layer, expert, PANELS))
+            self._write(memory, layer, expert, record, None)
+            self.table.put(number, open_record(memory, layer, expert, PANELS), published)
         except ExpertError as error:
             clear_record(memory)
             raise ExpertError(f"slot {slot} stays empty: {error}") from error

@@ -2,6 +2,7 @@
 
 import ctypes
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from queue import SimpleQueue
@@ -9,19 +10,17 @@ from queue import SimpleQueue
 import numpy as np
 
 from hardware.ub.copy import checksum
+from serving.errors import EngineError
 from serving.experts.core.expert_map import ExpertMap
 from serving.experts.core.mover import (
     ExpertMover,
-    FetchExpert,
-    LoadExpert,
     MapSwitched,
     MoverEffect,
     MoverEvent,
     MoverTick,
     MovesEnded,
-    SwitchMap,
 )
-from serving.experts.live.native_table import MASKED, Table
+from serving.experts.live.native_table import MASKED, Table, native_table
 from serving.experts.live.slot_mover import SlotMover
 from serving.model.native.layout import NativeLinear
 from serving.model.slots.expert_slots import CopiedSlots, ExpertSlots, MappedSlots, fill_all
@@ -32,22 +31,46 @@ PATIENCE_S = 20.0
 
 
 class Rank:
-    """One rank: slots, the mover of them, and the table that its steps use."""
+    """One rank: slots, the mover of them, and maps as the native step has them."""
 
     def __init__(self, rank: int, slots: ExpertSlots, events: "SimpleQueue[MoverEvent]", bytes_per_s: float) -> None:
         self.slots = slots
         self.mover = SlotMover(rank, slots, events.put, bytes_per_s)
         self.table: Table | None = None
-        self.version = 0
+        self.next: tuple[int, Table] | None = None
+        self.map_version = 0
 
-    def set_map(self, table: Table, version: int) -> None:
+    def set_map(self, version: int, expert_map: Table) -> None:
         """As the native step's."""
-        assert version > self.version
-        self.table, self.version = table, version
+        assert version > self.map_version
+        for entry in np.unique(expert_map).tolist():
+            if entry >> 16 == self.mover.rank:
+                assert self.slots.table.gate_up[entry & 0xFFFF].out_features, "a map that names an empty slot"
+        self.next = version, expert_map
+
+    def wake(self) -> None:
+        """Steps go on all the time."""
 
     def bytes_at(self, number: int) -> tuple[int, int]:
         """Checksums of what a slot's structs point to."""
         return _seen(self.slots.table.gate_up[number]), _seen(self.slots.table.down[number])
+
+
+class IdleRank:
+    """A rank between two steps, which publishes as soon as it is woken."""
+
+    map_version = 1
+
+    def __init__(self, slots: ExpertSlots) -> None:
+        self._slots = slots
+
+    def set_map(self, version: int, expert_map: Table) -> None:
+        """Refused: this one is alone."""
+        raise EngineError("no group")
+
+    def wake(self) -> None:
+        """As the native step's, which then begins anew."""
+        self._slots.table.publish()
 
 
 class RanksWithSlots:
@@ -79,8 +102,10 @@ class RanksWithSlots:
             self.ranks.append(Rank(rank, slots, self.events, bytes_per_s))
         for rank, one_rank in enumerate(self.ranks):
             offers = {other: self.ranks[other].slots.offer for other in range(len(self.ranks)) if other != rank}
-            one_rank.mover.join({other: PeerSlots(offer) for other, offer in offers.items() if offer})
-        self._switch(first)
+            one_rank.mover.join(one_rank, {other: PeerSlots(offer) for other, offer in offers.items() if offer})
+            one_rank.set_map(first.version, native_table(first, rank))
+        self._switched: Counter[int] = Counter()
+        self.step()
 
     def close(self) -> None:
         """End threads, remove regions."""
@@ -90,36 +115,42 @@ class RanksWithSlots:
 
     def run(self, mover: ExpertMover) -> None:
         """Drive a mover to its end."""
-        self.take(mover.start(time.monotonic()), mover)
+        self.take(mover.start(time.monotonic()))
         end = time.monotonic() + PATIENCE_S
         while not self.ended:
             assert time.monotonic() < end, "the moves do not end"
             wake = mover.next_wake()
             if self.events.empty() and wake is not None and wake <= time.monotonic():
-                self.take(mover.on(MoverTick(), time.monotonic()), mover)
+                self.take(mover.on(MoverTick(), time.monotonic()))
             elif not self.events.empty():
-                self.take(mover.on(self.events.get(), time.monotonic()), mover)
+                event = self.events.get()
+                if not isinstance(event, MapSwitched) or self._by_all(event):
+                    self.take(mover.on(event, time.monotonic()))
             else:
                 time.sleep(1e-4)
             self.step()
 
-    def take(self, effects: Iterable[MoverEffect], mover: ExpertMover) -> None:
-        """Carry out what the mover asks."""
+    def take(self, effects: Iterable[MoverEffect]) -> None:
+        """Pass on what the mover asks."""
         for effect in effects:
-            match effect:
-                case SwitchMap(new):
-                    self._switch(new)
-                    self.take(mover.on(MapSwitched(new.version), time.monotonic()), mover)
-                case FetchExpert() | LoadExpert():
-                    for one in self.ranks:
-                        one.mover.take(effect)
-                case MovesEnded():
-                    self.ended.append(effect)
-                    for one in self.ranks:
-                        one.mover.take(effect)
+            if isinstance(effect, MovesEnded):
+                self.ended.append(effect)
+            for one in self.ranks:
+                one.mover.take(effect)
+
+    def _by_all(self, event: MapSwitched) -> bool:
+        self._switched[event.version] += 1
+        return self._switched[event.version] == len(self.ranks)
 
     def step(self) -> None:
-        """Every slot that a table names holds that expert."""
+        """Publish, use the newest map that all have, and see that every slot which it names holds that expert."""
+        for one in self.ranks:
+            one.slots.table.publish()
+        versions = [one.next[0] if one.next else one.map_version for one in self.ranks]
+        for one in self.ranks:
+            if one.next and one.next[0] == min(versions):
+                one.map_version, one.table = one.next
+                one.next = None
         for one in self.ranks:
             assert one.table is not None
             for layer in range(one.table.shape[0]):
@@ -128,10 +159,6 @@ class RanksWithSlots:
                         assert entry != MASKED
                         found = self.ranks[entry >> 16].bytes_at(entry & 0xFFFF)
                         assert found == self._wanted[layer, expert], "a token met wrong weights"
-
-    def _switch(self, new: ExpertMap) -> None:
-        for one in self.ranks:
-            one.mover.switch(one.mover.prepare(new), one)
 
 
 def _seen(linear: NativeLinear) -> int:

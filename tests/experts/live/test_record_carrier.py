@@ -16,6 +16,7 @@ from serving.experts.core.moves import ExpertMove
 from serving.experts.live.record_carrier import CarriedRecords, RecordSender
 from serving.experts.live.slot_mover import SlotMover
 from serving.model.slots.expert_slots import CopiedSlots, fill_all, make_slots
+from tests.experts.live.ranks_with_slots import IdleRank
 from tests.model.slots.experts import MadeExperts
 
 PATIENCE_S = 20.0
@@ -63,13 +64,12 @@ def test_an_expert_moves_over_a_channel(other: Pair, tmp_path: Path) -> None:
     source.asked.clear()
     events: SimpleQueue[MoverEvent] = SimpleQueue()
     mover = SlotMover(0, own, events.put, 1e12)
-    mover.join({1: other.records()})
+    mover.join(IdleRank(own), {1: other.records()})
     moves = [ExpertMove(0, expert, ExpertSlot(0, slot), ExpertSlot(1, slot)) for slot, expert in enumerate((4, 5))]
     for move in moves:
         mover.take(FetchExpert(move))
         mover.take(LoadExpert(move))
         assert [events.get(timeout=10), events.get(timeout=10)] == [MoveFetched(move), MoveLoaded(move)]
-    own.table.publish()
     assert [linear.out_features for linear in own.table.gate_up] == [4, 4]
     assert source.asked == []
     mover.close()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -24,13 +25,14 @@ from serving.experts.core.mover import (
     MoveLoaded,
     MoverEvent,
     MovesEnded,
+    SwitchMap,
 )
 from serving.experts.core.moves import ExpertMove, MoveRound, move_rounds, slots_of
 from serving.experts.core.slot_ledger import SlotLedger
 from serving.experts.live.slot_mover import SlotMover
 from serving.model.slots.expert_slots import CopiedSlots, fill_all, make_slots
 from serving.model.slots.slot_region import PeerSlots, SlotsOffer
-from tests.experts.live.ranks_with_slots import RanksWithSlots
+from tests.experts.live.ranks_with_slots import IdleRank, RanksWithSlots
 from tests.model.slots.experts import MadeExperts
 
 Group = Callable[..., RanksWithSlots]
@@ -83,7 +85,7 @@ def test_an_expert_comes_from_the_peer_that_has_it(groups: Group) -> None:
     group.source.asked.clear()
     group.run(mover_of(first, [[0, 1, 3, 2, 3, 0]]))
     assert group.source.asked == []
-    assert [one.version for one in group.ranks] == [2, 2]
+    assert [one.map_version for one in group.ranks] == [2, 2]
 
 
 def test_a_damaged_peer_is_passed_over_for_the_ranks_own_source(
@@ -99,7 +101,7 @@ def test_a_damaged_peer_is_passed_over_for_the_ranks_own_source(
     group.source.asked.clear()
     orders = mover.start(0.0)
     record[-200] = byte ^ 1
-    group.take(orders, mover)
+    group.take(orders)
     assert isinstance(group.events.get(timeout=10), MoveFetched)
     record[-200] = byte
     assert group.source.asked == [(0, 0)]
@@ -114,7 +116,7 @@ def test_a_move_that_fails_leaves_a_group_that_serves(groups: Group) -> None:
         raise ExpertError("the disk is gone")
 
     group.source.expert = broken  # type: ignore[assignment,method-assign]
-    group.ranks[1].mover.join({})
+    group.ranks[1].mover.join(group.ranks[1], {})
     group.run(mover_of(first, [[0, 1, 3, 2, 3, 0]]))
     (ended,) = group.ended
     assert ended.reason is not None
@@ -130,6 +132,7 @@ def one_rank(tmp_path: Path) -> Iterator[tuple[SlotMover, CopiedSlots, "SimpleQu
     fill_all(slots, [[0, 1, 2, None]])
     events: SimpleQueue[MoverEvent] = SimpleQueue()
     mover = SlotMover(0, slots, events.put, 2.0)
+    mover.join(IdleRank(slots), {})
     yield mover, slots, events
     mover.close()
     slots.close()
@@ -149,8 +152,30 @@ def test_fetches_that_are_given_up_are_answered_at_once(one_rank: tuple) -> None
         MoveFailed(next_, "the move was given up"),
     ]
     assert events.get(timeout=10) == MoveLoaded(slow), "loads without a source are a recovery's, and are not paced"
-    slots.table.publish()
     assert slots.table.gate_up[3].out_features == 4
+
+
+def test_a_load_is_done_when_the_native_step_knows_of_it(one_rank: tuple) -> None:
+    mover, slots, events = one_rank
+    woken = threading.Event()
+    busy = IdleRank(slots)
+    busy.wake = woken.set  # type: ignore[method-assign] # it computes, and publishes when its step is done
+    mover.join(busy, {})
+    loaded = move(5, 3)
+    mover.take(LoadExpert(loaded))
+    assert woken.wait(10)
+    assert events.empty()
+    slots.table.publish()
+    assert events.get(timeout=10) == MoveLoaded(loaded)
+
+
+def test_a_map_that_is_refused_is_never_in_use(one_rank: tuple, caplog: pytest.LogCaptureFixture) -> None:
+    mover, _, events = one_rank
+    mover.take(SwitchMap(first_map(group_shape(3, 1, 1), 3)))
+    mover.take(LoadExpert(move(5, 3)))
+    assert isinstance(events.get(timeout=10), MoveLoaded)
+    assert "cannot use expert map 1: no group" in caplog.text
+    assert events.empty()
 
 
 def test_a_load_without_its_fetch_fails_and_empties_the_slot(one_rank: tuple) -> None:
@@ -175,7 +200,7 @@ def test_experts_of_a_rank_in_another_process(tmp_path: Path) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         peer = PeerSlots(msgspec.json.decode(process.stdout.readline(), type=SlotsOffer))
-        mover.join({1: peer})
+        mover.join(IdleRank(own), {1: peer})
         moves = [move(4, 0, ExpertSlot(1, 0)), move(5, 1, ExpertSlot(1, 1))]
         for effect in (FetchExpert(moves[0]), LoadExpert(moves[0])):
             mover.take(effect)
@@ -188,7 +213,6 @@ def test_experts_of_a_rank_in_another_process(tmp_path: Path) -> None:
         mover.take(effect)
     wanted = [MoveFetched(moves[0]), MoveLoaded(moves[0]), *map(MoveFetched, moves), MoveLoaded(moves[1])]
     assert [events.get(timeout=10) for _ in wanted] == wanted
-    own.table.publish()
     assert [own.table.down[slot].out_features for slot in range(2)] == [4, 4]
     mover.close()
     own.close()
