@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -109,14 +109,12 @@ def rank_main(pipe: Connection, order: Order) -> None:
         return
     with RankWindow.create(order.window, executor.window_shape(order.ranks), order.rank) as own:
         pipe.send((os.getpid(), len(expert_layers(model)), model.config.n_routed_experts))
-        windows, processes, table = pipe.recv()
+        windows, processes, table, version = pipe.recv()
         contents = list(itertools.product(range(table.shape[0]), range(table.shape[2])))
         peers = [own if rank == order.rank else RankWindow.attach(path) for rank, path in enumerate(windows)]
         slots = mapped_slots(model, contents)
         executor.join(
-            GroupPlace(
-                order.rank, [peer.memory for peer in peers], processes, slots, table, cores=2, deadline_s=LIMIT_S
-            )
+            GroupPlace(order.rank, [peer.memory for peer in peers], processes, slots, table, version, 2, LIMIT_S)
         )
         _compute(pipe, order, executor)
 
@@ -125,6 +123,7 @@ def _compute(pipe: Connection, order: Order, executor: NativeGroupExecutor) -> N
     over, told = threading.Event(), threading.Event()
     sending = threading.Lock()
     answers: Answers = {}
+    kept: list[RankWindow] = []
 
     def listen() -> None:
         while True:
@@ -135,7 +134,12 @@ def _compute(pipe: Connection, order: Order, executor: NativeGroupExecutor) -> N
             if message is None:
                 over.set()
                 return executor.wake()
-            executor.set_map(*message)
+            version, table, epoch, newcomer = message
+            if newcomer is not None:
+                rank, path, process = newcomer
+                kept.append(RankWindow.attach(path))
+                executor.set_peer(rank, kept[-1].memory, process)
+            executor.set_map(version, table, epoch)
             with sending:
                 pipe.send(None)
 
@@ -152,91 +156,133 @@ def _compute(pipe: Connection, order: Order, executor: NativeGroupExecutor) -> N
 
 
 class RankProcesses:
-    """A group; a context manager that ends it."""
+    """A group; a context manager that ends it.
 
-    def __init__(self, orders: Sequence[Order], seed: int = 0) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tests.instance.rank_processes"])
-        self._orders, self._seed = orders, seed
-        self._pipes: list[Connection] = []
-        self.processes: list[Any] = []
+    Args:
+        orders: of the ranks, by number.
+        seed: of where rows go.
+        replacements: by rank, of those that are put in its place when it has died.
+    """
+
+    def __init__(self, orders: Sequence[Order], seed: int = 0, replacements: Mapping[int, Order] | None = None) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["tests.instance.rank_processes"])
+        self._seed, self._replacements = seed, dict(replacements or {})
+        self._epoch = 1
+        self._windows: dict[int, RankWindow] = {}
+        self._paths: dict[int, Path] = {}
+        self._pids: dict[int, int] = {}
+        self._members: list[int] = []
+        self._pipes: dict[int, Connection] = {}
+        self.processes: dict[int, Any] = {}
+        """Processes by rank; of one that was replaced, the new one."""
+        self.dead: list[Any] = []
         for order in orders:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=rank_main, args=(theirs, order), daemon=True)
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self.processes.append(process)
+            self._start(order)
 
     def alone(self) -> Answers:
         """What the only rank answers, which has no group."""
-        (pipe,) = self._pipes
-        found: Answers = _receive(pipe)
+        found: Answers = _receive(self._pipes[0])
         return found
 
     def form(self) -> None:
         """Have all join."""
-        found = [_receive(pipe) for pipe in self._pipes]
-        self._layers, self._experts = found[0][1:]
-        self._members = list(range(len(found)))
-        table = all_maps(self._layers, self._experts, self._members, self._seed)
-        for pipe in self._pipes:
-            pipe.send(([order.window for order in self._orders], [pid for pid, *_ in found], table))
-        self._windows = [RankWindow.attach(order.window) for order in self._orders]
+        for rank in self._pipes:
+            self._take_offer(rank)
+        self._members = sorted(self._pipes)
+        for rank in self._members:
+            self._send_place(rank)
 
-    def run(self) -> tuple[list[Answers | None], float]:
-        """Until all who live have answered; whoever dies is put out of the group.
+    def run(self) -> tuple[dict[int, Answers], float]:
+        """Until all who live have answered; whoever dies is put out of the group, and maybe replaced.
 
-        Returns: answers by rank, None of the dead; and when the first death was seen, by `time.monotonic`.
+        Returns: answers by rank; and when the first death was seen, by `time.monotonic`.
         """
-        answers: list[Answers | None] = [None] * len(self._pipes)
-        epoch, seen_at = 1, 0.0
+        answers: dict[int, Answers] = {}
+        seen_at = 0.0
         deadline = time.monotonic() + LIMIT_S
-        open_ones = {rank for rank in self._members}
-        while open_ones:
-            assert time.monotonic() < deadline, f"ranks {sorted(open_ones)} did not answer in time"
-            sources: dict[Any, int] = {self._pipes[rank]: rank for rank in open_ones}
-            sources |= {self.processes[rank].sentinel: rank for rank in self._members}
-            ready = wait(list(sources), timeout=1.0)
-            dead = {sources[one] for one in ready if one in {self.processes[r].sentinel for r in self._members}}
+        while waiting := {rank for rank in self._pipes if rank not in answers}:
+            assert time.monotonic() < deadline, f"ranks {sorted(waiting)} did not answer in time"
+            sentinels = {self.processes[rank].sentinel: rank for rank in self._pipes}
+            pipes: dict[Any, int] = {self._pipes[rank]: rank for rank in waiting}
+            ready = wait([*sentinels, *pipes], timeout=1.0)
+            dead = {sentinels[one] for one in ready if one in sentinels}
             if dead:
                 seen_at = seen_at or time.monotonic()
-                open_ones -= dead
-                epoch += 1
-                self._put_out(dead, epoch, answers, open_ones)
+                self._put_out(dead, answers)
                 continue
-            for one in ready:
-                rank = sources[one]
+            for rank in (pipes[one] for one in ready):
                 with contextlib.suppress(EOFError):  # dead: the next look sees it
-                    answers[rank] = _receive(self._pipes[rank])
-                    open_ones.discard(rank)
+                    if rank in self._members:
+                        answers[rank] = _receive(self._pipes[rank])
+                    else:
+                        self._take_in(rank, answers)
         return answers, seen_at
 
-    def _put_out(self, dead: set[int], epoch: int, answers: list[Answers | None], open_ones: set[int]) -> None:
+    def _start(self, order: Order) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=rank_main, args=(theirs, order), daemon=True)
+        process.start()
+        theirs.close()
+        self._pipes[order.rank], self.processes[order.rank] = ours, process
+        self._paths[order.rank] = order.window
+
+    def _take_offer(self, rank: int) -> None:
+        self._pids[rank], self._layers, self._experts = _receive(self._pipes[rank])
+        self._windows[rank] = RankWindow.attach(self._paths[rank])
+
+    def _send_place(self, rank: int) -> None:
+        paths = [self._paths[one] for one in sorted(self._paths)]
+        self._pipes[rank].send((paths, [self._pids[one] for one in sorted(self._pids)], self._table(), self._epoch))
+
+    def _table(self) -> NDArray[np.uint32]:
+        """The map of this epoch, which is its version."""
+        return all_maps(self._layers, self._experts, self._members, self._seed + self._epoch)
+
+    def _put_out(self, dead: set[int], answers: dict[int, Answers]) -> None:
+        for rank in dead:
+            self.dead.append(self.processes[rank])
+            self._pipes.pop(rank).close()
+            answers.pop(rank, None)
         self._members = [rank for rank in self._members if rank not in dead]
-        table = all_maps(self._layers, self._experts, self._members, self._seed + epoch)
+        self._begin_epoch(answers, None)
+        for rank in dead & self._replacements.keys():
+            self._start(self._replacements.pop(rank))
+
+    def _take_in(self, rank: int, answers: dict[int, Answers]) -> None:
+        """A replacement offers itself: it joins at the next epoch."""
+        self._take_offer(rank)
+        self._members = sorted((*self._members, rank))
+        self._begin_epoch(answers, rank)
+
+    def _begin_epoch(self, answers: dict[int, Answers], newcomer: int | None) -> None:
+        self._epoch += 1
+        who = None if newcomer is None else (newcomer, self._paths[newcomer], self._pids[newcomer])
+        table = self._table()
         for rank in self._members:
-            self._pipes[rank].send((epoch, table))
+            if rank == newcomer:
+                self._send_place(rank)
+            else:
+                self._pipes[rank].send((self._epoch, table, self._epoch, who))
         for rank in self._members:  # an answer may be on its way before the map's
-            while (message := _receive(self._pipes[rank])) is not None:
+            while rank != newcomer and (message := _receive(self._pipes[rank])) is not None:
                 answers[rank] = message
-                open_ones.discard(rank)
         for rank in self._members:
-            self._windows[rank].raise_epoch(epoch, sum(1 << member for member in self._members))
+            self._windows[rank].raise_epoch(self._epoch, sum(1 << member for member in self._members))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for pipe, process in zip(self._pipes, self.processes, strict=True):
-            if error is None and process.is_alive():
+        for rank, pipe in self._pipes.items():
+            if error is None and self.processes[rank].is_alive():
                 with contextlib.suppress(OSError):
                     pipe.send(None)
-        for process in self.processes:
+        for process in self.processes.values():
             process.join(5.0 if error is None else 0.0)
             process.kill()
             process.join()
-        for window in getattr(self, "_windows", []):
+        for window in self._windows.values():
             window.close()
 
 

@@ -68,7 +68,24 @@ def test_death_at_a_place_of_the_exchange(
     with RankProcesses(orders, seed=hits) as group:
         group.form()
         answers, _ = group.run()
-        assert group.processes[victim].exitcode == -9
-    for rank, found in enumerate(answers):
-        if rank != victim:
-            assert found == {spec.sequence_id: wanted[spec.sequence_id] for spec in work(rank)}
+        assert [process.exitcode for process in group.dead] == [-9]
+    assert answers == {rank: wanted_of(rank, wanted) for rank in range(RANKS) if rank != victim}
+
+
+def test_another_process_takes_the_place_of_a_dead_one(folder: Path, faults: Path, wanted: Answers, shm: Path) -> None:
+    """It joins amid the others' steps, with the same work, and rows go to all ranks again."""
+    orders = [
+        Order(folder, "bfloat16", rank, RANKS, shm / f"window-{rank}", work(rank), SETTINGS, faults,
+              "gather:3" if rank == 1 else "")
+        for rank in range(RANKS)
+    ]  # fmt: skip
+    again = Order(folder, "bfloat16", 1, RANKS, shm / "window-again", work(1), SETTINGS, faults)
+    with RankProcesses(orders, replacements={1: again}) as group:
+        group.form()
+        answers, _ = group.run()
+        assert len(group.dead) == 1
+    assert answers == {rank: wanted_of(rank, wanted) for rank in range(RANKS)}
+
+
+def wanted_of(rank: int, wanted: Answers) -> Answers:
+    return {spec.sequence_id: wanted[spec.sequence_id] for spec in work(rank)}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hardware.ub.exchange_layout import WindowShape
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.model.native.layout import NativeGroupOutcome, NativeWindowShape
-from serving.model.native.rank_group import GroupPlace, native_map, native_place
+from serving.model.native.rank_group import GroupPlace, address_of, native_map, native_place
 from serving.values.step_plan import StepPlan, StepResult
 
 
@@ -20,6 +20,7 @@ class NativeGroupExecutor(NativeExecutor):
     """A `GroupExecutor`. Until `join` it computes alone."""
 
     _joined: GroupPlace | None = None
+    _peers: list[memoryview]
 
     def window_shape(self, ranks: int) -> WindowShape:
         """Sizes of the windows of a group with such ranks.
@@ -37,7 +38,7 @@ class NativeGroupExecutor(NativeExecutor):
         """
         struct, kept = native_place(place, self.model.config.n_routed_experts)
         self._engine.check(self._functions.cm_group_join(self._engine.address, ctypes.byref(struct)))
-        self._joined = place
+        self._joined, self._peers = place, []
         self._experts = kept[2].shape[0], self.model.config.n_routed_experts  # type: ignore[attr-defined]
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -60,16 +61,33 @@ class NativeGroupExecutor(NativeExecutor):
         if self._joined is not None:
             self._functions.cm_group_wake(self._engine.address)
 
-    def set_map(self, version: int, expert_map: NDArray[np.uint32]) -> None:
+    def set_peer(self, rank: int, window: memoryview, process: int) -> None:
+        """Another process takes the place of a rank, from the next epoch on. Any thread.
+
+        Args:
+            window: its own, mapped; kept.
+        Raises: EngineError if the window does not fit.
+        """
+        self._peers.append(window)
+        check = self._functions.cm_group_set_peer(self._engine.address, rank, address_of(window), process)
+        self._engine.check(check)
+
+    def set_map(self, version: int, expert_map: NDArray[np.uint32], epoch: int = 0) -> None:
         """Give the next expert map. All ranks use it from the same step on, the first one after all have got it.
 
         Args:
             version: higher than any before.
             expert_map: as `GroupPlace.expert_map`.
+            epoch: not before this one; the ranks that the map names are members then.
         Raises: ModelError, EngineError if it does not fit what lies in the slots here, or is not newer.
         """
         table = native_map(expert_map, self.model.config.n_routed_experts)
-        self._engine.check(self._functions.cm_group_set_map(self._engine.address, version, table.ctypes.data))
+        self._engine.check(self._functions.cm_group_set_map(self._engine.address, version, table.ctypes.data, epoch))
+
+    @property
+    def epoch(self) -> int:
+        """Epoch that it computes in."""
+        return int(self._functions.cm_group_epoch(self._engine.address))
 
     @property
     def map_version(self) -> int:

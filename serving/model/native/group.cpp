@@ -80,8 +80,9 @@ Group::Group(const cm_group_place& place, const cm_model& model, std::vector<ub:
       deadline_(place.deadline_ns),
       exchange_(static_cast<uint32_t>(place.rank), windows, watch_,
                 ub::Patience::of(static_cast<int>(windows.size()), place.cores)),
-      used_{place.map_version, {place.map, place.map + map_entries(place.layers, model.experts)}},
+      used_{place.map_version, 0, {place.map, place.map + map_entries(place.layers, model.experts)}},
       used_version_(place.map_version),
+      epoch_(exchange_.epoch()),
       counts_(static_cast<size_t>(place.layers) * static_cast<size_t>(model.experts)),
       slot_rows_(static_cast<size_t>(place.slots)) {
     for (int layer = 0, next = 0; layer < model.layers; ++layer) {
@@ -133,7 +134,7 @@ bool Group::begin() {
     uint64_t newest;
     {
         std::lock_guard<std::mutex> guard(lock_);
-        newest = next_.version ? next_.version : used_.version;
+        newest = next_.version && next_.epoch <= exchange_.epoch() ? next_.version : used_.version;
     }
     failure_ = {};
     if (!note(exchange_.begin_step(static_cast<uint32_t>(newest), deadline()))) return false;
@@ -151,7 +152,17 @@ bool Group::begin() {
 }
 
 bool Group::recover() {
-    if (!exchange_.await_epoch(deadline()) || !ub::has(exchange_.members(), exchange_.self())) return false;
+    if (!exchange_.await_epoch(deadline())) return false;
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        for (const Peer& peer : newcomers_) {
+            exchange_.replace(peer.rank, peer.window);
+            watch_.add(peer.rank, peer.process);  // one that cannot be watched has been told of by the shell, if it dies
+        }
+        newcomers_.clear();
+    }
+    epoch_.store(exchange_.epoch());
+    if (!ub::has(exchange_.members(), exchange_.self())) return false;
     failure_ = {};
     return true;
 }
@@ -167,12 +178,18 @@ void Group::wake() {
     ub::ring(exchange_.window(exchange_.self()).bell());
 }
 
-int32_t Group::set_map(uint64_t version, const uint32_t* homes) {
+int32_t Group::set_peer(uint32_t rank, const ub::Window& window, int32_t process) {
+    std::lock_guard<std::mutex> guard(lock_);
+    newcomers_.push_back({rank, window, process});
+    return CM_OK;
+}
+
+int32_t Group::set_map(uint64_t version, const uint32_t* homes, uint64_t epoch) {
     if (const int32_t error = check_map(place_, exchange_.shape(), place_.layers, model_.experts, version, homes)) return error;
     std::lock_guard<std::mutex> guard(lock_);
     if (version <= used_version_.load() || version <= next_.version)
         return fail(CM_BAD_ARGUMENT, "expert map %llu is not newer than what is here", static_cast<unsigned long long>(version));
-    next_ = {version, {homes, homes + map_entries(place_.layers, model_.experts)}};
+    next_ = {version, epoch, {homes, homes + map_entries(place_.layers, model_.experts)}};
     return CM_OK;
 }
 
@@ -271,9 +288,18 @@ int32_t cm_group_serve(cm_engine* engine, int64_t ns) {
 
 void cm_group_wake(cm_engine* engine) { engine->group->wake(); }
 
-int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map) {
-    return engine->group->set_map(version, map);
+int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map, uint64_t epoch) {
+    return engine->group->set_map(version, map, epoch);
 }
+
+int32_t cm_group_set_peer(cm_engine* engine, int32_t rank, void* window, int32_t process) {
+    const cm::ub::WindowShape shape = engine->group->shape();
+    if (rank < 0 || static_cast<uint32_t>(rank) >= shape.ranks || !cm::ub::Window::fits(window, shape, static_cast<uint32_t>(rank)))
+        return cm::fail(CM_BAD_ARGUMENT, "the new window of rank %d is of another model, or of other step sizes", rank);
+    return engine->group->set_peer(static_cast<uint32_t>(rank), cm::ub::Window::open(window), process);
+}
+
+uint64_t cm_group_epoch(cm_engine* engine) { return engine->group->epoch(); }
 
 uint64_t cm_group_map_version(cm_engine* engine) { return engine->group->map_version(); }
 

@@ -20,7 +20,15 @@ namespace cm {
 // Where the experts of all layers are; all ranks use the same one in the same step.
 struct ExpertMap {
     uint64_t version = 0;
+    uint64_t epoch = 0;  // not before this one
     std::vector<uint32_t> homes;  // [layers][CM_MAP_POSITIONS][experts]
+};
+
+// Another process in the place of a rank.
+struct Peer {
+    uint32_t rank;
+    ub::Window window;
+    int32_t process;
 };
 
 class Group {
@@ -28,6 +36,7 @@ class Group {
     // windows: opened, by rank. Throws std::bad_alloc.
     Group(const cm_group_place& place, const cm_model& model, std::vector<ub::Window> windows);
 
+    const ub::WindowShape& shape() const { return exchange_.shape(); }
     // False if the kernel cannot watch a peer's process.
     bool watch(const int32_t* processes);
 
@@ -44,8 +53,10 @@ class Group {
     // Whether this rank was wanted elsewhere since the last call.
     bool wanted() { return wanted_.exchange(false); }
 
-    int32_t set_map(uint64_t version, const uint32_t* homes);
+    int32_t set_map(uint64_t version, const uint32_t* homes, uint64_t epoch);
+    int32_t set_peer(uint32_t rank, const ub::Window& window, int32_t process);
     uint64_t map_version() const { return used_version_.load(); }
+    uint64_t epoch() const { return epoch_.load(); }
     void counts(uint64_t* to) const;
 
   private:
@@ -77,8 +88,10 @@ class Group {
     std::atomic<bool> wanted_{false};
     ExpertMap used_;
     std::atomic<uint64_t> used_version_;
-    std::mutex lock_;  // of next_
+    std::atomic<uint64_t> epoch_;
+    std::mutex lock_;  // of what the next epoch or step takes up
     ExpertMap next_;   // version 0: none
+    std::vector<Peer> newcomers_;
     std::vector<std::atomic<uint64_t>> counts_;  // [layers][experts]
 
     // The present round.

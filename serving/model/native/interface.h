@@ -11,7 +11,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 8  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 9  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -208,9 +208,12 @@ int32_t cm_group_join(cm_engine* engine, const cm_group_place* place);
 // Take part in the steps of peers until `ns` have passed or cm_group_wake was called, before or during it.
 int32_t cm_group_serve(cm_engine* engine, int64_t ns);
 void cm_group_wake(cm_engine* engine);  // any thread
-// The next map; used as soon as all members have it, from the same step on. Any thread.
-int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map);
+// The next map; used as soon as all members have it, from the same step on, but not before this epoch. Any thread.
+int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map, uint64_t epoch);
+// Who is rank `rank` from the next epoch on. Any thread.
+int32_t cm_group_set_peer(cm_engine* engine, int32_t rank, void* window, int32_t process);
 uint64_t cm_group_map_version(cm_engine* engine);  // of the one in use
+uint64_t cm_group_epoch(cm_engine* engine);
 void cm_group_counts(cm_engine* engine, uint64_t* counts);  // [layers][experts] rows of this rank sent so far
 void cm_group_outcome_of(const cm_engine* engine, cm_group_outcome* outcome);
 
