@@ -85,7 +85,7 @@ class FakePort:
     async def found(self) -> FoundRanks:
         await self._turns()
         self._world.store()
-        return FoundRanks(tuple(self._world.ranks), frozenset(self._world.shells))
+        return FoundRanks(tuple(self._world.ranks), frozenset(self._world.placed), frozenset(self._world.shells))
 
     async def make(self, name: RankName, founder: RankLease) -> None:
         await self._turns()

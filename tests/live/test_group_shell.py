@@ -9,7 +9,7 @@ import pytest
 
 from serving.errors import GroupError
 from serving.instance.core.rank_names import RankName
-from serving.instance.live.ranks.shell import CloseLog, EndRank, GroupShell, Leave
+from serving.instance.live.ranks.shell import SWEEP_PERIOD_S, CloseLog, EndRank, GroupShell, Leave
 from serving.values.group import RankPhase
 from tests.fakes.clock import ManualClock
 from tests.fakes.rank_group import FakeWorld
@@ -254,6 +254,25 @@ def test_a_shell_that_waits_for_room_can_be_told_to_leave() -> None:
         await scene.close(shell)
         assert not scene.world.ranks
         assert not scene.world.placed
+
+    played(Scene(), act)
+
+
+def test_places_that_a_lost_node_left_are_given_back() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.formed("abc")
+        for rank in scene.world.of("decode#abc"):
+            del scene.world.ranks[rank.name]
+        await scene.killed("abc")
+        shell = await scene.formed("xyz")
+        assert scene.world.placed == {"decode#xyz"}
+        scene.world.placed |= {"decode#long-gone"}
+        await asyncio.sleep(0.01)
+        assert "decode#long-gone" in scene.world.placed, "it is not looked for all the time"
+        scene.clock.seconds += SWEEP_PERIOD_S + 1
+        await scene.until(lambda: scene.world.placed == {"decode#xyz"})
+        assert scene.serving("decode#xyz")
+        await scene.close(shell)
 
     played(Scene(), act)
 

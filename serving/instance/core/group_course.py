@@ -83,6 +83,19 @@ def orphan(groups: Iterable[SeenGroup], shells: Collection[str]) -> SeenGroup | 
     return min(lost, key=lambda one: one.name, default=None)
 
 
+def abandoned(places: Collection[str], groups: Collection[str], shells: Collection[str]) -> list[str]:
+    """Groups that have a place and no ranks, and that the shell which made them does not look after: a node was lost
+    with all of them, and Ray keeps the place for ever.
+
+    A shell that took such a group over, and is about to make its ranks anew, makes the place anew as well.
+
+    Args:
+        places: names of groups that have a place. groups: of those that have ranks. shells: that exist.
+    Effects: none.
+    """
+    return sorted(name for name in places if name not in groups and name.partition("#")[2] not in shells)
+
+
 def mend(ranks: Mapping[int, RankSight], size: int, silence_s: float) -> list[GroupOrder]:
     """Orders that make the group whole, or keep it so. Ask again after they are carried out, and now and then.
 

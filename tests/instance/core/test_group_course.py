@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from serving.instance.core.group_course import Kill, Make, RankSight, SeenGroup, Start, mend, orphan, whole
+from serving.instance.core.group_course import Kill, Make, RankSight, SeenGroup, Start, abandoned, mend, orphan, whole
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
 
 SILENCE_S = 15.0
@@ -26,6 +26,11 @@ def test_a_shell_takes_over_what_nobody_holds() -> None:
     assert orphan([held, leaving, left], {"one"}) == left
     assert orphan([held, leaving], {"one"}) is None
     assert orphan([SeenGroup("z", "gone"), left], set()) == left, "all shells that look see the same first"
+
+
+def test_a_place_without_ranks_is_given_back_unless_its_shell_is_there() -> None:
+    places = {"decode#a", "decode#b", "decode#c"}
+    assert abandoned(places, {"decode#b"}, {"c"}) == ["decode#a"]
 
 
 def test_a_rank_alone_is_replaced_and_the_others_go_on() -> None:

@@ -34,6 +34,17 @@ def remove_placement(session: str, group: str) -> None:
         remove_placement_group(found)
 
 
+def placed_groups(session: str, pool: str) -> list[str]:
+    """Names of a pool's groups that have a place.
+
+    Raises: what Ray raises. Blocks.
+    """
+    start = placement_group_name(session, "")
+    table = ray.util.placement_group_table().values()
+    names = [str(one["name"]).removeprefix(start) for one in table if one["state"] != "REMOVED"]
+    return [name for name in names if name.startswith(f"{pool}#")]
+
+
 def _find(session: str, group: str) -> PlacementGroup | None:
     try:
         found: PlacementGroup = ray.util.get_placement_group(placement_group_name(session, group))

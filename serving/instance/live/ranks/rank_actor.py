@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from serving.cluster.membership import Announcer, Member
 from serving.cluster.nodes import link_host, new_segment_path, sweep_forever
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId
+from serving.instance.core.rank_life import LEASE_S
 from serving.instance.core.rank_names import RankName
 from serving.instance.live.compute import InstancePlace, RankPlace
 from serving.instance.live.instance import Instance
@@ -77,10 +79,14 @@ class RankActor:
         self._announcer = Announcer()
         self._rank = Rank(self._place, order.founder, self._make, config.engine.stall_timeout_s)
         self._tasks: list[asyncio.Task[None]] = []
+        self._unasked = threading.Timer(LEASE_S, self._end_unasked)
+        self._unasked.daemon = True
+        self._unasked.start()
 
     async def hold(self, lease: RankLease) -> RankReport:
         """A shell renews its lease, takes the rank over, or asks. Effects: the first one begins the rank's life."""
         if not self._tasks:
+            self._unasked.cancel()
             self._tasks = [asyncio.create_task(task) for task in (self._build(), self._watch_lease())]
         return self._rank.hold(lease)
 
@@ -134,6 +140,14 @@ class RankActor:
             await self.end()
             await asyncio.to_thread(remove_placement, self._order.name.session, self._order.name.group)
             await asyncio.sleep(LAST_WORDS_S)
+        finally:
+            os._exit(0)
+
+    def _end_unasked(self) -> None:
+        """End this process when it had to wait for its place for so long that its shell has gone. On a thread."""
+        logger.error("%s has never had a shell and ends", self._place.replica)
+        try:
+            remove_placement(self._order.name.session, self._order.name.group)
         finally:
             os._exit(0)
 

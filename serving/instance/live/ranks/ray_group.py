@@ -17,7 +17,7 @@ from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAMESPACE
 from serving.config.serve import ServeConfig
 from serving.instance.core.rank_names import RankName
-from serving.instance.live.ranks.placement import placement, remove_placement
+from serving.instance.live.ranks.placement import placed_groups, placement, remove_placement
 from serving.instance.live.ranks.rank_actor import RankActor, RankOrder
 from serving.instance.live.ranks.shell import (
     CALL_DEADLINE_S,
@@ -66,7 +66,8 @@ class RayGroup:
         names = [RankName.parse(one["name"]) for one in listed if one["namespace"] == NAMESPACE]
         replicas = [ReplicaID.from_full_id_str(one["name"]) for one in listed if ReplicaID.is_full_id_str(one["name"])]
         shells = frozenset(one.unique_id for one in replicas if one.deployment_id.name == self._pool)
-        return FoundRanks(tuple(name for name in names if name is not None and name.pool == self._pool), shells)
+        places = frozenset(await _of_ray(partial(placed_groups, self._session, self._pool)))
+        return FoundRanks(tuple(name for name in names if name is not None and name.pool == self._pool), places, shells)
 
     async def make(self, name: RankName, founder: RankLease) -> None:
         """Implements `GroupPort.make`."""

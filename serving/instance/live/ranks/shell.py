@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.errors import GroupError
-from serving.instance.core.group_course import Kill, Make, RankSight, SeenGroup, Start, mend, orphan, whole
+from serving.instance.core.group_course import Kill, Make, RankSight, SeenGroup, Start, abandoned, mend, orphan, whole
 from serving.instance.core.rank_names import RankName
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
 
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 RENEW_PERIOD_S = 0.5
 CALL_DEADLINE_S = 3.0
 JOIN_DEADLINE_S = 30.0
+SWEEP_PERIOD_S = 30.0
 MOST_TRIES = 3
 """Processes of one rank that may end while a new group is made; then something is wrong with all of them."""
 END_DEADLINE_S = 10.0
@@ -69,10 +70,12 @@ class FoundRanks:
 
     Args:
         ranks: of all groups, starting ones included.
+        places: names of groups that have a place.
         shells: Serve's unique names of the pool's replicas.
     """
 
     ranks: tuple[RankName, ...]
+    places: frozenset[str]
     shells: frozenset[str]
 
 
@@ -162,9 +165,14 @@ class GroupShell:
         Raises: as `form`.
         """
         await self.form()
+        swept_at = self._clock()
         while not self.lost and not self._closing:
             await self._wait()
             await self.round()
+            if self._clock() - swept_at > SWEEP_PERIOD_S:
+                swept_at = self._clock()
+                with contextlib.suppress(RankSilentError):
+                    await self._sweep(await self._port.found())
         if self.lost:
             logger.error("another shell holds %s; this one ends", self.group)
 
@@ -240,6 +248,7 @@ class GroupShell:
         while True:
             try:
                 found = await self._port.found()
+                await self._sweep(found)
                 groups = await self._groups(found)
             except RankSilentError:
                 logger.exception("cannot look for groups; trying again")
@@ -261,9 +270,16 @@ class GroupShell:
                 self._known[name.rank] = _Known(name, self._clock())
                 self._births[name.rank] = name.birth
 
+    async def _sweep(self, found: FoundRanks) -> None:
+        """Give back places that nobody looks after."""
+        groups = {name.group for name in found.ranks} | {self.group}
+        for group in abandoned(found.places, groups, found.shells):
+            logger.warning("%s has a place and no ranks; giving it back", group)
+            await self._did(self._port.remove(group), f"remove {group}")
+
     async def _claim(self) -> None:
         """Take a group over by its first rank that answers: of several shells that try at once one gets that one."""
-        for _, known in sorted(self._known.items()):
+        for _, known in sorted(self._known.items())[:MOST_TRIES]:
             await self._hold(known)
             if known.report is not None:
                 return
