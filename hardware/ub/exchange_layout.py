@@ -17,6 +17,9 @@ MOST_CHOICES = 64
 COUNT_BITS, ROUND_BITS, STEP_BITS, EPOCH_BITS = 18, 10, 22, 14
 """Fields of an announcement's 8-byte word, from the lowest."""
 
+EPOCH_OFFSET = LINE
+"""Offset of a window's epoch, 8 bytes [bytes]."""
+
 NO_MORE = (1 << COUNT_BITS) - 1
 """A count that says: no entries, and none in later rounds of the step."""
 

@@ -38,6 +38,24 @@ class RankOffer(Struct, frozen=True):
     instructions: str = ""
 
 
+class RegroupOrder(Struct, frozen=True):
+    """A group's members and map from the next epoch on; it begins when all members have been told.
+
+    Args:
+        epoch: higher than that of any rank. version: of the map, higher than any.
+        offers: of the members.
+    """
+
+    epoch: int
+    version: int
+    offers: tuple[RankOffer, ...]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Their ranks, in order."""
+        return tuple(sorted(offer.rank for offer in self.offers))
+
+
 class RankLease(Struct, frozen=True):
     """Ownership of a rank by a shell; the term counts the shells that the group has had.
 
@@ -56,7 +74,8 @@ class RankReport(Struct, frozen=True):
     Args:
         lease: who holds it now: the asker, if that was granted.
         offer: from `RankPhase.OFFERED` on.
-        together: it computes with its peers, so that one of them alone can be neither lost nor replaced.
+        members: processes that it computes with, by rank, its own included; those of the last order that it was given.
+        epoch: of that order. raised: epoch that has begun for it. version: of that order's map.
         stalled_s: how long it has had work without a step, if that is too long; else 0.
         problem: why it failed.
     """
@@ -66,6 +85,9 @@ class RankReport(Struct, frozen=True):
     pid: int
     node: str
     offer: RankOffer | None = None
-    together: bool = False
+    members: tuple[int, ...] = ()
+    epoch: int = 0
+    raised: int = 0
+    version: int = 0
     stalled_s: float = 0.0
     problem: str = ""

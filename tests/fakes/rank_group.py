@@ -8,16 +8,25 @@ from dataclasses import dataclass, field
 from serving.instance.core.rank_life import RankLife
 from serving.instance.core.rank_names import RankName
 from serving.instance.live.ranks.shell import (
+    Begin,
     CloseLog,
     EndRank,
+    Follow,
     FoundRanks,
-    Join,
     Leave,
     RankCall,
     RankDeadError,
     RankSilentError,
 )
-from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
+from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
+
+
+def progress(order: RegroupOrder | None, raised: int) -> tuple[tuple[int, ...], int, int, int]:
+    """What a rank that follows an order reports of it: members, epoch, the one that has begun, version of the map."""
+    if order is None:
+        return (), 0, 0, 0
+    return tuple(offer.pid for offer in order.offers), order.epoch, raised, order.version
+
 
 Died = Callable[[RankName], None]
 
@@ -30,15 +39,21 @@ class FakeRank:
     life: RankLife
     pid: int
     frozen: bool = False
-    joined: tuple[RankOffer, ...] = ()
+    order: RegroupOrder | None = None
+    raised: int = 0
     calls: list[RankCall] = field(default_factory=list)
+
+    @property
+    def computes_with(self) -> list[int]:
+        """Processes of the epoch that has begun for it."""
+        order = self.order
+        return [offer.pid for offer in order.offers] if order is not None and order.epoch == self.raised else []
 
 
 class FakeWorld:
     """All ranks and shells of a pool."""
 
-    def __init__(self, *, together: bool = False) -> None:
-        self.together = together
+    def __init__(self) -> None:
         self.ranks: dict[RankName, FakeRank] = {}
         self.shells: set[str] = set()
         self.placed: set[str] = set()
@@ -114,23 +129,29 @@ class FakePort:
             life.enter(RankPhase.LEFT)
         offered = life.phase not in (RankPhase.LOADING, RankPhase.FAILED)
         offer = RankOffer(name.rank, rank.pid, "", "x") if offered else None
-        return RankReport(life.lease, life.phase, rank.pid, "n", offer, self._world.together, problem=life.problem)
+        return RankReport(
+            life.lease, life.phase, rank.pid, "n", offer, *progress(rank.order, rank.raised), problem=life.problem
+        )
 
     async def tell(self, name: RankName, call: RankCall, limit_s: float) -> None:
         await self._turns()
         rank = self._rank(name)
         rank.calls.append(call)
         match call:
-            case Join(offers):
-                rank.life.enter(RankPhase.SERVING)
-                rank.joined = offers
+            case Follow(order):
+                if rank.life.phase is RankPhase.OFFERED:
+                    rank.life.enter(RankPhase.SERVING)
+                rank.order = order
+            case Begin(order):
+                assert all(one.order == order for one in self._members(order)), "all have been told"
+                rank.raised = order.epoch
             case Leave():
                 assert rank.life.phase is not RankPhase.LOADING
                 rank.life.enter(RankPhase.LEAVING if rank.life.phase is RankPhase.SERVING else RankPhase.LEFT)
             case EndRank() | CloseLog():
                 pass
 
-    async def kill(self, name: RankName) -> None:
+    async def kill(self, name: RankName, report: RankReport | None) -> None:
         await self._turns()
         self._world.store()
         self._world.ranks.pop(name, None)
@@ -140,6 +161,10 @@ class FakePort:
         self._world.store()
         self._world.placed.discard(group)
         self._world.ranks = {name: rank for name, rank in self._world.ranks.items() if name.group != group}
+
+    def _members(self, order: RegroupOrder) -> list[FakeRank]:
+        pids = {offer.pid for offer in order.offers}
+        return [rank for rank in self._world.ranks.values() if rank.pid in pids]
 
     def _rank(self, name: RankName) -> FakeRank:
         rank = self._world.ranks.get(name)

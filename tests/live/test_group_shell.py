@@ -9,8 +9,8 @@ import pytest
 
 from serving.errors import GroupError
 from serving.instance.core.rank_names import RankName
-from serving.instance.live.ranks.shell import SWEEP_PERIOD_S, CloseLog, EndRank, GroupShell, Leave
-from serving.values.group import RankPhase
+from serving.instance.live.ranks.shell import SWEEP_PERIOD_S, Begin, CloseLog, EndRank, Follow, GroupShell, Leave
+from serving.values.group import RankPhase, RegroupOrder
 from tests.fakes.clock import ManualClock
 from tests.fakes.rank_group import FakeWorld
 
@@ -21,8 +21,8 @@ SILENCE_S = 15.0
 class Scene:
     """A world and its shells."""
 
-    def __init__(self, *, together: bool = False, ranks: int = 2) -> None:
-        self.world = FakeWorld(together=together)
+    def __init__(self, ranks: int = 2) -> None:
+        self.world = FakeWorld()
         self.clock = ManualClock()
         self._ranks = ranks
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -57,10 +57,11 @@ class Scene:
         await asyncio.wait_for(self._tasks[name], PATIENCE_S)
 
     def serving(self, group: str) -> list[int]:
-        """Processes of a group whose ranks all serve; else none."""
+        """Processes of a group whose ranks all serve, and together; else none."""
         ranks = self.world.of(group)
+        pids = [rank.pid for rank in ranks]
         well = len(ranks) == self._ranks and all(rank.life.phase is RankPhase.SERVING for rank in ranks)
-        return [rank.pid for rank in ranks] if well else []
+        return pids if well and all(rank.computes_with == pids for rank in ranks) else []
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -81,11 +82,11 @@ def test_a_group_is_made_and_leaves_nothing() -> None:
         assert shell.group == "decode#abc"
         ranks = scene.world.of("decode#abc")
         assert [rank.name.replica for rank in ranks] == ["decode#abc.r0", "decode#abc.r1"]
-        assert {rank.joined for rank in ranks} == {ranks[0].joined}
-        assert [offer.pid for offer in ranks[0].joined] == shell.pids == [rank.pid for rank in ranks]
+        assert scene.serving("decode#abc") == shell.pids == [rank.pid for rank in ranks]
         await shell.close_logs()
         await scene.close(shell)
-        assert [[type(call) for call in rank.calls[1:]] for rank in ranks] == [[CloseLog, Leave, EndRank]] * 2
+        told = [Follow, Begin, CloseLog, Leave, EndRank]
+        assert [[type(call) for call in rank.calls] for rank in ranks] == [told] * 2
         assert not scene.world.ranks
         assert not scene.world.placed
 
@@ -155,14 +156,19 @@ def test_of_two_shells_that_come_at_once_one_takes_over_and_one_makes_its_own() 
     played(Scene(), act)
 
 
-def test_a_rank_that_died_is_replaced_alone() -> None:
+def test_the_others_go_on_without_a_rank_that_died_until_it_is_replaced() -> None:
     async def act(scene: Scene) -> None:
         shell = await scene.formed("abc")
         kept, lost = scene.world.of("decode#abc")
         scene.world.lose(lost.name)
         await scene.until(lambda: scene.serving("decode#abc"))
         assert scene.serving("decode#abc")[0] == kept.pid
-        assert [offer.pid for offer in scene.world.of("decode#abc")[1].joined] == scene.serving("decode#abc")
+        orders = [call.order for call in kept.calls if isinstance(call, Begin)]
+        assert [(order.epoch, order.version, order.members) for order in orders] == [
+            (1, 1, (0, 1)),
+            (2, 2, (0,)),
+            (3, 3, (0, 1)),
+        ]
         await scene.close(shell)
 
     played(Scene(), act)
@@ -186,16 +192,37 @@ def test_a_frozen_rank_is_replaced_when_it_has_been_silent_for_too_long() -> Non
     played(Scene(), act)
 
 
-def test_ranks_that_compute_together_begin_anew_together() -> None:
+def test_a_regrouping_that_a_shell_left_half_done_is_done_by_the_next() -> None:
+    """It killed and told, and died before the epoch began: the ranks wait for the next shell."""
+
+    async def act(scene: Scene) -> None:
+        await scene.formed("abc")
+        await scene.killed("abc")
+        first, second, third = scene.world.of("decode#abc")
+        scene.world.lose(third.name)
+        assert first.order is not None
+        half = RegroupOrder(2, 2, first.order.offers[:2])
+        first.order = second.order = half
+        shell = await scene.formed("xyz")
+        await scene.until(lambda: scene.serving("decode#abc"))
+        begun = [call.order for call in second.calls if isinstance(call, Begin)]
+        assert [(order.epoch, order.members) for order in begun] == [(1, (0, 1, 2)), (3, (0, 1)), (4, (0, 1, 2))]
+        await scene.close(shell)
+
+    played(Scene(ranks=3), act)
+
+
+def test_a_group_of_which_nobody_is_left_begins_anew() -> None:
     async def act(scene: Scene) -> None:
         shell = await scene.formed("abc")
         before = scene.serving("decode#abc")
-        scene.world.lose(scene.world.of("decode#abc")[1].name)
+        for rank in scene.world.of("decode#abc"):
+            scene.world.lose(rank.name)
         await scene.until(lambda: scene.serving("decode#abc"))
         assert not set(before) & set(scene.serving("decode#abc"))
         await scene.close(shell)
 
-    played(Scene(together=True, ranks=3), act)
+    played(Scene(), act)
 
 
 def test_a_group_that_cannot_be_built_says_why_and_leaves_nothing() -> None:

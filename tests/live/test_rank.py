@@ -15,7 +15,7 @@ from serving.instance.core.rank_life import LEASE_S, check_offers
 from serving.instance.live.compute import InstancePlace, RankPlace
 from serving.instance.live.instance import Instance
 from serving.instance.live.ranks.rank import Rank
-from serving.values.group import RankLease, RankOffer, RankPhase
+from serving.values.group import RankLease, RankOffer, RankPhase, RegroupOrder
 from tests.fakes.clock import ManualClock
 
 FOUNDER = RankLease("abc", 77, 1)
@@ -31,7 +31,9 @@ class FakeRankInstance:
     def __init__(self) -> None:
         self.server = self
         self.loop = SimpleNamespace(progress_age_s=lambda: float("inf"))
-        self.together = False
+        self.member = self
+        self.order: RegroupOrder | None = None
+        self.raised = 0
         self.hangs = False
         self.port_taken = False
         self.empty = asyncio.Event()
@@ -40,8 +42,12 @@ class FakeRankInstance:
     def offer(self) -> RankOffer:
         return RankOffer(1, os.getpid(), "", "x")
 
-    def join(self, offers: Sequence[RankOffer]) -> None:
-        check_offers(self.offer(), 2, offers)
+    def follow(self, order: RegroupOrder) -> None:
+        check_offers(self.offer(), 2, order.offers)
+        self.order = order
+
+    def begin(self, epoch: int, members: Sequence[int]) -> None:
+        self.raised = epoch
 
     async def start(self) -> tuple[str, int]:
         if self.port_taken:
@@ -68,6 +74,7 @@ class FakeRankInstance:
 
 
 OFFERS = (RankOffer(0, 5, "", "x"), RankOffer(1, os.getpid(), "", "x"))
+ORDER = RegroupOrder(1, 1, OFFERS)
 
 
 class RankScene:
@@ -92,11 +99,11 @@ def test_it_is_built_joins_serves_drains_and_stops() -> None:
     async def act() -> None:
         scene = RankScene()
         assert scene.phase() is RankPhase.LOADING
-        assert not await scene.rank.join(OFFERS), "too early"
+        assert not await scene.rank.follow(ORDER), "too early"
         await scene.rank.build()
         report = scene.rank.hold(FOUNDER)
         assert (report.phase, report.offer, report.pid) == (RankPhase.OFFERED, OFFERS[1], os.getpid())
-        assert sorted(await asyncio.gather(scene.rank.join(OFFERS), scene.rank.join(OFFERS))) == [False, True]
+        assert sorted(await asyncio.gather(scene.rank.follow(ORDER), scene.rank.follow(ORDER))) == [False, True]
         assert scene.phase() is RankPhase.SERVING
         assert scene.rank.address == ("127.0.0.1", 4711)
         scene.rank.close_log()
@@ -109,6 +116,27 @@ def test_it_is_built_joins_serves_drains_and_stops() -> None:
         assert scene.phase() is RankPhase.LEFT
         await scene.rank.stop()
         assert scene.instance.said == ["start", "close log", "leave 5", "stop"]
+
+    asyncio.run(act())
+
+
+def test_it_tells_with_whom_it_computes() -> None:
+    async def act() -> None:
+        scene = RankScene()
+        await scene.rank.build()
+        scene.rank.begin(1, (0, 1))
+        assert scene.rank.hold(FOUNDER).members == ()
+        await scene.rank.follow(ORDER)
+        scene.rank.begin(1, (0, 1))
+        report = scene.rank.hold(FOUNDER)
+        assert (report.members, report.epoch, report.raised, report.version) == ((5, os.getpid()), 1, 1, 1)
+        assert not await scene.rank.follow(RegroupOrder(2, 2, OFFERS[1:])), "it serves already"
+        report = scene.rank.hold(FOUNDER)
+        assert (report.members, report.epoch, report.raised, report.version) == ((os.getpid(),), 2, 1, 2)
+        with pytest.raises(GroupError, match="another process"):
+            await scene.rank.follow(RegroupOrder(3, 3, OFFERS[:1]))
+        assert scene.phase() is RankPhase.SERVING
+        await scene.rank.stop()
 
     asyncio.run(act())
 
@@ -132,13 +160,13 @@ def never_built(scene: RankScene) -> object:
 
 async def has_other_peers(scene: RankScene) -> None:
     await scene.rank.build()
-    assert not await scene.rank.join(OFFERS[1:])
+    assert not await scene.rank.follow(RegroupOrder(1, 1, OFFERS[:1]))
 
 
 async def has_no_port(scene: RankScene) -> None:
     scene.instance.port_taken = True
     await scene.rank.build()
-    assert not await scene.rank.join(OFFERS)
+    assert not await scene.rank.follow(ORDER)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +174,7 @@ async def has_no_port(scene: RankScene) -> None:
     [
         (never_built, ModelError("no config.json"), "no config.json"),
         (never_built, AssertionError(), "AssertionError"),
-        (has_other_peers, None, "a group of 2 ranks cannot be formed of [1]"),
+        (has_other_peers, None, "rank 1 of the group is another process by now"),
         (has_no_port, None, "no port is free"),
     ],
 )

@@ -1,17 +1,17 @@
 """A shell's decisions: which group it takes over, and what it does to make its own group whole and keep it so.
 
-    absent ── Make ──► loading ──► offered ── Start, once all have offered ──► serving
+    absent ── Make ──► loading ──► offered ── Regroup, at first once all have offered ──► serving
        ▲                                                                          │
        └───────── Kill: its process is dead, frozen, failed or stalled ◄──────────┘
 
-Ranks that compute alone are replaced one by one. Ranks that compute together cannot go on without one of them: the
-whole group is begun anew. The gateways resume what was there elsewhere, or here a moment later.
+Ranks compute together. When one is lost, the others are regrouped without it at once, redo the step that they were in,
+and compute its experts, too; its replacement joins at another regrouping. Only when none is left is it begun anew.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from serving.values.group import RankOffer, RankPhase, RankReport
+from serving.values.group import RankPhase, RankReport, RegroupOrder
 
 _STARTED = frozenset({RankPhase.SERVING, RankPhase.LEAVING, RankPhase.LEFT})
 
@@ -62,14 +62,16 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """Let a rank join its peers and serve."""
+class Regroup:
+    """Have the members compute together from a new epoch on, once those that were killed before are dead for certain.
 
-    rank: int
-    offers: tuple[RankOffer, ...]
+    Those that do not serve yet begin to.
+    """
+
+    order: RegroupOrder
 
 
-GroupOrder = Make | Kill | Start
+GroupOrder = Make | Kill | Regroup
 
 
 def orphan(groups: Iterable[SeenGroup], shells: Collection[str]) -> SeenGroup | None:
@@ -107,12 +109,9 @@ def mend(ranks: Mapping[int, RankSight], size: int, silence_s: float) -> list[Gr
     Effects: none.
     """
     lost = {rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s))}
-    if lost and _together(ranks):
-        first, why = next(iter(lost.items()))
-        return [Kill(rank, lost.get(rank, f"rank {first} {why}")) for rank in sorted(ranks)]
     orders: list[GroupOrder] = [Kill(rank, why) for rank, why in lost.items()]
-    orders += [Make(rank) for rank in range(size) if rank not in ranks]
-    return orders or _starts(ranks, size)
+    orders += _regroup([sight.report for rank, sight in sorted(ranks.items()) if rank not in lost], size)
+    return orders + [Make(rank) for rank in range(size) if rank not in ranks]
 
 
 def whole(ranks: Mapping[int, RankSight], size: int) -> bool:
@@ -121,14 +120,22 @@ def whole(ranks: Mapping[int, RankSight], size: int) -> bool:
     return len(serving) == size
 
 
-def _starts(ranks: Mapping[int, RankSight], size: int) -> list[GroupOrder]:
-    """Starts, once all have offered: a rank that joins later is given the offers of those that serve, too."""
-    reports = [ranks[rank].report for rank in range(size)]
-    offers = tuple(report.offer for report in reports if report is not None and report.offer is not None)
-    if len(offers) < size:
+def _regroup(reports: Sequence[RankReport | None], size: int) -> list[GroupOrder]:
+    """The regrouping that is due, if any: to those that serve, and those that wait to.
+
+    Before the first one all must be there.
+    """
+    offered = [one for one in reports if one is not None and one.offer is not None]
+    serving = [one for one in offered if one.phase in _STARTED]
+    if not serving and len(offered) < size:
         return []
-    waiting = [rank for rank, one in enumerate(reports) if one is not None and one.phase is RankPhase.OFFERED]
-    return [Start(rank, offers) for rank in waiting]
+    members = tuple(one.pid for one in offered)
+    if serving and all(one.members == members and one.raised == one.epoch for one in serving):
+        return []
+    epoch = 1 + max(max(one.epoch, one.raised) for one in serving) if serving else 1
+    version = 1 + max((one.version for one in serving), default=0)
+    offers = tuple(one.offer for one in offered if one.offer is not None)
+    return [Regroup(RegroupOrder(epoch, version, offers))]
 
 
 def _loss(sight: RankSight, silence_s: float) -> str:
@@ -145,9 +152,3 @@ def _loss(sight: RankSight, silence_s: float) -> str:
     if report.stalled_s:
         return f"has had work for {report.stalled_s:.1f} s without making a step"
     return ""
-
-
-def _together(ranks: Mapping[int, RankSight]) -> bool:
-    """Whether these ranks have begun to compute with each other."""
-    reports = [sight.report for sight in ranks.values() if sight.report is not None]
-    return any(report.together and report.phase in _STARTED for report in reports)

@@ -65,13 +65,13 @@ class RankLife:
 
 
 def check_offers(own: RankOffer, ranks: int, offers: Sequence[RankOffer]) -> None:
-    """Checks that these offers make a group that this rank can be part of.
+    """Checks that these offers make a group, maybe one that lacks some ranks, that this rank can be part of.
 
-    Raises: GroupError if one is missing, twice there, is not what this rank offered, or has another layout.
+    Raises: GroupError if one is twice there, is of no rank, is not what this rank offered, or has another layout.
     Effects: none.
     """
     numbers = sorted(offer.rank for offer in offers)
-    if numbers != list(range(ranks)):
+    if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(ranks)):
         raise GroupError(f"a group of {ranks} ranks cannot be formed of {numbers}")
     if own not in offers:
         raise GroupError(f"rank {own.rank} of the group is another process by now")

@@ -4,7 +4,7 @@ make_compute ──► memory of the dies booked ──► arena of blocks ─�
                                                               └──► transport, cache: as they are, or timed
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from serving.ids import NodeId, ReplicaId
 from serving.instance.core.ports import ContextCache, KvTransport, StepExecutor
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
-from serving.values.group import RankOffer
+from serving.values.group import RegroupOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,36 @@ class KvBlocks:
     block_bytes: int
 
 
+class GroupMember(Protocol):
+    """A rank's place in its group."""
+
+    @property
+    def window_path(self) -> str:
+        """Path of the rank's window, for its peers."""
+        ...
+
+    @property
+    def order(self) -> RegroupOrder | None:
+        """The order that was followed last."""
+        ...
+
+    @property
+    def raised(self) -> int:
+        """Epoch that has begun for this rank; 0 before it has joined."""
+        ...
+
+    def begin(self, epoch: int, members: Sequence[int]) -> None:
+        """An epoch begins, with these ranks as members: all of them have been told. Any thread."""
+        ...
+
+    def follow(self, order: RegroupOrder) -> None:
+        """Join, or compute with other members from the order's epoch on. Any thread.
+
+        Raises: GroupError.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Attached:
     """A compute that has its blocks.
@@ -72,16 +102,14 @@ class Attached:
         layout: fingerprint of model, dtype and block shape: what handoffs must agree on.
         pool_layout: the same with the weights' version: what blocks of the pool are filed under.
         mirror: set when the arena is only the image of a device's memory.
-        join: meets the peers, if this is a rank that computes with them.
-        window_path: what those need for it.
+        group: set if this is a rank that computes with its peers.
     """
 
     executor: StepExecutor
     layout: str
     pool_layout: str
     mirror: ArenaMirror | None = None
-    join: Callable[[Sequence[RankOffer]], None] | None = None
-    window_path: str = ""
+    group: GroupMember | None = None
 
 
 class InstanceCache(ContextCache, Protocol):

@@ -105,9 +105,7 @@ class TorchCompute:
         version = section.version or model_version(section.path)
         executor = self._executor(cache)
         end_idle_workers()  # from here on the engine's thread computes
-        if self._rank is None:
-            return Attached(executor, layout, f"{layout}-{version}", mirror)
-        return Attached(executor, layout, f"{layout}-{version}", mirror, self._rank.join, self._rank.window_path)
+        return Attached(executor, layout, f"{layout}-{version}", mirror, self._rank)
 
     def transport(self, moves: UbTransport) -> KvTransport:
         """Returns the transport unchanged."""

@@ -6,7 +6,7 @@ Knows no Ray: a Serve replica passes in which NPUs and which node it was given, 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from hardware.ub.region import UbRegion
@@ -15,10 +15,9 @@ from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.from_config import engine_settings
-from serving.instance.core.ports import GroupExecutor
 from serving.instance.core.rank_life import check_offers
 from serving.instance.core.record import header_of, recorded
-from serving.instance.live.compute import Attached, InstanceCache, InstancePlace
+from serving.instance.live.compute import Attached, GroupMember, InstanceCache, InstancePlace
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.faulty_ports import FaultyPorts
 from serving.instance.live.instance_server import InstanceServer
@@ -27,7 +26,7 @@ from serving.instance.live.pool_access import PoolAccess
 from serving.instance.live.ub_transport import LinkFaults, RemoteReader, UbTransport
 from serving.model.native.library import instructions
 from serving.telemetry.decision_writer import writer_in
-from serving.values.group import RankOffer
+from serving.values.group import RankOffer, RegroupOrder
 from serving.values.health import StepLimits
 from serving.values.link_health import LinkLimits
 from serving.values.pool_view import PoolView
@@ -39,8 +38,8 @@ __all__ = ["Instance", "InstancePlace"]
 class Instance:
     """Everything that one replica, or one rank of a group, runs.
 
-    Build it, `await start()`, and `await stop()` in the end. A rank gives its `offer()` to its peers, and `join`s them
-    before it starts.
+    Build it, `await start()`, and `await stop()` in the end. A rank gives its `offer()` to its peers, and `follow`s
+    the first order of its shell before it starts.
     """
 
     def __init__(
@@ -105,32 +104,25 @@ class Instance:
         )
 
     @property
-    def together(self) -> bool:
-        """Whether it computes with its peers; a rank that does not is an instance of its own to all but its shell."""
-        return isinstance(self._attached.executor, GroupExecutor)
+    def member(self) -> GroupMember:
+        """Its place in the group; of ranks only."""
+        assert self._attached.group is not None, "an instance with one process has no group"
+        return self._attached.group
 
     def offer(self) -> RankOffer:
         """Facts that the peers of this rank need. Effects: none."""
         assert self.place.rank is not None
-        return RankOffer(
-            self.place.rank.number,
-            os.getpid(),
-            self._attached.window_path,
-            self._attached.layout,
-            instructions() or "",
-        )
+        number, layout = self.place.rank.number, self._attached.layout
+        return RankOffer(number, os.getpid(), self.member.window_path, layout, instructions() or "")
 
-    def join(self, offers: Sequence[RankOffer]) -> None:
-        """Meet the peers, before `start`.
+    def follow(self, order: RegroupOrder) -> None:
+        """Compute with these members from the order's epoch on. The first order comes before `start`.
 
-        Args:
-            offers: of all ranks of the group, this one included.
         Raises: GroupError if they do not make a group.
         """
         assert self.place.rank is not None
-        check_offers(self.offer(), self.place.rank.ranks, offers)
-        if self._attached.join is not None:
-            self._attached.join(offers)
+        check_offers(self.offer(), self.place.rank.ranks, order.offers)
+        self.member.follow(order)
 
     async def start(self) -> tuple[str, int]:
         """Start the engine thread and the link server. Returns: the address that gateways connect to."""

@@ -1,13 +1,18 @@
 """Parts that make an instance a rank of a group: its window, its expert slots, the map it begins with."""
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hardware.errors import HardwareError
 from serving.config.experts import ExpertsConfig
-from serving.errors import EngineError, GroupError, ModelError
-from serving.experts.core.first_map import opening_map
+from serving.errors import EngineError, ExpertError, GroupError, ModelError
+from serving.experts.core.expert_map import ExpertMap
+from serving.experts.core.first_map import group_shape, map_of_members, opening_map
 from serving.experts.live.native_table import native_table
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.live.compute import InstancePlace, RankPlace
@@ -19,7 +24,7 @@ from serving.model.native.layout import NativeLinear
 from serving.model.native.rank_group import GroupPlace
 from serving.model.slots.expert_slots import ExpertSlots, fill_all, make_slots
 from serving.model.slots.expert_sources import expert_source
-from serving.values.group import RankOffer
+from serving.values.group import RankOffer, RegroupOrder
 
 LAST_EPOCH = (1 << 64) - 1
 """A rank that leaves puts itself out of the group with it, so that no wait of its own holds it up."""
@@ -49,73 +54,128 @@ class RankParts:
         self._model = model
         self._segment_path = place.segment_path
         self._source = source = expert_source(model, folder, forms)
-        self.map = opening_map(model.config.n_routed_experts, self._rank.ranks, config.redundant, source.layers)
-        number = self._rank.number
-        self._slots: ExpertSlots = make_slots(config.slots, source, self.map.slots[number], self._beside("slots"))
-        fill_all(self._slots, [self.map.placement(layer)[number] for layer in range(source.layers)])
+        experts, ranks, number = model.config.n_routed_experts, self._rank.ranks, self._rank.number
+        self._opening = opening_map(experts, ranks, config.redundant, source.layers)
+        self.slots = group_shape(experts, ranks, config.redundant).slots[number]
+        """Expert slots of a layer that have memory of their own."""
+        reserve = self._opening.slots[number] - self.slots
+        self._slots: ExpertSlots = make_slots(config.slots, source, self.slots, self._beside("slots"), reserve)
+        fill_all(self._slots, self._contents(self._opening))
         self._executor: NativeGroupExecutor | None = None
-        self._windows: list[RankWindow] = []
+        self._own: RankWindow | None = None
+        self._peers: dict[int, tuple[int, RankWindow]] = {}
+        """By rank: process and window."""
+        self._borrowed: set[tuple[int, int]] = set()
+        """Experts (layer, expert) that the reserve holds."""
+        self._lock = threading.Lock()
+        self.order: RegroupOrder | None = None
+        """The last one that was followed: who computes together, or will as soon as its epoch begins."""
 
     def executor(self, cache: KvCache, threads: int, max_rows: int) -> NativeGroupExecutor:
         """The executor of this rank, which is to `join`. Effects: makes the rank's window."""
         shapes = self._expert_shapes()
         made = NativeGroupExecutor(self._model, cache, threads=threads, max_rows=max_rows, expert_shapes=shapes)
         shape = made.window_shape(self._rank.ranks)
-        self._windows = [RankWindow.create(self._beside("window"), shape, self._rank.number)]
+        self._own = RankWindow.create(self._beside("window"), shape, self._rank.number)
         self._executor = made
         return made
 
     @property
-    def slots(self) -> int:
-        """Expert slots of a layer."""
-        return self.map.slots[self._rank.number]
-
-    @property
     def window_path(self) -> str:
         """Path of the rank's window, for its peers."""
-        return str(self._windows[0].path)
+        assert self._own is not None
+        return str(self._own.path)
 
-    def join(self, offers: Sequence[RankOffer]) -> None:
-        """Map the peers' windows; every step is one of the group from now on.
+    @property
+    def raised(self) -> int:
+        """Implements `GroupMember.raised`."""
+        return self._own.epoch if self._own is not None and self.order is not None else 0
 
-        Args:
-            offers: of all ranks, this one's included.
+    def begin(self, epoch: int, members: Sequence[int]) -> None:
+        """Implements `GroupMember.begin`."""
+        assert self._own is not None
+        if epoch > self._own.epoch:
+            self._own.raise_epoch(epoch, sum(1 << rank for rank in members))
+
+    def follow(self, order: RegroupOrder) -> None:
+        """Compute with these members from the order's epoch on. The first order joins the group.
+
+        Experts of ranks that are missing are computed by the members, each in its reserve of slots.
+
         Raises: GroupError if they do not fit.
         """
         try:
-            self._join(offers)
-        except (HardwareError, EngineError, ModelError) as error:
-            raise GroupError(f"rank {self._rank.number} cannot join its group: {error}") from error
+            with self._lock:
+                if self.order is None:
+                    self._join(order)
+                else:
+                    self._regroup(order)
+                self.order = order
+        except (HardwareError, EngineError, ExpertError, ModelError) as error:
+            raise GroupError(f"rank {self._rank.number} cannot follow its group: {error}") from error
 
-    def _join(self, offers: Sequence[RankOffer]) -> None:
+    def _join(self, order: RegroupOrder) -> None:
         assert self._executor is not None
-        by_rank = sorted(offers, key=lambda offer: offer.rank)
-        own = self._windows[0]
-        for offer in by_rank:
-            if offer.rank != self._rank.number:
-                self._windows.append(RankWindow.attach(offer.window_path))
-        peers = iter(self._windows[1:])
-        windows = [own if offer.rank == self._rank.number else next(peers) for offer in by_rank]
+        assert self._own is not None
+        windows: list[memoryview | None] = [None] * self._rank.ranks
+        processes = [0] * self._rank.ranks
+        for offer in order.offers:
+            self._meet(offer)
+            processes[offer.rank] = offer.pid
+        for rank, (_, window) in self._peers.items():
+            windows[rank] = window.memory
+        windows[self._rank.number] = self._own.memory
         place = GroupPlace(
             rank=self._rank.number,
-            windows=[window.memory for window in windows],
-            processes=[offer.pid for offer in by_rank],
+            windows=windows,
+            processes=processes,
             slots=self._slots.table,
-            expert_map=native_table(self.map, self._rank.number),
-            map_version=self.map.version,
+            expert_map=self._table(order),
+            map_version=order.version,
             cores=len(os.sched_getaffinity(0)),
             deadline_s=self._config.deadline_s,
         )
         self._executor.join(place)
 
+    def _regroup(self, order: RegroupOrder) -> None:
+        assert self._executor is not None
+        for offer in order.offers:
+            if self._meet(offer):
+                self._executor.set_peer(offer.rank, self._peers[offer.rank][1].memory, offer.pid)
+        self._executor.set_map(order.version, self._table(order), order.epoch)
+
+    def _meet(self, offer: RankOffer) -> bool:
+        """Map a peer's window. Returns: False if it is this rank, or known. Effects: as it says."""
+        known = self._peers.get(offer.rank)
+        if offer.rank == self._rank.number or (known is not None and known[0] == offer.pid):
+            return False
+        self._peers[offer.rank] = offer.pid, RankWindow.attach(offer.window_path)
+        return True
+
+    def _table(self, order: RegroupOrder) -> NDArray[np.uint32]:
+        """The members' map as the native step reads it. Effects: fills this rank's reserve as it says."""
+        new = map_of_members(self._opening, frozenset(order.members), order.version)
+        for layer, held in enumerate(self._contents(new)):
+            for slot, expert in enumerate(held):
+                if slot >= self.slots and expert is not None and (layer, expert) not in self._borrowed:
+                    self._slots.fill(layer, slot, expert)
+                    self._borrowed.add((layer, expert))
+        self._slots.table.publish()
+        return native_table(new, self._rank.number)
+
+    def _contents(self, of: ExpertMap) -> list[tuple[int | None, ...]]:
+        return [of.placement(layer)[self._rank.number] for layer in range(self._source.layers)]
+
     def leave(self) -> None:
         """End whatever this rank waits for; no step can be made any more."""
-        if self._windows:
-            self._windows[0].raise_epoch(LAST_EPOCH, 0)
+        if self._own is not None:
+            self._own.raise_epoch(LAST_EPOCH, 0)
 
     def close(self) -> None:
         """Give the memory back, when nothing computes any more."""
-        for window in self._windows:
+        if self._own is not None:
+            self._own.close()
+        for _, window in self._peers.values():
             window.close()
         self._slots.close()
 

@@ -1,10 +1,11 @@
 """Windows of a group's ranks in shared memory: each rank makes its own, and maps those of its peers."""
 
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from hardware.ub.exchange_layout import WindowShape
+from hardware.ub.exchange_layout import EPOCH_OFFSET, WindowShape
 from hardware.ub.segment import UbSegment
 from serving.errors import GroupError, ModelError
 from serving.model.native.library import load
@@ -59,6 +60,11 @@ class RankWindow:
     def path(self) -> Path:
         """Path of the segment, for peers."""
         return self._segment.path
+
+    @property
+    def epoch(self) -> int:
+        """Epoch that has begun for its owner."""
+        return int.from_bytes(self.memory[EPOCH_OFFSET : EPOCH_OFFSET + 8], sys.byteorder)
 
     def raise_epoch(self, epoch: int, members: int) -> None:
         """Implements `rank_group.raise_epoch` for this rank."""

@@ -11,6 +11,9 @@
 namespace cm {
 namespace {
 
+// How long to wait for a new epoch: as long as a rank lives without a shell.
+constexpr std::chrono::seconds kShellPatience{30};
+
 size_t map_entries(int layers, int experts) { return static_cast<size_t>(layers) * CM_MAP_POSITIONS * experts; }
 
 // The inner width of an expert.
@@ -125,7 +128,7 @@ ub::Outcome Group::count_rows() {
 
 bool Group::watch(const int32_t* processes) {
     for (uint32_t rank = 0; rank < exchange_.shape().ranks; ++rank)
-        if (rank != exchange_.self() && !watch_.add(rank, processes[rank])) return false;
+        if (rank != exchange_.self() && processes[rank] > 0 && !watch_.add(rank, processes[rank])) return false;
     return true;
 }
 
@@ -152,7 +155,7 @@ bool Group::begin() {
 }
 
 bool Group::recover() {
-    if (!exchange_.await_epoch(deadline())) return false;
+    if (!exchange_.await_epoch(ub::Clock::now() + kShellPatience)) return false;
     {
         std::lock_guard<std::mutex> guard(lock_);
         for (const Peer& peer : newcomers_) {
@@ -240,17 +243,18 @@ void cm_window_raise(void* memory, uint64_t epoch, uint64_t members) {
 
 int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
     cm_window_shape wanted;
-    const cm::ub::Window first = cm::ub::Window::open(place->windows[0]);
-    const auto ranks = static_cast<int32_t>(first.shape().ranks);
+    const auto ranks = static_cast<int32_t>(cm::ub::Window::open(place->windows[place->rank]).shape().ranks);
     if (const int32_t error = cm_window_shape_of(engine, ranks, &wanted)) return error;
     if (place->rank < 0 || place->rank >= ranks || place->layers != cm::layers_with_experts(engine->model) || place->slots < 0 ||
         place->slots > 0x10000 || place->cores < 1 || place->deadline_ns < 1)
         return cm::fail(CM_BAD_ARGUMENT, "rank %d of %d with %d slots in %d layers", place->rank, ranks, place->slots, place->layers);
     std::vector<cm::ub::Window> windows;
     for (int32_t rank = 0; rank < ranks; ++rank) {
-        if (!cm::ub::Window::fits(place->windows[rank], cm::shape_of(wanted), static_cast<uint32_t>(rank)))
+        const bool there = rank == place->rank || place->windows[rank] != nullptr;
+        void* memory = place->windows[there ? rank : place->rank];  // nobody looks at that of a missing one
+        if (!cm::ub::Window::fits(memory, cm::shape_of(wanted), static_cast<uint32_t>(there ? rank : place->rank)))
             return cm::fail(CM_BAD_ARGUMENT, "the window of rank %d is of another model, or of other step sizes", rank);
-        windows.push_back(cm::ub::Window::open(place->windows[rank]));
+        windows.push_back(cm::ub::Window::open(memory));
     }
     if (const int32_t error = cm::check_slots(*place, engine->model, cm::width_of(engine->model))) return error;
     if (const int32_t error = cm::check_map(*place, cm::shape_of(wanted), place->layers, engine->model.experts, place->map_version, place->map))

@@ -39,8 +39,8 @@ class GroupPlace:
 
     Args:
         rank: this one's number.
-        windows: of all ranks, by rank, mapped and writable.
-        processes: of all ranks.
+        windows: of all ranks, by rank, mapped and writable; None of a rank that is missing.
+        processes: of all ranks; 0 of a missing one.
         slots: of this rank.
         expert_map: `[layers, 16, experts] uint32`: rank << 16 | slot, for layers with routed experts, the draft
             layer's last; the row at position p of a step takes entry p mod 16, which spreads an expert's rows over its
@@ -51,7 +51,7 @@ class GroupPlace:
     """
 
     rank: int
-    windows: Sequence[memoryview]
+    windows: Sequence[memoryview | None]
     processes: Sequence[int]
     slots: SlotArrays
     expert_map: NDArray[np.uint32]
@@ -67,7 +67,8 @@ def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, lis
     Effects: none.
     """
     table = native_map(place.expert_map, experts)
-    windows = (ctypes.c_void_p * len(place.windows))(*map(address_of, place.windows))
+    addresses = [None if window is None else address_of(window) for window in place.windows]
+    windows = (ctypes.c_void_p * len(addresses))(*addresses)
     processes = (ctypes.c_int32 * len(place.processes))(*place.processes)
     struct = NativeGroupPlace(
         rank=place.rank,

@@ -137,8 +137,8 @@ class MappedSlots:
 
     offer: SlotsOffer | None = None
 
-    def __init__(self, source: ExpertSource, slots: int) -> None:
-        self.layout = SlotLayout.of(slots, [0] * source.layers)
+    def __init__(self, source: ExpertSource, slots: int, reserve: int = 0) -> None:
+        self.layout = SlotLayout.of(slots, [0] * source.layers, reserve)
         self.table = SlotTable(self.layout.count)
         self._source = source
 
@@ -169,7 +169,7 @@ class MappedSlots:
 
 
 class CopiedSlots:
-    """Slots in a region of this rank.
+    """Slots in a region of this rank; those of the reserve point into the source.
 
     Args:
         region: closed with this.
@@ -191,7 +191,8 @@ class CopiedSlots:
         """See `ExpertSlots`."""
         number = self.layout.number(layer, slot)
         self.table.put(number, None)
-        clear_record(self.record(number))
+        if slot < self.layout.slots:
+            clear_record(self.record(number))
 
     def fill(
         self,
@@ -201,9 +202,12 @@ class CopiedSlots:
         record: memoryview | None = None,
         published: Published | None = None,
     ) -> None:
-        """See `ExpertSlots`."""
+        """See `ExpertSlots`; what is for the reserve is not copied."""
         self.empty(layer, slot)
         number = self.layout.number(layer, slot)
+        if slot >= self.layout.slots:
+            self.table.put(number, self._source.expert(layer, expert), published)
+            return
         memory = self.record(number)
         try:
             self._write(memory, layer, expert, record, None)
@@ -237,19 +241,24 @@ class CopiedSlots:
 
 
 def make_slots(
-    kind: Literal["mapped", "copied"], source: ExpertSource, slots: int, path: str | os.PathLike[str]
+    kind: Literal["mapped", "copied"],
+    source: ExpertSource,
+    slots: int,
+    path: str | os.PathLike[str],
+    reserve: int = 0,
 ) -> ExpertSlots:
     """Empty slots of a rank.
 
     Args:
         slots: of each layer.
+        reserve: more of them, without memory.
         path: of the segment for copied ones.
     Raises: PlacementError for more slots than a rank can have; HardwareError if there is no memory; ModelError if the
         source cannot be read.
     """
     if kind == "mapped":
-        return MappedSlots(source, slots)
-    layout = SlotLayout.of(slots, [source.room(layer) for layer in range(source.layers)])
+        return MappedSlots(source, slots, reserve)
+    layout = SlotLayout.of(slots, [source.room(layer) for layer in range(source.layers)], reserve)
     return CopiedSlots(SlotRegion(path, layout), source)
 
 

@@ -1,8 +1,9 @@
 """Memory of a rank's expert slots: one UB segment of its own, from which the peers on its host read experts.
 
-A slot has room for any expert of its layer. Slots are numbered over all layers, and lie in that order:
+A slot has room for any expert of its layer. Behind those of a layer there may be reserve slots without memory of their
+own, for experts of a lost rank: they point into whatever has the model. Slots are numbered over all layers:
 
-    number = expert layer * slots of a layer + slot
+    number = expert layer * (slots + reserve of a layer) + slot
 """
 
 import mmap
@@ -27,27 +28,35 @@ class SlotLayout(msgspec.Struct, frozen=True):
     """Places of a rank's slots.
 
     Args:
-        slots: of a layer.
+        slots: of a layer, with memory.
         room: [expert layer] bytes of each slot.
+        reserve: more slots of a layer, without memory.
     """
 
     slots: int
     room: tuple[int, ...]
+    reserve: int = 0
 
     @classmethod
-    def of(cls, slots: int, room: Sequence[int]) -> "SlotLayout":
+    def of(cls, slots: int, room: Sequence[int], reserve: int = 0) -> "SlotLayout":
         """The layout for slots with that much room.
 
         Raises: PlacementError if a rank can have no so many slots.
         """
-        if not 0 < slots * max(1, len(room)) <= MOST_SLOTS:
-            raise PlacementError(f"{slots} slots in each of {len(room)} layers: a rank has 1 to {MOST_SLOTS} in all")
-        return cls(slots, tuple(round_up(nbytes, ALIGNMENT) for nbytes in room))
+        if slots < 1 or (slots + reserve) * max(1, len(room)) > MOST_SLOTS:
+            every = slots + reserve
+            raise PlacementError(f"{every} slots in each of {len(room)} layers: a rank has 1 to {MOST_SLOTS} in all")
+        return cls(slots, tuple(round_up(nbytes, ALIGNMENT) for nbytes in room), reserve)
+
+    @property
+    def of_layer(self) -> int:
+        """Slots of a layer, the reserve included."""
+        return self.slots + self.reserve
 
     @property
     def count(self) -> int:
         """Slots of all layers."""
-        return self.slots * len(self.room)
+        return self.of_layer * len(self.room)
 
     @property
     def nbytes(self) -> int:
@@ -59,13 +68,18 @@ class SlotLayout(msgspec.Struct, frozen=True):
 
         Raises: ExpertError if there is no such slot.
         """
-        if not (0 <= layer < len(self.room) and 0 <= slot < self.slots):
-            raise ExpertError(f"layer {layer}, slot {slot}: there are {len(self.room)} layers of {self.slots} slots")
-        return layer * self.slots + slot
+        if not (0 <= layer < len(self.room) and 0 <= slot < self.of_layer):
+            raise ExpertError(f"layer {layer}, slot {slot}: there are {len(self.room)} layers of {self.of_layer} slots")
+        return layer * self.of_layer + slot
 
     def place(self, number: int) -> tuple[int, int]:
-        """Offset and bytes of a slot in the region."""
-        layer, slot = divmod(number, self.slots)
+        """Offset and bytes of a slot in the region.
+
+        Raises: ExpertError for a slot of the reserve.
+        """
+        layer, slot = divmod(number, self.of_layer)
+        if slot >= self.slots:
+            raise ExpertError(f"layer {layer}, slot {slot}: only the first {self.slots} have memory of their own")
         return self.slots * sum(self.room[:layer]) + slot * self.room[layer], self.room[layer]
 
 
@@ -99,8 +113,9 @@ class SlotRegion:
         try:
             region = self._segment.allocate(layout.nbytes, "expert slots")
             self._memory = self._segment.view(region)
-            for number in range(layout.count):
-                clear_record(self.record(number))
+            for layer in range(len(layout.room)):
+                for slot in range(layout.slots):
+                    clear_record(self.record(layout.number(layer, slot)))
         except BaseException:
             self._segment.remove()
             raise

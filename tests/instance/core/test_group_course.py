@@ -4,21 +4,40 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from serving.instance.core.group_course import Kill, Make, RankSight, SeenGroup, Start, abandoned, mend, orphan, whole
-from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
+from serving.instance.core.group_course import Kill, Make, RankSight, Regroup, SeenGroup, abandoned, mend, orphan, whole
+from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
+from tests.fakes.rank_group import progress
 
 SILENCE_S = 15.0
 LEASE = RankLease("abc", 1, 1)
 
 
-def report(rank: int, phase: RankPhase, pid: int = 0, *, together: bool = False, stalled_s: float = 0.0) -> RankReport:
+def report(
+    rank: int,
+    phase: RankPhase,
+    pid: int = 0,
+    order: RegroupOrder | None = None,
+    raised: int = 0,
+    stalled_s: float = 0.0,
+) -> RankReport:
     offered = phase not in (RankPhase.LOADING, RankPhase.FAILED)
     offer = RankOffer(rank, pid, "", "x") if offered else None
-    return RankReport(LEASE, phase, pid, "n", offer, together, stalled_s, "no room" * (phase is RankPhase.FAILED))
+    problem = "no room" * (phase is RankPhase.FAILED)
+    return RankReport(LEASE, phase, pid, "n", offer, *progress(order, raised), stalled_s, problem)
 
 
-def sights(*phases: RankPhase, together: bool = False) -> dict[int, RankSight]:
-    return {n: RankSight(report=report(n, phase, together=together)) for n, phase in enumerate(phases)}
+def sights(*phases: RankPhase) -> dict[int, RankSight]:
+    """Ranks of which those that serve do so in the first epoch."""
+    order = first_order(len(phases))
+    serving = RankPhase.SERVING
+    return {
+        n: RankSight(report=report(n, phase, n, *((order, 1) if phase is serving else (None, 0))))
+        for n, phase in enumerate(phases)
+    }
+
+
+def first_order(size: int) -> RegroupOrder:
+    return RegroupOrder(1, 1, tuple(RankOffer(rank, rank, "", "x") for rank in range(size)))
 
 
 def test_a_shell_takes_over_what_nobody_holds() -> None:
@@ -33,21 +52,31 @@ def test_a_place_without_ranks_is_given_back_unless_its_shell_is_there() -> None
     assert abandoned(places, {"decode#b"}, {"c"}) == ["decode#a"]
 
 
-def test_a_rank_alone_is_replaced_and_the_others_go_on() -> None:
+def test_a_group_begins_when_all_have_offered() -> None:
+    assert mend({}, 2, SILENCE_S) == [Make(0), Make(1)]
+    assert mend(sights(RankPhase.OFFERED, RankPhase.LOADING), 2, SILENCE_S) == []
+    assert mend(sights(RankPhase.OFFERED, RankPhase.OFFERED), 2, SILENCE_S) == [Regroup(first_order(2))]
+    assert mend(sights(RankPhase.SERVING, RankPhase.SERVING), 2, SILENCE_S) == []
+    assert whole(sights(RankPhase.SERVING, RankPhase.SERVING), 2)
+
+
+def test_who_is_left_goes_on_before_the_lost_rank_is_replaced() -> None:
     there = sights(RankPhase.SERVING, RankPhase.SERVING)
-    assert mend(there, 2, SILENCE_S) == []
-    assert whole(there, 2)
-    assert mend({**there, 1: RankSight(dead=True)}, 2, SILENCE_S) == [Kill(1, "has ended")]
-    assert mend({0: there[0]}, 2, SILENCE_S) == [Make(1)]
-    assert not whole({0: there[0]}, 2)
+    alone = RegroupOrder(2, 2, first_order(2).offers[:1])
+    assert mend({**there, 1: RankSight(dead=True)}, 2, SILENCE_S) == [Kill(1, "has ended"), Regroup(alone)]
+    left = {0: RankSight(report=report(0, RankPhase.SERVING, 0, alone, 2))}
+    assert mend(left, 2, SILENCE_S) == [Make(1)]
+    assert not whole(left, 2)
+    back = {**left, 1: RankSight(report=report(1, RankPhase.OFFERED, 7))}
+    (order,) = mend(back, 2, SILENCE_S)
+    assert isinstance(order, Regroup)
+    assert (order.order.epoch, order.order.version, order.order.members) == (3, 3, (0, 1))
+    assert [offer.pid for offer in order.order.offers] == [0, 7]
 
 
-def test_ranks_that_compute_together_are_begun_anew_together() -> None:
-    there = sights(RankPhase.SERVING, RankPhase.SERVING, together=True)
-    orders = mend({**there, 1: RankSight(dead=True)}, 2, SILENCE_S)
-    assert orders == [Kill(0, "rank 1 has ended"), Kill(1, "has ended")]
-    waiting = sights(RankPhase.OFFERED, RankPhase.OFFERED, together=True)
-    assert mend({**waiting, 1: RankSight(dead=True)}, 2, SILENCE_S) == [Kill(1, "has ended")], "none has begun"
+def test_an_epoch_that_has_not_begun_is_asked_for_anew() -> None:
+    waiting = {n: RankSight(report=report(n, RankPhase.SERVING, n, first_order(2), 0)) for n in range(2)}
+    assert mend(waiting, 2, SILENCE_S) == [Regroup(RegroupOrder(2, 2, first_order(2).offers))]
 
 
 def test_why_a_rank_is_replaced() -> None:
@@ -62,18 +91,19 @@ def test_why_a_rank_is_replaced() -> None:
 class Group(RuleBasedStateMachine):
     """A group whose ranks die, freeze and fail at any time, between a shell's orders."""
 
-    @initialize(size=st.integers(1, 4), together=st.booleans())
-    def begin(self, size: int, together: bool) -> None:
-        self.size, self.together = size, together
+    @initialize(size=st.integers(1, 4))
+    def begin(self, size: int) -> None:
+        self.size = size
         self.ranks: dict[int, RankSight] = {}
-        self.met: dict[int, tuple[int, ...]] = {}
-        """For each rank that serves, the processes that it joined."""
+        self.orders: dict[int, tuple[RegroupOrder, int]] = {}
+        """For each rank that serves, the order that it follows and the epoch that has begun for it."""
         self.pids = 0
 
     def _set(self, rank: int, phase: RankPhase, stalled_s: float = 0.0) -> None:
         before = self.ranks[rank].report
         pid = before.pid if before is not None else 0
-        self.ranks[rank] = RankSight(report=report(rank, phase, pid, together=self.together, stalled_s=stalled_s))
+        order, raised = self.orders.get(rank, (None, 0))
+        self.ranks[rank] = RankSight(report=report(rank, phase, pid, order, raised, stalled_s))
 
     @rule(data=st.data())
     @precondition(lambda self: self.ranks)
@@ -101,8 +131,9 @@ class Group(RuleBasedStateMachine):
         if now is not None and now.phase is RankPhase.LOADING and not self.ranks[rank].dead:
             self._set(rank, RankPhase.OFFERED)
 
-    @rule()
-    def obey(self) -> None:
+    @rule(told=st.integers(0, 4), begun=st.integers(0, 4))
+    def obey(self, told: int, begun: int) -> None:
+        """Carry out orders; of a regrouping so many ranks are told and begin, then the shell dies."""
         for order in mend(self.ranks, self.size, SILENCE_S):
             match order:
                 case Make(rank):
@@ -111,28 +142,38 @@ class Group(RuleBasedStateMachine):
                     self.ranks[rank] = RankSight(report=report(rank, RankPhase.LOADING, self.pids))
                 case Kill(rank):
                     del self.ranks[rank]
-                    self.met.pop(rank, None)
-                case Start(rank, offers):
-                    assert [offer.rank for offer in offers] == list(range(self.size))
-                    now = self.ranks[rank].report
-                    assert now is not None
-                    assert now.offer in offers
-                    self._set(rank, RankPhase.SERVING)
-                    self.met[rank] = tuple(offer.pid for offer in offers)
+                    self.orders.pop(rank, None)
+                case Regroup(one):
+                    self._regroup(one, told, begun)
+
+    def _regroup(self, order: RegroupOrder, told: int, begun: int) -> None:
+        members = order.members
+        assert set(members) <= set(self.ranks), "nobody who was killed"
+        for former, raised in self.orders.values():
+            assert order.epoch > max(former.epoch, raised)
+            assert order.version > former.version
+        for rank in members[:told]:
+            _, raised = self.orders.get(rank, (None, 1))
+            self.orders[rank] = order, raised
+            self._set(rank, RankPhase.SERVING)
+        for rank in members[:begun] if told >= len(members) else ():
+            self.orders[rank] = order, order.epoch
+            self._set(rank, RankPhase.SERVING)
 
     @invariant()
-    def no_rank_computes_with_a_process_that_its_peers_have_not(self) -> None:
-        if not hasattr(self, "ranks") or not self.together:
-            return
-        well = [rank for rank, sight in self.ranks.items() if not mend({rank: sight}, 0, SILENCE_S)]
-        assert len({met for rank, met in self.met.items() if rank in well}) <= 1
+    def who_computes_in_an_epoch_computes_with_the_same_processes(self) -> None:
+        epochs: dict[int, set[tuple[int, ...]]] = {}
+        for order, raised in getattr(self, "orders", {}).values():
+            if raised == order.epoch:
+                epochs.setdefault(raised, set()).add(tuple(offer.pid for offer in order.offers))
+        assert all(len(members) == 1 for members in epochs.values())
 
     def teardown(self) -> None:
         """Left alone, it gets whole."""
         if not hasattr(self, "ranks"):
             return
-        for _ in range(6):
-            self.obey()
+        for _ in range(8):
+            self.obey(9, 9)
             for rank in list(self.ranks):
                 self._load(rank)
         assert whole(self.ranks, self.size)

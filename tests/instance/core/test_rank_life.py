@@ -77,10 +77,15 @@ def test_offers_that_make_a_group() -> None:
 @pytest.mark.parametrize(
     ("own", "told", "message"),
     [
-        (offers(2)[0], offers(1), r"a group of 2 ranks cannot be formed of \[0\]"),
+        (offers(2)[0], [*offers(1), RankOffer(2, 1, "", "x")], r"a group of 2 ranks cannot be formed of \[0, 2\]"),
         (offers(2)[0], [*offers(1), *offers(1)], r"cannot be formed of \[0, 0\]"),
         (RankOffer(0, 999, "", "x"), offers(2), "rank 0 of the group is another process by now"),
         (offers(2)[0], [offers(2)[0], offers(2, "y")[1]], "ranks 0 and 1 have different models"),
+        (
+            RankOffer(0, 5, "", "x", "avx2"),
+            [RankOffer(0, 5, "", "x", "avx2"), RankOffer(1, 6, "", "x", "amx")],
+            "rank 0 computes with avx2, rank 1 with amx: their results would differ",
+        ),
     ],
 )
 def test_offers_that_make_none(own: RankOffer, told: Sequence[RankOffer], message: str) -> None:

@@ -15,7 +15,7 @@ from serving.instance.core.rank_life import RankLife
 from serving.instance.live.collector import collector_off
 from serving.instance.live.compute import InstancePlace
 from serving.instance.live.instance import Instance
-from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
+from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Rank:
         self._instance: Instance | None = None
         self.address: tuple[str, int] | None = None
         """Where gateways connect to, once it serves."""
-        self._joining = asyncio.Lock()
+        self._following = asyncio.Lock()
         self._leaving: asyncio.Task[None] | None = None
 
     async def build(self) -> None:
@@ -68,6 +68,7 @@ class Rank:
         """A shell renews its lease, takes the rank over, or, with term 0, only asks."""
         self._life.hold(asker, self._clock())
         instance, life = self._instance, self._life
+        order = instance.member.order if instance is not None else None
         stalled = instance is not None and instance.stalled(self._stall_timeout_s)
         return RankReport(
             lease=life.lease,
@@ -75,29 +76,44 @@ class Rank:
             pid=os.getpid(),
             node=self.place.node,
             offer=instance.offer() if instance is not None else None,
-            together=instance is not None and instance.together,
+            members=tuple(one.pid for one in sorted(order.offers, key=lambda one: one.rank))
+            if order is not None
+            else (),
+            epoch=order.epoch if order is not None else 0,
+            raised=instance.member.raised if order is not None and instance is not None else 0,
+            version=order.version if order is not None else 0,
             stalled_s=min(instance.loop.progress_age_s(), LONGEST_AGE_S) if instance is not None and stalled else 0.0,
             problem=life.problem,
         )
 
-    async def join(self, offers: Sequence[RankOffer]) -> bool:
-        """Meet the peers and serve. A second call changes nothing.
+    async def follow(self, order: RegroupOrder) -> bool:
+        """Compute with these members from the order's epoch on; the first order lets it serve.
 
         Returns: whether it serves now and did not before.
+        Raises: GroupError if it cannot, and served before.
         """
-        async with self._joining:
-            instance = self._instance
-            if instance is None or self._life.phase is not RankPhase.OFFERED:
+        async with self._following:
+            instance, phase = self._instance, self._life.phase
+            if instance is None or phase not in (RankPhase.OFFERED, RankPhase.SERVING, RankPhase.LEAVING):
                 return False
             try:
-                await asyncio.to_thread(instance.join, offers)
+                await asyncio.to_thread(instance.follow, order)
+                if phase is not RankPhase.OFFERED:
+                    return False
                 self.address = await instance.start()
             except (GroupError, OSError) as error:
                 logger.exception("%s could not join its group", self.place.replica)
+                if phase is not RankPhase.OFFERED:
+                    raise
                 self._life.enter(RankPhase.FAILED, str(error))
                 return False
             self._life.enter(RankPhase.SERVING)
             return True
+
+    def begin(self, epoch: int, members: Sequence[int]) -> None:
+        """An epoch begins: all of its members have been told."""
+        if self._instance is not None and self._instance.member.order is not None:
+            self._instance.member.begin(epoch, members)
 
     def leave(self, drain_s: float) -> None:
         """Begin to drain; `hold` tells when that is done. A second call changes nothing."""

@@ -25,7 +25,7 @@ from serving.instance.live.ranks.placement import remove_placement
 from serving.instance.live.ranks.rank import Rank
 from serving.instance.live.remote_read import read_remote
 from serving.kvpool.live.pool_control import PoolViewFollower
-from serving.values.group import RankLease, RankOffer, RankReport
+from serving.values.group import RankLease, RankReport, RegroupOrder
 from serving.values.pool_view import PoolView
 
 logger = logging.getLogger(__name__)
@@ -90,9 +90,13 @@ class RankActor:
             self._tasks = [asyncio.create_task(task) for task in (self._build(), self._watch_lease())]
         return self._rank.hold(lease)
 
-    async def join(self, offers: Sequence[RankOffer]) -> None:
-        """Meet the peers and serve."""
-        if await self._rank.join(offers):
+    async def begin(self, epoch: int, members: Sequence[int]) -> None:
+        """An epoch begins: all of its members have been told."""
+        self._rank.begin(epoch, members)
+
+    async def follow(self, order: RegroupOrder) -> None:
+        """Compute with these members from the order's epoch on; the first order lets it serve."""
+        if await self._rank.follow(order):
             self._announcer.start(self._describe)
             self._tasks.append(asyncio.create_task(sweep_forever(self._order.name.session)))
 

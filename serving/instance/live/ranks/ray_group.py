@@ -4,6 +4,9 @@ Every question to the control store is asked on a thread, since it may not answe
 """
 
 import asyncio
+import contextlib
+import os
+import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -21,10 +24,11 @@ from serving.instance.live.ranks.placement import placed_groups, placement, remo
 from serving.instance.live.ranks.rank_actor import RankActor, RankOrder
 from serving.instance.live.ranks.shell import (
     CALL_DEADLINE_S,
+    Begin,
     CloseLog,
     EndRank,
+    Follow,
     FoundRanks,
-    Join,
     Leave,
     RankCall,
     RankDeadError,
@@ -59,6 +63,9 @@ class RayGroup:
         self._asked: dict[RankName, asyncio.Task[RankReport]] = {}
         """Questions without an answer: a rank that is not there yet is not asked again."""
         self._watches: dict[RankName, asyncio.Task[None]] = {}
+        self._node = ray.get_runtime_context().get_node_id()
+        self._processes: dict[RankName, int] = {}
+        """Pidfds of ranks of this node."""
 
     async def found(self) -> FoundRanks:
         """Implements `GroupPort.found`."""
@@ -75,7 +82,7 @@ class RayGroup:
         self._watch(name)
 
     async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
-        """Implements `GroupPort.hold`."""
+        """Implements `GroupPort.hold`. Effects: a process of this node is watched by its pidfd, which tells at once."""
         asked = self._asked.get(name)
         if asked is None:
             asked = self._asked[name] = asyncio.create_task(self._hold(name, lease))
@@ -83,14 +90,18 @@ class RayGroup:
         if not asked.done():
             raise RankSilentError(f"{name.actor} has not answered for {limit_s:g} s")
         del self._asked[name]
-        return asked.result()
+        report = asked.result()
+        self._watch_process(name, report)
+        return report
 
     async def tell(self, name: RankName, call: RankCall, limit_s: float) -> None:
         """Implements `GroupPort.tell`."""
         actor = await self._actor(name)
         match call:
-            case Join(offers):
-                told = actor.join.remote(offers)
+            case Follow(order):
+                told = actor.follow.remote(order)
+            case Begin(order):
+                told = actor.begin.remote(order.epoch, order.members)
             case Leave(drain_s):
                 told = actor.leave.remote(drain_s)
             case CloseLog():
@@ -99,15 +110,23 @@ class RayGroup:
                 told = actor.end.remote()
         await _answer(name, told, limit_s)
 
-    async def kill(self, name: RankName) -> None:
-        """Implements `GroupPort.kill`."""
-        self._forget(name)
+    async def kill(self, name: RankName, report: RankReport | None) -> None:
+        """Implements `GroupPort.kill`. A frozen process dies of a signal; it would not see Ray's own order."""
         try:
             actor = await self._actor(name)
         except RankDeadError:
-            return
+            return self._forget(name)
+        if report is not None and report.node == self._node:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(report.pid, signal.SIGKILL)
         await _of_ray(partial(ray.kill, actor))
-        self._actors.pop(name, None)
+        watch = self._watches.get(name)
+        if watch is not None:
+            await asyncio.wait({watch}, timeout=CALL_DEADLINE_S)
+            if not watch.done():
+                raise RankSilentError(f"{name.actor} was killed, but does not end")
+        self._forget(name)
+        return None
 
     async def remove(self, group: str) -> None:
         """Implements `GroupPort.remove`."""
@@ -143,6 +162,25 @@ class RayGroup:
         report: RankReport = await _answer(name, actor.hold.remote(lease), None)
         return report
 
+    def _watch_process(self, name: RankName, report: RankReport) -> None:
+        if name in self._processes or report.node != self._node:
+            return
+        try:
+            self._processes[name] = fd = os.pidfd_open(report.pid)
+        except OSError:  # gone already: Ray tells, too
+            return
+        asyncio.get_running_loop().add_reader(fd, self._ended, name)
+
+    def _ended(self, name: RankName) -> None:
+        self._unwatch(name)
+        self._died(name)
+
+    def _unwatch(self, name: RankName) -> None:
+        fd = self._processes.pop(name, None)
+        if fd is not None:
+            asyncio.get_running_loop().remove_reader(fd)
+            os.close(fd)
+
     def _watch(self, name: RankName) -> None:
         self._watches[name] = asyncio.create_task(self._until_death(name, self._actors[name]))
 
@@ -157,6 +195,8 @@ class RayGroup:
                 await asyncio.sleep(1.0)
 
     def _forget(self, name: RankName) -> None:
+        self._unwatch(name)
+        self._actors.pop(name, None)
         watch = self._watches.pop(name, None)
         if watch is not None:
             watch.cancel()

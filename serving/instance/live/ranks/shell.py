@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.errors import GroupError
-from serving.instance.core.group_course import Kill, Make, RankSight, SeenGroup, Start, abandoned, mend, orphan, whole
+from serving.instance.core.group_course import Kill, Make, RankSight, Regroup, SeenGroup, abandoned, mend, orphan, whole
 from serving.instance.core.rank_names import RankName
-from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
+from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
 
 logger = logging.getLogger(__name__)
 
 RENEW_PERIOD_S = 0.5
 CALL_DEADLINE_S = 3.0
-JOIN_DEADLINE_S = 30.0
+FOLLOW_DEADLINE_S = 30.0
 SWEEP_PERIOD_S = 30.0
 MOST_TRIES = 3
 """Processes of one rank that may end while a new group is made; then something is wrong with all of them."""
@@ -30,10 +30,17 @@ END_DEADLINE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
-    """Meet the peers and serve."""
+class Follow:
+    """Compute with other members from an epoch on; at first, serve."""
 
-    offers: tuple[RankOffer, ...]
+    order: RegroupOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The epoch of an order begins: all of its members follow it."""
+
+    order: RegroupOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,7 @@ class EndRank:
     """Give back everything."""
 
 
-RankCall = Join | Leave | CloseLog | EndRank
+RankCall = Follow | Begin | Leave | CloseLog | EndRank
 
 
 class RankDeadError(Exception):
@@ -98,8 +105,12 @@ class GroupPort(Protocol):
         """Have a rank do something. Raises: RankDeadError."""
         ...
 
-    async def kill(self, name: RankName) -> None:
-        """End a rank's process, whatever it does."""
+    async def kill(self, name: RankName, report: RankReport | None) -> None:
+        """End a rank's process, whatever it does. Returns when it has ended.
+
+        Args:
+            report: its last one, if there was one.
+        """
         ...
 
     async def remove(self, group: str) -> None:
@@ -200,19 +211,20 @@ class GroupShell:
 
         Raises: GroupError if it never was, and a rank cannot be built.
         """
-        await asyncio.gather(*(self._hold(known) for known in list(self._known.values())))
+        await asyncio.gather(*(self._hold(known) for known in list(self._known.values()) if not known.dead))
         if self.lost or self._closing:
             return
         if not self.formed.is_set() and not self.adopted:
             await self._give_up_if_one_failed()
+        fenced = True
         for order in mend(self._sights(), self._ranks, self._silence_s):
             match order:
                 case Make(rank):
                     await self._make(rank)
                 case Kill(rank, reason):
-                    await self._kill(rank, reason)
-                case Start(rank, offers):
-                    await self._tell(self._known[rank], Join(offers), JOIN_DEADLINE_S)
+                    fenced &= await self._kill(rank, reason)
+                case Regroup(members) if fenced:
+                    await self._regroup(members)
 
     async def close(self, drain_s: float, living: "asyncio.Task[None]") -> None:
         """Drain all ranks, end them, and give their places back. Nothing is left.
@@ -266,7 +278,7 @@ class GroupShell:
             if name.group == self.group:
                 former = self._known.get(name.rank)
                 if former is not None:  # its end is under way
-                    await self._did(self._port.kill(former.name), f"kill {former.name.actor}")
+                    await self._did(self._port.kill(former.name, former.report), f"kill {former.name.actor}")
                 self._known[name.rank] = _Known(name, self._clock())
                 self._births[name.rank] = name.birth
 
@@ -330,17 +342,29 @@ class GroupShell:
         if await self._did(self._port.make(name, self.lease), f"make {name.actor}"):
             self._known[rank] = _Known(name, self._clock())
 
-    async def _kill(self, rank: int, reason: str) -> None:
-        name = self._known[rank].name
-        logger.warning("%s %s; replacing it", name.replica, reason)
-        if await self._did(self._port.kill(name), f"kill {name.actor}"):
-            del self._known[rank]
-            self._news.set()  # the next round comes at once, and makes another
+    async def _kill(self, rank: int, reason: str) -> bool:
+        """Returns: whether it is dead for certain: alive it could still write into its peers' windows."""
+        known = self._known[rank]
+        logger.warning("%s %s; replacing it", known.name.replica, reason)
+        if not known.dead and not await self._did(
+            self._port.kill(known.name, known.report), f"kill {known.name.actor}"
+        ):
+            return False
+        del self._known[rank]
+        self._news.set()  # the next round comes at once, and makes another
+        return True
+
+    async def _regroup(self, order: RegroupOrder) -> None:
+        """Have all members follow, then let the epoch begin. If one does not follow, a later round asks for another."""
+        known = [self._known[rank] for rank in order.members]
+        logger.info("%s: epoch %d with ranks %s", self.group, order.epoch, list(order.members))
+        if all(await asyncio.gather(*(self._tell(one, Follow(order), FOLLOW_DEADLINE_S) for one in known))):
+            await asyncio.gather(*(self._tell(one, Begin(order), CALL_DEADLINE_S) for one in known))
 
     async def _remove(self) -> None:
         """End all ranks at once, and give their places back."""
         for known in self._known.values():
-            await self._did(self._port.kill(known.name), f"kill {known.name.actor}")
+            await self._did(self._port.kill(known.name, known.report), f"kill {known.name.actor}")
         await self._did(self._port.remove(self.group), f"remove {self.group}")
 
     async def _tell_all(self, call: RankCall, limit_s: float) -> None:
@@ -348,8 +372,10 @@ class GroupShell:
             *(self._tell(known, call, limit_s) for known in self._known.values() if known.report and not known.dead)
         )
 
-    async def _tell(self, known: _Known, call: RankCall, limit_s: float) -> None:
-        await self._did(self._port.tell(known.name, call, limit_s), f"tell {known.name.actor} to {type(call).__name__}")
+    async def _tell(self, known: _Known, call: RankCall, limit_s: float) -> bool:
+        return await self._did(
+            self._port.tell(known.name, call, limit_s), f"tell {known.name.actor} to {type(call).__name__}"
+        )
 
     async def _did(self, call: Awaitable[None], what: str) -> bool:
         """Do something that a later round does again if it fails. Returns: whether it was done."""
