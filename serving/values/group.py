@@ -52,7 +52,7 @@ class RegroupOrder(Struct, frozen=True):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Their ranks, in order."""
+        """Ranks of the members, in order."""
         return tuple(sorted(offer.rank for offer in self.offers))
 
 

@@ -115,6 +115,7 @@ PARTIES = ("serving.gateway", "serving.instance", "serving.kvpool", "serving.sca
 ROOTS = ("hardware", "serving", *PARTIES, "serving.tools", "loadgen")
 
 OFFERED = {
+    "serving.experts.core.expert_map": "maps, which ranks follow",
     "serving.experts.core.first_map": "the map that a rank begins with",
     "serving.experts.live.native_table": "the map as a rank's native step reads it",
     "serving.gateway.api.tokenizer": "simulated instances answer in words",

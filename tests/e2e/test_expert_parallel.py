@@ -98,12 +98,15 @@ def test_the_next_shell_takes_the_ranks_over(server: Scaled, reference: Referenc
 
 
 def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference) -> None:
-    """Its peer, which cannot compute without it, begins anew with it."""
+    """Its peer goes on with all experts until it is back."""
     before = ranks(server)
-    lost, _ = sorted(before)
+    lost, kept = sorted(before)
     kill_under_streams(server, reference, 2, before[lost])
     wait_for(lambda: ranks(server).get(lost, before[lost]) != before[lost], "it is back", state=server.cluster)
     wait_for(lambda: len(ranks(server)) == 2, "the group is whole", state=server.cluster)
+    assert ranks(server)[kept] == before[kept]
+    kill_under_streams(server, reference, 4, before[kept])
+    wait_for(lambda: ranks(server).get(kept, before[kept]) != before[kept], "so is the other one", state=server.cluster)
     events = server.state()["events"]
     assert ("died", lost.partition("#")[2]) in {(event["kind"], event["replica"]) for event in events}
     server.wait_idle()

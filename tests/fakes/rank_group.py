@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from serving.instance.core.rank_life import RankLife
 from serving.instance.core.rank_names import RankName
-from serving.instance.live.ranks.shell import (
+from serving.instance.live.ranks.group_port import (
     Begin,
     CloseLog,
     EndRank,

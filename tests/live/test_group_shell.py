@@ -9,7 +9,14 @@ import pytest
 
 from serving.errors import GroupError
 from serving.instance.core.rank_names import RankName
-from serving.instance.live.ranks.shell import SWEEP_PERIOD_S, Begin, CloseLog, EndRank, Follow, GroupShell, Leave
+from serving.instance.live.ranks.group_port import (
+    Begin,
+    CloseLog,
+    EndRank,
+    Follow,
+    Leave,
+)
+from serving.instance.live.ranks.shell import SWEEP_PERIOD_S, GroupShell
 from serving.values.group import RankPhase, RegroupOrder
 from tests.fakes.clock import ManualClock
 from tests.fakes.rank_group import FakeWorld

@@ -105,7 +105,7 @@ class Instance:
 
     @property
     def member(self) -> GroupMember:
-        """Its place in the group; of ranks only."""
+        """The rank's place in its group; of ranks only."""
         assert self._attached.group is not None, "an instance with one process has no group"
         return self._attached.group
 

@@ -20,10 +20,7 @@ from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAMESPACE
 from serving.config.serve import ServeConfig
 from serving.instance.core.rank_names import RankName
-from serving.instance.live.ranks.placement import placed_groups, placement, remove_placement
-from serving.instance.live.ranks.rank_actor import RankActor, RankOrder
-from serving.instance.live.ranks.shell import (
-    CALL_DEADLINE_S,
+from serving.instance.live.ranks.group_port import (
     Begin,
     CloseLog,
     EndRank,
@@ -34,6 +31,9 @@ from serving.instance.live.ranks.shell import (
     RankDeadError,
     RankSilentError,
 )
+from serving.instance.live.ranks.placement import placed_groups, placement, remove_placement
+from serving.instance.live.ranks.rank_actor import RankActor, RankOrder
+from serving.instance.live.ranks.shell import CALL_DEADLINE_S
 from serving.values.group import RankLease, RankReport
 
 Answer = TypeVar("Answer")

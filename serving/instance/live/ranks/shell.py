@@ -10,11 +10,22 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from serving.errors import GroupError
 from serving.instance.core.group_course import Kill, Make, RankSight, Regroup, SeenGroup, abandoned, mend, orphan, whole
 from serving.instance.core.rank_names import RankName
+from serving.instance.live.ranks.group_port import (
+    Begin,
+    CloseLog,
+    EndRank,
+    Follow,
+    FoundRanks,
+    GroupPort,
+    Leave,
+    RankCall,
+    RankDeadError,
+    RankSilentError,
+)
 from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
 
 logger = logging.getLogger(__name__)
@@ -27,95 +38,6 @@ MOST_TRIES = 3
 """Processes of one rank that may end while a new group is made; then something is wrong with all of them."""
 END_DEADLINE_S = 10.0
 """A rank needs a few seconds at most to give back what it has; then it is killed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Follow:
-    """Compute with other members from an epoch on; at first, serve."""
-
-    order: RegroupOrder
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """The epoch of an order begins: all of its members follow it."""
-
-    order: RegroupOrder
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Drain."""
-
-    drain_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class CloseLog:
-    """End the decision log."""
-
-
-@dataclass(frozen=True, slots=True)
-class EndRank:
-    """Give back everything."""
-
-
-RankCall = Follow | Begin | Leave | CloseLog | EndRank
-
-
-class RankDeadError(Exception):
-    """The rank's process has ended."""
-
-
-class RankSilentError(Exception):
-    """No answer in time, or Ray does not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRanks:
-    """Everything of a pool that there is now.
-
-    Args:
-        ranks: of all groups, starting ones included.
-        places: names of groups that have a place.
-        shells: Serve's unique names of the pool's replicas.
-    """
-
-    ranks: tuple[RankName, ...]
-    places: frozenset[str]
-    shells: frozenset[str]
-
-
-class GroupPort(Protocol):
-    """The way to ranks. Every call has a deadline; each raises RankSilentError."""
-
-    async def found(self) -> FoundRanks:
-        """Look for what there is."""
-        ...
-
-    async def make(self, name: RankName, founder: RankLease) -> None:
-        """Start a rank's process in its place in the group, and make that place if there is none."""
-        ...
-
-    async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
-        """Renew, take over or ask. Raises: RankDeadError."""
-        ...
-
-    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> None:
-        """Have a rank do something. Raises: RankDeadError."""
-        ...
-
-    async def kill(self, name: RankName, report: RankReport | None) -> None:
-        """End a rank's process, whatever it does. Returns when it has ended.
-
-        Args:
-            report: its last one, if there was one.
-        """
-        ...
-
-    async def remove(self, group: str) -> None:
-        """Give back the places of a group. Effects: ends its ranks."""
-        ...
 
 
 @dataclass(slots=True)
