@@ -29,6 +29,8 @@ class FakeGroupExecutor:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Implements `StepExecutor.execute`."""
+        if self.lost:
+            raise GroupError("rank 1 is gone")
         return self._inner.execute(plan)
 
     def serve(self, timeout_s: float) -> None:

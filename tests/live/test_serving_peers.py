@@ -7,7 +7,7 @@ import pytest
 
 from serving.instance.core.settings import EngineRole
 from serving.instance.live.engine_loop import MAX_IDLE_WAIT_S, STEP_LIMITS, EngineLoop
-from serving.values.news import Tokens
+from serving.values.news import Lost, Refused, Tokens
 from tests.fakes.clock import ManualClock
 from tests.fakes.group_executor import FakeGroupExecutor
 from tests.fakes.transport import FakeFabric
@@ -80,11 +80,14 @@ def test_a_peers_long_step_is_no_hang_of_this_rank(rank: GroupRig) -> None:
     rank.quiet()
 
 
-def test_a_group_that_cannot_go_on_is_waited_for_without_haste(rank: GroupRig) -> None:
+@pytest.mark.parametrize("at_work", [False, True])
+def test_a_rank_whose_group_cannot_go_on_says_so_at_once(rank: GroupRig, at_work: bool) -> None:
+    """Gateways send its streams elsewhere, and its shell replaces it: no request is failed for it."""
     assert rank.group.serving.wait(60)
     rank.group.lost = True
-    rank.loop.post(NOBODY)
-    wait_for(lambda: NOBODY in rank.told, "the loop lives")
-    rank.group.lost = False
-    rank.add(spec())
-    wait_for(lambda: ended(rank), "its end")
+    if at_work:
+        rank.add(spec())
+    else:
+        rank.loop.post(NOBODY)
+    wait_for(lambda: rank.loop.progress_age_s() == float("inf"), "a crash")
+    assert not any(isinstance(item, Refused | Lost) for item in rank.news)

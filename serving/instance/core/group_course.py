@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from serving.values.group import RankPhase, RankReport, RegroupOrder
 
+LONGEST_AGE_S = 1e9
+"""Reported in place of an infinite age: the engine has crashed, or its group is broken."""
 _STARTED = frozenset({RankPhase.SERVING, RankPhase.LEAVING, RankPhase.LEFT})
 
 
@@ -149,6 +151,8 @@ def _loss(sight: RankSight, silence_s: float) -> str:
         return ""
     if report.phase is RankPhase.FAILED:
         return f"could not be built: {report.problem}"
+    if report.stalled_s >= LONGEST_AGE_S:
+        return "cannot compute any more"
     if report.stalled_s:
         return f"has had work for {report.stalled_s:.1f} s without making a step"
     return ""

@@ -26,12 +26,13 @@ from collections.abc import Callable
 from functools import partial
 
 from hardware.clock import Clock
-from serving.errors import ServingError
+from serving.errors import GroupError, ServingError
 from serving.instance.core import events as e
 from serving.instance.core.engine import InstanceEngine
-from serving.instance.core.ports import ContextCache, GroupExecutor, KvTransport, PreparingExecutor, StepExecutor
+from serving.instance.core.ports import ContextCache, KvTransport, PreparingExecutor, StepExecutor
 from serving.instance.live.engine_news import LoopNews
 from serving.instance.live.kv_moves import KvMoves
+from serving.instance.live.peer_service import PeerService
 from serving.instance.live.pool_worker import PoolWorker
 from serving.values.health import StepLimits, StepWatch
 from serving.values.orders import Add
@@ -80,10 +81,6 @@ class EngineLoop:
         self._on = engine.on if on is None else on
         self._executor = executor
         self._preparing = executor if isinstance(executor, PreparingExecutor) else None
-        self._group = executor if isinstance(executor, GroupExecutor) else None
-        self._serving_until: float | None = None
-        """While peers are served: when that was to end, if no step of theirs lasts longer."""
-        self._serving_limit_s = step_limits.first_s
         self._clock = clock
         self._send = deliver
         self._outbox: deque[LoopNews] = deque()
@@ -94,6 +91,7 @@ class EngineLoop:
         self._posted = self._told = (0, 0)
         """Prompts that came and that the engine was told of, and their tokens; each is written by one thread."""
         self._wake = threading.Event()
+        self._peers = PeerService(executor, clock, self._wake.wait, time_scale, step_limits.first_s)
         self._lock = threading.Lock()
         self._stepping = False
         self._watch = StepWatch(step_limits)
@@ -179,10 +177,8 @@ class EngineLoop:
         now, snapshot = self._clock.now(), self.snapshot
         stalled = now - snapshot.last_progress_s if snapshot.has_work else 0.0
         stalled = max(stalled, self.moves.pull_age_s() - self.engine.settings.handoff_lease_s)
-        if (until := self._serving_until) is not None:
-            # What keeps it is a peer's step, which that peer's own watch judges, unless nothing ends it at all.
-            late = now - until
-            return max(0.0, stalled, late if late > self._serving_limit_s else 0.0)
+        if (overdue_s := self._peers.overdue_s(now)) is not None:
+            return max(0.0, stalled, overdue_s)
         if (turn_since := self._turn_since) is not None and now - turn_since > TURN_S * self._time_scale:
             stalled = max(stalled, now - turn_since)
         busy_since = self._busy_since
@@ -198,7 +194,7 @@ class EngineLoop:
         try:
             while not self._stopping and self._crash is None:
                 turn()
-        except BaseException as error:  # a bug of ours: report by failing health, never by silence
+        except BaseException as error:  # a bug of ours, or a broken group: tell by failing health, never by silence
             self._crash = error
             logger.exception("engine thread died; the replica reports unhealthy and will be replaced")
 
@@ -317,28 +313,14 @@ class EngineLoop:
         wait = MAX_IDLE_WAIT_S
         if wake_at is not None:
             wait = min(wait, max(0.0, (wake_at - self._clock.now()) / self._time_scale))
-        if self._group is None:
-            self._wake.wait(wait)
-        else:
-            self._serve(self._group, wait)
-
-    def _serve(self, group: GroupExecutor, seconds: float) -> None:
-        """Take part in the peers' steps for so long, or until something comes in."""
-        self._serving_until = self._clock.now() + seconds * self._time_scale
-        try:
-            group.serve(seconds)
-        except ServingError:
-            logger.exception("the group cannot go on; waiting for its shell")
-            self._wake.wait(seconds)
-        finally:
-            self._last_turn = self._clock.now()
-            self._serving_until = None
+        self._peers.rest(wait)
+        self._last_turn = self._clock.now()
+        self._peers.back()
 
     def _rouse(self) -> None:
         """End the wait of an idle engine thread, also one that is about to begin."""
         self._wake.set()
-        if self._group is not None:
-            self._group.wake()
+        self._peers.wake()
 
     def _steps(self, plan: StepPlan) -> None:
         """Run a step, and behind it those that could be prepared meanwhile; the lock is held."""
@@ -355,11 +337,16 @@ class EngineLoop:
         self._ahead = None
 
     def _step(self, plan: StepPlan, run: Callable[[], StepResult]) -> StepResult | None:
-        """Run one step. Returns: None if it failed, and the engine has been told."""
+        """Run one step. Returns: None if it failed, and the engine has been told.
+
+        Raises: GroupError if the group cannot go on; nor can this engine, then, whose streams are resumed elsewhere.
+        """
         self._step_tokens = plan.num_tokens
         begun = self._clock.now()
         try:
             result = self._execute(run)
+        except GroupError:
+            raise
         except ServingError as error:
             logger.exception("step %d failed; its %d sequences fail with it", plan.step, len(plan.sequences))
             self._book()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from serving.tools.chaos.targets import PROC, Target, start_ticks
+from serving.tools.chaos.targets import PROC, Target, mapped_segments, start_ticks
 
 TITLES = {
     "ray::DashboardAgent": "agents",
@@ -30,6 +30,7 @@ PROGRAMS = {
     "monitor.py": "monitors",
 }
 """Parts that have a command line: its program, or what Python runs."""
+_ENGINE = re.compile(r"ray::ServeReplica:\w+:(?:prefill|decode|aggregated)\b")
 _GATEWAY = re.compile(r"ray::ServeReplica:\w+:gateway\b")
 
 
@@ -47,6 +48,8 @@ def find_parts(session: str) -> list[Target]:
     found = []
     for process in of_session(_processes(), session):
         part = part_of(process.line)
+        if _ENGINE.match(process.line) and not mapped_segments(process.pid):
+            part = "shell"  # an instance without ranks maps its KV blocks
         started = start_ticks(process.pid) if part is not None else None
         if part is not None and started is not None:
             found.append(Target(part, f"{part}#{process.pid}", process.pid, started))

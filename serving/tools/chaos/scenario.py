@@ -16,10 +16,12 @@ FaultKind = Literal["kill", "kill_part", "freeze", "bit_flip", "slow_link", "ful
 ENGINES = ("prefill", "decode", "aggregated")
 PARTS = (
     "agents", "dashboard", "monitors", "node", "controller", "gcs", "board", "pool_control", "membership", "gateway",
+    "shell",
 )  # fmt: skip
 """What stands beside the pools; `serving.tools.chaos.parts` finds their processes."""
-ONLY_IF_NAMED = ("node",)
-"""Parts that a fault hits only if its `pools` name them: with a node goes everything on it, for as long as a start."""
+ONLY_IF_NAMED = ("node", "shell")
+"""Parts that a fault hits only if its `pools` name them: with a node goes everything on it, for as long as a start, and
+shells are only where instances have ranks."""
 POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
     "kill": (*ENGINES, "kvcache"),
     "kill_part": PARTS,  # but for `ONLY_IF_NAMED`

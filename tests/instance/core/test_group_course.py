@@ -4,7 +4,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from serving.instance.core.group_course import Kill, Make, RankSight, Regroup, SeenGroup, abandoned, mend, orphan, whole
+from serving.instance.core.group_course import (
+    LONGEST_AGE_S,
+    Kill,
+    Make,
+    RankSight,
+    Regroup,
+    SeenGroup,
+    abandoned,
+    mend,
+    orphan,
+    whole,
+)
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
 from tests.fakes.rank_group import progress
 
@@ -85,6 +96,8 @@ def test_why_a_rank_is_replaced() -> None:
     stalled = RankSight(report=report(0, RankPhase.SERVING, stalled_s=31.0))
     assert mend({0: silent}, 1, SILENCE_S) == [Kill(0, "has not answered for 20 s")]
     assert mend({0: failed}, 1, SILENCE_S) == [Kill(0, "could not be built: no room")]
+    crashed = RankSight(report=report(0, RankPhase.SERVING, stalled_s=LONGEST_AGE_S))
+    assert mend({0: crashed}, 1, SILENCE_S) == [Kill(0, "cannot compute any more")]
     assert mend({0: stalled}, 1, SILENCE_S) == [Kill(0, "has had work for 31.0 s without making a step")]
 
 

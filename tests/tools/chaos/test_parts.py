@@ -36,7 +36,7 @@ def test_each_is_known(line: str, part: str | None) -> None:
 
 
 def test_every_part_can_be_known() -> None:
-    assert {*TITLES.values(), *PROGRAMS.values(), "gateway"} == set(PARTS)
+    assert {*TITLES.values(), *PROGRAMS.values(), "gateway", "shell"} == set(PARTS)
 
 
 def test_only_what_belongs_to_the_session() -> None:

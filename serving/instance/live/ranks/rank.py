@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from serving.errors import GroupError
+from serving.instance.core.group_course import LONGEST_AGE_S
 from serving.instance.core.rank_life import RankLife
 from serving.instance.live.collector import collector_off
 from serving.instance.live.compute import InstancePlace
@@ -18,9 +19,6 @@ from serving.instance.live.instance import Instance
 from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
 
 logger = logging.getLogger(__name__)
-
-LONGEST_AGE_S = 1e9
-"""Told in place of an infinite one."""
 
 
 class Rank:

@@ -1,0 +1,63 @@
+"""A rank's service to its peers: what its engine's thread does instead of sleeping, and what keeps it there."""
+
+from collections.abc import Callable
+
+from hardware.clock import Clock
+from serving.instance.core.ports import GroupExecutor, StepExecutor
+
+
+class PeerService:
+    """The group's side of an engine's loop; an instance with one process only waits.
+
+    Args:
+        wait: sleeps so many seconds, or until `wake`.
+        time_scale: seconds of `clock` in one real second.
+        limit_s: what keeps the thread for longer than it was to serve, and than this, is no peer's step [s of `clock`].
+    """
+
+    def __init__(
+        self,
+        executor: StepExecutor,
+        clock: Clock,
+        wait: Callable[[float], object],
+        time_scale: float,
+        limit_s: float,
+    ) -> None:
+        self._group = executor if isinstance(executor, GroupExecutor) else None
+        self._clock = clock
+        self._wait = wait
+        self._time_scale = time_scale
+        self._limit_s = limit_s
+        self._until: float | None = None
+        """While peers are served: when that was to end, if no step of theirs lasts longer."""
+
+    def rest(self, seconds: float) -> None:
+        """Take part in the peers' steps for so long, or until something comes in. The engine's thread.
+
+        Raises: GroupError if the group cannot go on.
+        """
+        if self._group is None:
+            self._wait(seconds)
+            return
+        self._until = self._clock.now() + seconds * self._time_scale
+        self._group.serve(seconds)
+
+    def back(self) -> None:
+        """The thread has come back, and that has been noted."""
+        self._until = None
+
+    def wake(self) -> None:
+        """End `rest`, also one that is about to begin. Any thread."""
+        if self._group is not None:
+            self._group.wake()
+
+    def overdue_s(self, now: float) -> float | None:
+        """How long the thread has been kept by something that is no peer's step [s]; None = it does not serve now.
+
+        A peer's step is judged by that peer's own watch. Any thread.
+        """
+        until = self._until
+        if until is None:
+            return None
+        late = now - until
+        return late if late > self._limit_s else 0.0
