@@ -46,9 +46,9 @@ class Pair:
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[Pair]:
+def other(shm: Path) -> Iterator[Pair]:
     """The pair; its thread ends with the test."""
-    slots = make_slots("copied", MadeExperts(1), 3, tmp_path / "other")
+    slots = make_slots("copied", MadeExperts(1), 3, shm / "other")
     assert isinstance(slots, CopiedSlots)
     fill_all(slots, [[4, 5, None]])
     pair = Pair(slots)
@@ -58,9 +58,9 @@ def other(tmp_path: Path) -> Iterator[Pair]:
     slots.close()
 
 
-def test_an_expert_moves_over_a_channel(other: Pair, tmp_path: Path) -> None:
+def test_an_expert_moves_over_a_channel(other: Pair, shm: Path) -> None:
     source = MadeExperts(1)
-    own = make_slots("copied", source, 2, tmp_path / "own")
+    own = make_slots("copied", source, 2, shm / "own")
     source.asked.clear()
     events: SimpleQueue[MoverEvent] = SimpleQueue()
     mover = SlotMover(0, own, events.put, 1e12)

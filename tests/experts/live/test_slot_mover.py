@@ -40,12 +40,12 @@ FAST = 1e12
 
 
 @pytest.fixture
-def groups(tmp_path: Path) -> Iterator[Group]:
+def groups(shm: Path) -> Iterator[Group]:
     """Makes groups that end with the test."""
     made = list[RanksWithSlots]()
 
     def make(first: ExpertMap, **how: Any) -> RanksWithSlots:
-        folder = tmp_path / str(len(made))
+        folder = shm / str(len(made))
         folder.mkdir()
         made.append(RanksWithSlots(folder, first, **how))
         return made[-1]
@@ -125,9 +125,9 @@ def test_a_move_that_fails_leaves_a_group_that_serves(groups: Group) -> None:
 
 
 @pytest.fixture
-def one_rank(tmp_path: Path) -> Iterator[tuple[SlotMover, CopiedSlots, "SimpleQueue[MoverEvent]"]]:
+def one_rank(shm: Path) -> Iterator[tuple[SlotMover, CopiedSlots, "SimpleQueue[MoverEvent]"]]:
     """A rank of four slots, the last of which is empty, and a rate of one expert an hour."""
-    slots = make_slots("copied", MadeExperts(1), 4, tmp_path / "slots")
+    slots = make_slots("copied", MadeExperts(1), 4, shm / "slots")
     assert isinstance(slots, CopiedSlots)
     fill_all(slots, [[0, 1, 2, None]])
     events: SimpleQueue[MoverEvent] = SimpleQueue()
@@ -190,12 +190,12 @@ def test_a_load_without_its_fetch_fails_and_empties_the_slot(one_rank: tuple) ->
     assert events.empty()
 
 
-def test_experts_of_a_rank_in_another_process(tmp_path: Path) -> None:
+def test_experts_of_a_rank_in_another_process(shm: Path) -> None:
     """They come over whole, or not at all; a rank that died without a word can still be read."""
-    own = make_slots("copied", MadeExperts(1), 2, tmp_path / "own")
+    own = make_slots("copied", MadeExperts(1), 2, shm / "own")
     events: SimpleQueue[MoverEvent] = SimpleQueue()
     mover = SlotMover(0, own, events.put, FAST)
-    command = [sys.executable, "-m", "tests.experts.live.peer_rank", str(tmp_path / "peer")]
+    command = [sys.executable, "-m", "tests.experts.live.peer_rank", str(shm / "peer")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
