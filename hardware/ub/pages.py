@@ -78,15 +78,16 @@ def let_go(views: Iterable[memoryview]) -> int:
     Args:
         views: contiguous; the pages at their ends go, too.
     Returns: bytes let go.
-    Effects: this process's resident memory shrinks.
+    Effects: this process's resident memory shrinks; these pages are small ones here from now on.
     """
     gone = 0
     shared = _shared_mappings()
     for start, end in _page_runs(views):
         for first, behind in shared:
             low, high = max(start, first), min(end, behind)
-            if low < high and _libc.madvise(low, high - low, mmap.MADV_DONTNEED) == 0:
-                gone += high - low
+            if low < high:
+                _libc.madvise(low, high - low, mmap.MADV_NOHUGEPAGE)  # a look at a neighbour would bring them back
+                gone += high - low if _libc.madvise(low, high - low, mmap.MADV_DONTNEED) == 0 else 0
     return gone
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from hardware.ub.pages import let_go
 from hardware.ub.segment import UbSegment
 from serving.errors import PoolUnreachableError
 from serving.kvpool.live.extent_map import HUGE_PAGE, ExtentMap
 from serving.model.shared_tensor import address_of
+from tests.hardware.ub.resident import resident_bytes
 
 MIB = 1 << 20
 
@@ -72,3 +74,18 @@ def test_what_is_not_there_cannot_be_mapped(segment: UbSegment, segments: Path) 
     (segments / "text").write_text("no segment at all, but long enough to hold a header of one " * 10)
     with pytest.raises(PoolUnreachableError, match="no UB segment"):
         ExtentMap(str(segments / "text"), 0, 10)
+
+
+def test_parts_that_are_let_go_do_not_come_back_with_their_neighbours(segment: UbSegment) -> None:
+    """A huge page would bring them along."""
+    region = segment.allocate(6 * MIB, "test")
+    segment.view(region)[:] = bytes([1]) * region.nbytes
+    writer = ExtentMap(str(segment.path), region.offset, region.nbytes, writable=True)
+    writer.use_huge_pages()  # where the kernel can; else there is nothing that could come back
+    reader = ExtentMap(str(segment.path), region.offset, region.nbytes).memory
+    assert sum(reader[::4096]) == region.nbytes // 4096
+    parts = [reader[start + 100_000 : start + 900_000] for start in range(0, region.nbytes, MIB)]
+    assert let_go(parts) >= 800_000 * len(parts)
+    assert [reader[start + 5000] for start in range(0, region.nbytes, MIB)] == [1] * len(parts)
+    assert sum(map(resident_bytes, parts)) == 0
+    assert bytes(parts[3]) == bytes([1]) * 800_000
