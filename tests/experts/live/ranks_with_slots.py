@@ -27,7 +27,7 @@ from serving.model.slots.expert_slots import CopiedSlots, ExpertSlots, MappedSlo
 from serving.model.slots.slot_region import PeerSlots, SlotLayout, SlotRegion
 from tests.model.slots.experts import MadeExperts
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Rank:

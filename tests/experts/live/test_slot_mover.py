@@ -102,7 +102,7 @@ def test_a_damaged_peer_is_passed_over_for_the_ranks_own_source(
     orders = mover.start(0.0)
     record[-200] = byte ^ 1
     group.take(orders)
-    assert isinstance(group.events.get(timeout=10), MoveFetched)
+    assert isinstance(group.events.get(timeout=60), MoveFetched)
     record[-200] = byte
     assert group.source.asked == [(0, 0)]
     assert "checksum" in caplog.text
@@ -147,11 +147,11 @@ def test_fetches_that_are_given_up_are_answered_at_once(one_rank: tuple) -> None
     slow, next_ = move(5, 3), move(6, 2)
     for effect in (FetchExpert(slow), FetchExpert(next_), MovesEnded("a rank was lost"), LoadExpert(slow)):
         mover.take(effect)
-    assert [events.get(timeout=10) for _ in range(2)] == [
+    assert [events.get(timeout=60) for _ in range(2)] == [
         MoveFailed(slow, "the move was given up"),
         MoveFailed(next_, "the move was given up"),
     ]
-    assert events.get(timeout=10) == MoveLoaded(slow), "loads without a source are a recovery's, and are not paced"
+    assert events.get(timeout=60) == MoveLoaded(slow), "loads without a source are a recovery's, and are not paced"
     assert slots.table.gate_up[3].out_features == 4
 
 
@@ -163,17 +163,17 @@ def test_a_load_is_done_when_the_native_step_knows_of_it(one_rank: tuple) -> Non
     mover.join(busy, {})
     loaded = move(5, 3)
     mover.take(LoadExpert(loaded))
-    assert woken.wait(10)
+    assert woken.wait(60)
     assert events.empty()
     slots.table.publish()
-    assert events.get(timeout=10) == MoveLoaded(loaded)
+    assert events.get(timeout=60) == MoveLoaded(loaded)
 
 
 def test_a_map_that_is_refused_is_never_in_use(one_rank: tuple, caplog: pytest.LogCaptureFixture) -> None:
     mover, _, events = one_rank
     mover.take(SwitchMap(first_map(group_shape(3, 1, 1), 3)))
     mover.take(LoadExpert(move(5, 3)))
-    assert isinstance(events.get(timeout=10), MoveLoaded)
+    assert isinstance(events.get(timeout=60), MoveLoaded)
     assert "cannot use expert map 1: no group" in caplog.text
     assert events.empty()
 
@@ -182,7 +182,7 @@ def test_a_load_without_its_fetch_fails_and_empties_the_slot(one_rank: tuple) ->
     mover, slots, events = one_rank
     mover.take(LoadExpert(move(5, 1, ExpertSlot(1, 0), rank=1)))  # another rank's
     mover.take(LoadExpert(move(5, 1, ExpertSlot(1, 0))))
-    failed = events.get(timeout=10)
+    failed = events.get(timeout=60)
     assert isinstance(failed, MoveFailed)
     assert "was not fetched" in failed.reason
     slots.table.publish()
@@ -212,7 +212,7 @@ def test_experts_of_a_rank_in_another_process(shm: Path) -> None:
     for effect in (FetchExpert(moves[0]), FetchExpert(moves[1]), LoadExpert(moves[1])):
         mover.take(effect)
     wanted = [MoveFetched(moves[0]), MoveLoaded(moves[0]), *map(MoveFetched, moves), MoveLoaded(moves[1])]
-    assert [events.get(timeout=10) for _ in wanted] == wanted
+    assert [events.get(timeout=60) for _ in wanted] == wanted
     assert [own.table.down[slot].out_features for slot in range(2)] == [4, 4]
     mover.close()
     own.close()

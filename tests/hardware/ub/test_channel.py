@@ -17,7 +17,7 @@ from hardware.units import MIB
 from tests.hardware.ub.processes import Processes
 
 SMALL = ChannelShape(lanes=2, slots=2, slot_bytes=64)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def pair(shape: ChannelShape, epochs: tuple[int, int] = (1, 1)) -> tuple[ChannelSender, ChannelReceiver]:
