@@ -118,6 +118,7 @@ OFFERED = {
     "serving.experts.core.expert_map": "maps, which ranks follow",
     "serving.experts.core.first_map": "the map that a rank begins with",
     "serving.experts.live.native_table": "the map as a rank's native step reads it",
+    "serving.experts.live.rank_facts": "facts that a rank announces",
     "serving.gateway.api.tokenizer": "simulated instances answer in words",
     "serving.kvpool.core.entry": "reasons of misses, for status pages",
     "serving.kvpool.core.ring": "shares of the ring, for status pages",

@@ -4,6 +4,7 @@ import logging
 from functools import partial
 from typing import Any, TypedDict
 
+import msgspec
 import torch
 
 from hardware.clock import WallClock
@@ -116,8 +117,9 @@ class TorchCompute:
         return pool
 
     def facts(self) -> dict[str, Any]:
-        """None of its own."""
-        return {}
+        """`experts` where this is a rank: its `ExpertFacts` as plain values. Else none of its own."""
+        experts = self._rank.facts() if self._rank is not None else None
+        return {} if experts is None else {"experts": msgspec.to_builtins(experts)}
 
     def stop(self) -> None:
         """A rank waits for its peers no longer."""

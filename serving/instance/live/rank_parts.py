@@ -14,6 +14,7 @@ from serving.errors import EngineError, ExpertError, GroupError, ModelError
 from serving.experts.core.expert_map import ExpertMap
 from serving.experts.core.first_map import group_shape, map_of_members, opening_map
 from serving.experts.live.native_table import native_table
+from serving.experts.live.rank_facts import RankFacts
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.live.compute import InstancePlace, RankPlace
 from serving.instance.live.rank_window import RankWindow
@@ -24,6 +25,7 @@ from serving.model.native.layout import NativeLinear
 from serving.model.native.rank_group import GroupPlace
 from serving.model.slots.expert_slots import ExpertSlots, fill_all, make_slots
 from serving.model.slots.expert_sources import expert_source
+from serving.values.expert_facts import ExpertFacts
 from serving.values.group import RankOffer, RegroupOrder
 
 LAST_EPOCH = (1 << 64) - 1
@@ -67,6 +69,7 @@ class RankParts:
         """By rank: process and window."""
         self._borrowed: set[tuple[int, int]] = set()
         """Experts (layer, expert) that the reserve holds."""
+        self._facts: RankFacts | None = None
         self._lock = threading.Lock()
         self.order: RegroupOrder | None = None
         """The last one that was followed: who computes together, or will as soon as its epoch begins."""
@@ -161,10 +164,18 @@ class RankParts:
                     self._slots.fill(layer, slot, expert)
                     self._borrowed.add((layer, expert))
         self._slots.table.publish()
+        self._facts = RankFacts(new, self._rank.number, self.slots, order.members)
         return native_table(new, self._rank.number)
 
     def _contents(self, of: ExpertMap) -> list[tuple[int | None, ...]]:
         return [of.placement(layer)[self._rank.number] for layer in range(self._source.layers)]
+
+    def facts(self) -> ExpertFacts | None:
+        """Where its rows go and what it holds; None before it has joined. Any thread; never waits for an order."""
+        if self._facts is None or self._executor is None or self.order is None:
+            return None
+        executor = self._executor
+        return self._facts.of(executor.rows_sent(), executor.epoch, executor.map_version)
 
     def leave(self) -> None:
         """End whatever this rank waits for; no step can be made any more."""

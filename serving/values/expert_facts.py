@@ -1,0 +1,44 @@
+"""Facts of one rank about experts: where its rows go, and what it holds. Small enough to be announced every second."""
+
+from msgspec import Struct
+
+
+class ExpertRows(Struct, frozen=True, array_like=True):
+    """Rows that chose one expert."""
+
+    layer: int
+    expert: int
+    rows: int
+
+
+class ExpertFacts(Struct, frozen=True):
+    """One rank's view. A row that chooses several experts of a layer counts for each of them.
+
+    Args:
+        epoch: that it computes in. map_version: of the expert map in use.
+        members: ranks that compute together.
+        ranks, experts: of the group, of a layer.
+        to_ranks: [layer][rank] rows of this rank since it joined, by the rank that computes them under its newest map.
+        rows: [layer][expert] the same by expert; empty where the table would be large: then `busiest` has the top.
+        held: [layer] experts in slots of its own; empty where the table would be large.
+        held_count, borrowed_count: experts over all layers, in its own slots and in place of lost ranks.
+        borrowed: [layer, expert] of the latter, the first ones.
+    """
+
+    epoch: int
+    map_version: int
+    members: tuple[int, ...]
+    ranks: int
+    experts: int
+    to_ranks: tuple[tuple[int, ...], ...]
+    rows: tuple[tuple[int, ...], ...] = ()
+    busiest: tuple[ExpertRows, ...] = ()
+    held: tuple[tuple[int, ...], ...] = ()
+    held_count: int = 0
+    borrowed: tuple[tuple[int, int], ...] = ()
+    borrowed_count: int = 0
+
+    @property
+    def sent(self) -> tuple[int, ...]:
+        """Rows of this rank by layer."""
+        return tuple(map(sum, self.to_ranks))
