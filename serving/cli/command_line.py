@@ -15,6 +15,7 @@ COMMANDS = {
     "serve": "start a local cluster and serve a model until Ctrl-C",
     "chat": "talk with a running system in the terminal",
     "status": "pools, replicas, NPUs, HBM and queues of a running system",
+    "experts": "experts of groups of ranks: load, balance, placement",
     "pool": "the KV-cache pool: its servers, how full they are, what is found there",
     "scale": "change how many replicas a pool has",
     "decisions": "what was decided about the pools' sizes, and why",

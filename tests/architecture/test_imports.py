@@ -117,6 +117,7 @@ ROOTS = ("hardware", "serving", *PARTIES, "serving.tools", "loadgen")
 OFFERED = {
     "serving.experts.core.expert_map": "maps, which ranks follow",
     "serving.experts.core.first_map": "the map that a rank begins with",
+    "serving.experts.core.split": "balancedness, for status pages",
     "serving.experts.live.native_table": "the map as a rank's native step reads it",
     "serving.experts.live.rank_facts": "facts that a rank announces",
     "serving.gateway.api.tokenizer": "simulated instances answer in words",

@@ -87,6 +87,7 @@ def test_outputs_are_token_exact_and_both_ranks_work(server: Scaled, reference: 
     shown = server.command("status", "--url", server.url).stdout
     assert "decode 1/1" in shown
     assert str(second["pid"]) in shown
+    assert "of 2 compute together" in server.command("experts", "--url", server.url).stdout
 
 
 def test_the_next_shell_takes_the_ranks_over(server: Scaled, reference: Reference) -> None:

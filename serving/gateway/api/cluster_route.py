@@ -1,4 +1,4 @@
-"""`/cluster`: what `cloudmatrix status` prints, replicas and machines of the whole system."""
+"""`/cluster` and `/experts`: what `cloudmatrix status` and `cloudmatrix experts` print of the whole system."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,21 +12,32 @@ from serving.gateway.api.routes import json_response
 from serving.gateway.api.tenant import tenant_of
 
 
-def cluster_router(status: Callable[[], dict[str, Any]]) -> APIRouter:
-    """The route.
+def cluster_router(status: Callable[[], dict[str, Any]], experts: Callable[[], dict[str, Any]]) -> APIRouter:
+    """The routes.
 
     Args:
         status: reads pools, replicas, NPUs and queues now; JSON-ready.
+        experts: reads load and placement of experts now; so, too.
     """
     router = APIRouter()
 
     @router.get("/cluster", include_in_schema=False)
     async def cluster(request: Request) -> Response:
         """Pools, replicas, NPUs, memory, queues. Not for tenants: processes, nodes and load tell of each other."""
-        if not tenant_of(request).may_see_system:
-            raise PermissionDeniedError(
-                "the state of the whole system is for administrators; use one of `[gateway] admin_keys`"
-            )
+        _require_system(request)
         return json_response(status())
 
+    @router.get("/experts", include_in_schema=False)
+    async def expert_load(request: Request) -> Response:
+        """Groups of ranks: balancedness, busiest experts, placement. Not for tenants either."""
+        _require_system(request)
+        return json_response(experts())
+
     return router
+
+
+def _require_system(request: Request) -> None:
+    if not tenant_of(request).may_see_system:
+        raise PermissionDeniedError(
+            "the state of the whole system is for administrators; use one of `[gateway] admin_keys`"
+        )

@@ -10,7 +10,7 @@ from serving.errors import UnavailableError
 from serving.gateway.api.errors import reply_for
 from serving.gateway.api.responses import send_error
 
-PROBES = frozenset({"/health", "/ping", "/version", "/metrics", "/load", "/cluster"})
+PROBES = frozenset({"/health", "/ping", "/version", "/metrics", "/load", "/cluster", "/experts"})
 """What is answered to the end, so that it can be watched; `/ready` is not among them."""
 
 RETRY_AFTER_S = 5.0

@@ -25,6 +25,7 @@ from serving.gateway.api.pool_facts import memory_server_stats
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.connections import DoorLimits
+from serving.gateway.live.expert_status import expert_status
 from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.front_door import FrontDoor
 from serving.gateway.live.gateway_peers import GatewayPeers
@@ -99,7 +100,7 @@ class GatewayDeployment:
         self._drain = GatewayDrain()
         admin = self._admin(gateway, secret, metered)
         self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain)
-        self._app.include_router(cluster_router(self._cluster))
+        self._app.include_router(cluster_router(self._cluster, self._experts))
         if self._pool is not None:
             self._pool.start()
         self._door = _front_door(config, self._app) if config.gateway.server == "uvicorn" else None
@@ -206,6 +207,10 @@ class GatewayDeployment:
         return cluster_status(
             self._config, self._current(), metered.counts(), view, metered.targets, gateways=metered.gateways
         )
+
+    def _experts(self) -> dict[str, Any]:
+        """Answer of `cloudmatrix experts`."""
+        return expert_status({name: pool.ep for name, pool in self._config.pools.items()}, self._current())
 
     def _admin(self, gateway: GatewayId, secret: str, backend: MeteredBackend) -> LivePoolAdmin | None:
         if self._pool is None:

@@ -55,14 +55,15 @@ def test_a_key_has_a_namespace(key: str, namespace: str, admin: bool) -> None:
     assert tenant.may_manage("another") is admin
 
 
+@pytest.mark.parametrize("path", ["/cluster", "/experts"])
 @pytest.mark.parametrize(
     ("key", "status"), [("root", 200), ("acme-root", 200), ("plain", 403), ("acme-1", 403), (None, 401)]
 )
-def test_tenants_do_not_see_the_system(served: ServedModel, key: str | None, status: int) -> None:
+def test_tenants_do_not_see_the_system(served: ServedModel, key: str | None, status: int, path: str) -> None:
     """Replicas, processes and load tell one tenant of the others."""
     app = Harness(served, SETTINGS).app
-    app.include_router(cluster_router(lambda: {"pools": []}))
-    answer = request(app, "GET", "/cluster", headers=bearer(key))
+    app.include_router(cluster_router(lambda: {"pools": []}, lambda: {"groups": []}))
+    answer = request(app, "GET", path, headers=bearer(key))
     assert answer.status_code == status
     if status == 403:
         assert "administrators" in answer.json()["error"]["message"]

@@ -1,0 +1,114 @@
+"""`cloudmatrix experts`: load, ranks and placement of groups, as tables and a heat map."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from serving.cli.status_table import plain_table
+from serving.http_client import ask_again, ask_gateway
+from serving.terminal import table_console
+
+SHADES = " .:-=+*#%@"
+MOST_COLUMNS = 64
+"""Of a heat map; with more experts a column is the busiest one of several neighbours."""
+
+
+def fetch_experts(url: str, api_key: str | None) -> dict[str, Any]:
+    """Ask a gateway, again while it is too busy to answer.
+
+    Raises: UnavailableError, in one line.
+    """
+    return ask_again(lambda: ask_gateway(url, "/experts", api_key))
+
+
+def print_experts(answer: dict[str, Any], action: str, *, as_json: bool) -> None:
+    """Print to standard output.
+
+    Args:
+        action: `load`, `ranks` or `placement`.
+    """
+    if as_json:
+        print(json.dumps(answer, indent=2))
+        return
+    console = table_console()
+    if not answer["groups"]:
+        console.print(_no_group(answer["ep"]), markup=False, soft_wrap=True)
+    show: dict[str, Callable[[Console, dict[str, Any]], None]] = {"ranks": _ranks, "placement": _placement}
+    for group in answer["groups"]:
+        console.print(
+            f"{group['group']}: ranks {_numbers(group['members'])} of {group['ranks_total']} compute together, "
+            f"epoch {group['epoch']}, map {group['map_version']}",
+            markup=False,
+            highlight=False,
+        )
+        show.get(action, _load)(console, group)
+
+
+def _no_group(ep: dict[str, int]) -> str:
+    wanted = [pool for pool, ranks in ep.items() if ranks > 1]
+    if wanted:
+        return f"no rank of {', '.join(wanted)} has announced itself yet: its group is starting, or lost"
+    return "ep is 1 everywhere: each instance computes all experts in one process; set `[decode] ep = 2` for a group"
+
+
+def _load(console: Console, group: dict[str, Any]) -> None:
+    balance, rows = group["balancedness"], group["rows"]
+    if not sum(group["rank_rows"]):
+        console.print("no rows yet")
+        return
+    worst = min(range(len(balance)), key=balance.__getitem__)
+    mean = sum(balance) / len(balance)
+    console.print(f"balancedness {mean:.2f}, worst layer {worst}: {balance[worst]:.2f}", highlight=False)
+    if rows is None:
+        table = plain_table((), ("layer", "balancedness"))
+        for layer, value in enumerate(balance):
+            table.add_row(str(layer), f"{value:.2f}")
+    else:
+        table = plain_table((), ("layer", "balancedness"))
+        table.add_column(f"rows by expert, 0 to {group['experts'] - 1}", no_wrap=True)
+        for layer, value in enumerate(balance):
+            table.add_row(str(layer), f"{value:.2f}", f"|{heat(rows[layer])}|")
+    console.print(table, markup=False)
+    if rows is not None:
+        console.print(f"shades: '{SHADES}' from no rows to those of the layer's busiest expert", markup=False)
+    table = plain_table((), ("busiest: layer", "expert", "rows"))
+    for one in group["busiest"]:
+        table.add_row(str(one["layer"]), str(one["expert"]), str(one["rows"]))
+    console.print(table)
+
+
+def heat(rows: list[int]) -> str:
+    """Rows of one layer's experts in plain characters, at most `MOST_COLUMNS`."""
+    wide = -(-len(rows) // MOST_COLUMNS)
+    cells = [max(rows[at : at + wide]) for at in range(0, len(rows), wide)]
+    most = max(cells)
+    return "".join(SHADES[-(-cell * (len(SHADES) - 1) // most)] if most else SHADES[0] for cell in cells)
+
+
+def _ranks(console: Console, group: dict[str, Any]) -> None:
+    table = plain_table(
+        ("rank", "state"), ("pid", "epoch", "members", "rows sent", "rows computed", "held", "borrowed")
+    )
+    for one in group["ranks"]:
+        computed = group["rank_rows"][one["rank"]]
+        numbers = one["epoch"], _numbers(one["members"]), one["rows_sent"], computed
+        cells = one["pid"], *numbers, one["held_count"], one["borrowed_count"]
+        table.add_row(f"r{one['rank']}", str(one["state"]), *map(str, cells))
+    console.print(table)
+
+
+def _placement(console: Console, group: dict[str, Any]) -> None:
+    for one in group["ranks"]:
+        console.print(f"r{one['rank']}: {one['held_count']} experts of its own", highlight=False)
+        for layer, held in enumerate(one["held"]):
+            console.print(f"  layer {layer}: {_numbers(held)}", highlight=False)
+        if one["borrowed_count"]:
+            named = ", ".join(f"{layer}/{expert}" for layer, expert in one["borrowed"])
+            more = ", ..." if one["borrowed_count"] > len(one["borrowed"]) else ""
+            console.print(f"  in place of lost ranks (layer/expert): {named}{more}", highlight=False)
+
+
+def _numbers(of: list[int]) -> str:
+    return ",".join(map(str, of))

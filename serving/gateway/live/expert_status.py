@@ -1,0 +1,86 @@
+"""Experts in numbers, from what ranks announce: for `GET /experts` and `cloudmatrix experts`."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from serving.experts.core.split import balancedness
+from serving.gateway.live.pool_links import Address
+from serving.values.expert_facts import ExpertFacts
+
+MOST_BUSIEST = 10
+
+
+def expert_status(ep: Mapping[str, int], members: Iterable[Address]) -> dict[str, Any]:
+    """Groups of ranks with their load and placement. JSON-ready.
+
+    Args:
+        ep: ranks of a group by pool; 1 = one process computes all experts.
+        members: instances and ranks; instances are left out.
+    """
+    groups: dict[str, list[Address]] = {}
+    for member in members:
+        if member.facts.get("experts") is not None:
+            groups.setdefault(member.facts["group"], []).append(member)
+    return {"ep": dict(ep), "groups": [_group(name, groups[name]) for name in sorted(groups)]}
+
+
+def _group(name: str, members: list[Address]) -> dict[str, Any]:
+    ranks = sorted(((one, msgspec.convert(one.facts["experts"], ExpertFacts)) for one in members), key=_number)
+    facts = [told for _, told in ranks]
+    newest = max(facts, key=lambda one: (one.epoch, one.map_version))
+    loads = [[sum(one.to_ranks[layer][rank] for one in facts) for rank in range(newest.ranks)]
+             for layer in range(len(newest.to_ranks))]  # fmt: skip
+    balance = [balancedness(load[rank] for rank in newest.members) for load in loads]
+    whole = all(one.rows for one in facts)
+    rows = [[sum(one.rows[layer][expert] for one in facts) for expert in range(newest.experts)]
+            for layer in range(len(loads))] if whole else None  # fmt: skip
+    return {
+        "group": name,
+        "pool": members[0].pool,
+        "ranks_total": newest.ranks,
+        "epoch": newest.epoch,
+        "map_version": newest.map_version,
+        "members": list(newest.members),
+        "experts": newest.experts,
+        "balancedness": balance,
+        "rows": rows,
+        "busiest": _busiest(facts, rows),
+        "rank_rows": [sum(load[rank] for load in loads) for rank in range(newest.ranks)],
+        "ranks": [_rank(member, told) for member, told in ranks],
+    }
+
+
+def _number(of: tuple[Address, ExpertFacts]) -> int:
+    return int(of[0].facts["rank"])
+
+
+def _rank(member: Address, told: ExpertFacts) -> dict[str, Any]:
+    return {
+        "rank": member.facts["rank"],
+        "replica": member.replica,
+        "pid": member.facts.get("pid"),
+        "state": member.facts.get("state"),
+        "epoch": told.epoch,
+        "map_version": told.map_version,
+        "members": list(told.members),
+        "rows_sent": sum(told.sent),
+        "held": [list(layer) for layer in told.held],
+        "held_count": told.held_count,
+        "borrowed": [list(one) for one in told.borrowed],
+        "borrowed_count": told.borrowed_count,
+    }
+
+
+def _busiest(facts: list[ExpertFacts], rows: list[list[int]] | None) -> list[dict[str, int]]:
+    """The busiest experts; of a large model those that ranks named, whose sums are lower bounds."""
+    found: Counter[tuple[int, int]] = Counter()
+    if rows is not None:
+        found.update({(layer, expert): n for layer, row in enumerate(rows) for expert, n in enumerate(row) if n})
+    else:
+        for one in facts:
+            found.update({(each.layer, each.expert): each.rows for each in one.busiest})
+    top = found.most_common(MOST_BUSIEST)
+    return [{"layer": layer, "expert": expert, "rows": count} for (layer, expert), count in top]

@@ -1,0 +1,91 @@
+"""Experts of a group, from what its ranks announce, and as `cloudmatrix experts` prints them."""
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from serving.cli.experts_table import heat, print_experts
+from serving.cluster.membership import Member
+from serving.experts.core.first_map import map_of_members, opening_map
+from serving.experts.core.split import balancedness, rank_loads
+from serving.experts.live.rank_facts import RankFacts
+from serving.gateway.live.expert_status import expert_status
+from serving.ids import NodeId, ReplicaId
+
+ROWS = np.array([[9, 0, 1, 2], [0, 0, 0, 0]], np.uint64)
+OPENING = opening_map(4, 2, 0, layers=2)
+
+
+def member(rank: int, facts: RankFacts, epoch: int = 1, rows: Any = ROWS) -> Member:
+    told = msgspec.to_builtins(facts.of(rows, epoch, epoch))
+    own = {"group": "decode#a", "rank": rank, "ranks": 2, "pid": 70 + rank, "state": "serving", "experts": told}
+    return Member(ReplicaId(f"decode#a.r{rank}"), "decode", NodeId("n"), "127.0.0.1", 1, "x", own)
+
+
+def two_ranks() -> dict[str, Any]:
+    both = [member(rank, RankFacts(OPENING, rank, 2, (0, 1))) for rank in (1, 0)]
+    alone = Member(ReplicaId("prefill#b"), "prefill", NodeId("n"), "127.0.0.1", 1, "x", {})
+    return expert_status({"prefill": 1, "decode": 2}, [*both, alone])
+
+
+def test_a_group_is_the_sum_of_its_ranks() -> None:
+    (group,) = two_ranks()["groups"]
+    loads = rank_loads(OPENING.layers[0], [18, 0, 2, 4], 2)
+    assert group["rows"] == [[18, 0, 2, 4], [0, 0, 0, 0]]
+    assert group["balancedness"] == [balancedness(loads), 1.0]
+    assert group["rank_rows"] == loads
+    assert group["busiest"][0] == {"layer": 0, "expert": 0, "rows": 18}
+    assert [one["rank"] for one in group["ranks"]] == [0, 1]
+    assert json.loads(json.dumps(group)) == group
+
+
+def test_a_lost_rank_does_not_count_and_its_experts_are_borrowed() -> None:
+    alone = RankFacts(map_of_members(OPENING, frozenset({1}), 2), 1, 2, (1,))
+    (group,) = expert_status({"decode": 2}, [member(1, alone, epoch=2)])["groups"]
+    assert (group["epoch"], group["members"], group["ranks_total"]) == (2, [1], 2)
+    assert group["balancedness"] == [1.0, 1.0]
+    assert group["ranks"][0]["borrowed_count"] == 4
+
+
+def test_a_large_model_has_its_named_experts_instead_of_a_table() -> None:
+    rows = np.ones((8, 256), np.uint64)
+    rows[7, 255] = 50
+    large = [
+        member(rank, RankFacts(opening_map(256, 2, 0, layers=8), rank, 128, (0, 1)), rows=rows) for rank in range(2)
+    ]
+    (group,) = expert_status({"decode": 2}, large)["groups"]
+    assert group["rows"] is None
+    assert group["busiest"][0] == {"layer": 7, "expert": 255, "rows": 100}
+    assert len(group["balancedness"]) == 8
+
+
+def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_experts(two_ranks(), "load", as_json=False)
+    text = capsys.readouterr().out
+    assert "ranks 0,1 of 2 compute together, epoch 1" in text
+    assert "|@ .:|" in text.replace(heat([18, 0, 2, 4]), "@ .:")
+    print_experts(two_ranks(), "ranks", as_json=False)
+    assert "r1" in capsys.readouterr().out
+    print_experts(two_ranks(), "placement", as_json=False)
+    assert "layer 1:" in capsys.readouterr().out
+    print_experts(two_ranks(), "load", as_json=True)
+    assert json.loads(capsys.readouterr().out) == two_ranks()
+
+
+def test_without_a_group_one_line_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    print_experts(expert_status({"decode": 1}, []), "load", as_json=False)
+    text = capsys.readouterr().out
+    assert text.count("\n") == 1
+    assert "ep is 1 everywhere" in text
+    assert "[decode] ep = 2" in text
+    print_experts(expert_status({"decode": 2}, []), "load", as_json=False)
+    assert "no rank of decode" in capsys.readouterr().out
+
+
+def test_shades_are_relative_to_the_busiest_expert() -> None:
+    assert heat([0, 1, 90]) == " .@"
+    assert heat([0, 0]) == "  "
+    assert len(heat([1] * 200)) <= 64
