@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving.telemetry.expert_metrics import expert_series
 from serving.telemetry.histogram import cumulative
 from serving.telemetry.pool_metrics import client_series
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
@@ -141,6 +142,7 @@ class InstanceBoard(Collector):
                 counter.add_metric(labels, value(stats))
             yield counter
         yield from client_series([(labels, stats.pool_use) for labels, stats in rows if stats.pool_use is not None])
+        yield from expert_series([(own, one.rank, one.experts) for own, one in rows if one.experts is not None])
         yield self._waiting_by_reason()
         yield self._accepted_by_position()
         yield self._iteration_tokens()

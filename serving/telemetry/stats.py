@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from serving.ids import ReplicaId
 from serving.telemetry.pool_stats import PoolClientStats
 from serving.values.engine_snapshot import EngineSnapshot
+from serving.values.expert_facts import ExpertFacts
 
 ITERATION_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Upper bounds for the tokens of one step. Source: vLLM's `iteration_tokens_total`."""
@@ -19,6 +20,7 @@ class InstanceStats(EngineSnapshot):
         busy_s: time spent in the steps that were executed [s].
         predicted_s: what those steps would have taken on real NPUs [s]; 0 if unknown.
         pool_use: what it got from the KV-cache pool; None without one.
+        rank, experts: of a rank of a group, its number and its facts about experts; else 0 and None.
         told_s: the instance's own time when it told this [s]; the larger, the newer.
     """
 
@@ -31,4 +33,6 @@ class InstanceStats(EngineSnapshot):
     busy_s: float = 0.0
     predicted_s: float = 0.0
     pool_use: PoolClientStats | None = None
+    rank: int = 0
+    experts: ExpertFacts | None = None
     told_s: float = 0.0

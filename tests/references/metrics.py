@@ -10,6 +10,7 @@ from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.namespace_metrics import NamespaceBoard
 from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
+from serving.values.expert_facts import ExpertFacts
 from tests.references.markdown import literal, made_by_a_script, table
 
 HEAD = """`GET /metrics` of the endpoint, in Prometheus' text format; no key is needed. Names that begin with `vllm:`
@@ -112,6 +113,7 @@ def _instance() -> InstanceStats:
         replica=ReplicaId("decode#a"),
         pool="decode",
         pool_use=use,
+        experts=ExpertFacts(epoch=1, map_version=1, members=(0,), ranks=1, experts=1, to_ranks=((0,),)),
         accepted_drafts_total=(0,),
         steps_by_tokens=(0,) * (len(ITERATION_TOKEN_BUCKETS) + 1),
     )

@@ -4,11 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
+import msgspec
+
 from serving.config.serve import ServeConfig
 from serving.gateway.api.pool_facts import pool_client_stats
 from serving.gateway.api.pool_summary import server_rows
 from serving.gateway.live.pool_links import Address
 from serving.telemetry.stats import InstanceStats
+from serving.values.expert_facts import ExpertFacts
 from serving.values.instances import Status
 from serving.values.pool_view import PoolView
 from serving.values.traffic import NoticeKind
@@ -48,7 +51,8 @@ _REPLICA_FIELDS = (
 )
 
 
-_TOLD = tuple(one.name for one in fields(InstanceStats) if one.name not in ("replica", "pool", "npus", "pool_use"))
+_APART = ("replica", "pool", "npus", "pool_use", "rank", "experts")
+_TOLD = tuple(one.name for one in fields(InstanceStats) if one.name not in _APART)
 """What an instance announces as metrics show it."""
 
 
@@ -136,12 +140,14 @@ def state_of(facts: Mapping[str, Any], lost: NoticeKind | None, *, linked: bool)
 def instance_stats(member: Address) -> InstanceStats:
     """One announcement as metrics: a number of the engine or its process has one name in both."""
     facts = member.facts
-    pool = facts.get("pool")
+    pool, experts = facts.get("pool"), facts.get("experts")
     own: dict[str, Any] = {
         "replica": member.replica,
         "pool": member.pool,
         "npus": len(facts["npus"]),
         "pool_use": None if pool is None else pool_client_stats(pool),
+        "rank": facts.get("rank") or 0,
+        "experts": None if experts is None else msgspec.convert(experts, ExpertFacts),
     }
     return InstanceStats(**{name: _frozen(facts[name]) for name in _TOLD}, **own)
 

@@ -1,6 +1,7 @@
 """Experts of a group, from what its ranks announce, and as `cloudmatrix experts` prints them."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,7 +14,9 @@ from serving.experts.core.first_map import map_of_members, opening_map
 from serving.experts.core.split import balancedness, rank_loads
 from serving.experts.live.rank_facts import RankFacts
 from serving.gateway.live.expert_status import expert_status
+from serving.gateway.live.status import instance_stats
 from serving.ids import NodeId, ReplicaId
+from serving.telemetry.stats import InstanceStats
 
 ROWS = np.array([[9, 0, 1, 2], [0, 0, 0, 0]], np.uint64)
 OPENING = opening_map(4, 2, 0, layers=2)
@@ -89,3 +92,12 @@ def test_shades_are_relative_to_the_busiest_expert() -> None:
     assert heat([0, 1, 90]) == " .@"
     assert heat([0, 0]) == "  "
     assert len(heat([1] * 200)) <= 64
+
+
+def test_metrics_get_the_facts_of_a_rank() -> None:
+    one = member(1, RankFacts(OPENING, 1, 2, (0, 1)))
+    numbers = {name: 0 for name in InstanceStats.__dataclass_fields__}
+    shown = instance_stats(replace(one, facts={**numbers, "pool": None, "npus": [], **one.facts}))
+    assert shown.rank == 1
+    assert shown.experts is not None
+    assert shown.experts.sent == (12, 0)
