@@ -22,9 +22,9 @@ class ExpertsConfig:
         default="copied",
     )
     deadline_s: float = key(
-        "longest wait of a rank for another one within a step; then the step fails and the gateways resume its"
-        " requests [s]",
-        default=5.0,
+        "longest wait of a rank for another one within a step, if no shell has put that one out of the group before;"
+        " then the group is begun anew [s]",
+        default=30.0,
         low=0.1,
         high=600.0,
     )

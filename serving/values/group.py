@@ -78,6 +78,7 @@ class RankReport(Struct, frozen=True):
         epoch: of that order. raised: epoch that has begun for it. version: of that order's map.
         stalled_s: how long it has had work without a step, if that is too long; else 0.
         problem: why it failed.
+        late_peer: rank for which it has waited longer than a step may take.
     """
 
     lease: RankLease
@@ -91,3 +92,4 @@ class RankReport(Struct, frozen=True):
     version: int = 0
     stalled_s: float = 0.0
     problem: str = ""
+    late_peer: int | None = None

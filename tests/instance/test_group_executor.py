@@ -1,6 +1,8 @@
 """Ranks that compute together give the tokens, and the very bits, of one process with all experts."""
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -140,11 +142,29 @@ def test_a_new_map_while_tokens_flow(tmp_path: Path) -> None:
 
 def test_a_peer_that_never_comes_is_named(tmp_path: Path) -> None:
     group = RankThreads(write_random_checkpoint(tmp_path), "float32", 3, deadline_s=0.05)
+    assert group.executors[0].awaited() is None
     with pytest.raises(GroupError, match=r"step 0 failed: rank [12] of the group: late, in step 0, round 0"):
         drive(group.executors[0], requests(2, draw=0)[0], SETTINGS)
     assert group.executors[0].last_trouble().rank in (1, 2)
     with pytest.raises(GroupError, match="late"):  # out of step until the shell begins a new epoch
         group.executors[0].serve(1.0)
+
+
+def test_who_is_waited_for_is_seen_meanwhile(tmp_path: Path) -> None:
+    group = RankThreads(write_random_checkpoint(tmp_path), "float32", 2, deadline_s=2.0)
+    executor = group.executors[0]
+
+    def wait() -> None:
+        with pytest.raises(GroupError, match="rank 1 of the group: late"):
+            drive(executor, requests(2, draw=0)[0], SETTINGS)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while (found := executor.awaited()) is None or found[1] < 0.02:
+        time.sleep(0.001)
+    assert found[0] == 1
+    waiting.join()
+    assert executor.awaited() is None
 
 
 def test_an_idle_rank_is_woken_and_not_kept(tmp_path: Path) -> None:
@@ -190,6 +210,42 @@ def test_a_model_without_experts_makes_no_group(tmp_path: Path) -> None:
     executor = NativeGroupExecutor(model, dirty_cache(model), threads=1, max_rows=8)
     with pytest.raises(EngineError, match="no routed experts"):
         executor.window_shape(2)
+
+
+def test_an_idle_group_takes_up_a_new_map_as_soon_as_all_have_it(tmp_path: Path) -> None:
+    group = RankThreads(write_random_checkpoint(tmp_path), "float32", 3)
+    stop = threading.Event()
+
+    def idle(executor: NativeGroupExecutor) -> None:
+        while not stop.is_set():
+            executor.serve(3600.0)
+
+    threads = [threading.Thread(target=idle, args=(executor,)) for executor in group.executors]
+    for thread in threads:
+        thread.start()
+    try:
+        for version, rank in ((2, 0), (3, 0), (2, 1), (2, 2), (3, 1)):  # a rank may be a map ahead
+            group.executors[rank].set_map(version, group.other_map(version))
+        until(lambda: {executor.map_version for executor in group.executors} == {2})
+        group.executors[2].set_map(3, group.other_map(3))
+        until(lambda: {executor.map_version for executor in group.executors} == {3})
+        for version in range(4, 12):
+            group.executors[0].set_map(version, group.other_map(version))
+        with pytest.raises(EngineError, match="8 expert maps wait to be used"):
+            group.executors[0].set_map(12, group.other_map(12))
+    finally:
+        stop.set()
+        for executor in group.executors:
+            executor.wake()
+        for thread in threads:
+            thread.join()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def _renamed(work: list[list[SequenceSpec]]) -> list[list[SequenceSpec]]:

@@ -65,6 +65,9 @@ class FakeRankInstance:
     def close_log(self) -> None:
         self.said.append("close log")
 
+    def late_peer(self) -> int | None:
+        return 0
+
     def stalled(self, timeout_s: float) -> bool:
         assert timeout_s == 30.0
         return self.hangs
@@ -130,6 +133,7 @@ def test_it_tells_with_whom_it_computes() -> None:
         scene.rank.begin(1, (0, 1))
         report = scene.rank.hold(FOUNDER)
         assert (report.members, report.epoch, report.raised, report.version) == ((5, os.getpid()), 1, 1, 1)
+        assert report.late_peer == 0
         assert not await scene.rank.follow(RegroupOrder(2, 2, OFFERS[1:])), "it serves already"
         report = scene.rank.hold(FOUNDER)
         assert (report.members, report.epoch, report.raised, report.version) == ((os.getpid(),), 2, 1, 2)

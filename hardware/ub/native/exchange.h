@@ -35,6 +35,27 @@ inline void raise_epoch(const Window& window, uint64_t epoch, RankSet members) {
     ring(window.bell());
 }
 
+// Whom a rank waits for, and since when; written by the rank, read by any thread.
+class Awaited {
+  public:
+    void note(uint32_t rank) {
+        if (rank_.load(std::memory_order_relaxed) == static_cast<int32_t>(rank)) return;
+        since_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+        rank_.store(static_cast<int32_t>(rank), std::memory_order_release);
+    }
+    void end() { rank_.store(-1, std::memory_order_relaxed); }
+    // The rank, or -1; and for how long.
+    int32_t look(std::chrono::nanoseconds& waited) const {
+        const int32_t rank = rank_.load(std::memory_order_acquire);
+        waited = Clock::now().time_since_epoch() - std::chrono::nanoseconds(since_.load(std::memory_order_relaxed));
+        return rank;
+    }
+
+  private:
+    std::atomic<int32_t> rank_{-1};
+    std::atomic<int64_t> since_{0};
+};
+
 class Exchange {
   public:
     // windows: of all ranks, by rank; `watch` outlives this object.
@@ -133,8 +154,12 @@ class Exchange {
         RankSet open = from & ~just(self_);
         Outcome wrong;
         auto seen = [&] { return take(open, wrong) || epoch_raised() || lost() != 0; };
-        auto died = [this] { return note_deaths(); };
+        auto died = [&] {
+            awaited_.note(first_of(open));
+            return note_deaths();
+        };
         const bool in_time = wait_at(own().bell(), patience_, deadline, open, seen, died);
+        awaited_.end();
         if (open == 0 || !wrong) return wrong;
         if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);
         if (const RankSet dead = lost()) return outcome(Ending::kPeerLost, first_of(dead));
@@ -146,6 +171,8 @@ class Exchange {
     static void for_each(RankSet set, Body&& body) {
         for (; set; set &= set - 1) body(first_of(set));
     }
+
+    const Awaited& awaited() const { return awaited_; }
 
     Outcome mismatch(uint32_t rank) const { return outcome(Ending::kMismatch, rank); }
 
@@ -193,6 +220,7 @@ class Exchange {
     RankSet members_ = 0;
     RankSet dead_ = 0;  // seen by this rank in this epoch
     Announcement now_{};
+    Awaited awaited_;
     uint32_t turn_ = 0;  // rounds since the epoch began: successive ones use different columns of words
     std::array<uint32_t, kMostRanks> counts_{};
 };

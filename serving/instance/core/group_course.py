@@ -15,6 +15,8 @@ from serving.values.group import RankPhase, RankReport, RegroupOrder
 
 LONGEST_AGE_S = 1e9
 """Reported in place of an infinite age: the engine has crashed, or its group is broken."""
+FRESH_S = 1.5
+"""What a rank said of its peers is believed for so long: one that is frozen, too, says nothing new."""
 _STARTED = frozenset({RankPhase.SERVING, RankPhase.LEAVING, RankPhase.LEFT})
 
 
@@ -110,7 +112,10 @@ def mend(ranks: Mapping[int, RankSight], size: int, silence_s: float) -> list[Gr
     Returns: orders; none while everything is as it should be or comes by itself.
     Effects: none.
     """
-    lost = {rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s))}
+    late = _late(ranks)
+    lost = {
+        rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s) or late.get(rank, ""))
+    }
     orders: list[GroupOrder] = [Kill(rank, why) for rank, why in lost.items()]
     orders += _regroup([sight.report for rank, sight in sorted(ranks.items()) if rank not in lost], size)
     return orders + [Make(rank) for rank in range(size) if rank not in ranks]
@@ -138,6 +143,18 @@ def _regroup(reports: Sequence[RankReport | None], size: int) -> list[GroupOrder
     version = 1 + max((one.version for one in serving), default=0)
     offers = tuple(one.offer for one in offered if one.offer is not None)
     return [Regroup(RegroupOrder(epoch, version, offers))]
+
+
+def _late(ranks: Mapping[int, RankSight]) -> dict[int, str]:
+    """Ranks that keep their peers waiting for longer than a step may take, and wait for nobody themselves: of a chain
+    of ranks that wait for each other only the last one is to blame.
+    """
+    waiting = {
+        rank: sight.report.late_peer
+        for rank, sight in ranks.items()
+        if sight.report is not None and sight.report.late_peer is not None and sight.silent_s < FRESH_S
+    }
+    return {peer: f"keeps rank {rank} waiting" for rank, peer in waiting.items() if peer not in waiting}
 
 
 def _loss(sight: RankSight, silence_s: float) -> str:

@@ -100,6 +100,14 @@ class NativeGroupExecutor(NativeExecutor):
         self._functions.cm_group_counts(self._engine.address, found.ctypes.data)
         return found
 
+    def awaited(self) -> tuple[int, float] | None:
+        """The peer that this rank waits for at the moment, and for how long [s]; None = for none. Any thread."""
+        if self._joined is None:
+            return None
+        waited = ctypes.c_int64()
+        rank = int(self._functions.cm_group_awaits(self._engine.address, ctypes.byref(waited)))
+        return None if rank < 0 else (rank, waited.value / 1e9)
+
     def last_trouble(self) -> NativeGroupOutcome:
         """Ending of the last wait that did not end well, and whom it blames."""
         found = NativeGroupOutcome()

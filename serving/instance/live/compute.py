@@ -82,6 +82,10 @@ class GroupMember(Protocol):
         """Epoch that has begun for this rank; 0 before it has joined."""
         ...
 
+    def awaited(self) -> tuple[int, float] | None:
+        """The peer that this rank waits for at the moment, and for how long [s]; None = for none. Any thread."""
+        ...
+
     def begin(self, epoch: int, members: Sequence[int]) -> None:
         """An epoch begins, with these ranks as members: all of them have been told. Any thread."""
         ...

@@ -115,6 +115,11 @@ class Instance:
         number, layout = self.place.rank.number, self._attached.layout
         return RankOffer(number, os.getpid(), self.member.window_path, layout, instructions() or "")
 
+    def late_peer(self) -> int | None:
+        """The rank for which this one has waited longer than a step may take; None = there is none. Any thread."""
+        awaited = self.member.awaited()
+        return awaited[0] if awaited is not None and awaited[1] > self.loop.step_limit_s() else None
+
     def follow(self, order: RegroupOrder) -> None:
         """Compute with these members from the order's epoch on. The first order comes before `start`.
 

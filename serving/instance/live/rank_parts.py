@@ -94,6 +94,10 @@ class RankParts:
         """Implements `GroupMember.raised`."""
         return self._own.epoch if self._own is not None and self.order is not None else 0
 
+    def awaited(self) -> tuple[int, float] | None:
+        """Implements `GroupMember.awaited`."""
+        return None if self._executor is None else self._executor.awaited()
+
     def begin(self, epoch: int, members: Sequence[int]) -> None:
         """Implements `GroupMember.begin`."""
         assert self._own is not None

@@ -11,6 +11,8 @@
 namespace cm {
 namespace {
 
+constexpr size_t kMostPendingMaps = 8;
+
 // How long to wait for a new epoch: as long as a rank lives without a shell.
 constexpr std::chrono::seconds kShellPatience{30};
 
@@ -132,24 +134,29 @@ bool Group::watch(const int32_t* processes) {
     return true;
 }
 
+uint64_t Group::newest_map() {
+    std::lock_guard<std::mutex> guard(lock_);
+    uint64_t newest = used_.version;
+    for (const ExpertMap& map : pending_)
+        if (map.epoch <= exchange_.epoch()) newest = std::max(newest, map.version);
+    return newest;
+}
+
 // Ranks announce the newest map that they have: the oldest of those is what all have.
 bool Group::begin() {
-    uint64_t newest;
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        newest = next_.version && next_.epoch <= exchange_.epoch() ? next_.version : used_.version;
-    }
+    new_map_.store(false);
+    uint64_t common = newest_map();
     failure_ = {};
-    if (!note(exchange_.begin_step(static_cast<uint32_t>(newest), deadline()))) return false;
-    uint64_t common = newest;
+    if (!note(exchange_.begin_step(static_cast<uint32_t>(common), deadline()))) return false;
     ub::Exchange::for_each(exchange_.members(), [&](uint32_t rank) {
         common = std::min<uint64_t>(common, exchange_.count_from(rank));
     });
     if (common == used_.version) return true;
     std::lock_guard<std::mutex> guard(lock_);
-    if (common != next_.version) return note(exchange_.mismatch(exchange_.self()));
-    std::swap(used_, next_);
-    next_.version = 0;
+    const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const ExpertMap& map) { return map.version == common; });
+    if (found == pending_.end()) return note(exchange_.mismatch(exchange_.self()));
+    used_ = std::move(*found);
+    pending_.erase(pending_.begin(), found + 1);
     used_version_.store(used_.version);
     return true;
 }
@@ -163,6 +170,7 @@ bool Group::recover() {
             watch_.add(peer.rank, peer.process);  // one that cannot be watched has been told of by the shell, if it dies
         }
         newcomers_.clear();
+        new_map_.store(!pending_.empty());
     }
     epoch_.store(exchange_.epoch());
     if (!ub::has(exchange_.members(), exchange_.self())) return false;
@@ -171,7 +179,8 @@ bool Group::recover() {
 }
 
 bool Group::await_step(ub::Deadline deadline) {
-    const ub::Outcome outcome = exchange_.await_step(deadline, [this] { return wanted_.load(); });
+    const auto wanted = [this] { return wanted_.load() || new_map_.load(); };
+    const ub::Outcome outcome = exchange_.await_step(deadline, wanted);
     if (outcome.ending == ub::Ending::kLate || (outcome && wanted_.load())) return false;
     return note(outcome);
 }
@@ -190,9 +199,14 @@ int32_t Group::set_peer(uint32_t rank, const ub::Window& window, int32_t process
 int32_t Group::set_map(uint64_t version, const uint32_t* homes, uint64_t epoch) {
     if (const int32_t error = check_map(place_, exchange_.shape(), place_.layers, model_.experts, version, homes)) return error;
     std::lock_guard<std::mutex> guard(lock_);
-    if (version <= used_version_.load() || version <= next_.version)
+    const uint64_t newest = pending_.empty() ? used_version_.load() : pending_.back().version;
+    if (version <= newest)
         return fail(CM_BAD_ARGUMENT, "expert map %llu is not newer than what is here", static_cast<unsigned long long>(version));
-    next_ = {version, epoch, {homes, homes + map_entries(place_.layers, model_.experts)}};
+    if (pending_.size() == kMostPendingMaps)
+        return fail(CM_BAD_ARGUMENT, "%zu expert maps wait to be used, and not all ranks have the first", kMostPendingMaps);
+    pending_.push_back({version, epoch, {homes, homes + map_entries(place_.layers, model_.experts)}});
+    new_map_.store(true);
+    ub::ring(exchange_.window(exchange_.self()).bell());
     return CM_OK;
 }
 
@@ -243,7 +257,7 @@ void cm_window_raise(void* memory, uint64_t epoch, uint64_t members) {
 
 int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
     cm_window_shape wanted;
-    const auto ranks = static_cast<int32_t>(cm::ub::Window::open(place->windows[place->rank]).shape().ranks);
+    const int32_t ranks = place->ranks;
     if (const int32_t error = cm_window_shape_of(engine, ranks, &wanted)) return error;
     if (place->rank < 0 || place->rank >= ranks || place->layers != cm::layers_with_experts(engine->model) || place->slots < 0 ||
         place->slots > 0x10000 || place->cores < 1 || place->deadline_ns < 1)
@@ -308,6 +322,13 @@ uint64_t cm_group_epoch(cm_engine* engine) { return engine->group->epoch(); }
 uint64_t cm_group_map_version(cm_engine* engine) { return engine->group->map_version(); }
 
 void cm_group_counts(cm_engine* engine, uint64_t* counts) { engine->group->counts(counts); }
+
+int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns) {
+    std::chrono::nanoseconds waited;
+    const int32_t rank = engine->group->awaited().look(waited);
+    *ns = rank < 0 ? 0 : waited.count();
+    return rank;
+}
 
 void cm_group_outcome_of(const cm_engine* engine, cm_group_outcome* outcome) {
     const cm::ub::Outcome& found = engine->group->failure();

@@ -36,6 +36,7 @@ class Group {
     // windows: opened, by rank. Throws std::bad_alloc.
     Group(const cm_group_place& place, const cm_model& model, std::vector<ub::Window> windows);
 
+    const ub::Awaited& awaited() const { return exchange_.awaited(); }
     const ub::WindowShape& shape() const { return exchange_.shape(); }
     // False if the kernel cannot watch a peer's process.
     bool watch(const int32_t* processes);
@@ -47,7 +48,8 @@ class Group {
     // Take up the next epoch, after waiting for it. False if there is none in time, or without this rank.
     bool recover();
 
-    // Sleep until a peer begins a step, this rank is wanted elsewhere, or the deadline. True if there is one to serve.
+    // Sleep until there is a step to serve, this rank is wanted elsewhere, or the deadline. True in the first case: a
+    // peer has begun it, or it is to be begun here, so that an idle group takes up a new map.
     bool await_step(ub::Deadline deadline);
     void wake();
     // Whether this rank was wanted elsewhere since the last call.
@@ -62,6 +64,7 @@ class Group {
   private:
     friend class Round;
 
+    uint64_t newest_map();
     ub::Deadline deadline() const { return ub::Clock::now() + deadline_; }
     bool note(const ub::Outcome& outcome);
     int layer_of(const cm_block* block) const;  // its number among those with routed experts
@@ -86,11 +89,12 @@ class Group {
     ub::Exchange exchange_;
     ub::Outcome failure_;
     std::atomic<bool> wanted_{false};
+    std::atomic<bool> new_map_{false};  // one that no step has announced yet
     ExpertMap used_;
     std::atomic<uint64_t> used_version_;
     std::atomic<uint64_t> epoch_;
     std::mutex lock_;  // of what the next epoch or step takes up
-    ExpertMap next_;   // version 0: none
+    std::vector<ExpertMap> pending_;  // by version: what all have may be older than what this rank has
     std::vector<Peer> newcomers_;
     std::vector<std::atomic<uint64_t>> counts_;  // [layers][experts]
 

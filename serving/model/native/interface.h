@@ -11,7 +11,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 9  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 10  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -155,7 +155,7 @@ typedef struct {
 
 // A rank's place in a group: each rank computes its own rows, and the experts that lie in its slots for all.
 typedef struct {
-    int32_t rank;
+    int32_t rank, ranks;
     int32_t cores;   // of this host, which its ranks share
     int32_t layers;  // with routed experts; the draft layer's is the last
     int32_t slots;   // of this rank, in all layers
@@ -215,6 +215,8 @@ int32_t cm_group_set_peer(cm_engine* engine, int32_t rank, void* window, int32_t
 uint64_t cm_group_map_version(cm_engine* engine);  // of the one in use
 uint64_t cm_group_epoch(cm_engine* engine);
 void cm_group_counts(cm_engine* engine, uint64_t* counts);  // [layers][experts] rows of this rank sent so far
+// The rank that this one waits for at the moment, or -1; and for how long. Any thread.
+int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns);
 void cm_group_outcome_of(const cm_engine* engine, cm_group_outcome* outcome);
 
 // One product outside a step: x [rows, groups * in_features] -> y [rows, groups * out_features], both of `form`.

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 9
+INTERFACE = 10
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -191,7 +191,7 @@ class NativeGroupPlace(ctypes.Structure):
     """cm_group_place."""
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
-        *((name, _Int) for name in ("rank", "cores", "layers", "slots")),
+        *((name, _Int) for name in ("rank", "ranks", "cores", "layers", "slots")),
         ("windows", ctypes.POINTER(_Address)),
         ("processes", ctypes.POINTER(_Int)),
         ("gate_up", ctypes.POINTER(NativeLinear)),

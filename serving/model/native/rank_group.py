@@ -72,6 +72,7 @@ def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, lis
     processes = (ctypes.c_int32 * len(place.processes))(*place.processes)
     struct = NativeGroupPlace(
         rank=place.rank,
+        ranks=len(place.windows),
         cores=place.cores,
         layers=table.shape[0],
         slots=len(place.slots.gate_up),

@@ -1,5 +1,6 @@
 """A shell makes its group whole, whatever happens to the ranks, and takes over what another one has left."""
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -99,6 +100,24 @@ def test_why_a_rank_is_replaced() -> None:
     crashed = RankSight(report=report(0, RankPhase.SERVING, stalled_s=LONGEST_AGE_S))
     assert mend({0: crashed}, 1, SILENCE_S) == [Kill(0, "cannot compute any more")]
     assert mend({0: stalled}, 1, SILENCE_S) == [Kill(0, "has had work for 31.0 s without making a step")]
+
+
+def late(rank: int, peer: int | None, silent_s: float = 0.0) -> RankSight:
+    """A rank of three that waits for a peer for too long."""
+    told = report(rank, RankPhase.SERVING, rank, first_order(3), 1)
+    return RankSight(silent_s=silent_s, report=msgspec.structs.replace(told, late_peer=peer))
+
+
+def test_who_keeps_its_peers_waiting_is_put_out() -> None:
+    rest = RegroupOrder(2, 2, first_order(3).offers[:2])
+    orders = mend({0: late(0, 2), 1: late(1, 2), 2: late(2, None)}, 3, SILENCE_S)
+    assert orders == [Kill(2, "keeps rank 1 waiting"), Regroup(rest)]
+    chain = {0: late(0, 1), 1: late(1, 2), 2: late(2, None)}
+    assert mend(chain, 3, SILENCE_S) == [Kill(2, "keeps rank 1 waiting"), Regroup(rest)]
+    frozen_too = {0: late(0, 1), 1: late(1, 2, silent_s=3.0), 2: late(2, None)}
+    assert mend(frozen_too, 3, SILENCE_S)[0] == Kill(1, "keeps rank 0 waiting"), "what it said before it froze is old"
+    circle = {0: late(0, 1), 1: late(1, 0), 2: late(2, None)}
+    assert mend(circle, 3, SILENCE_S) == [], "one of them has just gone on"
 
 
 class Group(RuleBasedStateMachine):

@@ -82,6 +82,7 @@ class Rank:
             version=order.version if order is not None else 0,
             stalled_s=min(instance.loop.progress_age_s(), LONGEST_AGE_S) if instance is not None and stalled else 0.0,
             problem=life.problem,
+            late_peer=instance.late_peer() if instance is not None and order is not None else None,
         )
 
     async def follow(self, order: RegroupOrder) -> bool:

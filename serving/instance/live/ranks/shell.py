@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 RENEW_PERIOD_S = 0.5
 CALL_DEADLINE_S = 3.0
+HOLD_DEADLINE_S = 0.5
+"""A rank that answers later is heard in a later round: a frozen one must not hold up what the others say of it."""
 FOLLOW_DEADLINE_S = 30.0
 SWEEP_PERIOD_S = 30.0
 MOST_TRIES = 3
@@ -241,7 +243,7 @@ class GroupShell:
 
     async def _hold(self, known: _Known) -> None:
         try:
-            known.report = report = await self._port.hold(known.name, self.lease, CALL_DEADLINE_S)
+            known.report = report = await self._port.hold(known.name, self.lease, HOLD_DEADLINE_S)
         except RankDeadError:
             known.dead = True
         except RankSilentError as error:
