@@ -96,6 +96,7 @@ class Exchange {
 
     // Begin the next step: tell all members a number, and learn theirs; see `count_from`.
     Outcome begin_step(uint32_t number, Deadline deadline) {
+        if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);  // who is alone never waits, and sees it here
         now_ = next_step();
         ++turn_;
         CM_EXCHANGE_POINT("announce");

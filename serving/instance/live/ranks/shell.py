@@ -279,11 +279,16 @@ class GroupShell:
         return True
 
     async def _regroup(self, order: RegroupOrder) -> None:
-        """Have all members follow, then let the epoch begin. If one does not follow, a later round asks for another."""
+        """Have all members follow, then let the epoch begin. If one does not follow, a later round asks for another.
+
+        It begins for newcomers first: those that serve go on in the epoch before while a new process finds its feet.
+        """
         known = [self._known[rank] for rank in order.members]
         logger.info("%s: epoch %d with ranks %s", self.group, order.epoch, list(order.members))
         if all(await asyncio.gather(*(self._tell(one, Follow(order), FOLLOW_DEADLINE_S) for one in known))):
-            await asyncio.gather(*(self._tell(one, Begin(order), CALL_DEADLINE_S) for one in known))
+            new = [one for one in known if one.report is not None and one.report.phase is RankPhase.OFFERED]
+            for some in (new, [one for one in known if one not in new]):
+                await asyncio.gather(*(self._tell(one, Begin(order), CALL_DEADLINE_S) for one in some))
 
     async def _remove(self) -> None:
         """End all ranks at once, and give their places back."""

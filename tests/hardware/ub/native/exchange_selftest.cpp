@@ -138,6 +138,8 @@ void epoch_changed() {
     exchange.enter();
     require(exchange.epoch() == 2 && exchange.members() == just(0), "the new epoch's members");
     require(static_cast<bool>(exchange.begin_step(0, Clock::now())), "alone there is nothing to wait for");
+    raise_epoch(group.windows[0], 3, all_of(2));
+    require(exchange.begin_step(0, Clock::now()).ending == Ending::kEpochChanged, "nor is it long unseen");
 }
 
 // A rank without work sleeps until a peer begins a step, or it is wanted; the bell alone wakes it.
