@@ -115,6 +115,7 @@ _IN_VIRTUAL_TIME = (
             *_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
             *_of("simulation", "time_scale kv_shrink output_tokens"),
             *_of("autoscaler", "manual_hold_s"),
+            "experts.*",
             "health.*",
             "chaos.*",
             "namespaces.*",
@@ -202,6 +203,12 @@ _BY_EXECUTOR = (
 )
 
 _BY_MODE = (
+    Rule(
+        _SERVE,
+        ("experts.*",),
+        "where every pool's ep is 1: the experts of a single process are all at hand",
+        when=lambda config: all(pool.ep == 1 for pool in config.pools.values()),
+    ),
     Rule(
         _SERVE,
         ("cluster.restart_nodes",),

@@ -79,6 +79,11 @@ SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n
             " min_prefill, min_decode, min_kvcache to 0",
         ),
         (
+            "[experts]\nredundant = 1\n",
+            "[experts] redundant has no effect where every pool's ep is 1: the experts of a single process are all at"
+            " hand",
+        ),
+        (
             "[simulation]\nseed = 4\ntime_scale = 0.5\n",
             '[simulation] time_scale, seed have no effect without [engine] executor = "simulated", only with it and in'
             " virtual time (`cloudmatrix simulate`)",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -88,6 +88,31 @@ def assert_holds(slots: ExpertSlots, model: DeepseekModel) -> None:
                 sizes = (product.in_features, product.out_features, model.dtype)
                 assert linear.form == product.form
                 assert torch.equal(bits(linear, *sizes), bits(product.linear, *sizes))
+
+
+@pytest.mark.parametrize("kind", ["mapped", "copied"])
+def test_a_reserve_takes_no_memory_and_points_to_the_source(tmp_path: Path, kind: Literal["mapped", "copied"]) -> None:
+    model = panel_model(tmp_path / "model", **prepare(tmp_path / "model", "bfloat16"))
+    source = LoadedExperts(model)
+    slots = make_slots(kind, source, 1, tmp_path / "slots", reserve=8)
+    assert slots.layout.count == 27
+    assert slots.layout.nbytes == sum(slots.layout.room)
+    fill_all(slots, [[layer] for layer in range(3)])
+    slots.fill(1, 6, 5)
+    slots.table.publish()
+    for layer, slot, expert in ((0, 0, 0), (1, 0, 1), (2, 0, 2), (1, 6, 5)):
+        linear = slots.table.gate_up[slots.layout.number(layer, slot)]
+        gate_up, _ = products(model, layer, expert)
+        sizes = (gate_up.in_features, gate_up.out_features, model.dtype)
+        assert torch.equal(bits(linear, *sizes), bits(gate_up.linear, *sizes))
+    assert slots.table.gate_up[slots.layout.number(1, 6)].packed == products(model, 1, 5)[0].linear.packed
+    slots.empty(1, 6)
+    slots.table.publish()
+    assert slots.table.gate_up[slots.layout.number(1, 6)].out_features == 0
+    if slots.offer is not None:
+        with pytest.raises(ExpertError, match="only the first 1 have memory of their own"):
+            PeerSlots(slots.offer).record(1, 6)
+    slots.close()
 
 
 @pytest.mark.parametrize("kind", MODELS)
