@@ -30,7 +30,8 @@ inline void sleep_until_rung(Bell& bell, uint32_t before, int64_t ns) {
 
 // Wake whoever sleeps. After a sequentially consistent store that it may want to see.
 inline void ring(Bell& bell) {
-    const bool asleep = bell.awaited.load(std::memory_order_seq_cst) != 0 || bell.dozing.load(std::memory_order_seq_cst);
+    const bool asleep =
+        bell.awaited.load(std::memory_order_seq_cst) != 0 || bell.dozing.load(std::memory_order_seq_cst);
     if (asleep) wake_sleeper(bell);
 }
 

@@ -1,12 +1,13 @@
 // Rounds between the ranks of one epoch: announce to some, wait for some. Payload is the business of dispatch and
 // combine.
 //
-// A step begins with an announcement of all to all, also of ranks with no rows, and so does an epoch. It has as many
-// pairs of dispatch and combine as the rank with most of them needs, and ends with a dispatch in which all say that they
-// have no more. Announcing to all has another reason: only then do all
-// members know that none is still at work in the epoch before, and may touch what others read. A wait takes a word that
-// is there before it looks whether the epoch was raised or a member died, and looks at all members, not only at the one
-// it waits for: that one may wait for the dead.
+// A step begins with an announcement of all to all, also of ranks with no rows, and so does an epoch: only then do all
+// members know that none is still at work in the epoch before, and may touch what others read. A step has as many pairs
+// of dispatch and combine as the rank with most of them needs, and ends with a dispatch in which all say that they have
+// no more.
+//
+// A wait takes a word that is there before it looks whether the epoch was raised or a member died, and looks at all
+// members, not only at the one it waits for: that one may wait for the dead.
 // tests/hardware/ub/exchange_model.py runs these rules through every order of stores.
 #pragma once
 #include <array>
@@ -124,7 +125,8 @@ class Exchange {
     bool begun() const {
         const Announcement next = next_step();
         for (RankSet left = members_ & ~just(self_); left; left &= left - 1) {
-            const Announcement said = unpack(own().word((turn_ + 1) & 1, first_of(left)).load(std::memory_order_seq_cst));
+            const Announcement said =
+                unpack(own().word((turn_ + 1) & 1, first_of(left)).load(std::memory_order_seq_cst));
             if (same_epoch(said, next) && rounds_ahead(said, next) == 0) return true;
         }
         return false;

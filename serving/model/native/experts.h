@@ -98,10 +98,12 @@ class Feed {
         const bool shared = b_.down.out_features > 0;
         if (shared) {
             quantise(false);
-            product(team_, b_.down, w_.net.rows(b_.down, 0, rows_), [&](int first, int rows, int column, const float* tile) {
-                for (int r = 0; r < rows; ++r)
-                    convert_row(tile + r * kPanel, columns_in(m_.hidden, column), w_.wide + (first + r) * w_.normed.stride + column);
-            });
+            product(team_, b_.down, w_.net.rows(b_.down, 0, rows_),
+                    [&](int first, int rows, int column, const float* tile) {
+                        for (int r = 0; r < rows; ++r)
+                            convert_row(tile + r * kPanel, columns_in(m_.hidden, column),
+                                        w_.wide + (first + r) * w_.normed.stride + column);
+                    });
         }
         if (!remote.await_results()) return;
         each_row(team_, rows_, 8 * m_.hidden, [&](int row, int) {

@@ -46,14 +46,15 @@ int32_t row_bytes(const cm_model& m) {
     return static_cast<int32_t>(std::max(width * number, width + static_cast<int64_t>(sizeof(float))));
 }
 
-int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts,
-                  uint64_t version, const uint32_t* homes) {
+int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts, uint64_t version,
+                  const uint32_t* homes) {
     if (version == 0 || version >= ub::kNoMore)
         return fail(CM_BAD_ARGUMENT, "version %llu of an expert map", static_cast<unsigned long long>(version));
     for (size_t i = 0; i < map_entries(layers, experts); ++i) {
         const uint32_t rank = homes[i] >> 16, slot = homes[i] & 0xffff;
         const bool own = rank == static_cast<uint32_t>(place.rank);
-        if (rank >= shape.ranks || (own && (slot >= static_cast<uint32_t>(place.slots) || !place.gate_up[slot].out_features)))
+        if (rank >= shape.ranks ||
+            (own && (slot >= static_cast<uint32_t>(place.slots) || !place.gate_up[slot].out_features)))
             return fail(CM_BAD_ARGUMENT, "expert %zu of layer %zu: slot %u of rank %u does not hold it", i % experts,
                         i / experts / CM_MAP_POSITIONS, slot, rank);
     }
@@ -73,8 +74,8 @@ int32_t check_slots(const cm_group_place& place, const cm_model& m, int width) {
 
 int32_t failed(const Group& group) {
     const ub::Outcome& found = group.failure();
-    return fail(CM_GROUP, "rank %u of the group: %s, in step %u, round %u", found.rank, ub::name(found.ending), found.step,
-                found.round);
+    return fail(CM_GROUP, "rank %u of the group: %s, in step %u, round %u", found.rank, ub::name(found.ending),
+                found.step, found.round);
 }
 
 }  // namespace
@@ -148,12 +149,12 @@ bool Group::begin() {
     uint64_t common = newest_map();
     failure_ = {};
     if (!note(exchange_.begin_step(static_cast<uint32_t>(common), deadline()))) return false;
-    ub::Exchange::for_each(exchange_.members(), [&](uint32_t rank) {
-        common = std::min<uint64_t>(common, exchange_.count_from(rank));
-    });
+    ub::Exchange::for_each(exchange_.members(),
+                           [&](uint32_t rank) { common = std::min<uint64_t>(common, exchange_.count_from(rank)); });
     if (common == used_.version) return true;
     std::lock_guard<std::mutex> guard(lock_);
-    const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const ExpertMap& map) { return map.version == common; });
+    const auto found =
+        std::find_if(pending_.begin(), pending_.end(), [&](const ExpertMap& map) { return map.version == common; });
     if (found == pending_.end()) return note(exchange_.mismatch(exchange_.self()));
     used_ = std::move(*found);
     pending_.erase(pending_.begin(), found + 1);
@@ -167,7 +168,7 @@ bool Group::recover() {
         std::lock_guard<std::mutex> guard(lock_);
         for (const Peer& peer : newcomers_) {
             exchange_.replace(peer.rank, peer.window);
-            watch_.add(peer.rank, peer.process);  // one that cannot be watched has been told of by the shell, if it dies
+            watch_.add(peer.rank, peer.process);  // if that fails the shell tells of its death
         }
         newcomers_.clear();
         new_map_.store(!pending_.empty());
@@ -197,13 +198,16 @@ int32_t Group::set_peer(uint32_t rank, const ub::Window& window, int32_t process
 }
 
 int32_t Group::set_map(uint64_t version, const uint32_t* homes, uint64_t epoch) {
-    if (const int32_t error = check_map(place_, exchange_.shape(), place_.layers, model_.experts, version, homes)) return error;
+    if (const int32_t error = check_map(place_, exchange_.shape(), place_.layers, model_.experts, version, homes))
+        return error;
     std::lock_guard<std::mutex> guard(lock_);
     const uint64_t newest = pending_.empty() ? used_version_.load() : pending_.back().version;
     if (version <= newest)
-        return fail(CM_BAD_ARGUMENT, "expert map %llu is not newer than what is here", static_cast<unsigned long long>(version));
+        return fail(CM_BAD_ARGUMENT, "expert map %llu is not newer than what is here",
+                    static_cast<unsigned long long>(version));
     if (pending_.size() == kMostPendingMaps)
-        return fail(CM_BAD_ARGUMENT, "%zu expert maps wait to be used, and not all ranks have the first", kMostPendingMaps);
+        return fail(CM_BAD_ARGUMENT, "%zu expert maps wait to be used, and not all ranks have the first",
+                    kMostPendingMaps);
     pending_.push_back({version, epoch, {homes, homes + map_entries(place_.layers, model_.experts)}});
     new_map_.store(true);
     ub::ring(exchange_.window(exchange_.self()).bell());
@@ -259,9 +263,10 @@ int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
     cm_window_shape wanted;
     const int32_t ranks = place->ranks;
     if (const int32_t error = cm_window_shape_of(engine, ranks, &wanted)) return error;
-    if (place->rank < 0 || place->rank >= ranks || place->layers != cm::layers_with_experts(engine->model) || place->slots < 0 ||
-        place->slots > 0x10000 || place->cores < 1 || place->deadline_ns < 1)
-        return cm::fail(CM_BAD_ARGUMENT, "rank %d of %d with %d slots in %d layers", place->rank, ranks, place->slots, place->layers);
+    if (place->rank < 0 || place->rank >= ranks || place->layers != cm::layers_with_experts(engine->model) ||
+        place->slots < 0 || place->slots > 0x10000 || place->cores < 1 || place->deadline_ns < 1)
+        return cm::fail(CM_BAD_ARGUMENT, "rank %d of %d with %d slots in %d layers", place->rank, ranks, place->slots,
+                        place->layers);
     std::vector<cm::ub::Window> windows;
     for (int32_t rank = 0; rank < ranks; ++rank) {
         const bool there = rank == place->rank || place->windows[rank] != nullptr;
@@ -271,11 +276,13 @@ int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
         windows.push_back(cm::ub::Window::open(memory));
     }
     if (const int32_t error = cm::check_slots(*place, engine->model, cm::width_of(engine->model))) return error;
-    if (const int32_t error = cm::check_map(*place, cm::shape_of(wanted), place->layers, engine->model.experts, place->map_version, place->map))
+    if (const int32_t error = cm::check_map(*place, cm::shape_of(wanted), place->layers, engine->model.experts,
+                                            place->map_version, place->map))
         return error;
     try {
         auto group = std::make_unique<cm::Group>(*place, engine->model, std::move(windows));
-        if (!group->watch(place->processes)) return cm::fail(CM_BAD_ARGUMENT, "the processes of the group cannot be watched");
+        if (!group->watch(place->processes))
+            return cm::fail(CM_BAD_ARGUMENT, "the processes of the group cannot be watched");
         delete engine->group;
         engine->group = group.release();
     } catch (const std::exception& error) {
@@ -312,7 +319,8 @@ int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* ma
 
 int32_t cm_group_set_peer(cm_engine* engine, int32_t rank, void* window, int32_t process) {
     const cm::ub::WindowShape shape = engine->group->shape();
-    if (rank < 0 || static_cast<uint32_t>(rank) >= shape.ranks || !cm::ub::Window::fits(window, shape, static_cast<uint32_t>(rank)))
+    if (rank < 0 || static_cast<uint32_t>(rank) >= shape.ranks ||
+        !cm::ub::Window::fits(window, shape, static_cast<uint32_t>(rank)))
         return cm::fail(CM_BAD_ARGUMENT, "the new window of rank %d is of another model, or of other step sizes", rank);
     return engine->group->set_peer(static_cast<uint32_t>(rank), cm::ub::Window::open(window), process);
 }

@@ -159,7 +159,7 @@ typedef struct {
     int32_t cores;   // of this host, which its ranks share
     int32_t layers;  // with routed experts; the draft layer's is the last
     int32_t slots;   // of this rank, in all layers
-    void* const* windows;      // [ranks]: all windows, mapped here, of the engine's shape; null for a rank that is missing
+    void* const* windows;      // [ranks]: mapped here, of the engine's shape; null for a rank that is missing
     const int32_t* processes;  // [ranks]
     const cm_linear* gate_up;  // [slots], read at every step; out_features 0 = the slot is empty
     const cm_linear* down;     // [slots]

@@ -1,8 +1,8 @@
 // Experts of a group: a layer's rows go to the ranks that hold their experts, and the results come back.
 //
-// The source stages each row once, in the form that experts multiply, and lists who takes it; the experts' rank reads it
-// there, and writes each result as float32 to its canonical place, [row][choice] of the source. So the source adds the
-// same numbers in the same order as one process with all experts, wherever those lie.
+// The source stages each row once, in the form that experts multiply, and lists who takes it; the experts' rank reads
+// it there, and writes each result as float32 to its canonical place, [row][choice] of the source. So the source adds
+// the same numbers in the same order as one process with all experts, wherever those lie.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -19,7 +19,11 @@ template <class T>
 class RemoteExperts {
   public:
     RemoteExperts(cm_engine& engine, const Workspace<T>& space)
-        : m_(engine.model), team_(engine.team), w_(space), round_(*engine.group), width_(static_cast<size_t>(round_up(m_.hidden, kInnerMultiple))) {}
+        : m_(engine.model),
+          team_(engine.team),
+          w_(space),
+          round_(*engine.group),
+          width_(static_cast<size_t>(round_up(m_.hidden, kInnerMultiple))) {}
 
     // ---- the source's part; rows and their choices are the workspace's
 
@@ -62,7 +66,8 @@ class RemoteExperts {
             open_all_gates(piece);
             const cm_linear& down = round_.down(piece.jobs[0].expert);
             if (down.form == CM_INT8)
-                each_row(team_, piece.row_count, down.in_features, [&](int row, int) { w_.inner.quantise(row, down.in_features); });
+                each_row(team_, piece.row_count, down.in_features,
+                         [&](int row, int) { w_.inner.quantise(row, down.in_features); });
             multiply_down(piece);
         }
         round_.announce_results();
@@ -95,7 +100,8 @@ class RemoteExperts {
     }
 
     void open_all_gates(const Piece& piece) const {
-        const NetItems net(round_.gate_up(piece.jobs[0].expert), piece.job_count, ceil_div(piece.row_count, piece.job_count), team_.threads());
+        const NetItems net(round_.gate_up(piece.jobs[0].expert), piece.job_count,
+                           ceil_div(piece.row_count, piece.job_count), team_.threads());
         team_.each(piece.job_count * net.per_job, [&](int item, int thread) {
             const ExpertJob& job = piece.jobs[item / net.per_job];
             const cm_linear& gate_up = round_.gate_up(job.expert);
@@ -138,13 +144,15 @@ class RemoteExperts {
 
     void write_results(const Piece& piece, const ExpertJob& job, int begin, int end, const char* after) const {
         const cm_linear& w = round_.down(job.expert);
-        multiply(w, 0, w_.inner.rows(w, job.first, job.count), begin, end,
-                 [&](int row, int rows, int column, const float* tile) {
-                     for (int r = 0; r < rows; ++r) {
-                         float* result = piece.rows[job.first + row + r].result + column;
-                         convert_row(tile + r * kPanel, columns_in(m_.hidden, column), result);
-                     }
-                 }, after);
+        multiply(
+            w, 0, w_.inner.rows(w, job.first, job.count), begin, end,
+            [&](int row, int rows, int column, const float* tile) {
+                for (int r = 0; r < rows; ++r) {
+                    float* result = piece.rows[job.first + row + r].result + column;
+                    convert_row(tile + r * kPanel, columns_in(m_.hidden, column), result);
+                }
+            },
+            after);
     }
 
     const cm_model& m_;

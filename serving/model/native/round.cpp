@@ -33,8 +33,10 @@ void Round::announce_rows(const cm_block* block, const int32_t* chosen, int rows
     for (int row = 0; row < rows; ++row) {
         for (int choice = 0; choice < top_k; ++choice) {
             const int expert = *chosen++;
-            const uint32_t home = homes[static_cast<size_t>(row % CM_MAP_POSITIONS) * experts + static_cast<size_t>(expert)];
-            group_.dispatch_->send(home >> 16, static_cast<uint32_t>(row), static_cast<uint32_t>(choice), home & 0xffff);
+            const uint32_t home =
+                homes[static_cast<size_t>(row % CM_MAP_POSITIONS) * experts + static_cast<size_t>(expert)];
+            group_.dispatch_->send(home >> 16, static_cast<uint32_t>(row), static_cast<uint32_t>(choice),
+                                   home & 0xffff);
             counts[expert].store(counts[expert].load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         }
     }
@@ -69,7 +71,8 @@ bool Round::next_piece(Piece& piece) {
     g.each_entry([&](uint32_t source, const ub::Entry& entry) {
         const int64_t at = g.slot_rows_[entry.slot]++;
         if (at < first || at >= end) return;
-        g.received_[static_cast<size_t>(at - first)] = {g.dispatch_->row(source, entry), g.combine_->result(source, entry)};
+        g.received_[static_cast<size_t>(at - first)] = {g.dispatch_->row(source, entry),
+                                                        g.combine_->result(source, entry)};
     });
     begin = 0;
     for (const uint32_t slot : g.used_slots_) {  // and here again how many there are

@@ -157,7 +157,8 @@ void idle() {
         group.windows[0].word(0, 2).store(pack({2, 0, 0, 7}));
         ring_as(group.windows[0].bell(), 2);
     });
-    require(static_cast<bool>(exchange.await_step(Clock::now() + seconds(60), wants)) && exchange.begun(), "a peer begins");
+    require(static_cast<bool>(exchange.await_step(Clock::now() + seconds(60), wants)) && exchange.begun(),
+            "a peer begins");
     peer.join();
     group.windows[0].word(0, 1).store(pack({2, 0, 0, 8}));
     require(static_cast<bool>(exchange.begin_step(9, Clock::now() + seconds(60))), "and so do all");
