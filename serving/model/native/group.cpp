@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMostPendingMaps = 8;
 
-// How long to wait for a new epoch: as long as a rank lives without a shell.
+// How long to wait for a new epoch after a loss: as long as a rank lives without a shell.
 constexpr std::chrono::seconds kShellPatience{30};
 
 size_t map_entries(int layers, int experts) { return static_cast<size_t>(layers) * CM_MAP_POSITIONS * experts; }
@@ -163,7 +163,8 @@ bool Group::begin() {
 }
 
 bool Group::recover() {
-    if (!exchange_.await_epoch(ub::Clock::now() + kShellPatience)) return false;
+    const bool lost = failure_.ending == ub::Ending::kPeerLost || failure_.ending == ub::Ending::kEpochChanged;
+    if (!exchange_.await_epoch(lost ? ub::Clock::now() + kShellPatience : deadline())) return false;
     {
         std::lock_guard<std::mutex> guard(lock_);
         for (const Peer& peer : newcomers_) {
