@@ -100,7 +100,7 @@ def private_bytes(without: str) -> int:
 
 
 def measure(model: Path, ranks: int) -> list[dict[str, int]]:
-    """What each rank of a group counts, all of them alive."""
+    """Figures that each rank of a group counts, all of them alive."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as shared, ExitStack() as stack:
         started = []
         for rank in range(ranks):

@@ -22,7 +22,7 @@ from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, Re
 
 
 def progress(order: RegroupOrder | None, raised: int) -> tuple[tuple[int, ...], int, int, int]:
-    """What a rank that follows an order reports of it: members, epoch, the one that has begun, version of the map."""
+    """Progress that a rank reports of its order: members, epoch, the one that has begun, version of the map."""
     if order is None:
         return (), 0, 0, 0
     return tuple(offer.pid for offer in order.offers), order.epoch, raised, order.version

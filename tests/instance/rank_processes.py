@@ -181,7 +181,7 @@ class RankProcesses:
             self._start(order)
 
     def alone(self) -> Answers:
-        """What the only rank answers, which has no group."""
+        """Answers of the only rank, which has no group."""
         found: Answers = _receive(self._pipes[0])
         return found
 

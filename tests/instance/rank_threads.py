@@ -228,7 +228,7 @@ class RankThreads:
         return random_map(self.spread.homes, self.layers, self.experts, Random(seed))
 
     def alone(self, specs: Sequence[SequenceSpec]) -> dict[SequenceId, Answer]:
-        """What one process with all experts answers."""
+        """Answers of one process with all experts."""
         return drive(self._executor(), specs, self.settings)
 
     def together(
@@ -237,7 +237,7 @@ class RankThreads:
         between: Callable[[int, int], None] = lambda rank, step: None,
         limit_s: float = 120.0,
     ) -> list[dict[SequenceId, Answer]]:
-        """What the ranks answer, each to its own requests.
+        """Answers of the ranks, each to its own requests.
 
         Args:
             between: called by each rank's thread before its steps, with rank and number of step.

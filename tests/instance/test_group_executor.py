@@ -177,6 +177,7 @@ def test_an_idle_rank_is_woken_and_not_kept(tmp_path: Path) -> None:
     timer.start()
     executor.serve(3600.0)
     timer.join()
+    assert executor.awaited() is None
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -264,6 +264,7 @@ def test_a_rank_that_cannot_be_built_later_is_tried_again() -> None:
         await scene.until(lambda: scene.world.made > made + 3)
         scene.world.unbuildable = ""
         await scene.until(lambda: scene.serving("decode#abc"))
+        assert len(shell.pids) == 2
         await scene.close(shell)
 
     played(Scene(), act)

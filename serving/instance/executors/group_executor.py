@@ -36,10 +36,11 @@ class NativeGroupExecutor(NativeExecutor):
 
         Raises: EngineError if windows, slots or map are not of this model; ModelError if the map has another form.
         """
-        struct, kept = native_place(place, self.model.config.n_routed_experts)
+        experts = self.model.config.n_routed_experts
+        struct, _kept = native_place(place, experts)
         self._engine.check(self._functions.cm_group_join(self._engine.address, ctypes.byref(struct)))
         self._joined, self._peers = place, []
-        self._experts = kept[2].shape[0], self.model.config.n_routed_experts  # type: ignore[attr-defined]
+        self._counted = len(place.expert_map), experts
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step together with the peers; theirs, as far as they have some, run at the same time.
@@ -96,7 +97,7 @@ class NativeGroupExecutor(NativeExecutor):
 
     def rows_sent(self) -> NDArray[np.uint64]:
         """`[layers, experts]`: rows of this rank that chose each expert, since it joined."""
-        found = np.zeros(self._experts, np.uint64)
+        found = np.zeros(self._counted, np.uint64)
         self._functions.cm_group_counts(self._engine.address, found.ctypes.data)
         return found
 

@@ -64,16 +64,17 @@ class SlotTable:
                 self._to_call.append(published)
 
     def publish(self) -> None:
-        """Write what is pending into the arrays. Only between two steps."""
-        if not self._pending:
-            return
+        """Write what is pending into the arrays. Between two steps; at any time if no map in use names the slots.
+
+        Several threads may: when a call returns, all that was pending before it stands in the arrays.
+        """
         with self._lock:
             pending, self._pending = self._pending, {}
             to_call, self._to_call = self._to_call, []
-        for number, expert in pending.items():
-            self.gate_up[number] = NativeLinear() if expert is None else _linear(expert.gate_up)
-            self.down[number] = NativeLinear() if expert is None else _linear(expert.down)
-            self._held[number] = expert
+            for number, expert in pending.items():
+                self.gate_up[number] = NativeLinear() if expert is None else _linear(expert.gate_up)
+                self.down[number] = NativeLinear() if expert is None else _linear(expert.down)
+                self._held[number] = expert
         for published in to_call:
             published()
 

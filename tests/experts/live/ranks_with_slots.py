@@ -20,9 +20,9 @@ from serving.experts.core.mover import (
     MoverTick,
     MovesEnded,
 )
-from serving.experts.live.native_table import MASKED, Table, native_table
+from serving.experts.live.native_table import Table, native_table
 from serving.experts.live.slot_mover import SlotMover
-from serving.model.native.layout import NativeLinear
+from serving.model.native.layout import MAP_MASKED, NativeLinear
 from serving.model.slots.expert_slots import CopiedSlots, ExpertSlots, MappedSlots, fill_all
 from serving.model.slots.slot_region import PeerSlots, SlotLayout, SlotRegion
 from tests.model.slots.experts import MadeExperts
@@ -156,7 +156,7 @@ class RanksWithSlots:
             for layer in range(one.table.shape[0]):
                 for expert in range(one.table.shape[2]):
                     for entry in np.unique(one.table[layer, :, expert]).tolist():
-                        assert entry != MASKED
+                        assert entry != MAP_MASKED
                         found = self.ranks[entry >> 16].bytes_at(entry & 0xFFFF)
                         assert found == self._wanted[layer, expert], "a token met wrong weights"
 

@@ -10,7 +10,8 @@ from serving.experts.core.deepseek import GlobalPlacement
 from serving.experts.core.expert_map import ExpertHome, ExpertMap, ExpertSlot, LayerMap
 from serving.experts.core.first_map import first_map, group_shape
 from serving.experts.core.split import split
-from serving.experts.live.native_table import MASKED, native_table
+from serving.experts.live.native_table import native_table
+from serving.model.native.layout import MAP_MASKED
 from tests.experts.core.strategies import layers
 
 
@@ -30,7 +31,7 @@ def test_each_entry_is_the_slot_of_the_rotation(one: tuple, data: st.DataObject)
             for expert, at in enumerate(row):
                 entry = int(table[layer, position, expert])
                 if at is None:
-                    assert entry == MASKED
+                    assert entry == MAP_MASKED
                     assert expert in map_.layers[layer].masked
                 else:
                     slot = layer * shape.slots[at.rank] + at.slot
@@ -44,7 +45,7 @@ def test_an_entry_by_hand() -> None:
     layer = LayerMap((homes, ()), frozenset({1}))
     table = native_table(ExpertMap(3, (2, 1), (layer, layer)), 1)
     assert [hex(entry) for entry in table[1, :3, 0]] == ["0x10001", "0x3", "0x10001"]
-    assert set(table[:, :, 1].flatten().tolist()) == {MASKED}
+    assert set(table[:, :, 1].flatten().tolist()) == {MAP_MASKED}
 
 
 def test_a_rank_with_too_many_slots_is_refused() -> None:

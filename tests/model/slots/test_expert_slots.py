@@ -1,5 +1,6 @@
 """Slots of a rank hold what the model's experts are, however they were filled, and nothing if that failed."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from serving.model.native.absent import AbsentPanels
 from serving.model.native.layout import NativeLinear
 from serving.model.native.library import load
 from serving.model.native.panels import PanelLinear
+from serving.model.slots import expert_slots
+from serving.model.slots.expert_record import PackedProduct
 from serving.model.slots.expert_slots import CopiedSlots, ExpertSlots, MappedSlots, fill_all, make_slots
 from serving.model.slots.expert_sources import (
     CheckpointExperts,
@@ -88,6 +91,33 @@ def assert_holds(slots: ExpertSlots, model: DeepseekModel) -> None:
                 sizes = (product.in_features, product.out_features, model.dtype)
                 assert linear.form == product.form
                 assert torch.equal(bits(linear, *sizes), bits(product.linear, *sizes))
+
+
+def test_whoever_publishes_second_finds_all_of_it_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's thread may be writing what another one is about to name in a map."""
+    source = LoadedExperts(panel_model(tmp_path, **prepare(tmp_path, "bfloat16")))
+    slots = MappedSlots(source, 1)
+    slots.fill(0, 0, 3)
+    writing, go_on = threading.Event(), threading.Event()
+    linear = expert_slots._linear
+
+    def slow(product: PackedProduct) -> NativeLinear:
+        writing.set()
+        assert go_on.wait(60.0)
+        return linear(product)
+
+    monkeypatch.setattr(expert_slots, "_linear", slow)
+    first = threading.Thread(target=slots.table.publish)
+    first.start()
+    assert writing.wait(60.0)
+    second = threading.Thread(target=slots.table.publish)
+    second.start()
+    second.join(0.05)
+    assert second.is_alive(), "not before the slot can be named"
+    go_on.set()
+    second.join()
+    assert slots.table.gate_up[0].out_features
+    first.join()
 
 
 @pytest.mark.parametrize("kind", ["mapped", "copied"])
