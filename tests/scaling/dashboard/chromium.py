@@ -27,6 +27,21 @@ KEYS = {
     "Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "Space": (32, " "), "ArrowUp": (38, ""),
     "Backspace": (8, ""),
 }  # fmt: skip
+STEADY_MIDDLE = """async (selector) => {
+  const frame = () => new Promise(requestAnimationFrame);
+  await frame();
+  const element = document.querySelector(selector);
+  if (!element) return null;
+  element.scrollIntoView({ block: "center" });
+  const box = () => element.getBoundingClientRect();
+  const before = box();
+  await frame();
+  const after = box();
+  const still = ["x", "y", "width", "height"].every((side) => before[side] === after[side]);
+  const [x, y] = [after.x + after.width / 2, after.y + after.height / 2];
+  return still && element.contains(document.elementFromPoint(x, y)) ? { x, y } : null;
+}"""
+"""Where to click an element: null while its box differs between two frames, or its middle belongs to another one."""
 
 
 class Chromium:
@@ -165,13 +180,12 @@ class Page:
             await asyncio.sleep(0.03)
 
     async def click(self, selector: str) -> None:
-        """Press and release the mouse in the middle of an element."""
-        found = f"const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
-        middle = "const b = e.getBoundingClientRect(); return [b.left + b.width / 2, b.top + b.height / 2];"
-        box = await self.run(f"(() => {{ {found} {middle} }})()")
-        place = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+        """Press and release the mouse in the middle of an element, once it stands still and nothing covers it."""
+        end = time.monotonic() + PATIENCE_S
+        while (place := await self.run(f"({STEADY_MIDDLE})({json.dumps(selector)})")) is None:
+            assert time.monotonic() < end, f"{selector} does not stand still, or something covers it"
         for kind in ("mousePressed", "mouseReleased"):
-            await self.send("Input.dispatchMouseEvent", type=kind, **place)
+            await self.send("Input.dispatchMouseEvent", type=kind, **place, button="left", clickCount=1)
 
     async def press(self, key: str, times: int = 1) -> None:
         """Press a key of the keyboard."""

@@ -33,7 +33,10 @@ export class Curves {
     section.append(...this.parts.map(({ element }) => element));
   }
 
+  /** Stands in the page from the first look on: curves that come later must not move the controls below. */
   async update(state) {
+    show(this.section, true);
+    if (this.asked === -Infinity) this.draw(state);
     if (performance.now() - this.asked >= PERIOD_MS) {
       this.asked = performance.now();
       try {
@@ -44,16 +47,18 @@ export class Curves {
       }
     }
     this.samples = this.samples.filter(({ at }) => at > state.now - SPAN_S);
-    show(this.section, this.samples.length > 0);
+    this.draw(state);
+  }
+
+  draw(state) {
     for (const one of this.parts) one.draw(this.samples, state);
     write(this.flow, flow(this.samples.at(-1), state.pools));
   }
 }
 
-/** KV that moves between the pools, as means of the last 5 s. */
+/** KV that moves between the pools, as means of the last 5 s; dashes until a sample is there. */
 function flow(sample, pools) {
-  if (!sample) return "";
-  const { handed_off_bytes_per_s: handedOff, read_bytes_per_s: read, written_bytes_per_s: written } = sample;
+  const { handed_off_bytes_per_s: handedOff, read_bytes_per_s: read, written_bytes_per_s: written } = sample ?? {};
   const told = pools.some(({ pool }) => pool === "prefill") ? [`prefill → decode ${rate(handedOff)}`] : [];
   if (pools.some(({ kind }) => kind === "cache")) told.push(`kvcache → instances ${rate(read)}`, `instances → kvcache ${rate(written)}`);
   return told.length ? `KV over 5 s: ${told.join(" · ")}` : "";
