@@ -62,11 +62,16 @@ class Attempts:
         if replica is not None and replica not in self.excluded:
             self.excluded.append(replica)
 
-    def failed(self, replica: ReplicaId | None) -> bool:
-        """Count a failure. Returns: whether another try is left."""
+    def failed(self, replica: ReplicaId | None, *, again: bool = True) -> bool:
+        """Count a failure.
+
+        Args:
+            again: False = it is part of one that was counted: its host took several instances along.
+        Returns: whether another try is left.
+        """
         self.avoid(replica)
         self.total += 1
-        self.in_a_row = 1 if self._told else self.in_a_row + 1
+        self.in_a_row = 1 if self._told else self.in_a_row + again
         return self.in_a_row < self._max_failures
 
     @property

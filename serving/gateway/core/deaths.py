@@ -32,6 +32,10 @@ class Deaths:
         """Whether the last of those that die together is dead."""
         return not self._deaths or now - self._deaths[-1][0] > TOGETHER_S
 
+    def together(self, replica: ReplicaId, now: float) -> bool:
+        """Whether something else died just before."""
+        return any(who != replica and now - at <= TOGETHER_S for at, who, _ in self._deaths)
+
     def alone(self, replica: ReplicaId) -> bool:
         """Whether it had one sequence and nothing else died with it; ask when that is `settled`."""
         own = next(((at, shared) for at, who, shared in reversed(self._deaths) if who == replica), None)

@@ -427,13 +427,14 @@ class Gateway:
         self.routes.forget(replica)
         if known is not None:
             self._quarantine.died(known, still_since, self.now)
+        together = self._quarantine.deaths.together(replica, self.now)
         self.routes.decodes_nowhere(self.now)
         for choice in list(self.choices.values()):
             job = choice.job
             if job.closed:
                 continue
             try:
-                self._carry_out(choice, choice.journal.instance_lost(replica, still_since))
+                self._carry_out(choice, choice.journal.instance_lost(replica, still_since, together=together))
             except Exception as error:
                 self._break(job, error)
 

@@ -239,11 +239,14 @@ class SequenceJournal:
 
     # ---- what becomes of instances -------------------------------------------------------------------------------
 
-    def instance_lost(self, replica: ReplicaId, still_since: float | None = None) -> Commands:
+    def instance_lost(
+        self, replica: ReplicaId, still_since: float | None = None, *, together: bool = False
+    ) -> Commands:
         """An instance is gone. While its blocks are being pulled the pull itself will tell how that ended.
 
         Args:
             still_since: gateway time from which on it did nothing any more [s]; what was sent later did not fail there.
+            together: another one was lost just before: for a sequence that met that one, too, it is the same failure.
         """
         if self.phase in AT_INSTANCE and self.replica == replica:
             self._live_id = None
@@ -251,12 +254,13 @@ class SequenceJournal:
                 return self._elsewhere()
             tried = self.attempts.lost()
             if not self.attempts.on_trial:
-                return self._left(replica)
+                return self._left(replica, again=not together)
             self.attempts.avoid(replica)
             self.phase = JournalPhase.ROUTING
             return (*self._drop_ticket(), self._need_prefill(lost=replica if tried else None))
         if self.phase is JournalPhase.HANDED_OFF and self._ticket is not None and self._ticket.source == replica:
-            return self._resubmit(FailKind.UNAVAILABLE, f"{replica} was lost with the blocks", cancel=False)
+            lost = f"{replica} was lost with the blocks"
+            return self._resubmit(FailKind.UNAVAILABLE, lost, cancel=False, again=not together)
         return ()
 
     def judged(self, lost: ReplicaId, *, alone: bool) -> Commands:
@@ -267,8 +271,10 @@ class SequenceJournal:
         return (self._need_prefill(),) if verdict is None else self.give_up(*verdict)
 
     def unsent(self, replica: ReplicaId) -> Commands:
-        """The link was down when a submission was to go out: nobody there has seen it."""
-        return self._left(replica) if self.phase in AT_INSTANCE and self.replica == replica else ()
+        """The link was down when a submission was to go out: nobody there has seen it, so at first it is no failure."""
+        if self.phase not in AT_INSTANCE or self.replica != replica:
+            return ()
+        return self._left(replica, again=replica in self.attempts.excluded)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
@@ -314,12 +320,12 @@ class SequenceJournal:
         self.phase = JournalPhase.ROUTING
         return (self._need_prefill(later),)
 
-    def _left(self, replica: ReplicaId) -> Commands:
-        """The instance of the live submission is gone. Effects: counts a failure."""
+    def _left(self, replica: ReplicaId, *, again: bool) -> Commands:
+        """The instance of the live submission is gone. Effects: counts a failure, `again` as in `Attempts.failed`."""
         if self.phase is not JournalPhase.MOVING or self._ticket is None or self._is_at_source():
-            return self._resubmit(FailKind.UNAVAILABLE, f"{replica} was lost", cancel=False)
+            return self._resubmit(FailKind.UNAVAILABLE, f"{replica} was lost", cancel=False, again=again)
         self._live_id = None
-        if not self.attempts.failed(replica):
+        if not self.attempts.failed(replica, again=again):
             return self.give_up(FailKind.UNAVAILABLE, self.attempts.spent(f"{replica} was lost"))
         return self._elsewhere()
 
@@ -345,18 +351,21 @@ class SequenceJournal:
             news = replace(news, prompt_logprobs=(), cached_tokens=None, pool=None, waited_s=None)
         return (news,)
 
-    def _resubmit(self, kind: FailKind, reason: str, *, cancel: bool, distrust: bool = False) -> Commands:
+    def _resubmit(
+        self, kind: FailKind, reason: str, *, cancel: bool, distrust: bool = False, again: bool = True
+    ) -> Commands:
         """Leave the live submission and start again elsewhere with the output so far, or fail.
 
         Args:
             cancel: the instance still works on it and must be told to stop.
             distrust: of the blocks of a handoff that failed.
+            again: as in `Attempts.failed`.
         """
         commands = self._drop_ticket(distrust)
         if cancel and self._live_id is not None:
             commands += self._late(self._live_id)
         self._live_id = None
-        if not self.attempts.failed(self.replica):
+        if not self.attempts.failed(self.replica, again=again):
             self.phase = JournalPhase.DONE
             return (*commands, Fail(kind, self.attempts.spent(reason)))
         self.phase = JournalPhase.ROUTING

@@ -137,14 +137,29 @@ def test_the_target_of_a_move_is_lost_and_the_blocks_are_not() -> None:
 
 
 def test_a_submission_that_could_not_be_sent_is_nobodys_poison() -> None:
-    journal = at_prefill(max_attempts=4)
+    journal = at_prefill(max_attempts=3)
     for number in range(3):
         assert journal.unsent(P0) == (NeedPrefill(3, (P0,)),)
+        assert journal.attempts.in_a_row == number, "the first one is no failure: nobody has seen it"
         assert journal.unsent(P0) == ()
         journal.prefill_routed(P0, 111.0 + number)
     (fail,) = journal.unsent(P0)
     assert isinstance(fail, Fail)
     assert fail.kind is FailKind.UNAVAILABLE
+
+
+def test_a_host_that_takes_its_instances_along_is_one_failure() -> None:
+    journal = decoding(max_attempts=2)
+    assert journal.on_news(Tokens(sid(2), 1, (12,))) == (Tokens(sid(2), 1, (12,)),)
+    assert journal.instance_lost(D0) == (NeedPrefill(5, (D0,)),)
+    journal.prefill_routed(P0, 121.0)
+    assert journal.unsent(P0) == (NeedPrefill(5, (D0, P0)),)
+    journal.prefill_routed(P1, 121.1)
+    assert journal.instance_lost(P1, together=True) == (NeedPrefill(5, (D0, P0, P1), alone=True),)
+    assert (journal.attempts.in_a_row, journal.attempts.total) == (1, 3)
+    journal.prefill_routed(P0, 122.0)
+    (fail,) = journal.unsent(P0)
+    assert isinstance(fail, Fail), "it was asked before"
 
 
 def on_trial(max_attempts: int = 3) -> SequenceJournal:
