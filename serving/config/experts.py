@@ -5,6 +5,9 @@ from typing import Literal
 
 from serving.config.key import key
 
+_MOST_RANKS = 64
+"""Of any group: a set of ranks is one word of 64 bits, see `hardware.ub.exchange_layout`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
@@ -15,6 +18,14 @@ class ExpertsConfig:
         default=0,
         low=0,
         high=1024,
+    )
+    most_ranks: int = key(
+        "ranks that a group can grow to while it runs (`cloudmatrix experts resize`); each one takes 8 bytes x"
+        " `max_step_tokens` x experts of a token in every rank's window, 32 KiB with 512 and 8; 0 = 8, or twice `ep`"
+        " where that is more; `ep` where it is less",
+        default=0,
+        low=0,
+        high=_MOST_RANKS,
     )
     slots: Literal["copied", "mapped"] = key(
         "memory of expert slots: `copied` = each rank holds its own experts and no others; `mapped` = slots point into"
@@ -28,3 +39,7 @@ class ExpertsConfig:
         low=0.1,
         high=600.0,
     )
+
+    def most_ranks_of(self, ep: int) -> int:
+        """Ranks that a group which begins with `ep` can grow to. Effects: none."""
+        return max(ep, self.most_ranks or min(_MOST_RANKS, max(8, 2 * ep)))

@@ -90,3 +90,8 @@ def test_another_model_comes_with_nothing_of_the_files_own(tmp_path: Path, monke
 def test_settings_say_more_of_another_model(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, ""), model=checkpoint(tmp_path, "other"), settings=["model.dtype=float32"])
     assert (config.model.name, config.model.dtype) == ("other", "float32")
+
+
+@pytest.mark.parametrize(("ep", "key", "most"), [(2, 0, 8), (6, 0, 12), (40, 0, 64), (2, 3, 3), (4, 3, 4)])
+def test_how_far_a_group_can_grow(tmp_path: Path, ep: int, key: int, most: int) -> None:
+    assert loaded(tmp_path, "", f"experts.most_ranks={key}").experts.most_ranks_of(ep) == most

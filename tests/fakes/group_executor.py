@@ -44,6 +44,8 @@ class FakeGroupExecutor:
         assert self.peer_done.wait(PATIENCE_S)
         self._woken.clear()
         self.serving.clear()
+        if self.lost:
+            raise GroupError("this rank is no member any more")
 
     def wake(self) -> None:
         """Implements `GroupExecutor.wake`."""

@@ -21,7 +21,7 @@ from tests.fakes.clock import ManualClock
 FOUNDER = RankLease("abc", 77, 1)
 PLACE = InstancePlace(
     ReplicaId("decode#abc.r1"), "decode", NodeId("n"), (), Path("/nowhere"), "127.0.0.1", 1,
-    rank=RankPlace(1, 2, "decode#abc"),
+    rank=RankPlace(1, 2, 8, "decode#abc"),
 )  # fmt: skip
 
 

@@ -91,3 +91,11 @@ def test_a_rank_whose_group_cannot_go_on_says_so_at_once(rank: GroupRig, at_work
         rank.loop.post(NOBODY)
     wait_for(lambda: rank.loop.progress_age_s() == float("inf"), "a crash")
     assert not any(isinstance(item, Refused | Lost) for item in rank.news)
+
+
+def test_a_rank_that_leaves_its_group_has_not_crashed(rank: GroupRig) -> None:
+    """What it waited for is void as soon as it is to stop."""
+    assert rank.group.serving.wait(60)
+    rank.loop.stop(release=lambda: setattr(rank.group, "lost", True))
+    assert not rank.loop._thread.is_alive()
+    assert rank.loop.progress_age_s() == 0.0

@@ -82,6 +82,9 @@ class Exchange {
         turn_ = ~uint32_t{0};
     }
 
+    // From the next wait on.
+    void wait_with(const Patience& patience) { patience_ = patience; }
+
     // Put another window in the place of a rank that is no member; it counts from the next `enter` on.
     void replace(uint32_t rank, const Window& window) { windows_[rank] = window; }
 

@@ -64,15 +64,18 @@ class RankLife:
         self.phase, self.problem = phase, problem
 
 
-def check_offers(own: RankOffer, ranks: int, offers: Sequence[RankOffer]) -> None:
+def check_offers(own: RankOffer, most: int, offers: Sequence[RankOffer]) -> None:
     """Checks that these offers make a group, maybe one that lacks some ranks, that this rank can be part of.
+
+    Args:
+        most: ranks that it may have.
 
     Raises: GroupError if one is twice there, is of no rank, is not what this rank offered, or has another layout.
     Effects: none.
     """
     numbers = sorted(offer.rank for offer in offers)
-    if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(ranks)):
-        raise GroupError(f"a group of {ranks} ranks cannot be formed of {numbers}")
+    if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(most)):
+        raise GroupError(f"a group of at most {most} ranks cannot be formed of {numbers}")
     if own not in offers:
         raise GroupError(f"rank {own.rank} of the group is another process by now")
     for offer in offers:

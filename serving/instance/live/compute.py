@@ -25,12 +25,14 @@ class RankPlace:
     """A rank's place in its group.
 
     Args:
-        number: from 0. ranks: how many they are.
+        number: from 0. ranks: how many they were to be when this one was made; its share of the experts is that.
+        most: that the group may have.
         group: name of the group, for example `decode#k3jx9a`.
     """
 
     number: int
     ranks: int
+    most: int
     group: str
 
 

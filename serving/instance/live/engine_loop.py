@@ -128,14 +128,19 @@ class EngineLoop:
         self._thread.start()
         self._beside.start()
 
-    def stop(self, timeout_s: float = STOP_S) -> None:
-        """Stop after the current step and the moves under way. Takes so long at most: what hangs is left to itself."""
+    def stop(self, timeout_s: float = STOP_S, release: Callable[[], None] = lambda: None) -> None:
+        """Stop after the current step and the moves under way. Takes so long at most: what hangs is left to itself.
+
+        Args:
+            release: ends what a step may wait for.
+        """
         deadline = time.monotonic() + timeout_s
 
         def left_s() -> float:
             return max(0.0, deadline - time.monotonic())
 
         self._stopping = True
+        release()
         self._rouse()
         self._meanwhile.set()
         for thread in (self._thread, self._beside):
@@ -195,6 +200,8 @@ class EngineLoop:
             while not self._stopping and self._crash is None:
                 turn()
         except BaseException as error:  # a bug of ours, or a broken group: tell by failing health, never by silence
+            if self._stopping and isinstance(error, GroupError):
+                return  # a rank that leaves its group
             self._crash = error
             logger.exception("engine thread died; the replica reports unhealthy and will be replaced")
 

@@ -126,7 +126,7 @@ class Instance:
         Raises: GroupError if they do not make a group.
         """
         assert self.place.rank is not None
-        check_offers(self.offer(), self.place.rank.ranks, order.offers)
+        check_offers(self.offer(), self.place.rank.most, order.offers)
         self.member.follow(order)
 
     async def start(self) -> tuple[str, int]:
@@ -149,8 +149,7 @@ class Instance:
             self._decisions.close()
 
     def _end(self) -> None:
-        self.compute.stop()
-        self.loop.stop()
+        self.loop.stop(release=self.compute.stop)
         self.close_log()
         if self.pool_cache is not None:
             self.pool_cache.close()

@@ -22,7 +22,7 @@ from serving.model.forms import ProductForms
 from serving.model.kv_cache import KvCache
 from serving.model.model import DeepseekModel
 from serving.model.native.layout import NativeLinear
-from serving.model.native.rank_group import GroupPlace
+from serving.model.native.rank_group import FIRST_EPOCH, GroupPlace
 from serving.model.slots.expert_slots import ExpertSlots, fill_all, make_slots
 from serving.model.slots.expert_sources import expert_source
 from serving.values.expert_facts import ExpertFacts
@@ -78,7 +78,7 @@ class RankParts:
         """The executor of this rank, which is to `join`. Effects: makes the rank's window."""
         shapes = self._expert_shapes()
         made = NativeGroupExecutor(self._model, cache, threads=threads, max_rows=max_rows, expert_shapes=shapes)
-        shape = made.window_shape(self._rank.ranks)
+        shape = made.window_shape(self._rank.most)
         self._own = RankWindow.create(self._beside("window"), shape, self._rank.number)
         self._executor = made
         return made
@@ -124,14 +124,15 @@ class RankParts:
     def _join(self, order: RegroupOrder) -> None:
         assert self._executor is not None
         assert self._own is not None
-        windows: list[memoryview | None] = [None] * self._rank.ranks
-        processes = [0] * self._rank.ranks
+        windows: list[memoryview | None] = [None] * self._rank.most
+        processes = [0] * self._rank.most
         for offer in order.offers:
             self._meet(offer)
             processes[offer.rank] = offer.pid
         for rank, (_, window) in self._peers.items():
             windows[rank] = window.memory
         windows[self._rank.number] = self._own.memory
+        self._own.raise_epoch(FIRST_EPOCH, sum(1 << rank for rank in order.members))
         place = GroupPlace(
             rank=self._rank.number,
             windows=windows,

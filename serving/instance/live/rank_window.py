@@ -27,7 +27,7 @@ class RankWindow:
 
     @classmethod
     def create(cls, path: Path, shape: WindowShape, rank: int) -> Self:
-        """Make the window of a rank of this process, in the first epoch of a group of `shape.ranks`.
+        """Make the window of a rank of this process, in the first epoch of a group of all `shape.ranks`.
 
         Raises: UbFullError, UbExistsError as `UbSegment.create`; ModelError if the sizes cannot be.
         Effects: a UB segment, removed by `close`.

@@ -84,8 +84,7 @@ Group::Group(const cm_group_place& place, const cm_model& model, std::vector<ub:
     : place_(place),
       model_(model),
       deadline_(place.deadline_ns),
-      exchange_(static_cast<uint32_t>(place.rank), windows, watch_,
-                ub::Patience::of(static_cast<int>(windows.size()), place.cores)),
+      exchange_(static_cast<uint32_t>(place.rank), windows, watch_, ub::Patience{}),
       used_{place.map_version, 0, {place.map, place.map + map_entries(place.layers, model.experts)}},
       used_version_(place.map_version),
       epoch_(exchange_.epoch()),
@@ -95,6 +94,7 @@ Group::Group(const cm_group_place& place, const cm_model& model, std::vector<ub:
         layer_of_block_.push_back(next);
         next += model.blocks[layer].gate.out_features ? 1 : 0;
     }
+    wait_as_members();
     const size_t room = exchange_.shape().max_entries();
     received_.resize(room);
     used_slots_.reserve(static_cast<size_t>(place.slots));
@@ -104,6 +104,10 @@ Group::Group(const cm_group_place& place, const cm_model& model, std::vector<ub:
 int Group::layer_of(const cm_block* block) const {
     if (model_.draft && block == &model_.draft->block) return place_.layers - 1;
     return layer_of_block_[static_cast<size_t>(block - model_.blocks)];
+}
+
+void Group::wait_as_members() {
+    exchange_.wait_with(ub::Patience::of(__builtin_popcountll(exchange_.members()), place_.cores));
 }
 
 bool Group::note(const ub::Outcome& outcome) {
@@ -175,6 +179,7 @@ bool Group::recover() {
         new_map_.store(!pending_.empty());
     }
     epoch_.store(exchange_.epoch());
+    wait_as_members();
     if (!ub::has(exchange_.members(), exchange_.self())) return false;
     failure_ = {};
     return true;

@@ -65,6 +65,7 @@ class Group {
     friend class Round;
 
     uint64_t newest_map();
+    void wait_as_members();  // as long as so many ranks on these cores should
     ub::Deadline deadline() const { return ub::Clock::now() + deadline_; }
     bool note(const ub::Outcome& outcome);
     int layer_of(const cm_block* block) const;  // its number among those with routed experts

@@ -155,7 +155,7 @@ typedef struct {
 
 // A rank's place in a group: each rank computes its own rows, and the experts that lie in its slots for all.
 typedef struct {
-    int32_t rank, ranks;
+    int32_t rank, ranks;  // as many as the windows have room for; those that are no members may be missing
     int32_t cores;   // of this host, which its ranks share
     int32_t layers;  // with routed experts; the draft layer's is the last
     int32_t slots;   // of this rank, in all layers

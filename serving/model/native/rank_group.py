@@ -39,7 +39,7 @@ class GroupPlace:
 
     Args:
         rank: this one's number.
-        windows: of all ranks, by rank, mapped and writable; None of a rank that is missing.
+        windows: by rank, mapped and writable; None of a rank that is missing. As many as each window has room for.
         processes: of all ranks; 0 of a missing one.
         slots: of this rank.
         expert_map: `[layers, 16, experts] uint32`: rank << 16 | slot, for layers with routed experts, the draft

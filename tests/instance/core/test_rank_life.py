@@ -77,7 +77,11 @@ def test_offers_that_make_a_group() -> None:
 @pytest.mark.parametrize(
     ("own", "told", "message"),
     [
-        (offers(2)[0], [*offers(1), RankOffer(2, 1, "", "x")], r"a group of 2 ranks cannot be formed of \[0, 2\]"),
+        (
+            offers(2)[0],
+            [*offers(1), RankOffer(2, 1, "", "x")],
+            r"a group of at most 2 ranks cannot be formed of \[0, 2\]",
+        ),
         (offers(2)[0], [*offers(1), *offers(1)], r"cannot be formed of \[0, 0\]"),
         (RankOffer(0, 999, "", "x"), offers(2), "rank 0 of the group is another process by now"),
         (offers(2)[0], [offers(2)[0], offers(2, "y")[1]], "ranks 0 and 1 have different models"),

@@ -71,7 +71,9 @@ class RankActor:
             segment_path=new_segment_path(name.session, node, f"{name.replica.replace('#', '-')}-{name.birth}"),
             link_host=link_host(),
             threads=order.threads,
-            rank=RankPlace(name.rank, order.ranks, name.group),
+            rank=RankPlace(
+                name.rank, order.ranks, config.experts.most_ranks_of(config.pools[name.pool].ep), name.group
+            ),
         )
         self._incarnation = uuid.uuid4().hex
         self._pool: PoolViewFollower | None = None
