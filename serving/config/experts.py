@@ -32,6 +32,12 @@ class ExpertsConfig:
         " the whole model, which the ranks of a node share where the KV-cache pool keeps its image",
         default="copied",
     )
+    move_mib_per_s: float = key(
+        "rate at which experts move between ranks while tokens flow, all ranks of a group together [MiB/s]",
+        default=100.0,
+        low=0.1,
+        high=1e6,
+    )
     deadline_s: float = key(
         "longest wait of a rank for another one within a step, if no shell has put that one out of the group before;"
         " then the group is begun anew [s]",

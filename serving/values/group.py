@@ -4,6 +4,10 @@ from enum import Enum
 
 from msgspec import Struct
 
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import Held
+from serving.values.operator_order import PostedOrder
+
 
 class RankPhase(Enum):
     """Where a rank is in its life; the transitions are in `serving.instance.core.rank_life`."""
@@ -29,6 +33,9 @@ class RankOffer(Struct, frozen=True):
         window_path: UB segment with its window; empty where it computes alone.
         layout: fingerprint of model, type and block shape: the same for all ranks of a group.
         instructions: set that its native step uses; so, too: others give other bits.
+        experts: of a layer. expert_bytes: weights of one, of the largest layer.
+        held: experts in slots of its own.
+        slots: where peers read them, as msgpack; empty where they find them where this rank does.
     """
 
     rank: int
@@ -36,19 +43,33 @@ class RankOffer(Struct, frozen=True):
     window_path: str
     layout: str
     instructions: str = ""
+    experts: int = 0
+    expert_bytes: int = 0
+    held: Held = ()
+    slots: bytes = b""
+
+    def is_of(self, process: "RankOffer") -> bool:
+        """Whether another offer comes from the same rank's same process: what it holds changes."""
+        return (self.rank, self.pid, self.window_path) == (process.rank, process.pid, process.window_path)
 
 
 class RegroupOrder(Struct, frozen=True):
     """A group's members and map from the next epoch on; it begins when all members have been told.
 
     Args:
-        epoch: higher than that of any rank. version: of the map, higher than any.
+        epoch: higher than that of any rank.
+        map: of a higher version than any; ranks fill their reserves as it says, and derive nothing.
         offers: of the members.
     """
 
     epoch: int
-    version: int
+    map: ExpertMap
     offers: tuple[RankOffer, ...]
+
+    @property
+    def version(self) -> int:
+        """Version of the map."""
+        return self.map.version
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -75,10 +96,11 @@ class RankReport(Struct, frozen=True):
         lease: who holds it now: the asker, if that was granted.
         offer: from `RankPhase.OFFERED` on.
         members: processes that it computes with, by rank, its own included; those of the last order that it was given.
-        epoch: of that order. raised: epoch that has begun for it. version: of that order's map.
+        epoch: of that order. raised: epoch that has begun for it. version: of the newest map that it was given.
         stalled_s: how long it has had work without a step, if that is too long; else 0.
         problem: why it failed.
         late_peer: rank for which it has waited longer than a step may take.
+        orders: of operators, that wait for an answer.
     """
 
     lease: RankLease
@@ -93,3 +115,4 @@ class RankReport(Struct, frozen=True):
     stalled_s: float = 0.0
     problem: str = ""
     late_peer: int | None = None
+    orders: tuple[PostedOrder, ...] = ()

@@ -115,11 +115,12 @@ PARTIES = ("serving.gateway", "serving.instance", "serving.kvpool", "serving.sca
 ROOTS = ("hardware", "serving", *PARTIES, "serving.tools", "loadgen")
 
 OFFERED = {
-    "serving.experts.core.expert_map": "maps, which ranks follow",
     "serving.experts.core.first_map": "the map that a rank begins with",
+    "serving.experts.core.group_experts": "what a shell knows and decides about its group's experts",
     "serving.experts.core.split": "balancedness, for status pages",
     "serving.experts.live.native_table": "the map as a rank's native step reads it",
     "serving.experts.live.rank_facts": "facts that a rank announces",
+    "serving.experts.live.slot_mover": "carries out what a shell's mover asks of a rank",
     "serving.gateway.api.tokenizer": "simulated instances answer in words",
     "serving.kvpool.core.entry": "reasons of misses, for status pages",
     "serving.kvpool.core.ring": "shares of the ring, for status pages",

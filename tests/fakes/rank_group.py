@@ -8,17 +8,37 @@ from dataclasses import dataclass, field
 from serving.instance.core.rank_life import RankLife
 from serving.instance.core.rank_names import RankName
 from serving.instance.live.ranks.group_port import (
+    AnswerOperator,
     Begin,
     CloseLog,
     EndRank,
     Follow,
     FoundRanks,
     Leave,
+    MoveExperts,
     RankCall,
     RankDeadError,
     RankSilentError,
 )
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import (
+    FetchExpert,
+    LoadExpert,
+    MapSwitched,
+    MoveFetched,
+    MoveLoaded,
+    MoveOrder,
+    MovesEnded,
+    MovesStopped,
+    RankEvent,
+    SwitchMap,
+)
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
+
+
+def ordered(epoch: int, version: int, offers: tuple[RankOffer, ...]) -> RegroupOrder:
+    """An order whose map says nothing."""
+    return RegroupOrder(epoch, ExpertMap(version, (), ()), offers)
 
 
 def progress(order: RegroupOrder | None, raised: int) -> tuple[tuple[int, ...], int, int, int]:
@@ -29,6 +49,8 @@ def progress(order: RegroupOrder | None, raised: int) -> tuple[tuple[int, ...], 
 
 
 Died = Callable[[RankName], None]
+EXPERTS = 4
+"""Of the only layer; a rank holds two of them."""
 
 
 @dataclass
@@ -40,14 +62,38 @@ class FakeRank:
     pid: int
     frozen: bool = False
     order: RegroupOrder | None = None
+    map: ExpertMap | None = None
+    """The newest one."""
     raised: int = 0
     calls: list[RankCall] = field(default_factory=list)
+    held: list[list[int | None]] = field(default_factory=list)
+    """[layer][slot]"""
+
+    @property
+    def offer(self) -> RankOffer:
+        """As a rank's, once it is built."""
+        return RankOffer(self.name.rank, self.pid, "", "x", experts=EXPERTS, held=tuple(map(tuple, self.held)))
 
     @property
     def computes_with(self) -> list[int]:
         """Processes of the epoch that has begun for it."""
         order = self.order
         return [offer.pid for offer in order.offers] if order is not None and order.epoch == self.raised else []
+
+    def move(self, order: MoveOrder) -> RankEvent | None:
+        """Carry out an order about experts, if it is for this rank."""
+        match order:
+            case MovesEnded():
+                return MovesStopped(self.name.rank, self.offer.held)
+            case SwitchMap(new):
+                self.map = new
+                return MapSwitched(new.version)
+            case FetchExpert(move) if move.to.rank == self.name.rank:
+                return MoveFetched(move)
+            case LoadExpert(move) if move.to.rank == self.name.rank:
+                self.held[move.layer][move.to.slot] = move.expert
+                return MoveLoaded(move)
+        return None
 
 
 class FakeWorld:
@@ -109,7 +155,8 @@ class FakePort:
         assert name not in world.ranks, "no name is used twice"
         world.placed.add(name.group)
         world.made += 1
-        world.ranks[name] = FakeRank(name, RankLife(founder, 0.0), pid=1000 + world.made)
+        held: list[int | None] = [2 * name.rank % EXPERTS, (2 * name.rank + 1) % EXPERTS]
+        world.ranks[name] = FakeRank(name, RankLife(founder, 0.0), pid=1000 + world.made, held=[held])
 
     async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
         await self._turns()
@@ -128,12 +175,14 @@ class FakePort:
         elif life.phase is RankPhase.LEAVING:
             life.enter(RankPhase.LEFT)
         offered = life.phase not in (RankPhase.LOADING, RankPhase.FAILED)
-        offer = RankOffer(name.rank, rank.pid, "", "x") if offered else None
+        offer = rank.offer if offered else None
+        members, epoch, raised, _ = progress(rank.order, rank.raised)
+        version = rank.map.version if rank.map is not None else 0
         return RankReport(
-            life.lease, life.phase, rank.pid, "n", offer, *progress(rank.order, rank.raised), problem=life.problem
+            life.lease, life.phase, rank.pid, "n", offer, members, epoch, raised, version, problem=life.problem
         )
 
-    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> None:
+    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> tuple[RankEvent, ...]:
         await self._turns()
         rank = self._rank(name)
         rank.calls.append(call)
@@ -141,15 +190,18 @@ class FakePort:
             case Follow(order):
                 if rank.life.phase is RankPhase.OFFERED:
                     rank.life.enter(RankPhase.SERVING)
-                rank.order = order
+                rank.order, rank.map = order, order.map
             case Begin(order):
                 assert all(one.order == order for one in self._members(order)), "all have been told"
                 rank.raised = order.epoch
             case Leave():
                 assert rank.life.phase is not RankPhase.LOADING
                 rank.life.enter(RankPhase.LEAVING if rank.life.phase is RankPhase.SERVING else RankPhase.LEFT)
-            case EndRank() | CloseLog():
+            case MoveExperts(_, orders):
+                return tuple(event for order in orders if (event := rank.move(order)) is not None)
+            case EndRank() | CloseLog() | AnswerOperator():
                 pass
+        return ()
 
     async def kill(self, name: RankName, report: RankReport | None) -> None:
         await self._turns()

@@ -236,11 +236,13 @@ class RankThreads:
         work: Sequence[Sequence[SequenceSpec]],
         between: Callable[[int, int], None] = lambda rank, step: None,
         limit_s: float = 120.0,
+        at_end: Callable[[], None] = lambda: None,
     ) -> list[dict[SequenceId, Answer]]:
         """Answers of the ranks, each to its own requests.
 
         Args:
             between: called by each rank's thread before its steps, with rank and number of step.
+            at_end: called when all are idle: no rank may be given anything to do with its peers afterwards.
         """
         answers: list[dict[SequenceId, Answer]] = [{} for _ in work]
         failures: list[BaseException] = []
@@ -272,6 +274,7 @@ class RankThreads:
         deadline = time.monotonic() + limit_s
         for _ in threads:
             assert busy.acquire(timeout=max(0.0, deadline - time.monotonic())), "the ranks did not end in time"
+        at_end()
         over.set()
         for executor in self.executors:
             executor.wake()

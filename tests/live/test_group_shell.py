@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from serving.errors import GroupError
+from serving.experts.core.regroup import regroup_map
 from serving.instance.core.rank_names import RankName
 from serving.instance.live.ranks.group_port import (
     Begin,
@@ -208,8 +209,11 @@ def test_a_regrouping_that_a_shell_left_half_done_is_done_by_the_next() -> None:
         first, second, third = scene.world.of("decode#abc")
         scene.world.lose(third.name)
         assert first.order is not None
-        half = RegroupOrder(2, 2, first.order.offers[:2])
+        half = RegroupOrder(
+            2, regroup_map({0: first.offer.held, 1: second.offer.held}, 3, 4, 2), first.order.offers[:2]
+        )
         first.order = second.order = half
+        first.map = second.map = half.map
         shell = await scene.formed("xyz")
         await scene.until(lambda: scene.serving("decode#abc"))
         begun = [call.order for call in second.calls if isinstance(call, Begin)]

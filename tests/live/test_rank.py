@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,9 +15,14 @@ from serving.ids import NodeId, ReplicaId
 from serving.instance.core.rank_life import LEASE_S, check_offers
 from serving.instance.live.compute import InstancePlace, RankPlace
 from serving.instance.live.instance import Instance
+from serving.instance.live.rank_experts import Answered
 from serving.instance.live.ranks.rank import Rank
+from serving.values.expert_map import ExpertSlot
+from serving.values.expert_moves import ExpertMove, FetchExpert, MoveFetched, MoveOrder, MovesEnded
 from serving.values.group import RankLease, RankOffer, RankPhase, RegroupOrder
+from serving.values.operator_order import MoveOneExpert, OrderAnswer, PostedOrder
 from tests.fakes.clock import ManualClock
+from tests.fakes.rank_group import ordered
 
 FOUNDER = RankLease("abc", 77, 1)
 PLACE = InstancePlace(
@@ -38,6 +44,8 @@ class FakeRankInstance:
         self.port_taken = False
         self.empty = asyncio.Event()
         self.said: list[str] = []
+        self.asked: list[MoveOrder] = []
+        self.answered: Answered
 
     def offer(self) -> RankOffer:
         return RankOffer(1, os.getpid(), "", "x")
@@ -62,6 +70,14 @@ class FakeRankInstance:
     async def stop(self) -> None:
         self.said.append("stop")
 
+    @property
+    def version(self) -> int:
+        return self.order.version if self.order is not None else 0
+
+    def carry_out(self, orders: Sequence[MoveOrder], answered: Answered) -> None:
+        self.asked += orders
+        self.answered = answered
+
     def close_log(self) -> None:
         self.said.append("close log")
 
@@ -76,8 +92,9 @@ class FakeRankInstance:
         return {"npus": ["n0.npu1"]}
 
 
+MOVE = ExpertMove(0, 1, ExpertSlot(1, 0), None)
 OFFERS = (RankOffer(0, 5, "", "x"), RankOffer(1, os.getpid(), "", "x"))
-ORDER = RegroupOrder(1, 1, OFFERS)
+ORDER = ordered(1, 1, OFFERS)
 
 
 class RankScene:
@@ -134,13 +151,53 @@ def test_it_tells_with_whom_it_computes() -> None:
         report = scene.rank.hold(FOUNDER)
         assert (report.members, report.epoch, report.raised, report.version) == ((5, os.getpid()), 1, 1, 1)
         assert report.late_peer == 0
-        assert not await scene.rank.follow(RegroupOrder(2, 2, OFFERS[1:])), "it serves already"
+        assert not await scene.rank.follow(ordered(2, 2, OFFERS[1:])), "it serves already"
         report = scene.rank.hold(FOUNDER)
         assert (report.members, report.epoch, report.raised, report.version) == ((os.getpid(),), 2, 1, 2)
         with pytest.raises(GroupError, match="another process"):
-            await scene.rank.follow(RegroupOrder(3, 3, OFFERS[:1]))
+            await scene.rank.follow(ordered(3, 3, OFFERS[:1]))
         assert scene.phase() is RankPhase.SERVING
         await scene.rank.stop()
+
+    asyncio.run(act())
+
+
+def test_experts_move_for_the_shell_that_holds_the_rank() -> None:
+    async def act() -> None:
+        scene = RankScene()
+        with pytest.raises(GroupError, match="moves no experts"):
+            await scene.rank.move(FOUNDER, [FetchExpert(MOVE)])
+        await scene.rank.build()
+        await scene.rank.follow(ORDER)
+        asked = asyncio.create_task(scene.rank.move(FOUNDER, [FetchExpert(MOVE)]))
+        await asyncio.sleep(0)
+        assert scene.instance.asked == [FetchExpert(MOVE)]
+        Thread(target=lambda: scene.instance.answered((MoveFetched(MOVE),))).start()
+        assert await asked == (MoveFetched(MOVE),)
+        scene.rank.hold(RankLease("xyz", 78, 2))
+        with pytest.raises(GroupError, match="moves no experts for shell abc"):
+            await scene.rank.move(FOUNDER, [MovesEnded(None)])
+        await scene.rank.stop()
+
+    asyncio.run(act())
+
+
+def test_an_operators_order_waits_for_a_shell() -> None:
+    async def act() -> None:
+        scene = RankScene()
+        posted = PostedOrder("1", MoveOneExpert(0, 3, 1))
+        asked = asyncio.create_task(scene.rank.mailbox.post(posted, 30.0))
+        await asyncio.sleep(0)
+        assert scene.rank.hold(FOUNDER).orders == (posted,)
+        assert scene.rank.hold(RankLease("xyz", 78, 2)).orders == (posted,), "the next shell finds it, too"
+        scene.rank.mailbox.answer("0", OrderAnswer(True))
+        scene.rank.mailbox.answer("1", OrderAnswer(True, "done"))
+        scene.rank.mailbox.answer("1", OrderAnswer(False, "too late"))
+        assert await asked == OrderAnswer(True, "done")
+        assert scene.rank.hold(FOUNDER).orders == ()
+        refused = await scene.rank.mailbox.post(posted, 0.0)
+        assert (refused.accepted, scene.rank.hold(FOUNDER).orders) == (False, ())
+        assert "has not answered" in refused.reason
 
     asyncio.run(act())
 
@@ -164,7 +221,7 @@ def never_built(scene: RankScene) -> object:
 
 async def has_other_peers(scene: RankScene) -> None:
     await scene.rank.build()
-    assert not await scene.rank.follow(RegroupOrder(1, 1, OFFERS[:1]))
+    assert not await scene.rank.follow(ordered(1, 1, OFFERS[:1]))
 
 
 async def has_no_port(scene: RankScene) -> None:

@@ -8,10 +8,10 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serving.experts.core.expert_map import PARTS, Placement
 from serving.experts.core.load import LayerLoad, total
 from serving.experts.core.packing import RankPacking
 from serving.experts.core.placement import GroupShape, check_room
+from serving.values.expert_map import PARTS, Placement
 
 
 class GlobalPlacement:

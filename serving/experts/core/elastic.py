@@ -13,15 +13,16 @@ from enum import StrEnum
 import msgspec
 
 from serving.errors import PlacementError
-from serving.experts.core.expert_map import ExpertMap
 from serving.experts.core.load import LayerLoad, total
-from serving.experts.core.mover import ExpertMover, MapSwitched, MoverEffect, MoverEvent, MovesEnded, SwitchMap
+from serving.experts.core.mover import ExpertMover, MoverEffect, MoverEvent
 from serving.experts.core.moves import MoveRound, move_rounds
 from serving.experts.core.placement import PlacementPolicy
 from serving.experts.core.rebalance import RebalanceSettings, target_slots
 from serving.experts.core.rehome import rehome
 from serving.experts.core.slot_ledger import SlotLedger
 from serving.experts.core.split import split
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import MapSwitched, MovesEnded, SwitchMap
 
 
 class ResizePhase(StrEnum):

@@ -1,14 +1,11 @@
 """Map that a group begins with: experts where a placement policy wants them before there is any load to go by."""
 
-from collections import Counter
-
-import msgspec
-
 from serving.errors import PlacementError
 from serving.experts.core.deepseek import GlobalPlacement
-from serving.experts.core.expert_map import ExpertMap, LayerMap
 from serving.experts.core.placement import GroupShape, PlacementPolicy, StaticPlacement
 from serving.experts.core.split import split
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import Held
 
 
 def group_shape(experts: int, ranks: int, redundant: int = 0, nodes: tuple[int, ...] | None = None) -> GroupShape:
@@ -40,8 +37,6 @@ def first_map(shape: GroupShape, experts: int, layers: int = 1, policy: Placemen
 def opening_map(experts: int, ranks: int, redundant: int, layers: int) -> ExpertMap:
     """The map of a new group on one node: experts are dealt out evenly, redundant slots get second copies.
 
-    Behind those each rank has a reserve: one slot for every expert of the layer, see `map_of_members`.
-
     Raises: PlacementError if a rank would have no expert at all.
     """
     shape = group_shape(experts, ranks, redundant)
@@ -50,34 +45,9 @@ def opening_map(experts: int, ranks: int, redundant: int, layers: int) -> Expert
             f"ep = {ranks}, but a layer of this model has {experts} experts: set it to {experts} at most, or give each"
             f" rank a slot more with [experts] redundant = 1"
         )
-    found = first_map(shape, experts, layers, GlobalPlacement())
-    return msgspec.structs.replace(found, slots=tuple(slots + experts for slots in shape.slots))
+    return first_map(shape, experts, layers, GlobalPlacement())
 
 
-def map_of_members(opening: ExpertMap, members: frozenset[int], version: int) -> ExpertMap:
-    """Map of a group that lacks some of its ranks: the opening one, with the experts of those in the others' reserves.
-
-    It follows from its arguments alone, so that every rank makes the same one. A slot of the reserve never holds
-    another expert than its own: it can be filled while any map is in use.
-
-    Args:
-        members: of the ranks that the opening map names; not none.
-        version: of the new map.
-    """
-    if len(members) == len(opening.slots):
-        return msgspec.structs.replace(opening, version=version)
-    layers = tuple(_layer_of(opening, layer, members) for layer in range(len(opening.layers)))
-    return ExpertMap(version, opening.slots, layers)
-
-
-def _layer_of(opening: ExpertMap, layer: int, members: frozenset[int]) -> LayerMap:
-    experts = len(opening.layers[layer].homes)
-    held = [list(slots) if rank in members else [] for rank, slots in enumerate(opening.placement(layer))]
-    copies = Counter(expert for slots in held for expert in slots if expert is not None)
-    busy = {rank: sum(1 / copies[one] for one in held[rank] if one is not None) for rank in sorted(members)}
-    for expert in range(experts):
-        if not copies[expert]:
-            rank = min(busy, key=busy.__getitem__)
-            held[rank][len(held[rank]) - experts + expert] = expert
-            busy[rank] += 1
-    return split(tuple(map(tuple, held)), (1,) * experts)
+def contents_of(of: ExpertMap, rank: int) -> Held:
+    """What a rank's slots hold under a map."""
+    return tuple(of.placement(layer)[rank] for layer in range(len(of.layers)))

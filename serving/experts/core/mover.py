@@ -16,10 +16,23 @@ from enum import StrEnum
 
 import msgspec
 
-from serving.experts.core.expert_map import ExpertMap, ExpertSlot
-from serving.experts.core.moves import ExpertMove, MoveRound
+from serving.experts.core.moves import MoveRound
 from serving.experts.core.slot_ledger import SlotLedger
 from serving.experts.core.split import split
+from serving.values.expert_map import ExpertMap, ExpertSlot
+from serving.values.expert_moves import (
+    ExpertMove,
+    FetchExpert,
+    LoadExpert,
+    MapSwitched,
+    MoveFailed,
+    MoveFetched,
+    MoveLoaded,
+    MoveOrder,
+    MovesEnded,
+    MovesStopped,
+    SwitchMap,
+)
 
 
 class MovePhase(StrEnum):
@@ -33,65 +46,12 @@ class MovePhase(StrEnum):
     ENDED = "ended"
 
 
-class FetchExpert(msgspec.Struct, frozen=True):
-    """Effect: bring an expert's weights to the staging memory of the target's rank."""
-
-    move: ExpertMove
-
-
-class SwitchMap(msgspec.Struct, frozen=True):
-    """Effect: let all ranks use this map from one step boundary on."""
-
-    map: ExpertMap
-
-
-class LoadExpert(msgspec.Struct, frozen=True):
-    """Effect: write staged weights into the slot."""
-
-    move: ExpertMove
-
-
-class MovesEnded(msgspec.Struct, frozen=True):
-    """Effect: nothing is under way any more; staged weights that were not loaded may be dropped.
-
-    Args:
-        reason: None if all rounds were done, else why the rest was undone.
-    """
-
-    reason: str | None
-
-
-class MoveFetched(msgspec.Struct, frozen=True):
-    """Event: the weights are staged."""
-
-    move: ExpertMove
-
-
-class MoveLoaded(msgspec.Struct, frozen=True):
-    """Event: the slot holds the expert."""
-
-    move: ExpertMove
-
-
-class MoveFailed(msgspec.Struct, frozen=True):
-    """Event: a fetch or a load has failed for good."""
-
-    move: ExpertMove
-    reason: str
-
-
-class MapSwitched(msgspec.Struct, frozen=True):
-    """Event: all ranks use the map of this version."""
-
-    version: int
-
-
 class MoverTick(msgspec.Struct, frozen=True):
     """Event: the time of `next_wake` has come."""
 
 
-MoverEvent = MoveFetched | MoveLoaded | MoveFailed | MapSwitched | MoverTick
-MoverEffect = FetchExpert | SwitchMap | LoadExpert | MovesEnded
+MoverEvent = MoveFetched | MoveLoaded | MoveFailed | MapSwitched | MovesStopped | MoverTick
+MoverEffect = MoveOrder
 
 
 class ExpertMover:

@@ -8,24 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
-from serving.experts.core.expert_map import ExpertSlot, Placement
+from serving.values.expert_map import ExpertSlot, Placement
+from serving.values.expert_moves import ExpertMove
 
 Slots = dict[ExpertSlot, int | None]
-
-
-class ExpertMove(msgspec.Struct, frozen=True):
-    """Weights of an expert that are to lie in another slot.
-
-    Args:
-        source: a slot that holds them; None = no rank has them, they come from the pool or the checkpoint.
-    """
-
-    layer: int
-    expert: int
-    to: ExpertSlot
-    source: ExpertSlot | None
 
 
 @dataclass(frozen=True, slots=True)

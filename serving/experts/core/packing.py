@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from serving.experts.core.expert_map import Placement
+from serving.values.expert_map import Placement
 
 
 class RankPacking:

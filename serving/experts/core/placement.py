@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.errors import PlacementError
-from serving.experts.core.expert_map import Placement
 from serving.experts.core.load import LayerLoad
+from serving.values.expert_map import Placement
 
 
 @dataclass(frozen=True, slots=True)

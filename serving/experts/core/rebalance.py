@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from serving.experts.core.expert_map import Placement
 from serving.experts.core.load import LayerLoad, total
-from serving.experts.core.mover import ExpertMover, MovePhase, MoverEffect, MoverEvent, MovesEnded
+from serving.experts.core.mover import ExpertMover, MovePhase, MoverEffect, MoverEvent
 from serving.experts.core.moves import MoveRound, Slots, align, move_rounds
 from serving.experts.core.placement import GroupShape, PlacementPolicy
 from serving.experts.core.slot_ledger import SlotLedger
 from serving.experts.core.split import rank_loads, split
+from serving.values.expert_map import Placement
+from serving.values.expert_moves import MovesEnded
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ from enum import StrEnum
 
 import msgspec
 
-from serving.experts.core.expert_map import ExpertMap
-from serving.experts.core.mover import LoadExpert, MapSwitched, MoveFailed, MoveLoaded, SwitchMap
-from serving.experts.core.moves import ExpertMove
 from serving.experts.core.rehome import rehome
 from serving.experts.core.slot_ledger import SlotLedger
 from serving.experts.core.split import split
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import ExpertMove, LoadExpert, MapSwitched, MoveFailed, MoveLoaded, SwitchMap
 
 
 class OnLoss(StrEnum):

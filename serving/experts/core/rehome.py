@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from serving.experts.core.expert_map import ExpertSlot
 from serving.experts.core.moves import Slots
+from serving.values.expert_map import ExpertSlot
 
 
 def rehome(homeless: Sequence[int], slots: Slots, loads: Sequence[float]) -> dict[ExpertSlot, int]:

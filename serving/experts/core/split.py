@@ -5,7 +5,7 @@ An even split ignores what else a rank has to do. It can make a balanced layer w
 
 from collections.abc import Iterable, Sequence
 
-from serving.experts.core.expert_map import PARTS, ExpertHome, ExpertSlot, LayerMap, Placement
+from serving.values.expert_map import PARTS, ExpertHome, ExpertSlot, LayerMap, Placement
 
 MAX_ROUNDS = 16
 """Every round only improves; random layers of up to 256 experts settle within 10."""

@@ -6,10 +6,10 @@ a while; slices do not.
 
 from collections.abc import Sequence
 
-from serving.experts.core.expert_map import PARTS, Placement
 from serving.experts.core.load import LayerLoad, total
 from serving.experts.core.packing import RankPacking
 from serving.experts.core.placement import GroupShape, check_room, numbered
+from serving.values.expert_map import PARTS, Placement
 
 
 class TimeSlicedPlacement:

@@ -4,9 +4,9 @@ import numpy as np
 import numpy.typing as npt
 
 from serving.errors import PlacementError
-from serving.experts.core.expert_map import PARTS, ExpertMap, ExpertSlot
 from serving.model.native.layout import MAP_MASKED
 from serving.model.slots.slot_region import MOST_SLOTS
+from serving.values.expert_map import PARTS, ExpertMap, ExpertSlot
 
 _RANK_SHIFT = 16
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from serving.experts.core.expert_map import PARTS, ExpertMap
 from serving.values.expert_facts import ExpertFacts, ExpertRows
+from serving.values.expert_map import PARTS, ExpertMap
 
 MOST_CELLS = 1024
 """Largest table [layer][expert] that is announced whole: about 5 KiB."""

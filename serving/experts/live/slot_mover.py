@@ -19,22 +19,25 @@ import numpy.typing as npt
 
 from hardware.errors import HardwareError
 from serving.errors import ExpertError, ServingError
-from serving.experts.core.expert_map import ExpertMap
-from serving.experts.core.mover import (
+from serving.experts.live.copy_pace import CopyPace
+from serving.experts.live.native_table import Table, native_table
+from serving.model.slots.expert_slots import ExpertSlots
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import (
+    ExpertMove,
     FetchExpert,
+    Held,
     LoadExpert,
     MapSwitched,
     MoveFailed,
     MoveFetched,
     MoveLoaded,
-    MoverEvent,
+    MoveOrder,
     MovesEnded,
+    MovesStopped,
+    RankEvent,
     SwitchMap,
 )
-from serving.experts.core.moves import ExpertMove
-from serving.experts.live.copy_pace import CopyPace
-from serving.experts.live.native_table import Table, native_table
-from serving.model.slots.expert_slots import ExpertSlots
 
 logger = logging.getLogger(__name__)
 
@@ -75,27 +78,28 @@ class MapUser(Protocol):
         ...
 
 
-Order = FetchExpert | LoadExpert | SwitchMap | MovesEnded
-
-
 class SlotMover:
     """Carries out orders for one rank.
 
     Args:
         rank: its number.
         slots: filled with the first map's experts.
+        held: those, in the rank's own slots.
         report: takes events; called by the thread that copies, and of loads by the one that computes; must not wait.
         bytes_per_s: how fast experts are fetched.
     Effects: starts a thread.
     """
 
-    def __init__(self, rank: int, slots: ExpertSlots, report: Callable[[MoverEvent], None], bytes_per_s: float) -> None:
+    def __init__(
+        self, rank: int, slots: ExpertSlots, held: Held, report: Callable[[RankEvent], None], bytes_per_s: float
+    ) -> None:
         self.rank = rank
+        self._held = [list(row) for row in held]
         self._slots, self._report = slots, report
         self._user: MapUser | None = None
         self._peers: Mapping[int, PeerRecords] = {}
         self._staged: dict[ExpertMove, memoryview | None] = {}
-        self._orders: SimpleQueue[Order | None] = SimpleQueue()
+        self._orders: SimpleQueue[MoveOrder | None] = SimpleQueue()
         self._given_up = threading.Event()  # set from the end of moves until their last order is answered
         self._pace = CopyPace(bytes_per_s, self._given_up.wait)
         self._before: tuple[ExpertMap, Table] | None = None
@@ -111,7 +115,12 @@ class SlotMover:
         """
         self._user, self._peers = user, dict(peers)
 
-    def take(self, order: Order) -> None:
+    @property
+    def held(self) -> Held:
+        """What lies in the rank's own slots; one that is being loaded counts as empty. Any thread."""
+        return tuple(tuple(row) for row in self._held)
+
+    def take(self, order: MoveOrder) -> None:
         """Carry out an order, after those before it. What is for another rank is passed over. Any thread."""
         if isinstance(order, MovesEnded):
             self._given_up.set()
@@ -136,7 +145,7 @@ class SlotMover:
                 return
             self._do(order)
 
-    def _do(self, order: Order) -> None:
+    def _do(self, order: MoveOrder) -> None:
         match order:
             case FetchExpert(move):
                 self._try(self._fetch, move)
@@ -147,7 +156,9 @@ class SlotMover:
             case MovesEnded():
                 self._staged.clear()
                 self._slots.forget()
+                self._slots.table.publish()  # of slots that no map names: what was loaded is known before this is said
                 self._given_up.clear()
+                self._report(MovesStopped(self.rank, self.held))
 
     def _switch(self, new: ExpertMap) -> None:
         """Give the map to the native step. One that it refuses is never in use, and the mover's deadline ends that."""
@@ -197,10 +208,13 @@ class SlotMover:
             return None
 
     def _load(self, move: ExpertMove) -> None:
+        row = self._held[move.layer]
+        row[move.to.slot] = None
         if move not in self._staged and move.source is not None:
             self._slots.empty(move.layer, move.to.slot)
             raise ExpertError(f"layer {move.layer}, expert {move.expert}: was not fetched")
         record = self._staged.pop(move, None)
         self._slots.fill(move.layer, move.to.slot, move.expert, record, lambda: self._report(MoveLoaded(move)))
+        row[move.to.slot] = move.expert
         if self._user is not None:
             self._user.wake()

@@ -11,7 +11,7 @@ and compute its experts, too; its replacement joins at another regrouping. Only 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from serving.values.group import RankPhase, RankReport, RegroupOrder
+from serving.values.group import RankOffer, RankPhase, RankReport
 
 LONGEST_AGE_S = 1e9
 """Reported in place of an infinite age: the engine has crashed, or its group is broken."""
@@ -70,9 +70,15 @@ class Regroup:
     """Have the members compute together from a new epoch on, once those that were killed before are dead for certain.
 
     Those that do not serve yet begin to.
+
+    Args:
+        epoch: higher than that of any rank. version: that the map has at least, higher than any rank was given.
+        members: what they offer.
     """
 
-    order: RegroupOrder
+    epoch: int
+    version: int
+    members: tuple[RankOffer, ...]
 
 
 GroupOrder = Make | Kill | Regroup
@@ -137,12 +143,11 @@ def _regroup(reports: Sequence[RankReport | None], size: int) -> list[GroupOrder
     if not serving and len(offered) < size:
         return []
     members = tuple(one.pid for one in offered)
-    if serving and all(one.members == members and one.raised == one.epoch for one in serving):
+    if len(serving) == len(offered) and all(one.members == members and one.raised == one.epoch for one in serving):
         return []
     epoch = 1 + max(max(one.epoch, one.raised) for one in serving) if serving else 1
     version = 1 + max((one.version for one in serving), default=0)
-    offers = tuple(one.offer for one in offered if one.offer is not None)
-    return [Regroup(RegroupOrder(epoch, version, offers))]
+    return [Regroup(epoch, version, tuple(one.offer for one in offered if one.offer is not None))]
 
 
 def _late(ranks: Mapping[int, RankSight]) -> dict[int, str]:

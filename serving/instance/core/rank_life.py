@@ -76,7 +76,7 @@ def check_offers(own: RankOffer, most: int, offers: Sequence[RankOffer]) -> None
     numbers = sorted(offer.rank for offer in offers)
     if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(most)):
         raise GroupError(f"a group of at most {most} ranks cannot be formed of {numbers}")
-    if own not in offers:
+    if not any(own.is_of(offer) for offer in offers):
         raise GroupError(f"rank {own.rank} of the group is another process by now")
     for offer in offers:
         if offer.layout != own.layout:

@@ -4,7 +4,7 @@ make_compute ──► memory of the dies booked ──► arena of blocks ─�
                                                               └──► transport, cache: as they are, or timed
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,8 @@ from serving.ids import NodeId, ReplicaId
 from serving.instance.core.ports import ContextCache, KvTransport, StepExecutor
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
-from serving.values.group import RegroupOrder
+from serving.values.expert_moves import MoveOrder, RankEvent
+from serving.values.group import RankOffer, RegroupOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,25 @@ class KvBlocks:
 class GroupMember(Protocol):
     """A rank's place in its group."""
 
+    def offer(self, layout: str) -> RankOffer:
+        """Facts that the peers of this rank need, and the shell. Any thread.
+
+        Args:
+            layout: see `Attached.layout`.
+        """
+        ...
+
     @property
-    def window_path(self) -> str:
-        """Path of the rank's window, for its peers."""
+    def version(self) -> int:
+        """Version of the newest map that it was given; 0 = none. Any thread."""
+        ...
+
+    def carry_out(self, orders: Sequence[MoveOrder], answered: Callable[[tuple[RankEvent, ...]], None]) -> None:
+        """Do what a shell's mover asks of this rank. Any thread.
+
+        Args:
+            answered: is called once, by any thread, when all is done, has failed, or was ended by `MovesEnded`.
+        """
         ...
 
     @property

@@ -154,7 +154,7 @@ class TorchCompute:
         folder, itemsize = self._config.model.path, self._model.dtype.itemsize
         if self._rank is None:
             return weight_bytes(folder, itemsize)
-        return rank_weight_bytes(folder, itemsize, self._model.config.n_routed_experts, self._rank.slots)
+        return rank_weight_bytes(folder, itemsize, self._model.config.n_routed_experts, self._rank.experts.own)
 
     def _take_memory(self, ub_bytes: int) -> KvBlocks:
         """Book weights, workspace and KV blocks on the dies."""

@@ -4,7 +4,6 @@ Knows no Ray: a Serve replica passes in which NPUs and which node it was given, 
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,6 @@ from serving.instance.live.instance_server import InstanceServer
 from serving.instance.live.make_compute import make_compute
 from serving.instance.live.pool_access import PoolAccess
 from serving.instance.live.ub_transport import LinkFaults, RemoteReader, UbTransport
-from serving.model.native.library import instructions
 from serving.telemetry.decision_writer import writer_in
 from serving.values.group import RankOffer, RegroupOrder
 from serving.values.health import StepLimits
@@ -110,10 +108,8 @@ class Instance:
         return self._attached.group
 
     def offer(self) -> RankOffer:
-        """Facts that the peers of this rank need. Effects: none."""
-        assert self.place.rank is not None
-        number, layout = self.place.rank.number, self._attached.layout
-        return RankOffer(number, os.getpid(), self.member.window_path, layout, instructions() or "")
+        """Facts that the peers of this rank need, and the shell."""
+        return self.member.offer(self._attached.layout)
 
     def late_peer(self) -> int | None:
         """The rank for which this one has waited longer than a step may take; None = there is none. Any thread."""

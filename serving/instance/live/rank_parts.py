@@ -5,27 +5,20 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hardware.errors import HardwareError
 from serving.config.experts import ExpertsConfig
 from serving.errors import EngineError, ExpertError, GroupError, ModelError
-from serving.experts.core.expert_map import ExpertMap
-from serving.experts.core.first_map import group_shape, map_of_members, opening_map
-from serving.experts.live.native_table import native_table
-from serving.experts.live.rank_facts import RankFacts
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.live.compute import InstancePlace, RankPlace
+from serving.instance.live.rank_experts import Answered, RankExperts
 from serving.instance.live.rank_window import RankWindow
 from serving.model.forms import ProductForms
 from serving.model.kv_cache import KvCache
 from serving.model.model import DeepseekModel
-from serving.model.native.layout import NativeLinear
+from serving.model.native.library import instructions
 from serving.model.native.rank_group import FIRST_EPOCH, GroupPlace
-from serving.model.slots.expert_slots import ExpertSlots, fill_all, make_slots
-from serving.model.slots.expert_sources import expert_source
 from serving.values.expert_facts import ExpertFacts
+from serving.values.expert_moves import MoveOrder
 from serving.values.group import RankOffer, RegroupOrder
 
 LAST_EPOCH = (1 << 64) - 1
@@ -55,28 +48,18 @@ class RankParts:
         self._config = config
         self._model = model
         self._segment_path = place.segment_path
-        self._source = source = expert_source(model, folder, forms)
-        experts, ranks, number = model.config.n_routed_experts, self._rank.ranks, self._rank.number
-        self._opening = opening_map(experts, ranks, config.redundant, source.layers)
-        self.slots = group_shape(experts, ranks, config.redundant).slots[number]
-        """Expert slots of a layer that have memory of their own."""
-        reserve = self._opening.slots[number] - self.slots
-        self._slots: ExpertSlots = make_slots(config.slots, source, self.slots, self._beside("slots"), reserve)
-        fill_all(self._slots, self._contents(self._opening))
+        self.experts = RankExperts(config, place.rank, model, folder, forms, self._beside("slots"))
         self._executor: NativeGroupExecutor | None = None
         self._own: RankWindow | None = None
         self._peers: dict[int, tuple[int, RankWindow]] = {}
         """By rank: process and window."""
-        self._borrowed: set[tuple[int, int]] = set()
-        """Experts (layer, expert) that the reserve holds."""
-        self._facts: RankFacts | None = None
         self._lock = threading.Lock()
         self.order: RegroupOrder | None = None
         """The last one that was followed: who computes together, or will as soon as its epoch begins."""
 
     def executor(self, cache: KvCache, threads: int, max_rows: int) -> NativeGroupExecutor:
         """The executor of this rank, which is to `join`. Effects: makes the rank's window."""
-        shapes = self._expert_shapes()
+        shapes = self.experts.shapes()
         made = NativeGroupExecutor(self._model, cache, threads=threads, max_rows=max_rows, expert_shapes=shapes)
         shape = made.window_shape(self._rank.most)
         self._own = RankWindow.create(self._beside("window"), shape, self._rank.number)
@@ -88,6 +71,31 @@ class RankParts:
         """Path of the rank's window, for its peers."""
         assert self._own is not None
         return str(self._own.path)
+
+    def offer(self, layout: str) -> RankOffer:
+        """Implements `GroupMember.offer`. Effects: gives back what the reserve holds for no map any more."""
+        experts = self.experts
+        experts.give_back()
+        return RankOffer(
+            self._rank.number,
+            os.getpid(),
+            self.window_path,
+            layout,
+            instructions() or "",
+            experts.experts,
+            experts.expert_bytes,
+            experts.held,
+            experts.offer,
+        )
+
+    @property
+    def version(self) -> int:
+        """Implements `GroupMember.version`."""
+        return self.experts.version
+
+    def carry_out(self, orders: Sequence[MoveOrder], answered: Answered) -> None:
+        """Implements `GroupMember.carry_out`."""
+        self.experts.carry_out(orders, answered)
 
     @property
     def raised(self) -> int:
@@ -107,7 +115,7 @@ class RankParts:
     def follow(self, order: RegroupOrder) -> None:
         """Compute with these members from the order's epoch on. The first order joins the group.
 
-        Experts of ranks that are missing are computed by the members, each in its reserve of slots.
+        Experts that lie nowhere are computed by the members, each in its reserve of slots, as the order's map says.
 
         Raises: GroupError if they do not fit.
         """
@@ -137,20 +145,22 @@ class RankParts:
             rank=self._rank.number,
             windows=windows,
             processes=processes,
-            slots=self._slots.table,
-            expert_map=self._table(order),
+            slots=self.experts.table,
+            expert_map=self.experts.prepare(order.map),
             map_version=order.version,
             cores=len(os.sched_getaffinity(0)),
             deadline_s=self._config.deadline_s,
         )
         self._executor.join(place)
+        self.experts.join(self._executor, order.offers)
 
     def _regroup(self, order: RegroupOrder) -> None:
         assert self._executor is not None
         for offer in order.offers:
             if self._meet(offer):
                 self._executor.set_peer(offer.rank, self._peers[offer.rank][1].memory, offer.pid)
-        self._executor.set_map(order.version, self._table(order), order.epoch)
+        self._executor.set_map(order.version, self.experts.prepare(order.map), order.epoch)
+        self.experts.join(self._executor, order.offers)
 
     def _meet(self, offer: RankOffer) -> bool:
         """Map a peer's window. Returns: False if it is this rank, or known. Effects: as it says."""
@@ -160,27 +170,9 @@ class RankParts:
         self._peers[offer.rank] = offer.pid, RankWindow.attach(offer.window_path)
         return True
 
-    def _table(self, order: RegroupOrder) -> NDArray[np.uint32]:
-        """The members' map as the native step reads it. Effects: fills this rank's reserve as it says."""
-        new = map_of_members(self._opening, frozenset(order.members), order.version)
-        for layer, held in enumerate(self._contents(new)):
-            for slot, expert in enumerate(held):
-                if slot >= self.slots and expert is not None and (layer, expert) not in self._borrowed:
-                    self._slots.fill(layer, slot, expert)
-                    self._borrowed.add((layer, expert))
-        self._slots.table.publish()
-        self._facts = RankFacts(new, self._rank.number, self.slots, order.members)
-        return native_table(new, self._rank.number)
-
-    def _contents(self, of: ExpertMap) -> list[tuple[int | None, ...]]:
-        return [of.placement(layer)[self._rank.number] for layer in range(self._source.layers)]
-
     def facts(self) -> ExpertFacts | None:
         """Where its rows go and what it holds; None before it has joined. Any thread; never waits for an order."""
-        if self._facts is None or self._executor is None or self.order is None:
-            return None
-        executor = self._executor
-        return self._facts.of(executor.rows_sent(), executor.epoch, executor.map_version)
+        return None if self.order is None else self.experts.facts()
 
     def leave(self) -> None:
         """End whatever this rank waits for; no step can be made any more."""
@@ -193,16 +185,7 @@ class RankParts:
             self._own.close()
         for _, window in self._peers.values():
             window.close()
-        self._slots.close()
+        self.experts.close()
 
     def _beside(self, what: str) -> Path:
         return self._segment_path.with_name(f"{self._segment_path.name}-{what}")
-
-    def _expert_shapes(self) -> list[tuple[NativeLinear, NativeLinear]]:
-        """Products of an expert that is here, for each layer: those of absent ones are of the same sizes and form."""
-        table, found = self._slots.table, []
-        for layer in range(self._source.layers):
-            numbers = (self._slots.layout.number(layer, slot) for slot in range(self._slots.layout.slots))
-            filled = [number for number in numbers if table.gate_up[number].out_features]
-            found.append((table.gate_up[filled[0]], table.down[filled[0]]))
-        return found

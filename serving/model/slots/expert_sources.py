@@ -139,9 +139,11 @@ class CheckpointExperts:
         self._opened = None
 
     def _checkpoint(self) -> Checkpoint:
-        if self._opened is None:
-            self._opened, _ = open_checkpoint(self._config, self._folder, None)
-        return self._opened
+        opened = self._opened  # another thread may forget it at any time
+        if opened is None:
+            opened, _ = open_checkpoint(self._config, self._folder, None)
+            self._opened = opened
+        return opened
 
 
 def expert_source(model: DeepseekModel, folder: Path, forms: Callable[[], ProductForms]) -> ExpertSource:

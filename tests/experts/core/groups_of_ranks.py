@@ -2,20 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 
-from serving.experts.core.expert_map import ExpertSlot
-from serving.experts.core.mover import (
+from serving.experts.core.mover import MoverEffect, MoverEvent
+from serving.experts.core.slot_ledger import SlotLedger
+from serving.values.expert_map import ExpertSlot
+from serving.values.expert_moves import (
+    ExpertMove,
     FetchExpert,
     LoadExpert,
     MapSwitched,
     MoveFetched,
     MoveLoaded,
-    MoverEffect,
-    MoverEvent,
     MovesEnded,
     SwitchMap,
 )
-from serving.experts.core.moves import ExpertMove
-from serving.experts.core.slot_ledger import SlotLedger
 
 
 class RankGroup:

@@ -19,10 +19,11 @@ from serving.experts.core.elastic import (
     shrink,
 )
 from serving.experts.core.first_map import first_map
-from serving.experts.core.mover import MoveFailed, MoverTick, SwitchMap
+from serving.experts.core.mover import MoverTick
 from serving.experts.core.placement import GroupShape
 from serving.experts.core.rebalance import RebalanceSettings
 from serving.experts.core.slot_ledger import SlotLedger
+from serving.values.expert_moves import MoveFailed, SwitchMap
 from tests.experts.core.groups_of_ranks import RankGroup, check_rate
 
 RULES = RebalanceSettings(expert_bytes=100, bytes_per_s=100.0, deadline_s=30.0)

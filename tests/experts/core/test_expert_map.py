@@ -7,8 +7,8 @@ from hypothesis import given
 
 from serving.errors import LedgerError
 from serving.experts.core.deepseek import GlobalPlacement
-from serving.experts.core.expert_map import PARTS, ExpertHome, ExpertMap, ExpertSlot, LayerMap
 from serving.experts.core.split import split
+from serving.values.expert_map import PARTS, ExpertHome, ExpertMap, ExpertSlot, LayerMap
 from tests.experts.core.strategies import layers
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.experts.core.expert_map import ExpertSlot, Placement
 from serving.experts.core.moves import Slots, align, move_rounds, slots_of
+from serving.values.expert_map import ExpertSlot, Placement
 from tests.experts.core.strategies import POLICIES, layers
 
 

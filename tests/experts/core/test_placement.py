@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from serving.errors import PlacementError
 from serving.experts.core.deepseek import GlobalPlacement, HierarchicalPlacement
-from serving.experts.core.expert_map import ExpertMap, Placement
 from serving.experts.core.placement import GroupShape, StaticPlacement
 from serving.experts.core.split import balancedness, rank_loads, split
 from serving.experts.core.time_sliced import TimeSlicedPlacement, choose_copies, first_homes
+from serving.values.expert_map import ExpertMap, Placement
 from tests.experts.core.strategies import POLICIES, layers
 
 EPLB_LAYERS = (

@@ -7,14 +7,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from serving.errors import LedgerError
 from serving.experts.core.deepseek import GlobalPlacement
-from serving.experts.core.expert_map import ExpertMap, ExpertSlot
 from serving.experts.core.first_map import first_map
-from serving.experts.core.mover import LoadExpert, MapSwitched, MoveFailed, MoverTick, SwitchMap
+from serving.experts.core.mover import MoverTick
 from serving.experts.core.placement import GroupShape
 from serving.experts.core.rebalance import RebalanceOutcome, Rebalancer, RebalanceSettings, plan_rebalance
 from serving.experts.core.slot_ledger import SlotLedger
 from serving.experts.core.split import split
 from serving.experts.core.time_sliced import TimeSlicedPlacement
+from serving.values.expert_map import ExpertMap, ExpertSlot
+from serving.values.expert_moves import LoadExpert, MapSwitched, MoveFailed, SwitchMap
 from tests.experts.core.groups_of_ranks import RankGroup, check_rate
 from tests.experts.core.strategies import POLICIES
 

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from serving.errors import LedgerError
-from serving.experts.core.expert_map import ExpertMap, ExpertSlot, Placement
-from serving.experts.core.mover import LoadExpert, MapSwitched, MoveFailed, MoveLoaded, SwitchMap
 from serving.experts.core.moves import slots_of
 from serving.experts.core.recovery import ExpertRecovery, OnLoss, RecoveryEffect, RecoveryEnded
 from serving.experts.core.rehome import rehome
 from serving.experts.core.slot_ledger import SlotLedger
 from serving.experts.core.split import split
+from serving.values.expert_map import ExpertMap, ExpertSlot, Placement
+from serving.values.expert_moves import LoadExpert, MapSwitched, MoveFailed, MoveLoaded, SwitchMap
 from tests.experts.core.groups_of_ranks import RankGroup
 
 ALL = (OnLoss.REDUNDANT, OnLoss.RELOAD, OnLoss.MASK)

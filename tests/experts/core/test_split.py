@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.experts.core.expert_map import PARTS
 from serving.experts.core.split import balancedness, rank_loads, split
+from serving.values.expert_map import PARTS
 
 
 def test_a_copy_beside_a_busy_expert_gets_little() -> None:

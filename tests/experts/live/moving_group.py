@@ -10,9 +10,8 @@ from queue import Empty, SimpleQueue
 from random import Random
 
 from serving.experts.core.deepseek import GlobalPlacement
-from serving.experts.core.expert_map import ExpertMap
-from serving.experts.core.first_map import first_map, group_shape
-from serving.experts.core.mover import ExpertMover, MapSwitched, MoverEffect, MoverEvent, MoverTick, MovesEnded
+from serving.experts.core.first_map import contents_of, first_map, group_shape
+from serving.experts.core.mover import ExpertMover, MoverEffect, MoverEvent, MoverTick
 from serving.experts.core.moves import MoveRound, move_rounds, slots_of
 from serving.experts.core.slot_ledger import SlotLedger
 from serving.experts.live.native_table import native_table
@@ -20,7 +19,9 @@ from serving.experts.live.slot_mover import SlotMover
 from serving.model.slots.expert_slots import ExpertSlots, fill_all, make_slots
 from serving.model.slots.expert_sources import LoadedExperts
 from serving.model.slots.slot_region import PeerSlots
-from tests.instance.rank_threads import RankThreads
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import MapSwitched, MovesEnded
+from tests.instance.rank_threads import IDLE_S, RankThreads
 
 
 class MovingGroup:
@@ -33,6 +34,7 @@ class MovingGroup:
 
     def __init__(self, group: RankThreads, folder: Path, mapped: Sequence[int], seed: int) -> None:
         self._random = Random(seed)
+        self._group = group
         shape = group_shape(group.experts, group.ranks, redundant=1)
         self._ledger = SlotLedger(first_map(shape, group.experts, group.layers, GlobalPlacement()))
         self._events: SimpleQueue[MoverEvent] = SimpleQueue()
@@ -44,11 +46,14 @@ class MovingGroup:
         self.slots: list[ExpertSlots] = []
         for rank, count in enumerate(shape.slots):
             slots = make_slots("mapped" if rank in mapped else "copied", source, count, folder / f"rank{rank}")
-            fill_all(slots, [self.map.placement(layer)[rank] for layer in range(group.layers)])
+            fill_all(slots, contents_of(self.map, rank))
             self.slots.append(slots)
             table = native_table(self.map, rank)
             group.executors[rank].join(replace(group.places[rank], slots=slots.table, expert_map=table))
-        self._movers = [SlotMover(rank, slots, self._events.put, 1e9) for rank, slots in enumerate(self.slots)]
+        self._movers = [
+            SlotMover(rank, slots, contents_of(self.map, rank), self._events.put, 1e9)
+            for rank, slots in enumerate(self.slots)
+        ]
         for rank, mover in enumerate(self._movers):
             offers = {other: slots.offer for other, slots in enumerate(self.slots) if other != rank}
             peers = {other: PeerSlots(offer) for other, offer in offers.items() if offer}
@@ -61,8 +66,19 @@ class MovingGroup:
         """The map in use."""
         return self._ledger.map
 
+    def stop(self) -> None:
+        """Move nothing any more; the ranks, which are idle, have taken up whatever map all have got."""
+        self._stopped.set()
+        self._thread.join()
+        for mover in self._movers:
+            mover.close()
+        version = 0
+        while version != max(one.map_version for one in self._group.executors):
+            version = max(one.map_version for one in self._group.executors)
+            time.sleep(5 * IDLE_S)
+
     def close(self) -> None:
-        """Stop, and give all back. The ranks must not compute any more."""
+        """Give all back. The ranks must not compute any more."""
         self._stopped.set()
         self._thread.join()
         for mover, slots in zip(self._movers, self.slots, strict=True):

@@ -11,20 +11,15 @@ import numpy as np
 
 from hardware.ub.copy import checksum
 from serving.errors import EngineError
-from serving.experts.core.expert_map import ExpertMap
-from serving.experts.core.mover import (
-    ExpertMover,
-    MapSwitched,
-    MoverEffect,
-    MoverEvent,
-    MoverTick,
-    MovesEnded,
-)
+from serving.experts.core.first_map import contents_of
+from serving.experts.core.mover import ExpertMover, MoverEffect, MoverEvent, MoverTick
 from serving.experts.live.native_table import Table, native_table
 from serving.experts.live.slot_mover import SlotMover
 from serving.model.native.layout import MAP_MASKED, NativeLinear
 from serving.model.slots.expert_slots import CopiedSlots, ExpertSlots, MappedSlots, fill_all
 from serving.model.slots.slot_region import PeerSlots, SlotLayout, SlotRegion
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import Held, MapSwitched, MovesEnded
 from tests.model.slots.experts import MadeExperts
 
 PATIENCE_S = 60.0
@@ -33,9 +28,11 @@ PATIENCE_S = 60.0
 class Rank:
     """One rank: slots, the mover of them, and maps as the native step has them."""
 
-    def __init__(self, rank: int, slots: ExpertSlots, events: "SimpleQueue[MoverEvent]", bytes_per_s: float) -> None:
+    def __init__(
+        self, rank: int, slots: ExpertSlots, held: Held, events: "SimpleQueue[MoverEvent]", bytes_per_s: float
+    ) -> None:
         self.slots = slots
-        self.mover = SlotMover(rank, slots, events.put, bytes_per_s)
+        self.mover = SlotMover(rank, slots, held, events.put, bytes_per_s)
         self.table: Table | None = None
         self.next: tuple[int, Table] | None = None
         self.map_version = 0
@@ -98,8 +95,9 @@ class RanksWithSlots:
             slots: ExpertSlots = MappedSlots(self.source, count)
             if rank not in mapped:
                 slots = CopiedSlots(SlotRegion(folder / f"rank{rank}", layout), self.source)
-            fill_all(slots, [first.placement(layer)[rank] for layer in range(len(first.layers))])
-            self.ranks.append(Rank(rank, slots, self.events, bytes_per_s))
+            held = contents_of(first, rank)
+            fill_all(slots, held)
+            self.ranks.append(Rank(rank, slots, held, self.events, bytes_per_s))
         for rank, one_rank in enumerate(self.ranks):
             offers = {other: self.ranks[other].slots.offer for other in range(len(self.ranks)) if other != rank}
             one_rank.mover.join(one_rank, {other: PeerSlots(offer) for other, offer in offers.items() if offer})

@@ -32,7 +32,7 @@ def test_tokens_are_exact_while_experts_move(shm: Path, mapped: tuple[int, ...])
     wanted = group.alone([spec for specs in work for spec in specs])
     moving = MovingGroup(group, shm, mapped, seed=len(mapped))
     try:
-        found = group.together(work, lambda rank, step: time.sleep(0.001))
+        found = group.together(work, lambda rank, step: time.sleep(0.001), at_end=moving.stop)
     finally:
         moving.close()
     assert {name: answer for answers in found for name, answer in answers.items()} == wanted

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from serving.errors import PlacementError
 from serving.experts.core.deepseek import GlobalPlacement
-from serving.experts.core.expert_map import ExpertHome, ExpertMap, ExpertSlot, LayerMap
 from serving.experts.core.first_map import first_map, group_shape
 from serving.experts.core.split import split
 from serving.experts.live.native_table import native_table
 from serving.model.native.layout import MAP_MASKED
+from serving.values.expert_map import ExpertHome, ExpertMap, ExpertSlot, LayerMap
 from tests.experts.core.strategies import layers
 
 

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.experts.core.deepseek import GlobalPlacement
-from serving.experts.core.expert_map import ExpertMap
-from serving.experts.core.first_map import first_map, group_shape, map_of_members, opening_map
+from serving.experts.core.first_map import first_map, group_shape, opening_map
 from serving.experts.core.split import rank_loads, split
 from serving.experts.live.rank_facts import RankFacts, rank_shares
 from serving.values.expert_facts import ExpertFacts, ExpertRows
+from serving.values.expert_map import ExpertMap
 from tests.experts.core.strategies import layers
+from tests.experts.maps import map_of
 
 
 @given(layers(), st.integers(0, 2**32 - 1))
@@ -42,7 +43,7 @@ def test_a_small_model_is_told_whole() -> None:
 def test_experts_of_a_lost_rank_are_borrowed() -> None:
     opening = opening_map(4, 2, 0, layers=1)
     own = RankFacts(opening, 0, 2, (0, 1)).of(np.ones((1, 4), np.uint64), 1, 1).held[0]
-    found = RankFacts(map_of_members(opening, frozenset({0}), 2), 0, 2, (0,)).of(np.ones((1, 4), np.uint64), 2, 2)
+    found = RankFacts(map_of(opening, [0], 2), 0, 2, (0,)).of(np.ones((1, 4), np.uint64), 2, 2)
     assert found.held == (own,)
     assert {expert for _, expert in found.borrowed} == set(range(4)) - set(own)
     assert (found.held_count, found.borrowed_count, found.to_ranks) == (2, 2, ((4, 0),))
@@ -52,7 +53,7 @@ def test_a_large_model_tells_its_busiest_experts_in_a_few_kib() -> None:
     rows = np.random.default_rng(1).integers(2**32, 2**40, (58, 256)).astype(np.uint64)
     rows[57, 255] = 2**41
     opening = opening_map(256, 8, 1, layers=58)
-    facts = RankFacts(map_of_members(opening, frozenset(range(7)), 2), 0, 33, range(7)).of(rows, 1, 1)
+    facts = RankFacts(map_of(opening, range(7), 2), 0, 33, range(7)).of(rows, 1, 1)
     assert facts.busiest[0] == ExpertRows(57, 255, 2**41)
     assert len(facts.busiest) == len(facts.borrowed) == 32
     assert facts.borrowed_count > 32

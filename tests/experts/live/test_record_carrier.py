@@ -10,12 +10,12 @@ import pytest
 
 from hardware.ub.channel import ChannelReceiver, ChannelSender, ChannelShape
 from serving.errors import ExpertError
-from serving.experts.core.expert_map import ExpertSlot
-from serving.experts.core.mover import FetchExpert, LoadExpert, MoveFetched, MoveLoaded, MoverEvent
-from serving.experts.core.moves import ExpertMove
+from serving.experts.core.mover import MoverEvent
 from serving.experts.live.record_carrier import CarriedRecords, RecordSender
 from serving.experts.live.slot_mover import SlotMover
 from serving.model.slots.expert_slots import CopiedSlots, fill_all, make_slots
+from serving.values.expert_map import ExpertSlot
+from serving.values.expert_moves import ExpertMove, FetchExpert, LoadExpert, MoveFetched, MoveLoaded
 from tests.experts.live.ranks_with_slots import IdleRank
 from tests.model.slots.experts import MadeExperts
 
@@ -63,7 +63,7 @@ def test_an_expert_moves_over_a_channel(other: Pair, shm: Path) -> None:
     own = make_slots("copied", source, 2, shm / "own")
     source.asked.clear()
     events: SimpleQueue[MoverEvent] = SimpleQueue()
-    mover = SlotMover(0, own, events.put, 1e12)
+    mover = SlotMover(0, own, ((None, None),), events.put, 1e12)
     mover.join(IdleRank(own), {1: other.records()})
     moves = [ExpertMove(0, expert, ExpertSlot(0, slot), ExpertSlot(1, slot)) for slot, expert in enumerate((4, 5))]
     for move in moves:

@@ -14,24 +14,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.errors import ExpertError
-from serving.experts.core.expert_map import ExpertMap, ExpertSlot
 from serving.experts.core.first_map import first_map, group_shape
-from serving.experts.core.mover import (
-    ExpertMover,
+from serving.experts.core.mover import ExpertMover, MoverEvent
+from serving.experts.core.moves import MoveRound, move_rounds, slots_of
+from serving.experts.core.slot_ledger import SlotLedger
+from serving.experts.live.slot_mover import SlotMover
+from serving.model.slots.expert_slots import CopiedSlots, fill_all, make_slots
+from serving.model.slots.slot_region import PeerSlots, SlotsOffer
+from serving.values.expert_map import ExpertMap, ExpertSlot
+from serving.values.expert_moves import (
+    ExpertMove,
     FetchExpert,
     LoadExpert,
     MoveFailed,
     MoveFetched,
     MoveLoaded,
-    MoverEvent,
     MovesEnded,
+    MovesStopped,
     SwitchMap,
 )
-from serving.experts.core.moves import ExpertMove, MoveRound, move_rounds, slots_of
-from serving.experts.core.slot_ledger import SlotLedger
-from serving.experts.live.slot_mover import SlotMover
-from serving.model.slots.expert_slots import CopiedSlots, fill_all, make_slots
-from serving.model.slots.slot_region import PeerSlots, SlotsOffer
 from tests.experts.live.ranks_with_slots import IdleRank, RanksWithSlots
 from tests.model.slots.experts import MadeExperts
 
@@ -129,9 +130,9 @@ def one_rank(shm: Path) -> Iterator[tuple[SlotMover, CopiedSlots, "SimpleQueue[M
     """A rank of four slots, the last of which is empty, and a rate of one expert an hour."""
     slots = make_slots("copied", MadeExperts(1), 4, shm / "slots")
     assert isinstance(slots, CopiedSlots)
-    fill_all(slots, [[0, 1, 2, None]])
+    fill_all(slots, [held := (0, 1, 2, None)])
     events: SimpleQueue[MoverEvent] = SimpleQueue()
-    mover = SlotMover(0, slots, events.put, 2.0)
+    mover = SlotMover(0, slots, (held,), events.put, 2.0)
     mover.join(IdleRank(slots), {})
     yield mover, slots, events
     mover.close()
@@ -151,8 +152,27 @@ def test_fetches_that_are_given_up_are_answered_at_once(one_rank: tuple) -> None
         MoveFailed(slow, "the move was given up"),
         MoveFailed(next_, "the move was given up"),
     ]
+    assert events.get(timeout=60) == MovesStopped(0, ((0, 1, 2, None),))
     assert events.get(timeout=60) == MoveLoaded(slow), "loads without a source are a recovery's, and are not paced"
     assert slots.table.gate_up[3].out_features == 4
+    mover.take(MovesEnded(None))
+    assert events.get(timeout=60) == MovesStopped(0, ((0, 1, 2, 5),))
+
+
+def test_the_end_of_moves_says_what_lies_where(one_rank: tuple) -> None:
+    """What was loaded is known to the native step by then, although that has not come to look for it."""
+    mover, slots, events = one_rank
+    busy = IdleRank(slots)
+    busy.wake = lambda: None  # type: ignore[method-assign] # it computes all the time
+    mover.join(busy, {})
+    mover.take(LoadExpert(move(5, 3)))
+    mover.take(LoadExpert(move(6, 1, ExpertSlot(1, 0))))
+    mover.take(MovesEnded("another shell has taken over"))
+    failed, loaded, stopped = (events.get(timeout=60) for _ in range(3))
+    assert (type(failed), loaded) == (MoveFailed, MoveLoaded(move(5, 3)))
+    assert stopped == MovesStopped(0, ((0, None, 2, 5),))
+    assert mover.held == stopped.held
+    assert [slots.table.gate_up[slot].out_features for slot in range(4)] == [4, 0, 4, 4]
 
 
 def test_a_load_is_done_when_the_native_step_knows_of_it(one_rank: tuple) -> None:
@@ -194,7 +214,7 @@ def test_experts_of_a_rank_in_another_process(shm: Path) -> None:
     """They come over whole, or not at all; a rank that died without a word can still be read."""
     own = make_slots("copied", MadeExperts(1), 2, shm / "own")
     events: SimpleQueue[MoverEvent] = SimpleQueue()
-    mover = SlotMover(0, own, events.put, FAST)
+    mover = SlotMover(0, own, ((None, None),), events.put, FAST)
     command = [sys.executable, "-m", "tests.experts.live.peer_rank", str(shm / "peer")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

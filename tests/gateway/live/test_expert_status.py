@@ -10,13 +10,14 @@ import pytest
 
 from serving.cli.experts_table import heat, print_experts
 from serving.cluster.membership import Member
-from serving.experts.core.first_map import map_of_members, opening_map
+from serving.experts.core.first_map import opening_map
 from serving.experts.core.split import balancedness, rank_loads
 from serving.experts.live.rank_facts import RankFacts
 from serving.gateway.live.expert_status import expert_status
 from serving.gateway.live.status import instance_stats
 from serving.ids import NodeId, ReplicaId
 from serving.telemetry.stats import InstanceStats
+from tests.experts.maps import map_of
 
 ROWS = np.array([[9, 0, 1, 2], [0, 0, 0, 0]], np.uint64)
 OPENING = opening_map(4, 2, 0, layers=2)
@@ -46,7 +47,7 @@ def test_a_group_is_the_sum_of_its_ranks() -> None:
 
 
 def test_a_lost_rank_does_not_count_and_its_experts_are_borrowed() -> None:
-    alone = RankFacts(map_of_members(OPENING, frozenset({1}), 2), 1, 2, (1,))
+    alone = RankFacts(map_of(OPENING, [1], 2), 1, 2, (1,))
     (group,) = expert_status({"decode": 2}, [member(1, alone, epoch=2)])["groups"]
     assert (group["epoch"], group["members"], group["ranks_total"]) == (2, [1], 2)
     assert group["balancedness"] == [1.0, 1.0]

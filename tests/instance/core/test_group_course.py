@@ -18,7 +18,7 @@ from serving.instance.core.group_course import (
     whole,
 )
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
-from tests.fakes.rank_group import progress
+from tests.fakes.rank_group import ordered, progress
 
 SILENCE_S = 15.0
 LEASE = RankLease("abc", 1, 1)
@@ -49,7 +49,7 @@ def sights(*phases: RankPhase) -> dict[int, RankSight]:
 
 
 def first_order(size: int) -> RegroupOrder:
-    return RegroupOrder(1, 1, tuple(RankOffer(rank, rank, "", "x") for rank in range(size)))
+    return ordered(1, 1, tuple(RankOffer(rank, rank, "", "x") for rank in range(size)))
 
 
 def test_a_shell_takes_over_what_nobody_holds() -> None:
@@ -67,28 +67,40 @@ def test_a_place_without_ranks_is_given_back_unless_its_shell_is_there() -> None
 def test_a_group_begins_when_all_have_offered() -> None:
     assert mend({}, 2, SILENCE_S) == [Make(0), Make(1)]
     assert mend(sights(RankPhase.OFFERED, RankPhase.LOADING), 2, SILENCE_S) == []
-    assert mend(sights(RankPhase.OFFERED, RankPhase.OFFERED), 2, SILENCE_S) == [Regroup(first_order(2))]
+    assert mend(sights(RankPhase.OFFERED, RankPhase.OFFERED), 2, SILENCE_S) == [Regroup(1, 1, first_order(2).offers)]
     assert mend(sights(RankPhase.SERVING, RankPhase.SERVING), 2, SILENCE_S) == []
     assert whole(sights(RankPhase.SERVING, RankPhase.SERVING), 2)
 
 
 def test_who_is_left_goes_on_before_the_lost_rank_is_replaced() -> None:
     there = sights(RankPhase.SERVING, RankPhase.SERVING)
-    alone = RegroupOrder(2, 2, first_order(2).offers[:1])
-    assert mend({**there, 1: RankSight(dead=True)}, 2, SILENCE_S) == [Kill(1, "has ended"), Regroup(alone)]
+    alone = ordered(2, 2, first_order(2).offers[:1])
+    assert mend({**there, 1: RankSight(dead=True)}, 2, SILENCE_S) == [
+        Kill(1, "has ended"),
+        Regroup(2, 2, alone.offers),
+    ]
     left = {0: RankSight(report=report(0, RankPhase.SERVING, 0, alone, 2))}
     assert mend(left, 2, SILENCE_S) == [Make(1)]
     assert not whole(left, 2)
     back = {**left, 1: RankSight(report=report(1, RankPhase.OFFERED, 7))}
     (order,) = mend(back, 2, SILENCE_S)
     assert isinstance(order, Regroup)
-    assert (order.order.epoch, order.order.version, order.order.members) == (3, 3, (0, 1))
-    assert [offer.pid for offer in order.order.offers] == [0, 7]
+    assert (order.epoch, order.version) == (3, 3)
+    assert [(offer.rank, offer.pid) for offer in order.members] == [(0, 0), (1, 7)]
 
 
 def test_an_epoch_that_has_not_begun_is_asked_for_anew() -> None:
     waiting = {n: RankSight(report=report(n, RankPhase.SERVING, n, first_order(2), 0)) for n in range(2)}
-    assert mend(waiting, 2, SILENCE_S) == [Regroup(RegroupOrder(2, 2, first_order(2).offers))]
+    assert mend(waiting, 2, SILENCE_S) == [Regroup(2, 2, first_order(2).offers)]
+
+
+def test_a_rank_that_was_not_told_of_the_first_epoch_is_asked_for_anew() -> None:
+    """Its peer was, whose window is in that epoch from the beginning."""
+    one = {
+        0: RankSight(report=report(0, RankPhase.SERVING, 0, first_order(2), 1)),
+        1: sights(*[RankPhase.OFFERED] * 2)[1],
+    }
+    assert mend(one, 2, SILENCE_S) == [Regroup(2, 2, first_order(2).offers)]
 
 
 def test_why_a_rank_is_replaced() -> None:
@@ -109,11 +121,11 @@ def late(rank: int, peer: int | None, silent_s: float = 0.0) -> RankSight:
 
 
 def test_who_keeps_its_peers_waiting_is_put_out() -> None:
-    rest = RegroupOrder(2, 2, first_order(3).offers[:2])
+    rest = Regroup(2, 2, first_order(3).offers[:2])
     orders = mend({0: late(0, 2), 1: late(1, 2), 2: late(2, None)}, 3, SILENCE_S)
-    assert orders == [Kill(2, "keeps rank 1 waiting"), Regroup(rest)]
+    assert orders == [Kill(2, "keeps rank 1 waiting"), rest]
     chain = {0: late(0, 1), 1: late(1, 2), 2: late(2, None)}
-    assert mend(chain, 3, SILENCE_S) == [Kill(2, "keeps rank 1 waiting"), Regroup(rest)]
+    assert mend(chain, 3, SILENCE_S) == [Kill(2, "keeps rank 1 waiting"), rest]
     frozen_too = {0: late(0, 1), 1: late(1, 2, silent_s=3.0), 2: late(2, None)}
     assert mend(frozen_too, 3, SILENCE_S)[0] == Kill(1, "keeps rank 0 waiting"), "what it said before it froze is old"
     circle = {0: late(0, 1), 1: late(1, 0), 2: late(2, None)}
@@ -175,8 +187,8 @@ class Group(RuleBasedStateMachine):
                 case Kill(rank):
                     del self.ranks[rank]
                     self.orders.pop(rank, None)
-                case Regroup(one):
-                    self._regroup(one, told, begun)
+                case Regroup(epoch, version, offers):
+                    self._regroup(ordered(epoch, version, offers), told, begun)
 
     def _regroup(self, order: RegroupOrder, told: int, begun: int) -> None:
         members = order.members

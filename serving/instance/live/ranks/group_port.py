@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.instance.core.rank_names import RankName
+from serving.values.expert_moves import MoveOrder, RankEvent
 from serving.values.group import RankLease, RankReport, RegroupOrder
+from serving.values.operator_order import OrderAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,27 @@ class EndRank:
     """Give back everything."""
 
 
-RankCall = Follow | Begin | Leave | CloseLog | EndRank
+@dataclass(frozen=True, slots=True)
+class MoveExperts:
+    """Do what the mover of this shell asks; answered with what came of it when all is done.
+
+    Args:
+        lease: of the shell, which must hold the rank.
+    """
+
+    lease: RankLease
+    orders: tuple[MoveOrder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOperator:
+    """Tell an operator, who waits at the rank."""
+
+    order: str
+    answer: OrderAnswer
+
+
+RankCall = Follow | Begin | Leave | CloseLog | EndRank | MoveExperts | AnswerOperator
 
 
 class RankDeadError(Exception):
@@ -79,8 +101,8 @@ class GroupPort(Protocol):
         """Renew, take over or ask. Raises: RankDeadError."""
         ...
 
-    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> None:
-        """Have a rank do something. Raises: RankDeadError."""
+    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> tuple[RankEvent, ...]:
+        """Have a rank do something. Returns: answers to `MoveExperts`. Raises: RankDeadError."""
         ...
 
     async def kill(self, name: RankName, report: RankReport | None) -> None:

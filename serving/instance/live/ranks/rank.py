@@ -4,6 +4,7 @@ Knows no Ray: the actor around it passes calls on.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -16,6 +17,8 @@ from serving.instance.core.rank_life import RankLife
 from serving.instance.live.collector import collector_off
 from serving.instance.live.compute import InstancePlace
 from serving.instance.live.instance import Instance
+from serving.instance.live.ranks.mailbox import Mailbox
+from serving.values.expert_moves import MoveOrder, RankEvent
 from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
 
 logger = logging.getLogger(__name__)
@@ -50,6 +53,7 @@ class Rank:
         """Where gateways connect to, once it serves."""
         self._following = asyncio.Lock()
         self._leaving: asyncio.Task[None] | None = None
+        self.mailbox = Mailbox()
 
     async def build(self) -> None:
         """Build the instance. What goes wrong is told to the shell, which knows what to do."""
@@ -79,10 +83,11 @@ class Rank:
             else (),
             epoch=order.epoch if order is not None else 0,
             raised=instance.member.raised if order is not None and instance is not None else 0,
-            version=order.version if order is not None else 0,
+            version=instance.member.version if instance is not None else 0,
             stalled_s=min(instance.loop.progress_age_s(), LONGEST_AGE_S) if instance is not None and stalled else 0.0,
             problem=life.problem,
             late_peer=instance.late_peer() if instance is not None and order is not None else None,
+            orders=self.mailbox.waiting(),
         )
 
     async def follow(self, order: RegroupOrder) -> bool:
@@ -113,6 +118,29 @@ class Rank:
         """An epoch begins: all of its members have been told."""
         if self._instance is not None and self._instance.member.order is not None:
             self._instance.member.begin(epoch, members)
+
+    async def move(self, asker: RankLease, orders: Sequence[MoveOrder]) -> tuple[RankEvent, ...]:
+        """Do what the mover of the shell that holds this rank asks.
+
+        Returns: what came of it, when all of it is done or has failed.
+        Raises: GroupError if another shell holds this rank, or it is not there yet.
+        """
+        instance = self._instance
+        if asker != self._life.lease or instance is None or instance.member.order is None:
+            raise GroupError(f"{self.place.replica} moves no experts for shell {asker.shell}")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[tuple[RankEvent, ...]] = loop.create_future()
+
+        def settle(events: tuple[RankEvent, ...]) -> None:
+            if not done.done():  # nobody waits any more
+                done.set_result(events)
+
+        def answered(events: tuple[RankEvent, ...]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(settle, events)
+
+        instance.member.carry_out(orders, answered)
+        return await done
 
     def leave(self, drain_s: float) -> None:
         """Begin to drain; `hold` tells when that is done. A second call changes nothing."""

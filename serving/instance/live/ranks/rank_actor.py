@@ -25,7 +25,9 @@ from serving.instance.live.ranks.placement import remove_placement
 from serving.instance.live.ranks.rank import Rank
 from serving.instance.live.remote_read import read_remote
 from serving.kvpool.live.pool_control import PoolViewFollower
+from serving.values.expert_moves import MoveOrder, RankEvent
 from serving.values.group import RankLease, RankReport, RegroupOrder
+from serving.values.operator_order import OrderAnswer, PostedOrder
 from serving.values.pool_view import PoolView
 
 logger = logging.getLogger(__name__)
@@ -102,6 +104,18 @@ class RankActor:
             self._announcer.start(self._describe)
             self._tasks.append(asyncio.create_task(sweep_forever(self._order.name.session)))
 
+    async def move(self, lease: RankLease, orders: Sequence[MoveOrder]) -> tuple[RankEvent, ...]:
+        """Do what the mover of the shell that holds this rank asks. Returns: what came of it, in the end."""
+        return await self._rank.move(lease, orders)
+
+    async def post_order(self, posted: PostedOrder, limit_s: float) -> OrderAnswer:
+        """An operator's order to the shell of the group, see `Mailbox`. Returns: the shell's answer."""
+        return await self._rank.mailbox.post(posted, limit_s)
+
+    async def answer_operator(self, order: str, answer: OrderAnswer) -> None:
+        """The shell answers an order."""
+        self._rank.mailbox.answer(order, answer)
+
     async def leave(self, drain_s: float) -> None:
         """Begin to drain."""
         self._rank.leave(drain_s)
@@ -167,5 +181,5 @@ class RankActor:
             host=host,
             port=port,
             incarnation=self._incarnation,
-            facts=self._rank.facts(),
+            facts={**self._rank.facts(), "actor": self._order.name.actor},
         )

@@ -21,12 +21,14 @@ from serving.cluster.membership import NAMESPACE
 from serving.config.serve import ServeConfig
 from serving.instance.core.rank_names import RankName
 from serving.instance.live.ranks.group_port import (
+    AnswerOperator,
     Begin,
     CloseLog,
     EndRank,
     Follow,
     FoundRanks,
     Leave,
+    MoveExperts,
     RankCall,
     RankDeadError,
     RankSilentError,
@@ -34,6 +36,7 @@ from serving.instance.live.ranks.group_port import (
 from serving.instance.live.ranks.placement import placed_groups, placement, remove_placement
 from serving.instance.live.ranks.rank_actor import RankActor, RankOrder
 from serving.instance.live.ranks.shell import CALL_DEADLINE_S
+from serving.values.expert_moves import RankEvent
 from serving.values.group import RankLease, RankReport
 
 Answer = TypeVar("Answer")
@@ -94,7 +97,7 @@ class RayGroup:
         self._watch_process(name, report)
         return report
 
-    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> None:
+    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> tuple[RankEvent, ...]:
         """Implements `GroupPort.tell`."""
         actor = await self._actor(name)
         match call:
@@ -108,7 +111,12 @@ class RayGroup:
                 told = actor.close_log.remote()
             case EndRank():
                 told = actor.end.remote()
-        await _answer(name, told, limit_s)
+            case MoveExperts(lease, orders):
+                told = actor.move.remote(lease, orders)
+            case AnswerOperator(order, answer):
+                told = actor.answer_operator.remote(order, answer)
+        events: tuple[RankEvent, ...] | None = await _answer(name, told, limit_s)
+        return events or ()
 
     async def kill(self, name: RankName, report: RankReport | None) -> None:
         """Implements `GroupPort.kill`. A frozen process dies of a signal; it would not see Ray's own order."""

@@ -9,11 +9,13 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from serving.errors import GroupError
 from serving.instance.core.group_course import Kill, Make, RankSight, Regroup, SeenGroup, abandoned, mend, orphan, whole
 from serving.instance.core.rank_names import RankName
+from serving.instance.live.ranks.group_moves import GroupMoves
 from serving.instance.live.ranks.group_port import (
     Begin,
     CloseLog,
@@ -26,6 +28,7 @@ from serving.instance.live.ranks.group_port import (
     RankDeadError,
     RankSilentError,
 )
+from serving.instance.live.ranks.known_rank import KnownRank
 from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
 
 logger = logging.getLogger(__name__)
@@ -40,20 +43,6 @@ MOST_TRIES = 3
 """Processes of one rank that may end while a new group is made; then something is wrong with all of them."""
 END_DEADLINE_S = 10.0
 """A rank needs a few seconds at most to give back what it has; then it is killed."""
-
-
-@dataclass(slots=True)
-class _Known:
-    """A rank as this shell knows it."""
-
-    name: RankName
-    heard_at: float = 0.0
-    dead: bool = False
-    report: RankReport | None = None
-
-    def sight(self, now: float) -> RankSight:
-        """One that has never answered may still wait for its place."""
-        return RankSight(self.dead, now - self.heard_at if self.report is not None else 0.0, self.report)
 
 
 class GroupShell:
@@ -81,11 +70,12 @@ class GroupShell:
         self._session, self._pool, self._ranks = session, pool, ranks
         self._silence_s = silence_s
         self._clock = clock
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, KnownRank] = {}
         self._births: dict[int, int] = {}
         self._news = asyncio.Event()
         self._closing = False
         self._port = port_of(self._died)
+        self._moves = GroupMoves(self._port)
         self.lease = RankLease(shell, os.getpid(), 0)
         self.group = ""
         """Its name, once there is one; that of a group that was taken over tells who made it."""
@@ -147,8 +137,8 @@ class GroupShell:
                     await self._make(rank)
                 case Kill(rank, reason):
                     fenced &= await self._kill(rank, reason)
-                case Regroup(members) if fenced:
-                    await self._regroup(members)
+                case Regroup() if fenced:
+                    await self._regroup(order)
 
     async def close(self, drain_s: float, living: "asyncio.Task[None]") -> None:
         """Drain all ranks, end them, and give their places back. Nothing is left.
@@ -203,7 +193,7 @@ class GroupShell:
                 former = self._known.get(name.rank)
                 if former is not None:  # its end is under way
                     await self._did(self._port.kill(former.name, former.report), f"kill {former.name.actor}")
-                self._known[name.rank] = _Known(name, self._clock())
+                self._known[name.rank] = KnownRank(name, self._clock())
                 self._births[name.rank] = name.birth
 
     async def _sweep(self, found: FoundRanks) -> None:
@@ -241,7 +231,7 @@ class GroupShell:
         except (RankDeadError, RankSilentError):
             return None
 
-    async def _hold(self, known: _Known) -> None:
+    async def _hold(self, known: KnownRank) -> None:
         try:
             known.report = report = await self._port.hold(known.name, self.lease, HOLD_DEADLINE_S)
         except RankDeadError:
@@ -264,7 +254,7 @@ class GroupShell:
         birth = self._births[rank] = self._births.get(rank, 0) + 1
         name = RankName(self._session, self.group, rank, birth)
         if await self._did(self._port.make(name, self.lease), f"make {name.actor}"):
-            self._known[rank] = _Known(name, self._clock())
+            self._known[rank] = KnownRank(name, self._clock())
 
     async def _kill(self, rank: int, reason: str) -> bool:
         """Returns: whether it is dead for certain: alive it could still write into its peers' windows."""
@@ -278,12 +268,16 @@ class GroupShell:
         self._news.set()  # the next round comes at once, and makes another
         return True
 
-    async def _regroup(self, order: RegroupOrder) -> None:
+    async def _regroup(self, due: Regroup) -> None:
         """Have all members follow, then let the epoch begin. If one does not follow, a later round asks for another.
 
         It begins for newcomers first: those that serve go on in the epoch before while a new process finds its feet.
         """
-        known = [self._known[rank] for rank in order.members]
+        known = [self._known[offer.rank] for offer in due.members]
+        new_map = await self._moves.regroup(due, known, self._ranks, self.lease)
+        if new_map is None:
+            return
+        order = RegroupOrder(due.epoch, new_map, tuple(msgspec.structs.replace(one, held=()) for one in due.members))
         logger.info("%s: epoch %d with ranks %s", self.group, order.epoch, list(order.members))
         if all(await asyncio.gather(*(self._tell(one, Follow(order), FOLLOW_DEADLINE_S) for one in known))):
             new = [one for one in known if one.report is not None and one.report.phase is RankPhase.OFFERED]
@@ -301,12 +295,12 @@ class GroupShell:
             *(self._tell(known, call, limit_s) for known in self._known.values() if known.report and not known.dead)
         )
 
-    async def _tell(self, known: _Known, call: RankCall, limit_s: float) -> bool:
+    async def _tell(self, known: KnownRank, call: RankCall, limit_s: float) -> bool:
         return await self._did(
             self._port.tell(known.name, call, limit_s), f"tell {known.name.actor} to {type(call).__name__}"
         )
 
-    async def _did(self, call: Awaitable[None], what: str) -> bool:
+    async def _did(self, call: Awaitable[object], what: str) -> bool:
         """Do something that a later round does again if it fails. Returns: whether it was done."""
         try:
             await call

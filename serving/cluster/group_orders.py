@@ -1,0 +1,42 @@
+"""Operators' orders from gateways to the shell of a group, by way of one of its ranks, see `Mailbox` there."""
+
+import asyncio
+import uuid
+from functools import partial
+from typing import Any
+
+import ray
+
+from serving.cluster.lookup import ActorLookup
+from serving.cluster.membership import NAMESPACE
+from serving.errors import UnavailableError
+from serving.values.operator_order import OperatorOrder, OrderAnswer, PostedOrder
+
+LOOKUP_DEADLINE_S = 3.0
+MARGIN_S = 3.0
+"""Beyond the deadline that the rank itself keeps."""
+
+
+async def post_order(actor: str, order: OperatorOrder, limit_s: float) -> OrderAnswer:
+    """Give an order to a group and wait for its shell's answer.
+
+    Args:
+        actor: name of any of the group's ranks.
+        limit_s: how long the shell may take to answer.
+    Raises: UnavailableError if the rank is gone, or does not answer.
+    """
+    try:
+        rank: Any = await ActorLookup(partial(ray.get_actor, actor, NAMESPACE)).answer(LOOKUP_DEADLINE_S)
+        told = rank.post_order.remote(PostedOrder(uuid.uuid4().hex, order), limit_s)
+        answer: OrderAnswer = await asyncio.wait_for(_settle(told), limit_s + MARGIN_S)
+    except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+        raise UnavailableError(
+            f"the rank that was asked is gone or does not answer ({type(error).__name__}); what came of the order is"
+            " shown by `cloudmatrix experts`",
+            retry_after_s=LOOKUP_DEADLINE_S,
+        ) from error
+    return answer
+
+
+async def _settle(ref: Any) -> Any:
+    return await ref

@@ -1,0 +1,87 @@
+"""Messages about moves of experts: what a shell asks of its ranks, and what they answer."""
+
+import msgspec
+
+from serving.values.expert_map import ExpertMap, ExpertSlot
+
+Held = tuple[tuple[int | None, ...], ...]
+"""Experts in a rank's own slots, [layer][slot]; None = the slot is empty, or not to be relied on."""
+
+
+class ExpertMove(msgspec.Struct, frozen=True):
+    """Weights of an expert that are to lie in another slot.
+
+    Args:
+        source: a slot that holds them; None = no rank has them, they come from the pool or the checkpoint.
+    """
+
+    layer: int
+    expert: int
+    to: ExpertSlot
+    source: ExpertSlot | None
+
+
+class FetchExpert(msgspec.Struct, frozen=True):
+    """Effect: bring an expert's weights to the staging memory of the target's rank."""
+
+    move: ExpertMove
+
+
+class SwitchMap(msgspec.Struct, frozen=True):
+    """Effect: let all ranks use this map from one step boundary on."""
+
+    map: ExpertMap
+
+
+class LoadExpert(msgspec.Struct, frozen=True):
+    """Effect: write staged weights into the slot."""
+
+    move: ExpertMove
+
+
+class MovesEnded(msgspec.Struct, frozen=True):
+    """Effect: nothing is under way any more; staged weights that were not loaded may be dropped.
+
+    Args:
+        reason: None if all rounds were done, else why the rest was undone.
+    """
+
+    reason: str | None
+
+
+class MoveFetched(msgspec.Struct, frozen=True):
+    """Event: the weights are staged."""
+
+    move: ExpertMove
+
+
+class MoveLoaded(msgspec.Struct, frozen=True):
+    """Event: the slot holds the expert."""
+
+    move: ExpertMove
+
+
+class MoveFailed(msgspec.Struct, frozen=True):
+    """Event: a fetch or a load has failed for good."""
+
+    move: ExpertMove
+    reason: str
+
+
+class MapSwitched(msgspec.Struct, frozen=True):
+    """Event: the map of this version is in use: at one rank, or as the mover is told, at all."""
+
+    version: int
+
+
+class MovesStopped(msgspec.Struct, frozen=True):
+    """Event: a rank has been told that moves have ended. Nothing is loaded there, and this lies in its slots."""
+
+    rank: int
+    held: Held
+
+
+MoveOrder = FetchExpert | SwitchMap | LoadExpert | MovesEnded
+"""What a rank does for a shell; each is answered."""
+RankEvent = MoveFetched | MoveLoaded | MoveFailed | MapSwitched | MovesStopped
+"""A rank's answers."""

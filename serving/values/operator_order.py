@@ -1,0 +1,53 @@
+"""Orders of an operator to the shell of a group, and the shell's answers."""
+
+from typing import Any
+
+from msgspec import Struct, field
+
+
+class RebalanceExperts(Struct, frozen=True, tag="rebalance"):
+    """Place experts anew, now.
+
+    Args:
+        policy: other than the configured one; None = that.
+        dry_run: only say what would move.
+    """
+
+    policy: str | None = None
+    dry_run: bool = False
+
+
+class MoveOneExpert(Struct, frozen=True, tag="move"):
+    """Bring an expert to a rank: a copy, in a slot that can be spared."""
+
+    layer: int
+    expert: int
+    rank: int
+
+
+OperatorOrder = RebalanceExperts | MoveOneExpert
+
+
+class PostedOrder(Struct, frozen=True):
+    """An order that waits at a rank.
+
+    Args:
+        id: unique; a shell that has seen it does not carry it out again.
+    """
+
+    id: str
+    order: OperatorOrder
+
+
+class OrderAnswer(Struct, frozen=True):
+    """A shell's answer.
+
+    Args:
+        accepted: False = nothing was done.
+        reason: why not, or what is done now.
+        detail: more of it, JSON-ready.
+    """
+
+    accepted: bool
+    reason: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
