@@ -49,5 +49,5 @@ def opening_map(experts: int, ranks: int, redundant: int, layers: int) -> Expert
 
 
 def contents_of(of: ExpertMap, rank: int) -> Held:
-    """What a rank's slots hold under a map."""
+    """Contents of a rank's slots under a map."""
     return tuple(of.placement(layer)[rank] for layer in range(len(of.layers)))

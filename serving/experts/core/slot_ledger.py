@@ -49,7 +49,7 @@ class SlotLedger:
         return {expert: home.at for expert, own in enumerate(homes) for home in own if self._is_reserve(home.at)}
 
     def held(self, rank: int) -> Held:
-        """What lies in a rank's own slots for certain."""
+        """Contents of a rank's own slots that are certain."""
         found = []
         for layer in range(len(self._holds)):
             usable = self.usable(layer)

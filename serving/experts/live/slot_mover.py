@@ -117,7 +117,7 @@ class SlotMover:
 
     @property
     def held(self) -> Held:
-        """What lies in the rank's own slots; one that is being loaded counts as empty. Any thread."""
+        """Contents of the rank's own slots; one that is being loaded counts as empty. Any thread."""
         return tuple(tuple(row) for row in self._held)
 
     def take(self, order: MoveOrder) -> None:

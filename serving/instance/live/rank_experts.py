@@ -93,12 +93,12 @@ class RankExperts:
 
     @property
     def held(self) -> Held:
-        """What lies in the own slots."""
+        """Contents of the own slots."""
         return self._mover.held
 
     @property
     def version(self) -> int:
-        """Of the newest map that this rank was given; 0 = none."""
+        """Version of the newest map that this rank was given; 0 = none."""
         with self._small_lock:
             newest = max(self._given, default=0)
         return max(newest, self._map.version) if self._map is not None else newest
@@ -249,7 +249,7 @@ class _Waiting:
         return not self._open
 
     def on(self, event: RankEvent) -> None:
-        """Something has come. The end of moves ends all that was asked for before it."""
+        """Take an event. The end of moves ends all that was asked for before it."""
         left = [one for one in self._open if not _answers(event, one)]
         if len(left) < len(self._open):
             self.events.append(event)
