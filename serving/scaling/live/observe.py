@@ -6,6 +6,7 @@ its own REST API; they are not promised to stay, so they are called here and now
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -163,12 +164,15 @@ def seen_members(members: Iterable[Member]) -> dict[str, SeenMember]:
 
 
 def at_its_ranks(seen: SeenDeployment, members: Iterable[SeenMember]) -> SeenDeployment:
-    """The deployment with each shell where its ranks are: they take the hardware, wherever the shell is itself.
+    """The deployment with each shell where its ranks are, and how many: they take the hardware, wherever the shell is.
 
     Effects: none.
     """
-    places = {one.serve_name: one.node for one in members if "shell" in one.facts and one.node is not None}
-    moved = (replace(one, node=places.get(one.name, one.node)) for one in seen.replicas)
+    ranks = [one for one in members if "shell" in one.facts and one.node is not None]
+    places, counts = {one.serve_name: one.node for one in ranks}, Counter(one.serve_name for one in ranks)
+    for one in ranks:  # one that was lost keeps its place
+        counts[one.serve_name] = max(counts[one.serve_name], int(one.facts["ranks"]))
+    moved = (replace(one, node=places.get(one.name, one.node), ranks=counts[one.name]) for one in seen.replicas)
     return replace(seen, replicas=tuple(moved)) if places else seen
 
 

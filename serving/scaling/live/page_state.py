@@ -96,8 +96,8 @@ def _node_row(config: ServeConfig, sight: Sight, node: SeenNode) -> dict[str, An
 
 
 def _taken(size: ReplicaSize, seen: SeenDeployment) -> dict[str, int]:
-    placed = sum(replica.node is not None for replica in seen.replicas)
-    return {"npus": placed * size.npus, "ub_memory_mib": placed * size.memory_mib}
+    taken = [size.of(replica) for replica in seen.replicas if replica.node is not None]
+    return {"npus": sum(one.npus for one in taken), "ub_memory_mib": sum(one.memory_mib for one in taken)}
 
 
 def _engine_load(sight: Sight, pool: str) -> dict[str, Any]:

@@ -11,16 +11,32 @@ from dataclasses import dataclass
 from serving.config.cluster import NodeConfig
 from serving.config.packing import Need, can_pack, place
 from serving.ids import NodeId
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenNode
+from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica
 from serving.values.scaling import MOST_REPLICAS
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSize:
-    """Share of its node that one replica takes."""
+    """Share of its node that one replica takes.
+
+    Args:
+        ranks: of a group as it begins; 1 = it is no group.
+    """
 
     npus: int
     memory_mib: int
+    ranks: int = 1
+
+    def of(self, replica: SeenReplica) -> "ReplicaSize":
+        """Share that a replica takes now: a group that has grown takes more, one that has shrunk keeps its first place.
+
+        Effects: none.
+        """
+        if replica.ranks <= self.ranks:
+            return self
+        return ReplicaSize(
+            self.npus * replica.ranks // self.ranks, self.memory_mib * replica.ranks // self.ranks, replica.ranks
+        )
 
 
 def fits(
@@ -100,11 +116,13 @@ def _npus(count: int) -> str:
 def used(sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment]) -> ReplicaSize:
     """NPUs and UB memory that somebody has, replicas that leave included."""
     taken = [
-        (sizes[name], sum(replica.node is not None for replica in seen.replicas))
+        sizes[name].of(replica)
         for name, seen in deployments.items()
         if name in sizes
+        for replica in seen.replicas
+        if replica.node is not None
     ]
-    return ReplicaSize(sum(s.npus * n for s, n in taken), sum(s.memory_mib * n for s, n in taken))
+    return ReplicaSize(sum(one.npus for one in taken), sum(one.memory_mib for one in taken))
 
 
 def offered(nodes: Sequence[SeenNode]) -> ReplicaSize:
@@ -112,7 +130,7 @@ def offered(nodes: Sequence[SeenNode]) -> ReplicaSize:
     return ReplicaSize(sum(node.npus for node in nodes), sum(node.memory_mib for node in nodes))
 
 
-def _all_placed(deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]) -> dict[str, list[NodeId]]:
+def _all_placed(deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]) -> dict[str, list[SeenReplica]]:
     alive = {node.node for node in nodes}
     return {name: _placed(seen, alive) for name, seen in deployments.items()}
 
@@ -120,7 +138,7 @@ def _all_placed(deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenN
 def _waiting(
     pool: str,
     sizes: Mapping[str, ReplicaSize],
-    placed: Mapping[str, Sequence[NodeId]],
+    placed: Mapping[str, Sequence[SeenReplica]],
     deployments: Mapping[str, SeenDeployment],
 ) -> list[Need]:
     """Replicas of all other pools that were asked for and have no place yet."""
@@ -131,24 +149,25 @@ def _waiting(
     ]
 
 
-def _placed(seen: SeenDeployment, alive: Collection[NodeId]) -> list[NodeId]:
-    """Nodes of the replicas that stay. Of a pool that shrinks nobody knows yet which these are: the first ones.
+def _placed(seen: SeenDeployment, alive: Collection[NodeId]) -> list[SeenReplica]:
+    """Replicas that stay where they are. Of a pool that shrinks nobody knows yet which these are: the first ones.
 
     A replica whose node is gone needs another place, as one that was never placed.
     """
-    there = [r.node for r in seen.replicas if r.node in alive and r.phase is not ReplicaPhase.DRAINING]
-    return [node for node in there if node is not None][: seen.target]
+    there = [r for r in seen.replicas if r.node in alive and r.phase is not ReplicaPhase.DRAINING]
+    return there[: seen.target]
 
 
 def _free(
-    sizes: Mapping[str, ReplicaSize], placed: Mapping[str, Sequence[NodeId]], nodes: Sequence[SeenNode]
+    sizes: Mapping[str, ReplicaSize], placed: Mapping[str, Sequence[SeenReplica]], nodes: Sequence[SeenNode]
 ) -> list[NodeConfig]:
     left = {node.node: [node.npus, node.memory_mib] for node in nodes}
     for name, there in placed.items():
-        for node in there:
-            if name in sizes:
-                left[node][0] -= sizes[name].npus
-                left[node][1] -= sizes[name].memory_mib
+        for replica in there:
+            if name in sizes and replica.node is not None:
+                taken = sizes[name].of(replica)
+                left[replica.node][0] -= taken.npus
+                left[replica.node][1] -= taken.memory_mib
     return [NodeConfig(npus=max(0, npus), ub_memory_mib=max(0, memory)) for npus, memory in left.values()]
 
 

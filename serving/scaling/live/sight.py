@@ -25,6 +25,7 @@ class SeenReplica:
         name: Serve's unique id, the part of our replica ids behind `#`.
         node: None while Ray has not placed it.
         started_at: when Serve asked for its process [s since 1970]; 0 = not known.
+        ranks: of a group: how many have a place now; 0 = none has come yet, or it is no group.
     """
 
     name: str
@@ -32,6 +33,7 @@ class SeenReplica:
     node: NodeId | None
     pid: int | None
     started_at: float = 0.0
+    ranks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

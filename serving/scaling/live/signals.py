@@ -21,7 +21,9 @@ INSIDE = ("waiting", "pulling", "fetching", "running")
 
 def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
     """Share of its node that one replica of each pool takes."""
-    sizes = {name: ReplicaSize(p.npus_per_replica, p.ub_memory_per_replica_mib) for name, p in config.pools.items()}
+    sizes = {
+        name: ReplicaSize(p.npus_per_replica, p.ub_memory_per_replica_mib, p.ep) for name, p in config.pools.items()
+    }
     if config.kvcache.replicas:
         sizes[KVCACHE] = ReplicaSize(0, config.kvcache.ub_memory_mib)
     return sizes
@@ -129,7 +131,8 @@ def _pool(config: ServeConfig, pool: str, sight: Sight, abilities: Abilities, he
     seen = sight.deployments.get(pool, NOT_THERE)
     members, all_there = members_of(sight, pool), members_of(sight, pool, leaving=True)
     low, high = config.autoscaler.bounds(pool)
-    ranks = section.ep  # a scaler counts groups: what was measured of one rank, a group has as often
+    # A scaler counts groups: what was measured of one rank, a group has as often.
+    ranks = _ranks(members, section.ep) if section.ep > 1 else 1
 
     def most_sequences(spread: float) -> float:
         return ranks * abilities.most_sequences(pool, config.slo.tpot_s, section.max_sequences, spread)
@@ -151,9 +154,19 @@ def _pool(config: ServeConfig, pool: str, sight: Sight, abilities: Abilities, he
         low=low,
         high=high,
         crowd=most_sequences(CROWD_SPREAD),
-        seats=ranks * section.max_sequences,
+        seats=round(ranks * section.max_sequences),
         held_until=held_until,
     )
+
+
+def _ranks(members: list[SeenMember], begun: int) -> float:
+    """Ranks of a group on the average: groups grow and shrink. A loss changes nothing, since it is made good.
+
+    Args:
+        begun: as many as a group begins with.
+    """
+    sizes = {one.serve_name: int(one.facts["ranks"]) for one in members if "ranks" in one.facts}
+    return sum(sizes.values()) / len(sizes) if sizes else begun
 
 
 def _cache(config: ServeConfig, sight: Sight, totals: CacheTotals, held_until: float) -> CacheSignals:

@@ -11,7 +11,7 @@ from serving.scaling.live.event_log import REPLACED_WITHIN_S, EventKind, EventLo
 from serving.scaling.live.measure import Abilities
 from serving.scaling.live.observe import at_its_ranks, seen_members
 from serving.scaling.live.page_state import pool_rows
-from serving.scaling.live.room import ReplicaSize, fits
+from serving.scaling.live.room import ReplicaSize, fits, used
 from serving.scaling.live.sight import SeenMember, Sight
 from serving.scaling.live.signals import CacheTotals, scaling_signals, sizes_of
 from serving.values.signals import Traffic
@@ -55,8 +55,24 @@ def test_hardware_is_taken_where_the_ranks_are() -> None:
     moved = at_its_ranks(decode, here.members.values())
     assert moved.replicas[0].node == "b"
     assert at_its_ranks(here.deployments["prefill"], here.members.values()) == here.deployments["prefill"]
-    assert sizes_of(two_ranks())["decode"] == ReplicaSize(8, 512)
+    assert sizes_of(two_ranks())["decode"] == ReplicaSize(8, 512, 2)
     assert fits("decode", sizes_of(two_ranks()), {"decode": moved}, nodes(2)) == 2
+
+
+def test_a_group_that_has_grown_takes_more_hardware() -> None:
+    here = sight(1.0, *(rank(number, ranks=4) for number in range(3)))
+    decode = at_its_ranks(here.deployments["decode"], here.members.values())
+    assert decode.replicas[0].ranks == 4, "one was lost, and its place is still there"
+    sizes = sizes_of(two_ranks())
+    assert used(sizes, {"decode": decode}) == ReplicaSize(16, 1024)
+    assert fits("decode", sizes, {"decode": decode}, nodes(2, 16, 2048)) == 3, "two on the other node"
+    seen = Sight(1.0, {**here.deployments, "decode": decode}, here.nodes, here.members)
+    row = shown(seen)
+    assert (row["npus"], row["ub_memory_mib"], row["dead"]) == (16, 1024, 0)
+    told = scaling_signals(two_ranks(), seen, Traffic(), Abilities(), CacheTotals(), {})
+    assert next(pool for pool in told.pools if pool.pool == "decode").seats == 4 * 32
+    shrunk = sizes["decode"].of(replace(decode.replicas[0], ranks=1))
+    assert shrunk == sizes["decode"], "it keeps the place that it began with"
 
 
 def test_a_scaler_is_told_of_groups() -> None:
