@@ -11,6 +11,22 @@ class ExpertRows(Struct, frozen=True, array_like=True):
     rows: int
 
 
+class ExchangeFacts(Struct, frozen=True):
+    """One rank's exchange with its peers since it joined. Lists are by rank; its own place is 0.
+
+    Args:
+        sent_bytes: rows of this rank that each peer's experts read.
+        returned_bytes: results for them, from each peer.
+        waited_s: time that it waited, by the peer that was there last [s].
+        worked_s: time that its steps took beside that, those that only served peers included [s].
+    """
+
+    sent_bytes: tuple[int, ...]
+    returned_bytes: tuple[int, ...]
+    waited_s: tuple[float, ...]
+    worked_s: float
+
+
 class ExpertFacts(Struct, frozen=True):
     """One rank's view. A row that chooses several experts of a layer counts for each of them.
 
@@ -23,6 +39,7 @@ class ExpertFacts(Struct, frozen=True):
         held: [layer] experts in slots of its own; empty where the table would be large.
         held_count, borrowed_count: experts over all layers, in its own slots and in place of lost ranks.
         borrowed: [layer, expert] of the latter, the first ones.
+        exchange: None where nobody counts it.
     """
 
     epoch: int
@@ -37,6 +54,7 @@ class ExpertFacts(Struct, frozen=True):
     held_count: int = 0
     borrowed: tuple[tuple[int, int], ...] = ()
     borrowed_count: int = 0
+    exchange: ExchangeFacts | None = None
 
     @property
     def sent(self) -> tuple[int, ...]:

@@ -23,6 +23,9 @@ class Dispatch {
         list[counts_[rank]++] = {row, static_cast<uint16_t>(choice), static_cast<uint16_t>(slot)};
     }
 
+    // Entries for a rank so far.
+    uint32_t sent(uint32_t rank) const { return counts_[rank]; }
+
     // Say that rows and lists are whole. Every member calls this and `await`, whether it is among either or not.
     void announce() {
         exchange_.begin_round();

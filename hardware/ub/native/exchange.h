@@ -57,6 +57,19 @@ class Awaited {
     std::atomic<int64_t> since_{0};
 };
 
+// Time waited, by the rank that was waited for last; written by the rank, read by any thread.
+class Waited {
+  public:
+    void add(uint32_t rank, std::chrono::nanoseconds time) {
+        const int64_t before = ns_[rank].load(std::memory_order_relaxed);
+        ns_[rank].store(before + time.count(), std::memory_order_relaxed);
+    }
+    int64_t ns(uint32_t rank) const { return ns_[rank].load(std::memory_order_relaxed); }
+
+  private:
+    std::array<std::atomic<int64_t>, kMostRanks> ns_{};
+};
+
 class Exchange {
   public:
     // windows: of all ranks, by rank; `watch` outlives this object.
@@ -164,7 +177,12 @@ class Exchange {
             awaited_.note(first_of(open));
             return note_deaths();
         };
-        const bool in_time = wait_at(own().bell(), patience_, deadline, open, seen, died);
+        bool in_time = seen();
+        if (!in_time) {
+            const Clock::time_point begun = Clock::now();
+            in_time = wait_at(own().bell(), patience_, deadline, open, seen, died);
+            waited_.add(open ? first_of(open) : latest_, Clock::now() - begun);
+        }
         awaited_.end();
         if (open == 0 || !wrong) return wrong;
         if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);
@@ -179,6 +197,7 @@ class Exchange {
     }
 
     const Awaited& awaited() const { return awaited_; }
+    const Waited& waited() const { return waited_; }
 
     Outcome mismatch(uint32_t rank) const { return outcome(Ending::kMismatch, rank); }
 
@@ -214,6 +233,7 @@ class Exchange {
             }
             counts_[rank] = said.count;
             open &= ~just(rank);
+            latest_ = rank;
         }
         return open == 0;
     }
@@ -227,6 +247,8 @@ class Exchange {
     RankSet dead_ = 0;  // seen by this rank in this epoch
     Announcement now_{};
     Awaited awaited_;
+    Waited waited_;
+    uint32_t latest_ = 0;  // rank whose word was taken last
     uint32_t turn_ = 0;  // rounds since the epoch began: successive ones use different columns of words
     std::array<uint32_t, kMostRanks> counts_{};
 };

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from serving.values.expert_facts import ExpertFacts, ExpertRows
+from serving.values.expert_facts import ExchangeFacts, ExpertFacts, ExpertRows
 from serving.values.expert_map import PARTS, ExpertMap
 
 MOST_CELLS = 1024
@@ -42,7 +42,9 @@ class RankFacts:
             (layer, one) for layer, slots in enumerate(contents) for one in slots[own_slots:] if one is not None
         ]
 
-    def of(self, rows: npt.NDArray[np.uint64], epoch: int, map_version: int) -> ExpertFacts:
+    def of(
+        self, rows: npt.NDArray[np.uint64], epoch: int, map_version: int, exchange: ExchangeFacts | None = None
+    ) -> ExpertFacts:
         """Facts now.
 
         Args:
@@ -63,6 +65,7 @@ class RankFacts:
             held_count=sum(map(len, self._held)),
             borrowed=tuple(self._borrowed[:MOST_NAMED]),
             borrowed_count=len(self._borrowed),
+            exchange=exchange,
         )
 
 

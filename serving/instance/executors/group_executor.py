@@ -13,6 +13,7 @@ from hardware.ub.exchange_layout import WindowShape
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.model.native.layout import NativeGroupOutcome, NativeWindowShape
 from serving.model.native.rank_group import GroupPlace, address_of, native_map, native_place
+from serving.values.expert_facts import ExchangeFacts
 from serving.values.step_plan import StepPlan, StepResult
 
 
@@ -100,6 +101,19 @@ class NativeGroupExecutor(NativeExecutor):
         found = np.zeros(self._counted, np.uint64)
         self._functions.cm_group_counts(self._engine.address, found.ctypes.data)
         return found
+
+    def exchanged(self) -> ExchangeFacts:
+        """Bytes and time of the exchange since it joined. Any thread."""
+        assert self._joined is not None, "a rank that has not joined exchanges nothing"
+        found = np.zeros((3, len(self._joined.windows)), np.uint64)
+        step_ns = int(self._functions.cm_group_usage(self._engine.address, found.ctypes.data))
+        sent, returned, waited = found.tolist()
+        return ExchangeFacts(
+            sent_bytes=tuple(sent),
+            returned_bytes=tuple(returned),
+            waited_s=tuple(ns / 1e9 for ns in waited),
+            worked_s=max(0, step_ns - sum(waited)) / 1e9,  # a wait counts before the step that it is part of
+        )
 
     def awaited(self) -> tuple[int, float] | None:
         """The peer that this rank waits for at the moment, and for how long [s]; None = for none. Any thread."""

@@ -178,7 +178,7 @@ class RankExperts:
         return (
             None
             if executor is None or facts is None
-            else facts.of(executor.rows_sent(), executor.epoch, self.map_version)
+            else facts.of(executor.rows_sent(), executor.epoch, self.map_version, executor.exchanged())
         )
 
     def shapes(self) -> list[tuple[NativeLinear, NativeLinear]]:

@@ -78,6 +78,12 @@ int32_t failed(const Group& group) {
                 found.step, found.round);
 }
 
+// What one writer adds, others may read meanwhile.
+template <class Number>
+void add(std::atomic<Number>& sum, Number more) {
+    sum.store(sum.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+}
+
 }  // namespace
 
 Group::Group(const cm_group_place& place, const cm_model& model, std::vector<ub::Window> windows)
@@ -224,16 +230,42 @@ void Group::counts(uint64_t* to) const {
     for (size_t i = 0; i < counts_.size(); ++i) to[i] = counts_[i].load(std::memory_order_relaxed);
 }
 
+// Rows that were announced in this round, and the results that will come back for them.
+void Group::count_bytes(int64_t row_bytes) {
+    const auto result_bytes = sizeof(float) * static_cast<uint64_t>(model_.hidden);
+    ub::Exchange::for_each(exchange_.members() & ~ub::just(exchange_.self()), [&](uint32_t rank) {
+        const uint64_t entries = dispatch_->sent(rank);
+        add(row_bytes_[rank], entries * static_cast<uint64_t>(row_bytes));
+        add(result_bytes_[rank], entries * result_bytes);
+    });
+}
+
+void Group::count_time(ub::Clock::time_point begun) {
+    add<int64_t>(step_ns_, std::chrono::nanoseconds(ub::Clock::now() - begun).count());
+}
+
+int64_t Group::usage(uint64_t* per_peer) const {
+    const uint32_t ranks = exchange_.shape().ranks;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+        per_peer[rank] = row_bytes_[rank].load(std::memory_order_relaxed);
+        per_peer[ranks + rank] = result_bytes_[rank].load(std::memory_order_relaxed);
+        per_peer[2 * ranks + rank] = static_cast<uint64_t>(exchange_.waited().ns(rank));
+    }
+    return step_ns_.load(std::memory_order_relaxed);
+}
+
 int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answer& answer) {
     Group& group = *engine.group;
     for (;;) {
         int32_t result = CM_OK;
+        const ub::Clock::time_point begun = ub::Clock::now();
         if (!group.failed() && group.begin()) {
             engine.team.open();
             result = engine.kernels.step(engine, batch, answer);
             if (!group.failed()) engine.kernels.serve(engine);  // whatever the step's own result is
             engine.team.close();
         }
+        group.count_time(begun);
         if (!group.failed()) return result;
         if (!group.recover()) return failed(group);
     }
@@ -307,11 +339,13 @@ int32_t cm_group_serve(cm_engine* engine, int64_t ns) {
                 group.wanted();
                 return CM_OK;
             }
+            const cm::ub::Clock::time_point begun = cm::ub::Clock::now();
             if (!group.failed() && group.begin()) {
                 engine->team.open();
                 engine->kernels.serve(*engine);
                 engine->team.close();
             }
+            group.count_time(begun);
         }
         if (group.failed() && !group.recover()) return cm::failed(group);
     }
@@ -336,6 +370,8 @@ uint64_t cm_group_epoch(cm_engine* engine) { return engine->group->epoch(); }
 uint64_t cm_group_map_version(cm_engine* engine) { return engine->group->map_version(); }
 
 void cm_group_counts(cm_engine* engine, uint64_t* counts) { engine->group->counts(counts); }
+
+int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer) { return engine->group->usage(per_peer); }
 
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns) {
     std::chrono::nanoseconds waited;

@@ -4,6 +4,7 @@
 // done early, serves its experts until all are done. A step that a peer's death interrupts is redone in the next epoch:
 // the same batch, hence the same rows of the cache and the same tokens.
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -60,6 +61,10 @@ class Group {
     uint64_t map_version() const { return used_version_.load(); }
     uint64_t epoch() const { return epoch_.load(); }
     void counts(uint64_t* to) const;
+    // See cm_group_usage.
+    int64_t usage(uint64_t* per_peer) const;
+    // A step of the group that began then is over.
+    void count_time(ub::Clock::time_point begun);
 
   private:
     friend class Round;
@@ -81,6 +86,7 @@ class Group {
         });
     }
     ub::Outcome count_rows();
+    void count_bytes(int64_t row_bytes);
 
     cm_group_place place_;
     const cm_model& model_;
@@ -98,6 +104,8 @@ class Group {
     std::vector<ExpertMap> pending_;  // by version: what all have may be older than what this rank has
     std::vector<Peer> newcomers_;
     std::vector<std::atomic<uint64_t>> counts_;  // [layers][experts]
+    std::array<std::atomic<uint64_t>, ub::kMostRanks> row_bytes_{}, result_bytes_{};  // to and from each peer
+    std::atomic<int64_t> step_ns_{0};
 
     // The present round.
     std::optional<ub::Dispatch> dispatch_;

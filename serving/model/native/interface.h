@@ -11,7 +11,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 10  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 11  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -215,6 +215,9 @@ int32_t cm_group_set_peer(cm_engine* engine, int32_t rank, void* window, int32_t
 uint64_t cm_group_map_version(cm_engine* engine);  // of the one in use
 uint64_t cm_group_epoch(cm_engine* engine);
 void cm_group_counts(cm_engine* engine, uint64_t* counts);  // [layers][experts] rows of this rank sent so far
+// per_peer: [3][ranks] bytes of rows sent to each peer, bytes of results from it, ns waited until it was there at last.
+// Returns ns of all steps so far, waits included. Any thread.
+int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer);
 // The rank that this one waits for at the moment, or -1; and for how long. Any thread.
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns);
 void cm_group_outcome_of(const cm_engine* engine, cm_group_outcome* outcome);

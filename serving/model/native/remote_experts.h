@@ -44,7 +44,9 @@ class RemoteExperts {
             const int64_t at = static_cast<int64_t>(row) * m_.top_k;
             sort_choices(w_.chosen + at, w_.chosen_weight + at);
         }
-        round_.announce_rows(block, w_.chosen, rows);
+        const bool int8 = block->expert_gate_up[0].form == CM_INT8;
+        const size_t row_bytes = int8 ? width_ + sizeof(float) : width_ * sizeof(T);
+        round_.announce_rows(block, w_.chosen, rows, static_cast<int64_t>(row_bytes));
     }
 
     bool await_results() { return round_.await_results(); }

@@ -25,7 +25,7 @@ const float* Round::result(int row, int choice) const {
     return own.result(static_cast<uint32_t>(row), static_cast<uint32_t>(choice));
 }
 
-void Round::announce_rows(const cm_block* block, const int32_t* chosen, int rows) {
+void Round::announce_rows(const cm_block* block, const int32_t* chosen, int rows, int64_t row_bytes) {
     const int layer = group_.layer_of(block), top_k = group_.model_.top_k;
     const size_t experts = static_cast<size_t>(group_.model_.experts);
     const uint32_t* homes = group_.used_.homes.data() + static_cast<size_t>(layer) * CM_MAP_POSITIONS * experts;
@@ -41,6 +41,7 @@ void Round::announce_rows(const cm_block* block, const int32_t* chosen, int rows
         }
     }
     group_.dispatch_->announce();
+    group_.count_bytes(row_bytes);
 }
 
 void Round::announce_no_more() { group_.dispatch_->announce_no_more(); }

@@ -52,7 +52,8 @@ class Round {
 
     // ---- the exchange
     // Say who takes which row. chosen: [rows, top_k], each row's in order of ids. block: which layer's experts.
-    void announce_rows(const cm_block* block, const int32_t* chosen, int rows);
+    // row_bytes: what an expert reads of a row, for the counters.
+    void announce_rows(const cm_block* block, const int32_t* chosen, int rows, int64_t row_bytes);
     void announce_no_more();  // neither now nor later in this step
     bool await_rows();
     bool over() const;  // nobody has any more: the step ends here, no result is to be announced
