@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action="load")
     actions = parser.add_subparsers(metavar="ACTION", title="actions", description="without one: show the load")
     for name, text in (
-        ("ranks", "state, epoch, members and rows of each rank"),
+        ("ranks", "state, epoch, members and rows of each rank, and who keeps whom waiting"),
         ("placement", "experts that each rank holds, by layer"),
     ):
         action = actions.add_parser(name, help=text, description=f"Show {text}.")

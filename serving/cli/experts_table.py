@@ -89,14 +89,30 @@ def heat(rows: list[int]) -> str:
 
 def _ranks(console: Console, group: dict[str, Any]) -> None:
     table = plain_table(
-        ("rank", "state"), ("pid", "epoch", "members", "rows sent", "rows computed", "held", "borrowed")
+        ("rank", "state"),
+        ("pid", "epoch", "members", "rows sent", "rows computed", "held", "borrowed", "waited", "mostly for"),
     )
     for one in group["ranks"]:
         computed = group["rank_rows"][one["rank"]]
         numbers = one["epoch"], _numbers(one["members"]), one["rows_sent"], computed
-        cells = one["pid"], *numbers, one["held_count"], one["borrowed_count"]
+        cells = one["pid"], *numbers, one["held_count"], one["borrowed_count"], *_waits(group["exchange"], one["rank"])
         table.add_row(f"r{one['rank']}", str(one["state"]), *map(str, cells))
     console.print(table)
+    console.print(
+        "waited: share of the time of all steps; mostly for: the peer whose word came last, and the time [s]",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _waits(exchange: dict[str, Any], rank: int) -> tuple[str, str]:
+    """Share of its time that a rank waited, and the peer that most of it was for."""
+    waited: list[float] = exchange["waited_s"][rank]
+    total = sum(waited)
+    if not total:
+        return "-", "-"
+    most = max(range(len(waited)), key=waited.__getitem__)
+    return f"{total / (total + exchange['worked_s'][rank]):.0%}", f"r{most}: {waited[most]:.1f}"
 
 
 def _placement(console: Console, group: dict[str, Any]) -> None:

@@ -1,13 +1,18 @@
-"""Series of ranks that compute together: rows to experts by layer, epoch, map, and who of the group is there."""
+"""Series of ranks that compute together: rows to experts by layer, exchange with peers, epoch, map, members."""
 
 from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from serving.telemetry.group_metrics import MOST_LAYERS
 from serving.values.expert_facts import ExpertFacts
 
 RankRows = Sequence[tuple[tuple[str, ...], int, ExpertFacts]]
 """Label values of a rank (model_name, engine, pool), its number, and its facts."""
+
+MOST_PEERS = 16
+"""Ranks of a group of which every pair has series of its own. With more of them a rank's peers are one, `all`."""
+ALL = "all"
 
 _LABELS = ("model_name", "engine", "pool", "rank")
 _GAUGES = (
@@ -18,10 +23,11 @@ _GAUGES = (
 
 
 def expert_series(rows: RankRows) -> Iterable[Metric]:
-    """All series; as many a rank as the model has layers with experts, and four."""
+    """All series; of a rank at most one by layer, three by peer, and six."""
     sent = CounterMetricFamily(
         "cloudmatrix:expert_rows",
-        "Rows of the rank that chose an expert, each as often as it chose, by layer with experts",
+        "Rows of the rank that chose an expert, each as often as it chose, by layer with experts; one series (all) "
+        f"where those are more than {MOST_LAYERS}",
         labels=(*_LABELS, "layer"),
     )
     members = GaugeMetricFamily(
@@ -29,12 +35,55 @@ def expert_series(rows: RankRows) -> Iterable[Metric]:
     )
     for own, rank, facts in rows:
         members.add_metric((*own, str(rank)), len(facts.members))
-        for layer, count in enumerate(facts.sent):
-            sent.add_metric((*own, str(rank), str(layer)), count)
+        named = [(str(layer), count) for layer, count in enumerate(facts.sent)]
+        for layer, count in named if len(named) <= MOST_LAYERS else [(ALL, sum(facts.sent))]:
+            sent.add_metric((*own, str(rank), layer), count)
     yield sent
     yield members
+    yield from _exchange(rows)
     for name, text, field in _GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_LABELS)
         for own, rank, facts in rows:
             gauge.add_metric((*own, str(rank)), getattr(facts, field))
         yield gauge
+
+
+def _exchange(rows: RankRows) -> Iterable[Metric]:
+    seconds = CounterMetricFamily(
+        "cloudmatrix:exchange_seconds",
+        "Time of the rank's steps and of those in which it only serves peers: waiting for a peer (wait), the rest (own)"
+        " [s]",
+        labels=(*_LABELS, "kind"),
+    )
+    waits = CounterMetricFamily(
+        "cloudmatrix:exchange_wait_seconds",
+        "Time that the rank waited, by the peer that was there last; one series (all) in groups of more than "
+        f"{MOST_PEERS} ranks [s]",
+        labels=(*_LABELS, "peer"),
+    )
+    moved = CounterMetricFamily(
+        "cloudmatrix:exchange_bytes",
+        "Rows of the rank that the peer's experts read (rows), and results that the peer sent back for them (results); "
+        f"one peer (all) in groups of more than {MOST_PEERS} ranks [bytes]",
+        labels=(*_LABELS, "peer", "what"),
+    )
+    for own, rank, facts in rows:
+        counted, labels = facts.exchange, (*own, str(rank))
+        if counted is None:
+            continue
+        seconds.add_metric((*labels, "own"), counted.worked_s)
+        seconds.add_metric((*labels, "wait"), sum(counted.waited_s))
+        for peer, value in _by_peer(rank, counted.waited_s):
+            waits.add_metric((*labels, peer), value)
+        for what, values in (("rows", counted.sent_bytes), ("results", counted.returned_bytes)):
+            for peer, value in _by_peer(rank, values):
+                moved.add_metric((*labels, peer, what), value)
+    yield seconds
+    yield waits
+    yield moved
+
+
+def _by_peer(rank: int, values: Sequence[float]) -> Iterable[tuple[str, float]]:
+    if len(values) > MOST_PEERS:
+        return [(ALL, sum(values))]
+    return [(str(peer), value) for peer, value in enumerate(values) if peer != rank]

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving.telemetry.group_metrics import GroupBoard, GroupStats
 from serving.telemetry.histogram import (
     CHOICES,
     PREEMPTIONS,
@@ -37,6 +38,7 @@ from serving.telemetry.shared_metrics import (
     Joined,
     Others,
     families_of,
+    newest_groups,
     newest_instances,
     newest_servers,
     with_own_labels,
@@ -147,11 +149,13 @@ class GatewayMetrics(Collector):
         self.params_n = BucketHistogram(CHOICES)
         self.params_max_tokens = BucketHistogram(lengths)
         self.instances = InstanceBoard(model_name)
+        self.groups = GroupBoard(model_name)
         self.servers = MemoryServerBoard()
         self.namespaces = NamespaceBoard(model_name, engine)
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self.registry.register(self.instances)
+        self.registry.register(self.groups)
         self.registry.register(self.servers)
         self._tenants_only = CollectorRegistry()
         self._tenants_only.register(self.namespaces)
@@ -190,6 +194,10 @@ class GatewayMetrics(Collector):
         """Forget instances that are not among `alive` (replica ids); their series disappear."""
         self.instances.retain(alive)
 
+    def publish_groups(self, groups: Iterable[GroupStats]) -> None:
+        """Take the newest numbers of all groups of ranks; those not among them have ended."""
+        self.groups.publish(groups)
+
     def publish_servers(self, servers: Sequence[MemoryServerStats]) -> None:
         """Take the newest numbers of all memory servers; those not among them are gone.
 
@@ -214,10 +222,13 @@ class GatewayMetrics(Collector):
         registry = CollectorRegistry()
         registry.register(Joined(one.families for one in gateways))
         instances, servers = InstanceBoard(self.model_name), MemoryServerBoard()
+        groups = GroupBoard(self.model_name)
         for stats in newest_instances(gateways):
             instances.publish(stats)
+        groups.publish(newest_groups(gateways))
         servers.publish(newest_servers(gateways))
         registry.register(instances)
+        registry.register(groups)
         registry.register(servers)
         if namespaces:
             registry.register(Joined(one.tenants for one in gateways))
@@ -242,6 +253,7 @@ class GatewayMetrics(Collector):
             tenants=families_of(self.namespaces),
             instances=tuple(self.instances.snapshots()),
             servers=self.servers.servers,
+            groups=self.groups.groups,
         )
 
     def collect(self) -> Iterable[Metric]:

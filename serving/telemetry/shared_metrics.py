@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from serving.telemetry.group_metrics import GroupStats
 from serving.telemetry.pool_stats import MemoryServerStats
 from serving.telemetry.stats import InstanceStats
 
@@ -28,7 +29,7 @@ class MetricFamily(Struct, frozen=True, array_like=True):
 
 
 class GatewayNumbers(Struct, frozen=True, array_like=True):
-    """All that one gateway can tell of itself, and of the instances and memory servers that it sees.
+    """All that one gateway can tell of itself, and of the instances, groups and memory servers that it sees.
 
     Args:
         gateway: a name that no later start of the gateway will have.
@@ -48,6 +49,7 @@ class GatewayNumbers(Struct, frozen=True, array_like=True):
     tenants: tuple[MetricFamily, ...]
     instances: tuple[InstanceStats, ...]
     servers: tuple[MemoryServerStats, ...]
+    groups: tuple[GroupStats, ...] = ()
 
 
 class Others(Protocol):
@@ -111,11 +113,17 @@ class Joined(Collector):
             yield metric
 
 
-Stats = TypeVar("Stats", InstanceStats, MemoryServerStats)
+def newest_groups(gateways: Iterable[GatewayNumbers]) -> list[GroupStats]:
+    """Every group once, as its ranks told last, whichever gateway heard it."""
+    return _newest((stats.group, stats.told, stats) for one in gateways for stats in one.groups)
 
 
-def _newest(rows: Iterable[tuple[str, float, Stats]]) -> list[Stats]:
-    best: dict[str, tuple[float, Stats]] = {}
+Stats = TypeVar("Stats", InstanceStats, MemoryServerStats, GroupStats)
+Told = TypeVar("Told", float, tuple[int, float])
+
+
+def _newest(rows: Iterable[tuple[str, Told, Stats]]) -> list[Stats]:
+    best: dict[str, tuple[Told, Stats]] = {}
     for name, told, stats in rows:
         if name not in best or told > best[name][0]:
             best[name] = told, stats

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +89,23 @@ def test_outputs_are_token_exact_and_both_ranks_work(server: Scaled, reference: 
     assert "decode 1/1" in shown
     assert str(second["pid"]) in shown
     assert "of 2 compute together" in server.command("experts", "--url", server.url).stdout
+
+
+def test_metrics_of_the_ranks_and_their_group(server: Scaled) -> None:
+    def told() -> bool:
+        """Facts are announced once a second."""
+        found = {"exchange_seconds_total": 0.0, "exchange_wait_seconds_total": 0.0, "exchange_bytes_total": 0.0}
+        for line in server.get("/metrics").splitlines():
+            name = line.partition("{")[0].removeprefix("cloudmatrix:")
+            if name in found:
+                found[name] += float(line.rpartition(" ")[2])
+        return all(found.values())
+
+    wait_for(told, "bytes and time of the exchange show in the metrics")
+    balanced = [line for line in server.get("/metrics").splitlines() if "expert_balancedness{" in line]
+    assert any('layer="mean"' in line and 0 < float(line.rpartition(" ")[2]) <= 1 for line in balanced)
+    shown = server.command("experts", "ranks", "--url", server.url).stdout
+    assert re.search(r"\d%\s+r[01]: \d", shown), shown
 
 
 def test_the_next_shell_takes_the_ranks_over(server: Scaled, reference: Reference) -> None:

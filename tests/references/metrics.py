@@ -6,18 +6,19 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import Metric
 
 from serving.ids import ReplicaId
+from serving.telemetry.group_metrics import GroupStats
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.namespace_metrics import NamespaceBoard
 from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
-from serving.values.expert_facts import ExpertFacts
+from serving.values.expert_facts import ExchangeFacts, ExpertFacts
 from tests.references.markdown import literal, made_by_a_script, table
 
 HEAD = """`GET /metrics` of the endpoint, in Prometheus' text format; no key is needed. Names that begin with `vllm:`
 mean what they mean in vLLM, so its dashboards light up. A counter's name ends in `_total` there, a histogram
 has `_bucket`, `_sum` and `_count`. Every series has the labels `model_name` and `engine` (the gateway's id,
-or the replica's), but those of memory servers, which have `server`. Where several gateways share a port, each
-shows the series of all.
+or the replica's), but those of groups of ranks, which have `model_name` and `group`, and of memory servers,
+which have `server`. Where several gateways share a port, each shows the series of all.
 
 Ray's own metrics are Ray's: [its
 documentation](https://docs.ray.io/en/latest/ray-observability/reference/system-metrics.html) names them. What
@@ -33,7 +34,7 @@ _UNITS_BY_NAME = {
     "weight": "share",
 }
 """Of series whose meaning names none, by a word of their names."""
-_SHARED = {"model_name", "engine", "server"}
+_SHARED = {"model_name", "engine", "group", "server"}
 _BLOCKS = {"dram": 0, "ssd": 0, "absent": 0, "lost": 0}
 _TIERS = {"dram": 0, "ssd": 0}
 
@@ -53,6 +54,7 @@ def metrics() -> str:
     gateway.line = _Line()
     gateway.expect(("default",), [("GET", "/health", 200)])
     gateway.publish_instance(_instance())
+    gateway.publish_groups([GroupStats("decode#a", "decode", (1, 0.0), (1.0,))])
     gateway.publish_servers([_server()])
     tenants: NamespaceBoard = gateway.namespaces
     parts = [
@@ -64,6 +66,7 @@ def metrics() -> str:
             "such as guesses without speculation, is not there.",
             gateway.instances.collect(),
         ),
+        _section("Groups of ranks", "From the newest facts of each group's ranks together.", gateway.groups.collect()),
         _section(
             "Memory servers", "From each server's newest numbers; only with a KV-cache pool.", gateway.servers.collect()
         ),
@@ -113,9 +116,16 @@ def _instance() -> InstanceStats:
         replica=ReplicaId("decode#a"),
         pool="decode",
         pool_use=use,
-        experts=ExpertFacts(epoch=1, map_version=1, members=(0,), ranks=1, experts=1, to_ranks=((0,),)),
+        experts=_experts(),
         accepted_drafts_total=(0,),
         steps_by_tokens=(0,) * (len(ITERATION_TOKEN_BUCKETS) + 1),
+    )
+
+
+def _experts() -> ExpertFacts:
+    exchange = ExchangeFacts((0, 0), (0, 0), (0.0, 0.0), 0.0)
+    return ExpertFacts(
+        epoch=1, map_version=1, members=(0, 1), ranks=2, experts=1, to_ranks=((0, 0),), exchange=exchange
     )
 
 

@@ -2,8 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+from msgspec import structs
+
+from serving.telemetry.expert_metrics import MOST_PEERS
+from serving.telemetry.group_metrics import MOST_LAYERS, GroupStats
 from serving.telemetry.metrics import GatewayMetrics
-from serving.values.expert_facts import ExpertFacts
+from serving.telemetry.shared_metrics import newest_groups
+from serving.values.expert_facts import ExchangeFacts, ExpertFacts
 from tests.telemetry.samples import samples, stats, value
 
 FACTS = ExpertFacts(epoch=3, map_version=5, members=(1,), ranks=2, experts=4, to_ranks=((1, 2), (0, 9)))
@@ -19,6 +25,67 @@ def test_a_rank_shows_its_rows_and_its_group() -> None:
     assert value(metrics, "cloudmatrix:expert_map_version", **own) == 5
     assert value(metrics, "cloudmatrix:group_members", **own) == 1
     assert value(metrics, "cloudmatrix:group_ranks", **own) == 2
+
+
+def shown(facts: ExpertFacts, name: str) -> dict[tuple[str, ...], float]:
+    """Series of that name of one rank, by the labels that no other series of it shares."""
+    metrics = GatewayMetrics("m")
+    metrics.publish_instance(replace(stats("decode#a.r1"), rank=1, experts=facts))
+    common = {"model_name", "engine", "pool", "rank"}
+    found = {of: amount for of, amount in samples(metrics).items() if of[0] == name}
+    return {tuple(text for key, text in sorted(labels) if key not in common): n for (_, labels), n in found.items()}
+
+
+def test_a_large_model_has_one_series_of_rows_a_rank() -> None:
+    large = structs.replace(FACTS, to_ranks=((1, 2),) * (MOST_LAYERS + 1))
+    assert shown(large, "cloudmatrix:expert_rows_total") == {("all",): 3 * (MOST_LAYERS + 1)}
+    small = structs.replace(FACTS, to_ranks=((1, 2),) * MOST_LAYERS)
+    assert len(shown(small, "cloudmatrix:expert_rows_total")) == MOST_LAYERS
+
+
+def test_the_exchange_is_counted_by_peer() -> None:
+    facts = structs.replace(FACTS, exchange=ExchangeFacts((70, 0, 9), (30, 0, 1), (1.5, 0.0, 0.25), 4.0))
+    assert shown(facts, "cloudmatrix:exchange_seconds_total") == {("own",): 4.0, ("wait",): 1.75}
+    assert shown(facts, "cloudmatrix:exchange_wait_seconds_total") == {("0",): 1.5, ("2",): 0.25}
+    assert shown(facts, "cloudmatrix:exchange_bytes_total") == {
+        ("0", "rows"): 70, ("2", "rows"): 9, ("0", "results"): 30, ("2", "results"): 1,
+    }  # fmt: skip
+
+
+def test_peers_of_a_large_group_are_one() -> None:
+    many = MOST_PEERS + 1
+    facts = structs.replace(FACTS, exchange=ExchangeFacts((2,) * many, (1,) * many, (0.5,) * many, 1.0))
+    assert shown(facts, "cloudmatrix:exchange_wait_seconds_total") == {("all",): many / 2}
+    assert shown(facts, "cloudmatrix:exchange_bytes_total") == {("all", "rows"): 2 * many, ("all", "results"): many}
+
+
+def balance(*layers: float) -> dict[str, float]:
+    metrics = GatewayMetrics("m")
+    metrics.publish_groups([GroupStats("decode#a", "decode", (1, 0.0), layers)])
+    named = [(dict(labels), amount) for (of, labels), amount in samples(metrics).items() if "balancedness" in of]
+    assert all((one["group"], one["pool"]) == ("decode#a", "decode") for one, _ in named)
+    return {one["layer"]: amount for one, amount in named}
+
+
+def test_balancedness_by_layer_with_mean_and_worst() -> None:
+    assert balance(0.5, 1.0) == {"0": 0.5, "1": 1.0, "mean": 0.75, "worst": 0.5}
+    assert balance() == {}
+
+
+def test_of_many_layers_the_worst_few_are_named() -> None:
+    large = balance(*(1 - layer / 100 for layer in range(58)))
+    assert set(large) == {"mean", "worst", "54", "55", "56", "57"}
+    assert large["worst"] == large["57"] == pytest.approx(0.43)
+
+
+def test_a_group_is_there_once_as_its_ranks_told_last() -> None:
+    one, other = GatewayMetrics("m", name="a"), GatewayMetrics("m", name="b")
+    one.publish_groups([GroupStats("decode#a", "decode", (1, 9.0), (0.5,))])
+    other.publish_groups([GroupStats("decode#a", "decode", (2, 3.0), (0.8,))])
+    (newest,) = newest_groups([one.numbers(), other.numbers()])
+    assert newest.balancedness == (0.8,)
+    one.publish_groups([])
+    assert not [name for name, _ in samples(one) if "balancedness" in name]
 
 
 def test_an_instance_alone_has_none_of_them() -> None:

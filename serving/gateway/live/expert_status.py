@@ -1,13 +1,15 @@
 """Experts in numbers, from what ranks announce: for `GET /experts` and `cloudmatrix experts`."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from serving.experts.core.split import balancedness
 from serving.gateway.live.pool_links import Address
+from serving.telemetry.group_metrics import GroupStats
 from serving.values.expert_facts import ExpertFacts
 
 MOST_BUSIEST = 10
@@ -19,12 +21,29 @@ def expert_status(ep: Mapping[str, int], members: Iterable[Address]) -> dict[str
     Args:
         ep: ranks of a group by pool; 1 = one process computes all experts.
         members: instances and ranks; instances are left out.
+    Returns: of a group, `exchange` has `worked_s` [rank], `waited_s` [rank][peer that was there last] and `bytes`
+        [from][to]: rows and results.
     """
     groups: dict[str, list[Address]] = {}
     for member in members:
         if member.facts.get("experts") is not None:
             groups.setdefault(member.facts["group"], []).append(member)
     return {"ep": dict(ep), "groups": [_group(name, groups[name]) for name in sorted(groups)]}
+
+
+def group_stats(status: Mapping[str, Any]) -> list[GroupStats]:
+    """Groups as metrics show them.
+
+    Args:
+        status: of `expert_status`.
+    """
+    return [
+        GroupStats(
+            group=one["group"], pool=one["pool"], told=(one["epoch"], one["told_s"]),
+            balancedness=tuple(one["balancedness"]),
+        )
+        for one in status["groups"]
+    ]  # fmt: skip
 
 
 def _group(name: str, members: list[Address]) -> dict[str, Any]:
@@ -49,12 +68,31 @@ def _group(name: str, members: list[Address]) -> dict[str, Any]:
         "rows": rows,
         "busiest": _busiest(facts, rows),
         "rank_rows": [sum(load[rank] for load in loads) for rank in range(newest.ranks)],
+        "exchange": _exchange(ranks, newest.ranks),
+        "told_s": max((member.facts.get("told_s", 0.0) for member in members), default=0.0),
         "ranks": [_rank(member, told) for member, told in ranks],
     }
 
 
 def _number(of: tuple[Address, ExpertFacts]) -> int:
     return int(of[0].facts["rank"])
+
+
+def _exchange(ranks: Sequence[tuple[Address, ExpertFacts]], count: int) -> dict[str, Any]:
+    """Time and bytes between ranks, each since it joined; zeros of one that is missing."""
+    worked, waited = [0.0] * count, [[0.0] * count for _ in range(count)]
+    moved = [[0] * count for _ in range(count)]
+    for member, told in ranks:
+        number, counted = int(member.facts["rank"]), told.exchange
+        if counted is None:
+            continue
+        worked[number] = counted.worked_s
+        by_peer = zip(counted.sent_bytes, counted.returned_bytes, counted.waited_s, strict=True)
+        for peer, (sent, returned, late_s) in enumerate(islice(by_peer, count)):  # windows may have room for more ranks
+            moved[number][peer] += sent
+            moved[peer][number] += returned
+            waited[number][peer] = late_s
+    return {"worked_s": worked, "waited_s": waited, "bytes": moved}
 
 
 def _rank(member: Address, told: ExpertFacts) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from serving.gateway.api.pool_facts import memory_server_stats
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.connections import DoorLimits
-from serving.gateway.live.expert_status import expert_status
+from serving.gateway.live.expert_status import expert_status, group_stats
 from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.front_door import FrontDoor
 from serving.gateway.live.gateway_peers import GatewayPeers
@@ -178,6 +178,7 @@ class GatewayDeployment:
     def _publish(self) -> None:
         for member in self._current():
             self._metrics.publish_instance(instance_stats(member))
+        self._metrics.publish_groups(group_stats(self._experts()))
         self._metrics.retain_instances([member.replica for member in self._members])
         if self._pool is not None:
             self._metrics.publish_servers(memory_server_stats(self._pool.view))

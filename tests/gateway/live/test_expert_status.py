@@ -1,6 +1,7 @@
 """Experts of a group, from what its ranks announce, and as `cloudmatrix experts` prints them."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,18 +14,25 @@ from serving.cluster.membership import Member
 from serving.experts.core.first_map import opening_map
 from serving.experts.core.split import balancedness, rank_loads
 from serving.experts.live.rank_facts import RankFacts
-from serving.gateway.live.expert_status import expert_status
+from serving.gateway.live.expert_status import expert_status, group_stats
 from serving.gateway.live.status import instance_stats
 from serving.ids import NodeId, ReplicaId
 from serving.telemetry.stats import InstanceStats
+from serving.values.expert_facts import ExchangeFacts
 from tests.experts.maps import map_of
 
 ROWS = np.array([[9, 0, 1, 2], [0, 0, 0, 0]], np.uint64)
 OPENING = opening_map(4, 2, 0, layers=2)
 
 
+EXCHANGES = (
+    ExchangeFacts((0, 300), (0, 40), (0.0, 2.0), 6.0),
+    ExchangeFacts((50, 0), (6, 0), (0.5, 0.0), 7.5),
+)
+
+
 def member(rank: int, facts: RankFacts, epoch: int = 1, rows: Any = ROWS) -> Member:
-    told = msgspec.to_builtins(facts.of(rows, epoch, epoch))
+    told = msgspec.to_builtins(facts.of(rows, epoch, epoch, EXCHANGES[rank]))
     own = {"group": "decode#a", "rank": rank, "ranks": 2, "pid": 70 + rank, "state": "serving", "experts": told}
     return Member(ReplicaId(f"decode#a.r{rank}"), "decode", NodeId("n"), "127.0.0.1", 1, "x", own)
 
@@ -66,13 +74,27 @@ def test_a_large_model_has_its_named_experts_instead_of_a_table() -> None:
     assert len(group["balancedness"]) == 8
 
 
+def test_time_and_bytes_between_ranks() -> None:
+    (group,) = two_ranks()["groups"]
+    assert group["exchange"] == {
+        "worked_s": [6.0, 7.5], "waited_s": [[0.0, 2.0], [0.5, 0.0]], "bytes": [[0, 306], [90, 0]],
+    }, "rows that go there, and results for rows of there"  # fmt: skip
+    alone = RankFacts(map_of(OPENING, [1], 2), 1, 2, (1,))
+    (group,) = expert_status({"decode": 2}, [member(1, alone)])["groups"]
+    assert group["exchange"]["worked_s"] == [0.0, 7.5]
+    (stats,) = group_stats({"groups": [group]})
+    assert (stats.group, stats.pool, stats.balancedness) == ("decode#a", "decode", (1.0, 1.0))
+
+
 def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     print_experts(two_ranks(), "load", as_json=False)
     text = capsys.readouterr().out
     assert "ranks 0,1 of 2 compute together, epoch 1" in text
     assert "|@ .:|" in text.replace(heat([18, 0, 2, 4]), "@ .:")
     print_experts(two_ranks(), "ranks", as_json=False)
-    assert "r1" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert re.search(r"r0 .* 25% +r1: 2\.0", shown), "of 8 s it waited 2, for rank 1"
+    assert re.search(r"r1 .* 6% +r0: 0\.5", shown)
     print_experts(two_ranks(), "placement", as_json=False)
     assert "layer 1:" in capsys.readouterr().out
     print_experts(two_ranks(), "load", as_json=True)

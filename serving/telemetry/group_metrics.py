@@ -1,0 +1,73 @@
+"""Series of groups of ranks: what no rank knows alone."""
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+MOST_LAYERS = 16
+"""Layers that have a series each. With more of them only the worst ones have."""
+WORST_LAYERS = 4
+
+_LABELS = ("model_name", "pool", "group")
+
+
+class GroupStats(Struct, frozen=True, array_like=True):
+    """One group as its ranks announced it.
+
+    Args:
+        told: epoch, and when its ranks last told something [s]; the larger, the newer.
+        balancedness: by layer with experts, 0 to 1.
+    """
+
+    group: str
+    pool: str
+    told: tuple[int, float]
+    balancedness: tuple[float, ...] = ()
+
+
+class GroupBoard(Collector):
+    """The newest numbers of every group; one that ends takes its series along."""
+
+    def __init__(self, model_name: str) -> None:
+        self._model_name = model_name
+        self._groups: list[GroupStats] = []
+
+    def publish(self, groups: Iterable[GroupStats]) -> None:
+        """Replace all."""
+        self._groups = sorted(groups, key=lambda one: one.group)
+
+    @property
+    def groups(self) -> tuple[GroupStats, ...]:
+        """All of them, by name."""
+        return tuple(self._groups)
+
+    def collect(self) -> Iterable[Metric]:
+        """All series of groups; called by the registry. Without a group there is none."""
+        return (family for family in self._families() if family.samples)
+
+    def _families(self) -> Iterable[Metric]:
+        balance = GaugeMetricFamily(
+            "cloudmatrix:expert_balancedness",
+            "Mean over largest of the ranks' rows since they joined, 0 to 1, by layer; also of the worst layer (worst)"
+            f" and the layers' mean (mean). Of more than {MOST_LAYERS} layers the {WORST_LAYERS} worst are named",
+            labels=(*_LABELS, "layer"),
+        )
+        for one in self._groups:
+            own = self._model_name, one.pool, one.group
+            for layer, value in _shown(one.balancedness):
+                balance.add_metric((*own, layer), value)
+        yield balance
+
+
+def _shown(balance: Sequence[float]) -> Iterable[tuple[str, float]]:
+    """Layers that are shown, with their balancedness."""
+    if not balance:
+        return
+    yield "mean", sum(balance) / len(balance)
+    yield "worst", min(balance)
+    layers = range(len(balance))
+    named = layers if len(layers) <= MOST_LAYERS else sorted(layers, key=balance.__getitem__)[:WORST_LAYERS]
+    for layer in named:
+        yield str(layer), balance[layer]
