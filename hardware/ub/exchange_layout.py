@@ -24,7 +24,6 @@ NO_MORE = (1 << COUNT_BITS) - 1
 """A count that says: no entries, and none in later rounds of the step."""
 
 _ENTRY_BYTES = 8
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class WindowShape:
         max_rows: that a rank dispatches at once.
         top_k: experts of a row.
         row_bytes: of a row as experts multiply it, its scale included.
-        hidden: floats of a result.
+        result_bytes: of a row's result by one expert.
 
     Raises: SpecError for sizes that cannot be.
     """
@@ -45,10 +44,10 @@ class WindowShape:
     max_rows: int
     top_k: int
     row_bytes: int
-    hidden: int
+    result_bytes: int
 
     def __post_init__(self) -> None:
-        least = min(self.ranks, self.max_rows, self.top_k, self.row_bytes, self.hidden)
+        least = min(self.ranks, self.max_rows, self.top_k, self.row_bytes, self.result_bytes)
         if least < 1 or self.ranks > MOST_RANKS or self.max_entries >= NO_MORE or self.top_k > MOST_CHOICES:
             raise SpecError(
                 f"{self} cannot be a window: all sizes above zero, at most {MOST_RANKS} ranks, {MOST_CHOICES} experts "
@@ -79,7 +78,7 @@ class WindowLayout:
     def of(cls, shape: WindowShape) -> "WindowLayout":
         """The layout of windows of this shape. Effects: none."""
         row_stride = round_up(shape.row_bytes, LINE)
-        result_stride = round_up(_FLOAT_BYTES * shape.hidden, LINE)
+        result_stride = round_up(shape.result_bytes, LINE)
         words = 3 * LINE
         lists = words + 2 * shape.ranks * LINE
         rows = lists + shape.ranks * round_up(_ENTRY_BYTES * shape.max_entries, LINE)

@@ -9,6 +9,7 @@ from serving.config.key import key
 DType = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 ShortWeights = Literal["auto", "on", "off"]
+ExpertResults = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,12 @@ class ModelConfig:
         "bfloat16 weights in 12 bits a number, restored in cache: same results, three quarters of the memory reads;"
         " `auto` = with AMX; on Zen 5, if the last-level cache does not hold them all",
         default="auto",
+    )
+    expert_results: ExpertResults = key(
+        "numbers in which results of routed experts are weighted and added: `float32` = as they were computed;"
+        " `bfloat16` = rounded before, as CloudMatrix-Infer sends them, half the bytes between ranks; every instance"
+        " does so, alone or in a group, so that an answer is the same everywhere",
+        default="float32",
     )
     version: str = key("names these weights in the pool; empty = from the files' names, sizes and times", default="")
     reasoning: bool = key(

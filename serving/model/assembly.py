@@ -173,7 +173,7 @@ class Assembly:
         nets = [self._mlp(f"{prefix}experts.{expert}.") for expert in range(config.n_routed_experts)]
         experts = make_experts([net.gate_up for net in nets], [net.down for net in nets])
         shared = self._mlp(prefix + "shared_experts.") if config.n_shared_experts else None
-        return ExpertLayer(gate, experts, config.n_routed_experts, shared)
+        return ExpertLayer(gate, experts, config.n_routed_experts, shared, bf16_results=config.bf16_results)
 
     def _mlp(self, prefix: str) -> Mlp:
         gate_up = self.bank.linear(prefix + "gate_up", lambda: self._gate_up(prefix))

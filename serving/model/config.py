@@ -63,6 +63,9 @@ class Architecture:
     """How the checkpoint stores its matrices."""
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    bf16_results: bool = False
+    """Not of the checkpoint: the result of a routed expert is rounded to bfloat16 before it is weighted and added, as
+    where experts lie on other devices and answer with messages of that type."""
 
     @property
     def qk_head_dim(self) -> int:

@@ -125,10 +125,17 @@ def make_experts(gate_up: Sequence[Linear], down: Sequence[Linear]) -> ExpertCom
 
 
 class ExpertLayer:
-    """The feed-forward half of a block with experts; shared experts see every token."""
+    """The feed-forward half of a block with experts; shared experts see every token.
 
-    def __init__(self, gate: Gate, experts: ExpertCompute, num_experts: int, shared: Mlp | None) -> None:
+    Args:
+        bf16_results: experts' results are rounded to bfloat16 before they are weighted.
+    """
+
+    def __init__(
+        self, gate: Gate, experts: ExpertCompute, num_experts: int, shared: Mlp | None, *, bf16_results: bool = False
+    ) -> None:
         self.gate = gate
+        self.bf16_results = bf16_results
         self.experts = experts
         self.num_experts = num_experts
         self.shared = shared
@@ -137,5 +144,7 @@ class ExpertLayer:
         routing = self.gate(x)
         dispatched = dispatch(x, routing, self.num_experts)
         outputs = self.experts(dispatched.rows, dispatched.counts)
+        if self.bf16_results:
+            outputs = outputs.bfloat16().to(outputs.dtype)
         routed = combine(outputs, dispatched.places, routing.weights)
         return routed if self.shared is None else routed.add_(self.shared(x))

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -46,6 +47,7 @@ def load_model(
     coarse_drafts: bool = False,
     short: bool | None = None,
     routed_experts: bool = True,
+    bf16_results: bool = False,
 ) -> DeepseekModel:
     """Load a DeepSeek-V2/V3-style checkpoint, draft layers included.
 
@@ -64,11 +66,12 @@ def load_model(
         short: with `native`, bfloat16 weights in twelve bits a number where they can be; None = where that is
             known to be quicker (`Library.short_weights_pay`): with AMX, else if the last-level cache does not hold
             them all. Same results.
+        bf16_results: see `Architecture.bf16_results`.
         routed_experts: False = without a store, `AbsentPanels` stand for routed experts, whose weights are not read.
     Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
-    config = Architecture.from_folder(folder)
+    config = replace(Architecture.from_folder(folder), bf16_results=bf16_results)
     target, kind = _device(device), _dtype(config, dtype)
     forms = product_forms(Path(folder), target, native=native, coarse_drafts=coarse_drafts, short=short)
     with torch.inference_mode():

@@ -190,12 +190,20 @@ class RankThreads:
         kv_dtype: KvDtype = "auto",
         threads: int = 1,
         short: bool | None = None,
+        bf16_results: bool = False,
         copies: float = 0.5,
         homes: Sequence[int] | None = None,
         deadline_s: float = 60.0,
     ) -> None:
         self.settings, self.ranks, self._kv_dtype, self._threads = settings, ranks, kv_dtype, threads
-        self.model = load_model(folder, dtype=dtype, native=True, coarse_drafts=settings.speculation, short=short)
+        self.model = load_model(
+            folder,
+            dtype=dtype,
+            native=True,
+            coarse_drafts=settings.speculation,
+            short=short,
+            bf16_results=bf16_results,
+        )
         self.layers = len(expert_layers(self.model))
         self.experts = self.model.config.n_routed_experts
         self.spread = random_spread(self.layers, self.experts, ranks, Random(seed), copies, homes)

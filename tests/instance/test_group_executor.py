@@ -103,6 +103,8 @@ def test_guesses_in_every_form(kind: str, tmp_path: Path) -> None:
         ("float32", RAGGED, {"threads": 2}),
         ("int8", {}, {"kv_dtype": "int8", "threads": 3}),
         ("bfloat16", {"n_shared_experts": 0}, {}),
+        ("float32", RAGGED, {"bf16_results": True}),
+        ("int8", {}, {"bf16_results": True, "threads": 2}),
         ("float32", {"n_routed_experts": 32, "num_experts_per_tok": 6}, {}),
     ],
 )

@@ -18,6 +18,7 @@ from serving.errors import EngineError, ModelError
 from serving.ids import BlockId, SequenceId
 from serving.instance.executors import native_executor as module
 from serving.instance.executors.native_executor import NativeExecutor
+from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
@@ -27,6 +28,7 @@ from tests.instance.native_pair import (
     BLOCK_TOKENS,
     GREEDY,
     HAND_OUT,
+    MAX_ROWS,
     RAGGED,
     Feeder,
     dirty_cache,
@@ -82,6 +84,19 @@ def test_int8_cache_equals_torch(folder: Path) -> None:
             ours, theirs = logits_of(native, [step]), logits_of(plain, [step])
             one.fed += size
         assert far(ours, theirs) < 3e-3  # a value between two steps of the scale may be rounded either way
+
+
+def test_rounded_results_of_experts_equal_torch(folder: Path) -> None:
+    """A result between two numbers of bfloat16 may be rounded either way; all in all they are not the unrounded ones."""
+    native_or_skip()
+    models = [load_model(folder, native=native, bf16_results=True) for native in (True, False)]
+    native = NativeExecutor(models[0], dirty_cache(models[0]), threads=2, max_rows=MAX_ROWS)
+    plain = TorchExecutor(models[1], dirty_cache(models[1]))
+    step = Feeder(0, prompt(45), HAND_OUT).step(None)
+    ours, theirs, exact = (logits_of(one, [step]) for one in (native, plain, native_executor(folder)))
+    assert far(ours, theirs) < 3e-3
+    assert far(ours, exact) > 10 * TOLERANCE
+    assert models[0].config != load_for_native(folder).config, "a block of the one is no block of the other"
 
 
 @pytest.mark.parametrize(("shape", "median", "largest"), [({"first_k_dense_replace": 3}, 0.02, 0.04), ({}, 0.03, 2.0)])

@@ -14,9 +14,10 @@ class Combine {
     Combine(Exchange& exchange, RankSet sources, RankSet experts)
         : exchange_(exchange), sources_(sources & exchange.members()), experts_(experts & exchange.members()) {}
 
-    // Where the result for an entry of that source is to be written, before `announce`: `hidden` floats.
-    float* result(uint32_t source, const Entry& entry) const {
-        return exchange_.window(source).result(entry.row, entry.choice);
+    // Where the result for an entry of that source is to be written, before `announce`.
+    template <class Number = float>
+    Number* result(uint32_t source, const Entry& entry) const {
+        return exchange_.window(source).result<Number>(entry.row, entry.choice);
     }
 
     // Say that all results are whole. Every member calls this and `await`, whether it is among either or not.
@@ -31,9 +32,9 @@ class Combine {
         return has(sources_, exchange_.self()) ? exchange_.await(experts_, deadline) : Outcome{};
     }
 
-    // Add a row's results to `sum`, each times its weight, in order of expert ids; quickest if choices are in that
+    // Add a row's results, float32, to `sum`, each times its weight, in order of expert ids; quickest if choices are in that
     // order.
-    // ids, weights: [top_k], of different experts; columns first ... end - 1 of `hidden`.
+    // ids, weights: [top_k], of different experts; columns first ... end - 1.
     void add(uint32_t row, const int32_t* ids, const float* weights, uint32_t first, uint32_t end,
              float* sum) const {
         const Window& own = exchange_.window(exchange_.self());

@@ -7,7 +7,7 @@
 //                turns, so that a word stays until it has been read
 //   lists        [destination][entry]; the owner says which of its rows each destination takes
 //   rows         [row]; the owner's, staged once, read in place by its peers
-//   results      [row][choice][hidden] float32; written by whoever computed them, read by the owner
+//   results      [row][choice]; written by whoever computed them, read by the owner
 //
 // Lists name the destination and words the source: sources and destinations may be two disjoint sets of ranks. Memory
 // does not grow with the number of ranks, but for words and lists. hardware/ub/exchange_layout.py mirrors this file.
@@ -37,11 +37,11 @@ struct WindowShape {
     uint32_t max_rows;
     uint32_t top_k;
     uint32_t row_bytes;  // a row as experts multiply it, its scale included
-    uint32_t hidden;     // floats of a result
+    uint32_t result_bytes;  // of a row by one expert
 
     uint32_t max_entries() const { return max_rows * top_k; }
     bool possible() const {
-        const bool some = ranks && max_rows && top_k && row_bytes && hidden;
+        const bool some = ranks && max_rows && top_k && row_bytes && result_bytes;
         return some && ranks <= kMostRanks && top_k <= kMostChoices &&
                static_cast<uint64_t>(max_rows) * top_k < kNoMore;
     }
@@ -84,7 +84,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free, "a lock would be one p
 struct WindowLayout {
     explicit WindowLayout(const WindowShape& s)
         : row_stride(up(s.row_bytes)),
-          result_stride(up(sizeof(float) * s.hidden)),
+          result_stride(up(s.result_bytes)),
           membership(kLine),
           bell(membership + sizeof(Membership)),
           words(bell + sizeof(Bell)),
@@ -134,8 +134,9 @@ class Window {
         return at<Entry>(layout_.lists + destination * WindowLayout::up(sizeof(Entry) * shape_.max_entries()));
     }
     char* row(uint32_t row) const { return at<char>(layout_.rows + row * layout_.row_stride); }
-    float* result(uint32_t row, uint32_t choice) const {
-        return at<float>(layout_.results + (static_cast<size_t>(row) * shape_.top_k + choice) * layout_.result_stride);
+    template <class Number = float>
+    Number* result(uint32_t row, uint32_t choice) const {
+        return at<Number>(layout_.results + (static_cast<size_t>(row) * shape_.top_k + choice) * layout_.result_stride);
     }
 
   private:

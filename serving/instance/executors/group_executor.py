@@ -30,7 +30,7 @@ class NativeGroupExecutor(NativeExecutor):
         """
         found = NativeWindowShape()
         self._engine.check(self._functions.cm_window_shape_of(self._engine.address, ranks, ctypes.byref(found)))
-        return WindowShape(found.ranks, found.max_rows, found.top_k, found.row_bytes, found.hidden)
+        return WindowShape(found.ranks, found.max_rows, found.top_k, found.row_bytes, found.result_bytes)
 
     def join(self, place: GroupPlace) -> None:
         """From the next call on, every step is one of the group. Before the first step; once.

@@ -209,6 +209,7 @@ def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, 
             version=model.version,
             **_form_choices(config, native=native),
             routed_experts=place.rank is None or config.experts.slots == "mapped",
+            bf16_results=config.model.expert_results == "bfloat16",
         )
     finally:
         if images is not None:

@@ -166,11 +166,11 @@ def _sizes(model: DeepseekModel) -> dict[str, int | float]:
         "value_dim": config.v_head_dim,
         "softmax_scale": config.softmax_scale,
         "rope_amplitude": config.rope.amplitude,
-        **({} if gate is None else _gate_sizes(gate, config.n_routed_experts)),
+        **({} if gate is None else _gate_sizes(gate, config.n_routed_experts, bf16_results=config.bf16_results)),
     }
 
 
-def _gate_sizes(gate: Gate, experts: int) -> dict[str, int | float]:
+def _gate_sizes(gate: Gate, experts: int, *, bf16_results: bool) -> dict[str, int | float]:
     return {
         "experts": experts,
         "top_k": gate.top_k,
@@ -178,6 +178,7 @@ def _gate_sizes(gate: Gate, experts: int) -> dict[str, int | float]:
         "kept_groups": gate.kept_groups if gate.groups > 1 else 1,
         "sigmoid_scores": gate.sigmoid,
         "normalise_weights": gate.normalise,
+        "bf16_results": bf16_results,
         "routed_scaling": gate.factor,
     }
 

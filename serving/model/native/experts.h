@@ -204,8 +204,15 @@ class Feed {
                  [&](int row, int rows, int column, const float* tile) {
                      for (int r = 0; r < rows; ++r) {
                          const int32_t slot = job.first + row + r;
-                         add_scaled_into(w_.x + w_.slot_row[slot] * w_.x_stride + column, w_.slot_weight[slot],
-                                         tile + r * kPanel, columns_in(m_.hidden, column));
+                         float* x = w_.x + w_.slot_row[slot] * w_.x_stride + column;
+                         const int columns = columns_in(m_.hidden, column);
+                         if (!m_.bf16_results) {
+                             add_scaled_into(x, w_.slot_weight[slot], tile + r * kPanel, columns);
+                             continue;
+                         }
+                         bf16 rounded[kPanel];
+                         convert_row(tile + r * kPanel, columns, rounded);
+                         add_scaled_into(x, w_.slot_weight[slot], rounded, columns);
                      }
                  }, after);
     }

@@ -33,11 +33,11 @@ int layers_with_experts(const cm_model& m) {
 
 ub::WindowShape shape_of(const cm_window_shape& s) {
     return {static_cast<uint32_t>(s.ranks), static_cast<uint32_t>(s.max_rows), static_cast<uint32_t>(s.top_k),
-            static_cast<uint32_t>(s.row_bytes), static_cast<uint32_t>(s.hidden)};
+            static_cast<uint32_t>(s.row_bytes), static_cast<uint32_t>(s.result_bytes)};
 }
 
 bool possible(const cm_window_shape& s) {
-    return s.ranks > 0 && s.max_rows > 0 && s.top_k > 0 && s.row_bytes > 0 && s.hidden > 0 && shape_of(s).possible();
+    return s.ranks > 0 && s.max_rows > 0 && s.top_k > 0 && s.row_bytes > 0 && s.result_bytes > 0 && shape_of(s).possible();
 }
 
 // A row as experts of either kind multiply it: the model's numbers, or INT8 ones with their scale behind.
@@ -275,7 +275,7 @@ int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answe
 
 int32_t cm_window_shape_of(const cm_engine* engine, int32_t ranks, cm_window_shape* shape) {
     const cm_model& m = engine->model;
-    *shape = {ranks, engine->max_rows, m.top_k, cm::row_bytes(m), m.hidden};
+    *shape = {ranks, engine->max_rows, m.top_k, cm::row_bytes(m), m.hidden * (m.bf16_results ? 2 : 4)};
     if (cm::layers_with_experts(m) == 0) return cm::fail(CM_BAD_ARGUMENT, "the model has no routed experts");
     if (cm::possible(*shape)) return CM_OK;
     return cm::fail(CM_BAD_ARGUMENT, "%d ranks with %d rows for %d experts each", ranks, engine->max_rows, m.top_k);

@@ -76,6 +76,7 @@ typedef struct {
     int32_t experts, top_k, expert_groups, kept_groups;  // expert_groups = 1: no group limit
     int32_t sigmoid_scores;                              // 1: DeepSeek-V3 (noaux_tc); 0: softmax scores
     int32_t normalise_weights;
+    int32_t bf16_results;  // 1: the result of an expert is rounded to BF16 before it is weighted and added
     float routed_scaling;
     float norm_eps, latent_norm_eps;
     float softmax_scale;
@@ -147,7 +148,7 @@ typedef struct cm_engine cm_engine;
 
 // Sizes of a rank's window, the same in a whole group; see hardware/ub/native/window.h.
 typedef struct {
-    int32_t ranks, max_rows, top_k, row_bytes, hidden;
+    int32_t ranks, max_rows, top_k, row_bytes, result_bytes;
 } cm_window_shape;
 
 #define CM_MAP_POSITIONS 16

@@ -101,7 +101,7 @@ class NativeDraftLayer(ctypes.Structure):
 
 _MODEL_SIZES = (
     *("form", "vocab", "hidden", "layers", "heads", "q_lora", "kv_lora", "nope_dim", "rope_dim", "value_dim"),
-    *("experts", "top_k", "expert_groups", "kept_groups", "sigmoid_scores", "normalise_weights"),
+    *("experts", "top_k", "expert_groups", "kept_groups", "sigmoid_scores", "normalise_weights", "bf16_results"),
 )
 
 
@@ -183,7 +183,7 @@ class NativeWindowShape(ctypes.Structure):
     """cm_window_shape."""
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
-        (name, _Int) for name in ("ranks", "max_rows", "top_k", "row_bytes", "hidden")
+        (name, _Int) for name in ("ranks", "max_rows", "top_k", "row_bytes", "result_bytes")
     ]
 
 

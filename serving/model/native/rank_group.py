@@ -130,7 +130,7 @@ def raise_epoch(library: Library, memory: memoryview, epoch: int, members: int) 
 
 def native_shape(shape: WindowShape) -> NativeWindowShape:
     """The struct of a window's sizes."""
-    return NativeWindowShape(shape.ranks, shape.max_rows, shape.top_k, shape.row_bytes, shape.hidden)
+    return NativeWindowShape(shape.ranks, shape.max_rows, shape.top_k, shape.row_bytes, shape.result_bytes)
 
 
 def address_of(memory: memoryview) -> int:

@@ -1,8 +1,8 @@
 // Experts of a group: a layer's rows go to the ranks that hold their experts, and the results come back.
 //
 // The source stages each row once, in the form that experts multiply, and lists who takes it; the experts' rank reads
-// it there, and writes each result as float32 to its canonical place, [row][choice] of the source. So the source adds
-// the same numbers in the same order as one process with all experts, wherever those lie.
+// it there, and writes each result to its canonical place, [row][choice] of the source. So the source adds the same
+// numbers in the same order as one process with all experts, wherever those lie.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -54,8 +54,14 @@ class RemoteExperts {
     // Add a row's results to the stream.
     void add_results(int row) const {
         const float* weight = w_.chosen_weight + static_cast<int64_t>(row) * m_.top_k;
-        for (int choice = 0; choice < m_.top_k; ++choice)
-            add_scaled_into(w_.x + row * w_.x_stride, weight[choice], round_.result(row, choice), m_.hidden);
+        float* x = w_.x + row * w_.x_stride;
+        for (int choice = 0; choice < m_.top_k; ++choice) {
+            const char* result = round_.result(row, choice);
+            if (m_.bf16_results)
+                add_scaled_into(x, weight[choice], reinterpret_cast<const bf16*>(result), m_.hidden);
+            else
+                add_scaled_into(x, weight[choice], reinterpret_cast<const float*>(result), m_.hidden);
+        }
     }
 
     // ---- the experts' part
@@ -150,8 +156,13 @@ class RemoteExperts {
             w, 0, w_.inner.rows(w, job.first, job.count), begin, end,
             [&](int row, int rows, int column, const float* tile) {
                 for (int r = 0; r < rows; ++r) {
-                    float* result = piece.rows[job.first + row + r].result + column;
-                    convert_row(tile + r * kPanel, columns_in(m_.hidden, column), result);
+                    char* result = piece.rows[job.first + row + r].result;
+                    if (m_.bf16_results)
+                        convert_row(tile + r * kPanel, columns_in(m_.hidden, column),
+                                    reinterpret_cast<bf16*>(result) + column);
+                    else
+                        convert_row(tile + r * kPanel, columns_in(m_.hidden, column),
+                                    reinterpret_cast<float*>(result) + column);
                 }
             },
             after);

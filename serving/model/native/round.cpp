@@ -19,10 +19,10 @@ char* Round::stage(int row) const {
     return group_.dispatch_->stage(static_cast<uint32_t>(row));
 }
 
-const float* Round::result(int row, int choice) const {
+const char* Round::result(int row, int choice) const {
     CM_EXCHANGE_POINT("sum");
     const ub::Window& own = group_.exchange_.window(group_.exchange_.self());
-    return own.result(static_cast<uint32_t>(row), static_cast<uint32_t>(choice));
+    return own.result<char>(static_cast<uint32_t>(row), static_cast<uint32_t>(choice));
 }
 
 void Round::announce_rows(const cm_block* block, const int32_t* chosen, int rows, int64_t row_bytes) {
@@ -73,7 +73,7 @@ bool Round::next_piece(Piece& piece) {
         const int64_t at = g.slot_rows_[entry.slot]++;
         if (at < first || at >= end) return;
         g.received_[static_cast<size_t>(at - first)] = {g.dispatch_->row(source, entry),
-                                                        g.combine_->result(source, entry)};
+                                                        g.combine_->result<char>(source, entry)};
     });
     begin = 0;
     for (const uint32_t slot : g.used_slots_) {  // and here again how many there are

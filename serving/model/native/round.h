@@ -21,7 +21,7 @@ struct ExpertJob {
 // A row of some rank for one of the slots here, as `Round::stage` keeps it, and where its result belongs.
 struct Received {
     const char* row;
-    float* result;  // [hidden]
+    char* result;  // [hidden], float32 or BF16
 };
 
 // Rows that are computed at once. No longer than what a step of this rank alone may have: memory does not grow with the
@@ -47,8 +47,8 @@ class Round {
     // Where a row is to be kept for its experts: its numbers in the form that they multiply, padded as products read
     // them; behind INT8 ones their scale.
     char* stage(int row) const;
-    // Where the results of a row are, [hidden] float32, after await_results.
-    const float* result(int row, int choice) const;
+    // Where the results of a row are, [hidden] float32 or BF16, after await_results.
+    const char* result(int row, int choice) const;
 
     // ---- the exchange
     // Say who takes which row. chosen: [rows, top_k], each row's in order of ids. block: which layer's experts.

@@ -100,7 +100,8 @@ inline void add_into(float* x, const T* y, int n) {
 }
 
 // x += factor * y
-inline void add_scaled_into(float* x, float factor, const float* y, int n) {
+template <class T>
+inline void add_scaled_into(float* x, float factor, const T* y, int n) {
     const Vec scale = splat(factor);
     each_vec(n, [&](int i, int lanes) {
         store_up_to(x + i, fma(scale, load_up_to(y + i, lanes), load_up_to(x + i, lanes)), lanes);

@@ -56,8 +56,8 @@ class Rank {
           ids_(shape_.max_entries()),
           weights_(shape_.max_entries(), 0.125f),
           taken_(size_t{shape_.ranks} * shape_.max_entries() * shape_.row_bytes),
-          answer_(shape_.hidden, 1.0f),
-          sum_(shape_.hidden) {
+          answer_(hidden(), 1.0f),
+          sum_(hidden()) {
         std::mt19937 bits(rank + 1);
         std::vector<int32_t> all(32);
         for (int32_t id = 0; id < 32; ++id) all[static_cast<size_t>(id)] = id;
@@ -90,7 +90,7 @@ class Rank {
         exchange.for_each(dispatch.sources(), [&](uint32_t source) {
             const Entry* entry = dispatch.entries(source);
             for (uint32_t i = 0; i < dispatch.count(source); ++i)
-                std::memcpy(combine.result(source, entry[i]), answer_.data(), sizeof(float) * shape_.hidden);
+                std::memcpy(combine.result(source, entry[i]), answer_.data(), shape_.result_bytes);
         });
         if (served_.empty()) remember(dispatch);
         combine.announce();
@@ -100,7 +100,7 @@ class Rank {
         require(combine.await(soon()));
         for (uint32_t row = 0; row < shape_.max_rows; ++row) {
             const uint32_t at = row * shape_.top_k;
-            combine.add(row, &ids_[at], &weights_[at], 0, shape_.hidden, sum_.data());
+            combine.add(row, &ids_[at], &weights_[at], 0, hidden(), sum_.data());
         }
     }
 
@@ -118,7 +118,7 @@ class Rank {
         }
         for (const auto& [source, entry] : served_) {
             float* result = exchange.window(source).result(entry.row, entry.choice);
-            std::memcpy(result, answer_.data(), sizeof(float) * shape_.hidden);
+            std::memcpy(result, answer_.data(), shape_.result_bytes);
         }
     }
     void copy_sums() {
@@ -126,7 +126,7 @@ class Rank {
         for (uint32_t row = 0; row < shape_.max_rows; ++row) {
             for (uint32_t choice = 0; choice < shape_.top_k; ++choice) {
                 const float *result = own.result(row, choice), weight = weights_[row * shape_.top_k + choice];
-                for (uint32_t i = 0; i < shape_.hidden; ++i) sum_[i] = std::fma(weight, result[i], sum_[i]);
+                for (uint32_t i = 0; i < hidden(); ++i) sum_[i] = std::fma(weight, result[i], sum_[i]);
             }
         }
     }
@@ -145,6 +145,8 @@ class Rank {
     Exchange exchange;
 
   private:
+    uint32_t hidden() const { return shape_.result_bytes / sizeof(float); }
+
     WindowShape shape_;
     std::vector<char> rows_;
     std::vector<int32_t> ids_;
@@ -230,9 +232,9 @@ int main(int count, char** arguments) {
     const std::string what = count > 1 ? arguments[1] : "";
     auto number = [&](int at) { return static_cast<uint32_t>(std::atoi(arguments[at])); };
     if (what == "own" && count == 5) {
-        own_work({2, number(2), number(4), number(3) + 4, number(3)});
+        own_work({2, number(2), number(4), number(3) + 4, 4 * number(3)});
     } else if (what == "together" && count == 6) {
-        const std::vector<Window> windows = make_windows({number(2), number(3), number(5), number(4) + 4, number(4)});
+        const std::vector<Window> windows = make_windows({number(2), number(3), number(5), number(4) + 4, 4 * number(4)});
         for (uint32_t rank = 0; rank < windows.size(); ++rank) {
             if (fork() != 0) continue;
             take_part(rank, windows);

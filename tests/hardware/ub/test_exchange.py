@@ -12,7 +12,7 @@ from tests.hardware.ub.exchange_programs import program
 
 pytestmark = pytest.mark.timeout(300)  # compiling takes longer than running
 
-CASE = WindowShape(3, max_rows=9, top_k=3, row_bytes=208, hidden=52)
+CASE = WindowShape(3, max_rows=9, top_k=3, row_bytes=208, result_bytes=208)
 """Shape of `exchange_case.h`; ranks vary."""
 
 
@@ -40,7 +40,7 @@ def test_every_wait_ends_by_its_name(folder: Path, sanitizer: str) -> None:
 
 def processes(folder: Path, shm: Path, ranks: int, steps: int, place: str = "", hit: int = 0) -> str:
     """Runs ranks over windows in a UB segment. Rank 1 is killed where it comes to `place` for the `hit`th time."""
-    layout = WindowLayout.of(WindowShape(ranks, CASE.max_rows, CASE.top_k, CASE.row_bytes, CASE.hidden))
+    layout = WindowLayout.of(WindowShape(ranks, CASE.max_rows, CASE.top_k, CASE.row_bytes, CASE.result_bytes))
     with UbSegment.create(shm / "ub", 1 << 20) as segment:
         regions = [segment.allocate(layout.bytes, f"rank {rank}") for rank in range(ranks)]
         offsets = [region.offset for region in regions]
@@ -62,9 +62,9 @@ def test_the_last_two_ranks_become_one(folder: Path, shm: Path) -> None:
     assert processes(folder, shm, 2, steps=20, place="write", hit=20) == "killed 1 interrupted 1\n"
 
 
-@pytest.mark.parametrize("shape", [CASE, WindowShape(64, 1, 1, 1, 1), WindowShape(4, 512, 8, 7172, 7168)])
+@pytest.mark.parametrize("shape", [CASE, WindowShape(64, 1, 1, 1, 1), WindowShape(4, 512, 8, 7172, 14336)])
 def test_python_and_the_headers_agree(folder: Path, shape: WindowShape) -> None:
-    sizes = [shape.ranks, shape.max_rows, shape.top_k, shape.row_bytes, shape.hidden]
+    sizes = [shape.ranks, shape.max_rows, shape.top_k, shape.row_bytes, shape.result_bytes]
     words = run([program("exchange_selftest", folder), "layout", *sizes]).split()
     layout = WindowLayout.of(shape)
     assert dict(zip(words[::2], map(int, words[1::2]), strict=True)) == {

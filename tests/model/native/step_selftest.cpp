@@ -60,7 +60,7 @@ class Model {
         m_.nope_dim = 2 * (1 + below(12)), m_.rope_dim = 2 * (1 + below(6)), m_.value_dim = 1 + below(20);
         m_.experts = 12, m_.top_k = 1 + below(3), m_.expert_groups = below(2) ? 1 : 4,
         m_.kept_groups = m_.expert_groups == 1 ? 1 : 2;
-        m_.sigmoid_scores = below(2), m_.normalise_weights = below(2), m_.routed_scaling = 1.5f;
+        m_.sigmoid_scores = below(2), m_.normalise_weights = below(2), m_.bf16_results = below(2), m_.routed_scaling = 1.5f;
         m_.norm_eps = m_.latent_norm_eps = 1e-6f, m_.rope_amplitude = 1.0f;
         m_.softmax_scale = 1.0f / std::sqrt(static_cast<float>(m_.nope_dim + m_.rope_dim));
         m_.rope_frequencies = floats(m_.rope_dim / 2), m_.norm = floats(m_.hidden);

@@ -15,7 +15,7 @@ namespace cm::ub::test {
 constexpr int kHidden = 52, kTopK = 3, kMaxRows = 9, kExperts = 11, kLayers = 2;
 
 inline WindowShape shape_for(uint32_t ranks) {
-    return {ranks, kMaxRows, kTopK, kHidden * sizeof(float), kHidden};
+    return {ranks, kMaxRows, kTopK, kHidden * sizeof(float), kHidden * sizeof(float)};
 }
 
 using Vector = std::array<float, kHidden>;
