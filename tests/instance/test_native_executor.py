@@ -87,7 +87,7 @@ def test_int8_cache_equals_torch(folder: Path) -> None:
 
 
 def test_rounded_results_of_experts_equal_torch(folder: Path) -> None:
-    """A result between two numbers of bfloat16 may be rounded either way; all in all they are not the unrounded ones."""
+    """A result between two numbers of bfloat16 may be rounded either way; all in all they are not unrounded ones."""
     native_or_skip()
     models = [load_model(folder, native=native, bf16_results=True) for native in (True, False)]
     native = NativeExecutor(models[0], dirty_cache(models[0]), threads=2, max_rows=MAX_ROWS)
