@@ -11,7 +11,7 @@ RankRows = Sequence[tuple[tuple[str, ...], int, ExpertFacts]]
 """Label values of a rank (model_name, engine, pool), its number, and its facts."""
 
 MOST_PEERS = 16
-"""Ranks of a group of which every pair has series of its own. With more of them a rank's peers are one, `all`."""
+"""Peers of a rank that have a series each. With more of them they are one, `all`."""
 ALL = "all"
 
 _LABELS = ("model_name", "engine", "pool", "rank")
@@ -57,14 +57,14 @@ def _exchange(rows: RankRows) -> Iterable[Metric]:
     )
     waits = CounterMetricFamily(
         "cloudmatrix:exchange_wait_seconds",
-        "Time that the rank waited, by the peer that was there last; one series (all) in groups of more than "
-        f"{MOST_PEERS} ranks [s]",
+        "Time that the rank waited, by the peer that was there last; one series (all) of more than "
+        f"{MOST_PEERS} peers [s]",
         labels=(*_LABELS, "peer"),
     )
     moved = CounterMetricFamily(
         "cloudmatrix:exchange_bytes",
         "Rows of the rank that the peer's experts read (rows), and results that the peer sent back for them (results); "
-        f"one peer (all) in groups of more than {MOST_PEERS} ranks [bytes]",
+        f"one series (all) of more than {MOST_PEERS} peers [bytes]",
         labels=(*_LABELS, "peer", "what"),
     )
     for own, rank, facts in rows:
@@ -73,17 +73,20 @@ def _exchange(rows: RankRows) -> Iterable[Metric]:
             continue
         seconds.add_metric((*labels, "own"), counted.worked_s)
         seconds.add_metric((*labels, "wait"), sum(counted.waited_s))
-        for peer, value in _by_peer(rank, counted.waited_s):
+        peers = [peer for peer in facts.members if peer != rank]
+        for peer, value in _by_peer(peers, counted.waited_s):
             waits.add_metric((*labels, peer), value)
         for what, values in (("rows", counted.sent_bytes), ("results", counted.returned_bytes)):
-            for peer, value in _by_peer(rank, values):
+            for peer, value in _by_peer(peers, values):
                 moved.add_metric((*labels, peer, what), value)
     yield seconds
     yield waits
     yield moved
 
 
-def _by_peer(rank: int, values: Sequence[float]) -> Iterable[tuple[str, float]]:
-    if len(values) > MOST_PEERS:
+def _by_peer(peers: Sequence[int], values: Sequence[float]) -> Iterable[tuple[str, float]]:
+    """Members, and who was one: a counter stays. Lists have room for ranks that may come."""
+    shown = [peer for peer, value in enumerate(values) if value or peer in peers]
+    if len(shown) > MOST_PEERS:
         return [(ALL, sum(values))]
-    return [(str(peer), value) for peer, value in enumerate(values) if peer != rank]
+    return [(str(peer), values[peer]) for peer in shown]

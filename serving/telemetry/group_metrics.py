@@ -18,13 +18,14 @@ class GroupStats(Struct, frozen=True, array_like=True):
 
     Args:
         told: epoch, and when its ranks last told something [s]; the larger, the newer.
-        balancedness: by layer with experts, 0 to 1.
+        balancedness: by layer with experts, 0 to 1; None of one without rows yet, as the draft layer's where nobody
+            guesses.
     """
 
     group: str
     pool: str
     told: tuple[int, float]
-    balancedness: tuple[float, ...] = ()
+    balancedness: tuple[float | None, ...] = ()
 
 
 class GroupBoard(Collector):
@@ -61,13 +62,13 @@ class GroupBoard(Collector):
         yield balance
 
 
-def _shown(balance: Sequence[float]) -> Iterable[tuple[str, float]]:
+def _shown(balance: Sequence[float | None]) -> Iterable[tuple[str, float]]:
     """Layers that are shown, with their balancedness."""
-    if not balance:
+    known = {layer: value for layer, value in enumerate(balance) if value is not None}
+    if not known:
         return
-    yield "mean", sum(balance) / len(balance)
-    yield "worst", min(balance)
-    layers = range(len(balance))
-    named = layers if len(layers) <= MOST_LAYERS else sorted(layers, key=balance.__getitem__)[:WORST_LAYERS]
+    yield "mean", sum(known.values()) / len(known)
+    yield "worst", min(known.values())
+    named = known if len(balance) <= MOST_LAYERS else sorted(known, key=known.__getitem__)[:WORST_LAYERS]
     for layer in named:
-        yield str(layer), balance[layer]
+        yield str(layer), known[layer]

@@ -66,6 +66,10 @@ class ReadPools(PoolOperation[dict[str, Any]], frozen=True):
     """Pools, replicas, NPUs, SLOs, holds and the last decisions, ready for JSON."""
 
 
+class ReadExperts(PoolOperation[dict[str, Any]], frozen=True):
+    """Groups of ranks as `GET /experts` of a gateway shows them, ready for JSON, for the page of the experts."""
+
+
 class ReadDecisions(PoolOperation[list[dict[str, Any]]], frozen=True):
     """Entries of the ledger, newest first: of one pool, with a larger id than `after`, at most `limit`.
 

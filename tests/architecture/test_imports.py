@@ -117,7 +117,7 @@ ROOTS = ("hardware", "serving", *PARTIES, "serving.tools", "loadgen")
 OFFERED = {
     "serving.experts.core.first_map": "the map that a rank begins with",
     "serving.experts.core.group_experts": "what a shell knows and decides about its group's experts",
-    "serving.experts.core.split": "balancedness, for status pages",
+    "serving.experts.live.expert_status": "groups of ranks in numbers, for status pages",
     "serving.experts.live.native_table": "the map as a rank's native step reads it",
     "serving.experts.live.rank_facts": "facts that a rank announces",
     "serving.experts.live.slot_mover": "carries out what a shell's mover asks of a rank",

@@ -1,6 +1,7 @@
 """A decode instance of two ranks: gateways reach each, its shell and its ranks may die, and it leaves nothing."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -104,6 +105,11 @@ def test_metrics_of_the_ranks_and_their_group(server: Scaled) -> None:
     wait_for(told, "bytes and time of the exchange show in the metrics")
     balanced = [line for line in server.get("/metrics").splitlines() if "expert_balancedness{" in line]
     assert any('layer="mean"' in line and 0 < float(line.rpartition(" ")[2]) <= 1 for line in balanced)
+    (group,) = json.loads(server.get("/api/experts", **server.dashboard))["groups"]
+    assert (group["pool"], group["members"], group["ranks_total"]) == ("decode", [0, 1], 2)
+    assert group["exchange"]["bytes"][0][1] > 0 < group["exchange"]["bytes"][1][0]
+    assert {one["state"] for one in group["ranks"]} == {"serving"}
+    assert "<title>Experts</title>" in server.get("/experts", url=server.dashboard["url"])
     shown = server.command("experts", "ranks", "--url", server.url).stdout
     assert re.search(r"\d%\s+r[01]: \d", shown), shown
 

@@ -44,7 +44,10 @@ def test_a_large_model_has_one_series_of_rows_a_rank() -> None:
 
 
 def test_the_exchange_is_counted_by_peer() -> None:
-    facts = structs.replace(FACTS, exchange=ExchangeFacts((70, 0, 9), (30, 0, 1), (1.5, 0.0, 0.25), 4.0))
+    """Rank 2 has left, and is still told of; window and lists have room for rank 3, which never came."""
+    facts = structs.replace(
+        FACTS, members=(0, 1), exchange=ExchangeFacts((70, 0, 9, 0), (30, 0, 1, 0), (1.5, 0.0, 0.25, 0.0), 4.0)
+    )
     assert shown(facts, "cloudmatrix:exchange_seconds_total") == {("own",): 4.0, ("wait",): 1.75}
     assert shown(facts, "cloudmatrix:exchange_wait_seconds_total") == {("0",): 1.5, ("2",): 0.25}
     assert shown(facts, "cloudmatrix:exchange_bytes_total") == {
@@ -54,12 +57,14 @@ def test_the_exchange_is_counted_by_peer() -> None:
 
 def test_peers_of_a_large_group_are_one() -> None:
     many = MOST_PEERS + 1
-    facts = structs.replace(FACTS, exchange=ExchangeFacts((2,) * many, (1,) * many, (0.5,) * many, 1.0))
+    facts = structs.replace(
+        FACTS, members=tuple(range(many)), exchange=ExchangeFacts((2,) * many, (1,) * many, (0.5,) * many, 1.0)
+    )
     assert shown(facts, "cloudmatrix:exchange_wait_seconds_total") == {("all",): many / 2}
     assert shown(facts, "cloudmatrix:exchange_bytes_total") == {("all", "rows"): 2 * many, ("all", "results"): many}
 
 
-def balance(*layers: float) -> dict[str, float]:
+def balance(*layers: float | None) -> dict[str, float]:
     metrics = GatewayMetrics("m")
     metrics.publish_groups([GroupStats("decode#a", "decode", (1, 0.0), layers)])
     named = [(dict(labels), amount) for (of, labels), amount in samples(metrics).items() if "balancedness" in of]
@@ -69,7 +74,8 @@ def balance(*layers: float) -> dict[str, float]:
 
 def test_balancedness_by_layer_with_mean_and_worst() -> None:
     assert balance(0.5, 1.0) == {"0": 0.5, "1": 1.0, "mean": 0.75, "worst": 0.5}
-    assert balance() == {}
+    assert balance() == balance(None) == {}
+    assert balance(0.5, None) == {"0": 0.5, "mean": 0.5, "worst": 0.5}, "no row has come to the second layer"
 
 
 def test_of_many_layers_the_worst_few_are_named() -> None:

@@ -17,6 +17,7 @@ from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Member, MemberReader
 from serving.cluster.nodes import link_host
 from serving.config.serve import ServeConfig
+from serving.experts.live.expert_status import expert_status, group_stats
 from serving.gateway.api.access import WithoutRequestId
 from serving.gateway.api.app import create_app
 from serving.gateway.api.cluster_route import cluster_router
@@ -25,7 +26,6 @@ from serving.gateway.api.pool_facts import memory_server_stats
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.connections import DoorLimits
-from serving.gateway.live.expert_status import expert_status, group_stats
 from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.front_door import FrontDoor
 from serving.gateway.live.gateway_peers import GatewayPeers

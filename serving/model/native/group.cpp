@@ -232,7 +232,7 @@ void Group::counts(uint64_t* to) const {
 
 // Rows that were announced in this round, and the results that will come back for them.
 void Group::count_bytes(int64_t row_bytes) {
-    const auto result_bytes = sizeof(float) * static_cast<uint64_t>(model_.hidden);
+    const uint64_t result_bytes = exchange_.shape().result_bytes;
     ub::Exchange::for_each(exchange_.members() & ~ub::just(exchange_.self()), [&](uint32_t rank) {
         const uint64_t entries = dispatch_->sent(rank);
         add(row_bytes_[rank], entries * static_cast<uint64_t>(row_bytes));

@@ -12,7 +12,7 @@ from serving.scaling.dashboard.commands import BY_PAGE, RayScale, from_json, fro
 from serving.scaling.dashboard.guard import NONCE_HEADER, Guard
 from serving.scaling.dashboard.login import PageLogin
 from serving.scaling.dashboard.port import JsonObject, PoolsPort
-from serving.values.scaling import PoolOperation, ReadPools, ScaleAnswer, ScalePool
+from serving.values.scaling import PoolOperation, ReadExperts, ReadPools, ScaleAnswer, ScalePool
 
 FRESH_S = 0.4
 """However many pages and scripts look, the system is asked about twice a second."""
@@ -38,6 +38,7 @@ class PoolsApi:
         self._guard = guard
         self._login = login
         self._look = SharedLook(lambda: port.ask(ReadPools()), clock)
+        self._experts = SharedLook(lambda: port.ask(ReadExperts()), clock)
 
     def file(self, name: str) -> web.Response:
         """The page, or a file of it.
@@ -52,13 +53,20 @@ class PoolsApi:
         return error_answer(*stranger, 403) if stranger is not None else self._login.answer(request.headers)
 
     async def state(self, request: web.Request) -> web.Response:
-        """Everything there is to see, and the nonce for whoever can read headers."""
+        """Everything there is to see of the pools, and the nonce for whoever can read headers."""
+        return await self._seen(request, self._look)
+
+    async def experts(self, request: web.Request) -> web.Response:
+        """The same of groups of ranks."""
+        return await self._seen(request, self._experts)
+
+    async def _seen(self, request: web.Request, look: "SharedLook") -> web.Response:
         stranger = self._guard.stranger(request.headers)
         if stranger is not None:
             return error_answer(*stranger, 403)
         headers = {NONCE_HEADER: self._guard.nonce} if self._guard.controls else {}
         try:
-            return json_answer(await self._look.value(), headers=headers)
+            return json_answer(await look.value(), headers=headers)
         except ScaleError as error:
             return refusal(error)
 
@@ -113,7 +121,8 @@ class PoolsApi:
 
     async def _change(self, answer: Awaitable[object], refuse: Refuse = refusal) -> web.Response:
         response = await self._answer(answer, refuse)
-        self._look.forget()  # whoever changed something shall see it
+        for look in (self._look, self._experts):  # whoever changed something shall see it
+            look.forget()
         return response
 
     @staticmethod

@@ -17,12 +17,13 @@ from serving.scaling.dashboard.guard import Guard
 from serving.scaling.dashboard.handlers import PoolsApi
 from serving.scaling.dashboard.login import LOGIN_PATH, PageLogin
 from serving.scaling.dashboard.port import PoolsPort
+from serving.scaling.dashboard.public_paths import EXPERTS_PATH
 from serving.scaling.dashboard.ray_port import RayPools, connect
 from serving.values.scaling import HoldPool, ReadDecisions, ReadEvents, ReadHistory, ReleasePool, ScalePool
 
 
 class PoolsHead(SubprocessModule):
-    """`/pools` and `/api/pools`. Ray makes it, runs it and starts it again if it dies."""
+    """`/pools`, `/experts`, `/api/pools` and `/api/experts`. Ray makes it, runs it and starts it again if it dies."""
 
     def __init__(self, config: SubprocessModuleConfig) -> None:
         super().__init__(config)
@@ -36,6 +37,16 @@ class PoolsHead(SubprocessModule):
     async def page(self, request: web.Request) -> web.Response:
         """The page."""
         return self._api.file("index.html")
+
+    @routes.get(EXPERTS_PATH)
+    async def experts_page(self, request: web.Request) -> web.Response:
+        """The page of the experts."""
+        return self._api.file("experts.html")
+
+    @routes.get("/api/experts")
+    async def experts(self, request: web.Request) -> web.Response:
+        """Groups of ranks."""
+        return await self._api.experts(request)
 
     @routes.get(LOGIN_PATH)
     async def login(self, request: web.Request) -> web.Response:

@@ -17,6 +17,7 @@ from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.event_log import EventLog
+from serving.scaling.live.experts_state import experts_of
 from serving.scaling.live.gateways import Gateways
 from serving.scaling.live.history import History
 from serving.scaling.live.holds import ScalingHolds
@@ -35,6 +36,7 @@ from serving.values.scaling import (
     PoolOperation,
     ReadDecisions,
     ReadEvents,
+    ReadExperts,
     ReadHistory,
     ReadPools,
     ReleasePool,
@@ -173,10 +175,10 @@ class ScalingBoard:
         """
         told: Any
         match operation:
-            case ReadPools():
+            case ReadPools() | ReadExperts():
                 with contextlib.suppress(ClusterSilentError):
                     await self.look_first()
-                told = self.state()
+                told = self.state() if isinstance(operation, ReadPools) else self.experts()
             case ReadDecisions():
                 told = self.decisions(operation)
             case ReadEvents():
@@ -281,6 +283,10 @@ class ScalingBoard:
             "decisions": self.decisions(ReadDecisions(limit=SHOWN)),
             "events": self.events(ReadEvents(limit=SHOWN)),
         }
+
+    def experts(self) -> dict[str, Any]:
+        """Answers `ReadExperts` from the last look."""
+        return experts_of(self._config, self._sight, self._events.lost(), self._clock())
 
     def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:
         """Answers `ReadDecisions`."""

@@ -2,7 +2,7 @@
 
 What tests want of it is in a JSON file, read at every look: `as_new`, `load` (0..1), `silent` (answers nobody), `lost`
 (its autoscaler does not answer), `seen_s` (how old what it tells is), `policy`, `start_s`, `drain_s`, `dead` (pools
-whose first replica is dead), `supernode` (384 NPUs, large instances).
+whose first replica is dead), `supernode` (384 NPUs, large instances), `experts` (see `fake_experts`).
 """
 
 import json
@@ -20,11 +20,13 @@ from serving.values.scaling import (
     PoolOperation,
     ReadDecisions,
     ReadEvents,
+    ReadExperts,
     ReadHistory,
     ReadPools,
     ReleasePool,
     ScalePool,
 )
+from tests.scaling.dashboard.fake_experts import fake_experts
 
 SMALL = 32, {"prefill": 2, "decode": 4, "kvcache": 0}
 SUPERNODE = 384, {"prefill": 16, "decode": 96, "kvcache": 0}
@@ -94,6 +96,8 @@ class FakePools:
         match asked:
             case ReadPools():
                 told = self._state()
+            case ReadExperts():
+                told = fake_experts(self._look().get("experts", ""))
             case ReadDecisions(pool, after, limit):
                 self._look()
                 told = [d for d in self._decisions if pool in (None, d["pool"]) and int(str(d["id"])) > after][:limit]

@@ -110,7 +110,7 @@ def test_each_route_is_bound_to_a_method() -> None:
     assert PoolsHead in SubprocessModule.__subclasses__(), "Ray takes direct subclasses only"
     methods: list[Any] = [method for _, method in inspect.getmembers(PoolsHead, inspect.isfunction)]
     ours = {(one.__route_method__, one.__route_path__) for one in methods if hasattr(one, "__route_path__")}
-    assert len(ours) == 14
+    assert len(ours) == 16
     for method, path in ours:
         assert path in SubprocessRouteTable._bind_map[method]
 
@@ -136,7 +136,7 @@ def test_only_what_everybody_may_read_is_let_through(tmp_path: Path, server_firs
         SITE,
         REPOSITORY,
     ).splitlines()[-1]
-    assert told.startswith("True False ('/pools', '/pools/login', '/pools/client.js', ")
+    assert told.startswith("True False ('/pools', '/experts', '/pools/login', '/pools/client.js', ")
     assert "api" not in told
 
 

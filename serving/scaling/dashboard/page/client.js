@@ -59,6 +59,12 @@ export async function look() {
   return state;
 }
 
+export async function lookAtExperts() {
+  const state = await get("api/experts");
+  state.controls = nonce !== "";
+  return state;
+}
+
 /** Samples of the last 15 minutes that are younger than `after` [s since 1970]. */
 export function history(after) {
   return get(`api/pools/history?after=${after}`);

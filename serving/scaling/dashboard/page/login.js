@@ -1,13 +1,15 @@
 // The way in: a one-time pass from the address, or the token from a form. Ray's cookie comes of both.
 
 import { enter, enterOnce } from "./client.js";
-import { show, write } from "./dom.js";
+import { make, show, write } from "./dom.js";
 
 export class Login {
   constructor(form, afterwards) {
     this.form = form;
-    this.token = form.querySelector("input");
-    this.why = form.querySelector("[role=alert]");
+    this.token = make("input", { id: "login-token", type: "password", autocomplete: "current-password", required: true });
+    this.why = make("p", { id: "login-why", role: "alert", hidden: true });
+    form.append(make("h2", {}, "Log in"), this.why, make("label", { for: "login-token" }, "Ray's token"), this.token,
+      make("button", { type: "submit" }, "Log in"), explained());
     this.afterwards = afterwards;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -53,4 +55,11 @@ export class Login {
     write(this.why, words);
     show(this.why, words !== "");
   }
+}
+
+function explained() {
+  const code = (text) => make("code", {}, text);
+  return make("p.quiet", {}, code("cloudmatrix serve"), " prints it as ", make("i", {}, "dashboard token"),
+    ", and an address that logs in by itself, once, as ", make("i", {}, "pools page"), ". Of a Ray cluster of your own it is what ",
+    code("RAY_AUTH_TOKEN"), " or ", code("RAY_AUTH_TOKEN_PATH"), " says.");
 }

@@ -13,8 +13,8 @@ from serving.cli.experts_table import heat, print_experts
 from serving.cluster.membership import Member
 from serving.experts.core.first_map import opening_map
 from serving.experts.core.split import balancedness, rank_loads
+from serving.experts.live.expert_status import expert_status, group_stats
 from serving.experts.live.rank_facts import RankFacts
-from serving.gateway.live.expert_status import expert_status, group_stats
 from serving.gateway.live.status import instance_stats
 from serving.ids import NodeId, ReplicaId
 from serving.telemetry.stats import InstanceStats
@@ -83,7 +83,7 @@ def test_time_and_bytes_between_ranks() -> None:
     (group,) = expert_status({"decode": 2}, [member(1, alone)])["groups"]
     assert group["exchange"]["worked_s"] == [0.0, 7.5]
     (stats,) = group_stats({"groups": [group]})
-    assert (stats.group, stats.pool, stats.balancedness) == ("decode#a", "decode", (1.0, 1.0))
+    assert (stats.group, stats.pool, stats.balancedness) == ("decode#a", "decode", (1.0, None))
 
 
 def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

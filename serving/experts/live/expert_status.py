@@ -3,19 +3,30 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from serving.experts.core.split import balancedness
-from serving.gateway.live.pool_links import Address
+from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import GroupStats
 from serving.values.expert_facts import ExpertFacts
 
 MOST_BUSIEST = 10
 
 
-def expert_status(ep: Mapping[str, int], members: Iterable[Address]) -> dict[str, Any]:
+class AnnouncedMember(Protocol):
+    """An instance or a rank, with what it announced."""
+
+    @property
+    def replica(self) -> ReplicaId: ...
+    @property
+    def pool(self) -> str: ...
+    @property
+    def facts(self) -> dict[str, Any]: ...
+
+
+def expert_status(ep: Mapping[str, int], members: Iterable[AnnouncedMember]) -> dict[str, Any]:
     """Groups of ranks with their load and placement. JSON-ready.
 
     Args:
@@ -24,7 +35,7 @@ def expert_status(ep: Mapping[str, int], members: Iterable[Address]) -> dict[str
     Returns: of a group, `exchange` has `worked_s` [rank], `waited_s` [rank][peer that was there last] and `bytes`
         [from][to]: rows and results.
     """
-    groups: dict[str, list[Address]] = {}
+    groups: dict[str, list[AnnouncedMember]] = {}
     for member in members:
         if member.facts.get("experts") is not None:
             groups.setdefault(member.facts["group"], []).append(member)
@@ -40,13 +51,16 @@ def group_stats(status: Mapping[str, Any]) -> list[GroupStats]:
     return [
         GroupStats(
             group=one["group"], pool=one["pool"], told=(one["epoch"], one["told_s"]),
-            balancedness=tuple(one["balancedness"]),
+            balancedness=tuple(
+                value if any(rows) else None
+                for value, rows in zip(one["balancedness"], one["rank_layer_rows"], strict=True)
+            ),
         )
         for one in status["groups"]
     ]  # fmt: skip
 
 
-def _group(name: str, members: list[Address]) -> dict[str, Any]:
+def _group(name: str, members: list[AnnouncedMember]) -> dict[str, Any]:
     ranks = sorted(((one, msgspec.convert(one.facts["experts"], ExpertFacts)) for one in members), key=_number)
     facts = [told for _, told in ranks]
     newest = max(facts, key=lambda one: (one.epoch, one.map_version))
@@ -67,6 +81,7 @@ def _group(name: str, members: list[Address]) -> dict[str, Any]:
         "balancedness": balance,
         "rows": rows,
         "busiest": _busiest(facts, rows),
+        "rank_layer_rows": loads,
         "rank_rows": [sum(load[rank] for load in loads) for rank in range(newest.ranks)],
         "exchange": _exchange(ranks, newest.ranks),
         "told_s": max((member.facts.get("told_s", 0.0) for member in members), default=0.0),
@@ -74,11 +89,11 @@ def _group(name: str, members: list[Address]) -> dict[str, Any]:
     }
 
 
-def _number(of: tuple[Address, ExpertFacts]) -> int:
+def _number(of: tuple[AnnouncedMember, ExpertFacts]) -> int:
     return int(of[0].facts["rank"])
 
 
-def _exchange(ranks: Sequence[tuple[Address, ExpertFacts]], count: int) -> dict[str, Any]:
+def _exchange(ranks: Sequence[tuple[AnnouncedMember, ExpertFacts]], count: int) -> dict[str, Any]:
     """Time and bytes between ranks, each since it joined; zeros of one that is missing."""
     worked, waited = [0.0] * count, [[0.0] * count for _ in range(count)]
     moved = [[0] * count for _ in range(count)]
@@ -95,7 +110,7 @@ def _exchange(ranks: Sequence[tuple[Address, ExpertFacts]], count: int) -> dict[
     return {"worked_s": worked, "waited_s": waited, "bytes": moved}
 
 
-def _rank(member: Address, told: ExpertFacts) -> dict[str, Any]:
+def _rank(member: AnnouncedMember, told: ExpertFacts) -> dict[str, Any]:
     return {
         "rank": member.facts["rank"],
         "replica": member.replica,

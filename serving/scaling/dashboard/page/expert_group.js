@@ -1,0 +1,49 @@
+// One group of ranks: how evenly it works, which experts are busy, its ranks, what goes between them.
+
+import { make, show, write } from "./dom.js";
+import { heatMap } from "./expert_heat.js";
+import { pairs } from "./expert_pairs.js";
+import { rankTable } from "./expert_ranks.js";
+import { bytes, count, plural, seconds } from "./words.js";
+
+export function groupCard({ group }) {
+  const chips = { epoch: make("span.chip"), map: make("span.chip"), members: make("span.chip") };
+  const parts = {
+    chips,
+    words: make("p.quiet"),
+    heat: heatMap(group),
+    busiest: make("p.quiet"),
+    ranks: rankTable(group),
+    moved: pairs("Bytes between ranks", "rows and results, since each joined", bytes),
+    waits: pairs("Who waits for whom", "by the rank that was there last, since each joined", seconds, "waits for"),
+  };
+  const card = make("article.group", { "aria-label": `Group ${group}` },
+    make("div.head", {}, make("h2", {}, group), make("span.chips", {}, ...Object.values(chips)), parts.words),
+    parts.heat, parts.busiest, parts.ranks, make("div.pairs", {}, parts.moved, parts.waits));
+  card.update = (state) => update(parts, state);
+  return card;
+}
+
+function update({ chips, words, heat, busiest, ranks, moved, waits }, group) {
+  const { members, ranks_total: all, exchange } = group;
+  write(chips.epoch, `epoch ${group.epoch}`);
+  write(chips.map, `map ${group.map_version}`);
+  write(chips.members, members.length === all ? `${plural(all, "rank")}` : `${members.length} of ${plural(all, "rank")}`);
+  chips.members.dataset.state = members.length === all ? "running" : "dead";
+  write(words, balance(group));
+  heat.update(group);
+  show(busiest, group.busiest.length > 0);
+  write(busiest, `Busiest: ${group.busiest.slice(0, 5).map(({ layer, expert, rows }) => `layer ${layer} expert ${expert} (${count(rows)})`).join(", ")}`);
+  ranks.update(group);
+  moved.update(exchange.bytes, all);
+  waits.update(exchange.waited_s, all);
+}
+
+/** Of layers with rows: the draft layer has none where nobody guesses. */
+function balance({ balancedness, rank_layer_rows: rows }) {
+  const known = balancedness.filter((_, layer) => rows[layer].some(Boolean));
+  if (!known.length) return "No rows yet: nobody has asked for anything.";
+  const mean = known.reduce((sum, one) => sum + one, 0) / known.length;
+  const worst = balancedness.indexOf(Math.min(...known));
+  return `Balancedness ${mean.toFixed(2)} (1 = even), worst layer ${worst}: ${balancedness[worst].toFixed(2)}.`;
+}

@@ -1,0 +1,100 @@
+// Rows by layer and expert, or, of a large model, by layer and rank. One table for eyes and for screen readers.
+
+import { make, show, write } from "./dom.js";
+import { count, dash } from "./words.js";
+
+export function heatMap(group) {
+  const body = make("tbody");
+  const head = make("tr");
+  const caption = make("caption.hidden");
+  const legend = make("p.quiet.heat-legend");
+  const table = make("table.heat", {}, caption, make("thead", {}, head), body);
+  const element = make("section.heat-part", { "aria-label": `Load of ${group}` }, make("h3"), make("div.scroll.wide", {}, table), legend);
+  let size = "";
+  let cells = [];
+  element.update = (state) => {
+    const shown = state.rows ? byExpert(state) : byRank(state);
+    const { title, columns, rows } = shown;
+    if (`${columns.length} ${rows.length}` !== size) {
+      size = `${columns.length} ${rows.length}`;
+      cells = build(head, body, rows.length, columns);
+      table.style.setProperty("--columns", columns.length);
+      write(caption, `${title}, and balancedness of each layer`);
+      write(element.querySelector("h3"), title);
+    }
+    rows.forEach((row, layer) => {
+      row.forEach((cell, column) => paint(cells[layer].cells[column], cell));
+      write(cells[layer].balance, state.rank_layer_rows[layer].some(Boolean) ? state.balancedness[layer].toFixed(2) : dash);
+    });
+    write(legend, shown.legend);
+    show(legend, shown.legend !== "");
+  };
+  return element;
+}
+
+function build(head, body, layers, columns) {
+  head.replaceChildren(make("th", { scope: "col" }, "layer"), ...columns.map((name, at) => make("th", { scope: "col" }, labelled(name, at, columns.length))), make("th", { scope: "col", title: "balancedness: mean over largest of the ranks' rows" }, "balance"));
+  const rows = Array.from({ length: layers }, (_, layer) => {
+    const cells = columns.map(() => make("td.cell", {}, make("span.hidden")));
+    const balance = make("td.balance");
+    return { line: make("tr", {}, make("th", { scope: "row" }, `${layer}`), ...cells, balance), cells, balance };
+  });
+  body.replaceChildren(...rows.map(({ line }) => line));
+  return rows;
+}
+
+/** Of many columns every eighth has its name on show; screen readers have all of them. */
+function labelled(name, at, all) {
+  return all <= 16 || at % 8 === 0 ? name : make("span.hidden", {}, name);
+}
+
+function paint(cell, { heat, mark, words }) {
+  const share = `${Math.round(heat * 100)}%`;
+  if (cell.style.getPropertyValue("--heat") !== share) cell.style.setProperty("--heat", share);
+  if (cell.dataset.mark !== mark) cell.dataset.mark = mark;
+  if (cell.title !== words) {
+    cell.title = words;
+    write(cell.firstChild, words);
+  }
+}
+
+function byExpert({ rows, ranks }) {
+  const homes = rows.map((row) => row.map(() => []));
+  for (const { rank, held, borrowed } of ranks) {
+    held.forEach((experts, layer) => experts.forEach((expert) => homes[layer][expert].push({ rank, borrowed: false })));
+    borrowed.forEach(([layer, expert]) => homes[layer][expert].push({ rank, borrowed: true }));
+  }
+  return {
+    title: "Rows by layer and expert",
+    columns: rows[0].map((_, expert) => `${expert}`),
+    rows: rows.map((row, layer) => shades(row).map((heat, expert) => expertCell(heat, row[expert], layer, expert, homes[layer][expert]))),
+    legend: "The fuller the colour, the more rows in its layer. A dot: several ranks hold it; a ring: it stands in for a lost rank.",
+  };
+}
+
+function expertCell(heat, rows, layer, expert, homes) {
+  const borrowed = homes.some((home) => home.borrowed);
+  const held = homes.filter((home) => !home.borrowed).length;
+  const where = homes.map((home) => `r${home.rank}${home.borrowed ? " in place of a lost rank" : ""}`).join(", ") || "no rank";
+  const mark = borrowed ? "borrowed" : held > 1 ? "redundant" : "";
+  return { heat, mark, words: `layer ${layer}, expert ${expert}: ${count(rows)} rows; held by ${where}` };
+}
+
+function byRank({ rank_layer_rows: rows, members }) {
+  return {
+    title: "Rows by layer and rank",
+    columns: rows[0].map((_, rank) => `r${rank}`),
+    rows: rows.map((row, layer) => shades(row).map((heat, rank) => rankCell(heat, row[rank], layer, rank, members))),
+    legend: "The fuller the colour, the more rows in its layer. The model has too many experts for a table of them.",
+  };
+}
+
+function rankCell(heat, rows, layer, rank, members) {
+  return { heat, mark: members.includes(rank) ? "" : "borrowed", words: `layer ${layer}, r${rank}: ${count(rows)} rows` };
+}
+
+/** Of the busiest one of the layer. */
+function shades(row) {
+  const most = Math.max(...row, 1);
+  return row.map((rows) => rows / most);
+}
