@@ -142,15 +142,16 @@ def test_a_new_map_while_tokens_flow(tmp_path: Path) -> None:
     assert len(versions) > 3
 
 
-def test_bytes_and_time_of_the_exchange_are_counted_by_peer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounded", [False, True])
+def test_bytes_and_time_of_the_exchange_are_counted_by_peer(rounded: bool, tmp_path: Path) -> None:
     """All experts lie with rank 1, which has no rows of its own and waits for those of rank 0."""
     folder = write_random_checkpoint(tmp_path)
-    group = RankThreads(folder, "float32", 2, copies=0.0, homes=[1])
+    group = RankThreads(folder, "float32", 2, copies=0.0, homes=[1], bf16_results=rounded)
     group.together([requests(2, draw=3)[0], []])
     source, home = (executor.exchanged() for executor in group.executors)
     rows, hidden = int(group.executors[0].rows_sent().sum()), group.executors[0].model.config.hidden_size
     assert source.sent_bytes[0] == source.returned_bytes[0] == 0, "what stays here is no exchange"
-    assert source.returned_bytes[1] == rows * hidden * 4 > 0
+    assert source.returned_bytes[1] == rows * hidden * (2 if rounded else 4) > 0
     assert source.sent_bytes[1] == rows * group.executors[0].window_shape(2).row_bytes
     assert home.sent_bytes == home.returned_bytes == (0, 0)
     assert source.waited_s[0] == home.waited_s[1] == 0.0, "no rank waits for itself"
@@ -163,7 +164,6 @@ def test_a_peer_that_never_comes_is_named(tmp_path: Path) -> None:
     assert group.executors[0].awaited() is None
     with pytest.raises(GroupError, match=r"step 0 failed: rank [12] of the group: late, in step 0, round 0"):
         drive(group.executors[0], requests(2, draw=0)[0], SETTINGS)
-    assert group.executors[0].last_trouble().rank in (1, 2)
     with pytest.raises(GroupError, match="late"):  # out of step until the shell begins a new epoch
         group.executors[0].serve(1.0)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hardware.ub.exchange_layout import WindowShape
 from serving.instance.executors.native_executor import NativeExecutor
-from serving.model.native.layout import NativeGroupOutcome, NativeWindowShape
+from serving.model.native.layout import NativeWindowShape
 from serving.model.native.rank_group import GroupPlace, address_of, native_map, native_place
 from serving.values.expert_facts import ExchangeFacts
 from serving.values.step_plan import StepPlan, StepResult
@@ -122,12 +122,6 @@ class NativeGroupExecutor(NativeExecutor):
         waited = ctypes.c_int64()
         rank = int(self._functions.cm_group_awaits(self._engine.address, ctypes.byref(waited)))
         return None if rank < 0 else (rank, waited.value / 1e9)
-
-    def last_trouble(self) -> NativeGroupOutcome:
-        """Ending of the last wait that did not end well, and whom it blames."""
-        found = NativeGroupOutcome()
-        self._functions.cm_group_outcome_of(self._engine.address, ctypes.byref(found))
-        return found
 
     def _publish(self) -> None:
         if self._joined is not None:

@@ -379,9 +379,3 @@ int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns) {
     *ns = rank < 0 ? 0 : waited.count();
     return rank;
 }
-
-void cm_group_outcome_of(const cm_engine* engine, cm_group_outcome* outcome) {
-    const cm::ub::Outcome& found = engine->group->failure();
-    *outcome = {static_cast<int32_t>(found.ending), static_cast<int32_t>(found.rank), static_cast<int32_t>(found.step),
-                static_cast<int32_t>(found.round)};
-}

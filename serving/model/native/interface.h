@@ -11,7 +11,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 11  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 12  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -24,7 +24,7 @@ enum cm_error {
     CM_NO_MEMORY = 2,
     CM_NOT_FINITE = 3,
     CM_NO_SHORT_FORM = 4,
-    CM_GROUP = 5,  // a peer was late, or lost for good; cm_group_outcome says which
+    CM_GROUP = 5,  // a peer was late, or lost for good; the text says which
 };
 
 // One product y = x W^T + b, or `groups` of them side by side (one per attention head), all of the same size.
@@ -169,11 +169,6 @@ typedef struct {
     const uint32_t* map;  // [layers][CM_MAP_POSITIONS][experts] rank << 16 | slot, or CM_MAP_MASKED; copied
 } cm_group_place;
 
-// How the last wait of a group ended that did not end well: cm::ub::Ending, and who is to blame.
-typedef struct {
-    int32_t ending, rank, step, round;
-} cm_group_outcome;
-
 int32_t cm_interface(void);
 const char* cm_instructions(void);     // what the kernels use here: "amx", "avx512", "avx2" or "portable"
 int32_t cm_short_weights_pay(void);    // 1: BF16_SHORT has been measured to be faster than BF16 on such a processor
@@ -221,7 +216,6 @@ void cm_group_counts(cm_engine* engine, uint64_t* counts);  // [layers][experts]
 int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer);
 // The rank that this one waits for at the moment, or -1; and for how long. Any thread.
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns);
-void cm_group_outcome_of(const cm_engine* engine, cm_group_outcome* outcome);
 
 // One product outside a step: x [rows, groups * in_features] -> y [rows, groups * out_features], both of `form`.
 int32_t cm_apply(const cm_linear* linear, const void* x, int32_t rows, int32_t form, void* y, int32_t threads);

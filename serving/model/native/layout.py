@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 11
+INTERFACE = 12
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -202,12 +202,6 @@ class NativeGroupPlace(ctypes.Structure):
     ]
 
 
-class NativeGroupOutcome(ctypes.Structure):
-    """cm_group_outcome."""
-
-    _fields_: ClassVar[list[tuple[str, type]]] = [(name, _Int) for name in ("ending", "rank", "step", "round")]
-
-
 SIZES = {
     "cm_linear": ctypes.sizeof(NativeLinear),
     "cm_block": ctypes.sizeof(NativeBlock),
@@ -219,6 +213,5 @@ SIZES = {
     "cm_answer": ctypes.sizeof(NativeOutput),
     "cm_window_shape": ctypes.sizeof(NativeWindowShape),
     "cm_group_place": ctypes.sizeof(NativeGroupPlace),
-    "cm_group_outcome": ctypes.sizeof(NativeGroupOutcome),
 }
 """Bytes of every struct, to be compared with the library's."""

@@ -152,7 +152,6 @@ def _declare(functions: ctypes.CDLL) -> None:
         "cm_group_counts": (None, [_Address, _Address]),
         "cm_group_usage": (ctypes.c_int64, [_Address, _Address]),
         "cm_group_awaits": (_Int, [_Address, ctypes.POINTER(ctypes.c_int64)]),
-        "cm_group_outcome_of": (None, [_Address, _Address]),
         "cm_apply": (_Int, [_Address, _Address, _Int, _Int, _Address, _Int]),
     }
     for name, (result, arguments) in signatures.items():
