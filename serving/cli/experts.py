@@ -1,6 +1,7 @@
 """`cloudmatrix experts`: how evenly a group's ranks are loaded, and where its experts lie."""
 
 import argparse
+import json
 
 from serving.cli.system_options import add_gateway_options
 
@@ -8,11 +9,25 @@ DESCRIPTION = """\
 Show the experts of a running system's groups of ranks: balancedness by layer (mean over largest of the ranks' rows
 under the map in use, 1 = even), the busiest experts, and rows by layer and expert as a heat map.
 """
+RESIZE = """\
+Give each group of a pool another number of ranks while it serves. New ranks load their share of the experts beside the
+others and join at a step boundary; those that leave hand their streams on first, the last ranks go. No request fails.
+Groups that are made later begin with `ep` ranks. A group keeps the hardware that it began with when it gets smaller.
+"""
+DRAIN = """\
+Replace one rank without a loss, for maintenance: it takes nothing new, its streams go on where they are for [engine]
+drain_s and are then handed to other ranks, its experts are computed by the others, it ends, and another process takes
+its place. Meanwhile the group has a rank less.
+"""
 EPILOG = """\
 Examples:
   cloudmatrix experts
   cloudmatrix experts ranks
   cloudmatrix experts placement --json
+  cloudmatrix experts resize decode 4 --wait
+  cloudmatrix experts drain decode#k3jx9a.r1
+
+resize and drain need one of `[gateway] admin_keys`, where there are keys.
 """
 
 
@@ -28,14 +43,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=text, description=f"Show {text}.")
         add_gateway_options(action, inherited=True)
         action.set_defaults(action=name)
+    _add_resize(actions.add_parser("resize", help="give a pool's groups another number of ranks", description=RESIZE))
+    drain = actions.add_parser("drain", help="replace one rank without a loss", description=DRAIN)
+    drain.add_argument("rank", metavar="RANK", help="as `cloudmatrix status` names it, e.g. decode#k3jx9a.r1")
+    add_gateway_options(drain, inherited=True)
+    drain.set_defaults(action="drain")
+
+
+def _add_resize(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pool", metavar="POOL", help="prefill, decode or aggregated; its ep must be above 1")
+    parser.add_argument("ranks", metavar="N", type=int, help="ranks of each group, at most [experts] most_ranks")
+    parser.add_argument(
+        "--wait", action="store_true", help="return when they compute together, and say how long it took"
+    )
+    add_gateway_options(parser, inherited=True)
+    parser.set_defaults(action="resize")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask and print.
 
-    Raises: UnavailableError, in one line.
+    Raises: UnavailableError, ScaleError, in one line.
     """
+    if arguments.action in ("resize", "drain"):
+        return _change(arguments)
     from serving.cli.experts_table import fetch_experts, print_experts
 
     print_experts(fetch_experts(arguments.url, arguments.api_key), arguments.action, as_json=arguments.json)
+    return 0
+
+
+def _change(arguments: argparse.Namespace) -> int:
+    from serving.cli.group_size import drain_rank, resize_groups, wait_for_size
+
+    url, key = arguments.url, arguments.api_key
+    if arguments.action == "drain":
+        answer = drain_rank(url, key, arguments.rank)
+    else:
+        answer = resize_groups(url, key, arguments.pool, arguments.ranks)
+    print(json.dumps(answer) if arguments.json else "\n".join(one["message"] for one in answer["groups"]), flush=True)
+    if arguments.action == "resize" and arguments.wait:
+        took_s = wait_for_size(url, key, answer)
+        if not arguments.json:
+            print(f"{arguments.pool}: groups of {arguments.ranks} compute together after {took_s:.1f} s")
     return 0

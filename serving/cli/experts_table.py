@@ -93,7 +93,8 @@ def _ranks(console: Console, group: dict[str, Any]) -> None:
         ("pid", "epoch", "members", "rows sent", "rows computed", "held", "borrowed", "waited", "mostly for"),
     )
     for one in group["ranks"]:
-        computed = group["rank_rows"][one["rank"]]
+        rows, rank = group["rank_rows"], one["rank"]
+        computed = rows[rank] if rank < len(rows) else 0  # it leaves, and takes no more
         numbers = one["epoch"], _numbers(one["members"]), one["rows_sent"], computed
         cells = one["pid"], *numbers, one["held_count"], one["borrowed_count"], *_waits(group["exchange"], one["rank"])
         table.add_row(f"r{one['rank']}", str(one["state"]), *map(str, cells))

@@ -10,14 +10,14 @@ import ray
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAMESPACE
 from serving.errors import UnavailableError
-from serving.values.operator_order import OperatorOrder, OrderAnswer, PostedOrder
+from serving.values.operator_order import OperatorOrder, OrderAnswer, PostedOrder, SizeOrder
 
 LOOKUP_DEADLINE_S = 3.0
 MARGIN_S = 3.0
 """Beyond the deadline that the rank itself keeps."""
 
 
-async def post_order(actor: str, order: OperatorOrder, limit_s: float) -> OrderAnswer:
+async def post_order(actor: str, order: OperatorOrder | SizeOrder, limit_s: float) -> OrderAnswer:
     """Give an order to a group and wait for its shell's answer.
 
     Args:

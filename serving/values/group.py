@@ -78,15 +78,18 @@ class RegroupOrder(Struct, frozen=True):
 
 
 class RankLease(Struct, frozen=True):
-    """Ownership of a rank by a shell; the term counts the shells that the group has had.
+    """Ownership of a rank by a shell, and what that wants of the group.
 
     Args:
         shell: Serve's unique name of the replica. pid: of its process.
+        term: counts the shells that the group has had, and its changes of size.
+        size: ranks that the group is to have; 0 = it is to end. Ranks keep it for the next shell.
     """
 
     shell: str
     pid: int
     term: int
+    size: int = 0
 
 
 class RankReport(Struct, frozen=True):

@@ -25,7 +25,22 @@ class MoveOneExpert(Struct, frozen=True, tag="move"):
     rank: int
 
 
+class ResizeGroup(Struct, frozen=True, tag="resize"):
+    """Give the group another number of ranks, while it serves."""
+
+    ranks: int
+
+
+class DrainRank(Struct, frozen=True, tag="drain"):
+    """Have a rank hand on its streams and end; another process takes its place."""
+
+    rank: int
+
+
 OperatorOrder = RebalanceExperts | MoveOneExpert
+"""About experts."""
+SizeOrder = ResizeGroup | DrainRank
+"""About ranks."""
 
 
 class PostedOrder(Struct, frozen=True):
@@ -36,7 +51,7 @@ class PostedOrder(Struct, frozen=True):
     """
 
     id: str
-    order: OperatorOrder
+    order: OperatorOrder | SizeOrder
 
 
 class OrderAnswer(Struct, frozen=True):

@@ -32,7 +32,7 @@ COUNTS = frozenset(
     frequency-penalty input-len last length limit max-model-len max-tokens min-p npus num-fewshot num-prompts
     num-warmups output output-len poisson port prefill prefix-depth presence-penalty processes prompt
     ramp-up-end-rps ramp-up-start-rps random-prefix-len rate-scale length-scale repeat repeats repetition-penalty
-    replicas request-rate reuse seed sizes-decode sizes-prefill step-tokens stride supernodes sweep-points
+    ranks replicas request-rate reuse seed sizes-decode sizes-prefill step-tokens stride supernodes sweep-points
     sweep-values system-prompt-len temperature tenants threads tokens top-k top-p turns vocab-size volume weight
     workers zipf max-probes probe-requests block-tokens streams rate metric-percentiles
     """.split()
@@ -41,7 +41,7 @@ COUNTS = frozenset(
 WORDS = frozenset(
     """
     api-key cache-bust config dashboard dataset-path device endpoint extra-body faults header host label metadata
-    message metrics-url model namespace only out percentile-metrics pool result-filename set system
+    message metrics-url model namespace only out percentile-metrics pool rank result-filename set system
     token tokenizer trace url
     """.split()
 )

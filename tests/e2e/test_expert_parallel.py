@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,44 @@ def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference)
     events = server.state()["events"]
     assert ("died", lost.partition("#")[2]) in {(event["kind"], event["replica"]) for event in events}
     server.wait_idle()
+
+
+def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Reference) -> None:
+    """2 -> 3 -> 2 ranks; and there is a limit to it."""
+    before = ranks(server)
+
+    async def scene() -> None:
+        streams = Streams(server, asks(5, 6, 2 * LENGTH))
+        running = await streams.start()
+        grown = await asyncio.to_thread(resized, server, 3)
+        assert "compute together after" in grown.stdout, grown.stderr
+        more = Streams(server, asks(6, 6, LENGTH))
+        both = await more.start()
+        await asyncio.to_thread(wait_for, lambda: busy(server), "the new rank has streams")
+        shrunk = await asyncio.to_thread(resized, server, 2)
+        assert shrunk.returncode == 0, shrunk.stderr
+        await asyncio.gather(running, both)
+        assert all(stream.follows(reference) for stream in (*streams.streams, *more.streams))
+
+    asyncio.run(scene())
+    wait_for(lambda: rank_processes(server) == 2, "the third rank has ended", state=server.processes)
+    settled(server, "decode", 1)
+    assert ranks(server) == before
+    full = resized(server, 8)
+    assert full.returncode != 0
+    assert "do not fit" in full.stderr
+    lost = {event["replica"] for event in server.state()["events"] if event["kind"] in ("died", "frozen")}
+    assert not {name for name in lost if name.endswith(".r2")}, "a resize is no loss"
+    server.wait_idle()
+
+
+def resized(server: Scaled, size: int) -> "subprocess.CompletedProcess[str]":
+    return server.command("experts", "resize", "decode", str(size), "--wait", "--url", server.url)
+
+
+def busy(server: Scaled) -> bool:
+    """Whether the third rank of the group has something to do."""
+    return any(row["rank"] == 2 and row["running"] for row in server.replicas("decode"))
 
 
 def test_groups_come_and_go(server: Scaled, reference: Reference) -> None:

@@ -16,6 +16,7 @@ from serving.instance.live.ranks.group_port import (
     FoundRanks,
     Leave,
     MoveExperts,
+    QuitGroup,
     RankCall,
     RankDeadError,
     RankSilentError,
@@ -34,6 +35,7 @@ from serving.values.expert_moves import (
     SwitchMap,
 )
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
+from serving.values.operator_order import OrderAnswer, PostedOrder
 
 
 def ordered(epoch: int, version: int, offers: tuple[RankOffer, ...]) -> RegroupOrder:
@@ -65,6 +67,12 @@ class FakeRank:
     map: ExpertMap | None = None
     """The newest one."""
     raised: int = 0
+    streams: bool = False
+    """Whether it has some that nobody takes."""
+    quit: bool = False
+    """Whether it computes no more."""
+    orders: list[PostedOrder] = field(default_factory=list)
+    answers: dict[str, OrderAnswer] = field(default_factory=dict)
     calls: list[RankCall] = field(default_factory=list)
     held: list[list[int | None]] = field(default_factory=list)
     """[layer][slot]"""
@@ -112,6 +120,14 @@ class FakeWorld:
         self.silent_calls = 0
         """So many calls of Ray's control store get no answer."""
         self.made = 0
+        self.room_for = 8
+        """Ranks of a group that have room on its node."""
+        self.added: set[tuple[str, int]] = set()
+        """Group and rank of those that have a place of their own."""
+        self.founded: dict[str, int] = {}
+        """Ranks that each group's first place is for."""
+        self.unbuildable_ranks: set[int] = set()
+        self.silent_at_quit = False
         self._listeners: list[Died] = []
 
     def port(self, died: Died) -> "FakePort":
@@ -146,14 +162,22 @@ class FakePort:
     async def found(self) -> FoundRanks:
         await self._turns()
         self._world.store()
-        return FoundRanks(tuple(self._world.ranks), frozenset(self._world.placed), frozenset(self._world.shells))
+        world = self._world
+        room = {group: world.room_for for group in world.placed}
+        return FoundRanks(
+            tuple(world.ranks), frozenset(world.placed), frozenset(world.shells), frozenset(world.added), room
+        )
 
     async def make(self, name: RankName, founder: RankLease) -> None:
         await self._turns()
         world = self._world
         world.store()
         assert name not in world.ranks, "no name is used twice"
-        world.placed.add(name.group)
+        if name.group not in world.placed:
+            world.placed.add(name.group)
+            world.founded[name.group] = founder.size
+        elif name.rank >= world.founded[name.group]:
+            world.added.add((name.group, name.rank))
         world.made += 1
         held: list[int | None] = [2 * name.rank % EXPERTS, (2 * name.rank + 1) % EXPERTS]
         world.ranks[name] = FakeRank(name, RankLife(founder, 0.0), pid=1000 + world.made, held=[held])
@@ -168,18 +192,30 @@ class FakePort:
             raise RankDeadError(name.actor)
         life = rank.life
         life.hold(lease, 0.0)
-        if life.phase is RankPhase.LOADING and self._world.unbuildable:
+        if life.phase is RankPhase.LOADING and name.rank in self._world.unbuildable_ranks:
+            life.enter(RankPhase.FAILED, "no memory")
+        elif life.phase is RankPhase.LOADING and self._world.unbuildable:
             life.enter(RankPhase.FAILED, self._world.unbuildable)
         elif life.phase is RankPhase.LOADING and lease.term:
             life.enter(RankPhase.OFFERED)
-        elif life.phase is RankPhase.LEAVING:
+        elif life.phase is RankPhase.LEAVING and not rank.streams:
             life.enter(RankPhase.LEFT)
         offered = life.phase not in (RankPhase.LOADING, RankPhase.FAILED)
         offer = rank.offer if offered else None
         members, epoch, raised, _ = progress(rank.order, rank.raised)
         version = rank.map.version if rank.map is not None else 0
         return RankReport(
-            life.lease, life.phase, rank.pid, "n", offer, members, epoch, raised, version, problem=life.problem
+            life.lease,
+            life.phase,
+            rank.pid,
+            "n",
+            offer,
+            members,
+            epoch,
+            raised,
+            version,
+            problem=life.problem,
+            orders=tuple(rank.orders),
         )
 
     async def tell(self, name: RankName, call: RankCall, limit_s: float) -> tuple[RankEvent, ...]:
@@ -192,6 +228,8 @@ class FakePort:
                     rank.life.enter(RankPhase.SERVING)
                 rank.order, rank.map = order, order.map
             case Begin(order):
+                others = [one for one in self._world.of(name.group) if one.name.rank not in order.members]
+                assert all(one.quit or not one.raised for one in others), "who has left computes no more"
                 assert all(one.order == order for one in self._members(order)), "all have been told"
                 rank.raised = order.epoch
             case Leave():
@@ -199,7 +237,15 @@ class FakePort:
                 rank.life.enter(RankPhase.LEAVING if rank.life.phase is RankPhase.SERVING else RankPhase.LEFT)
             case MoveExperts(_, orders):
                 return tuple(event for order in orders if (event := rank.move(order)) is not None)
-            case EndRank() | CloseLog() | AnswerOperator():
+            case QuitGroup():
+                assert rank.life.phase is RankPhase.LEFT
+                if self._world.silent_at_quit:
+                    raise RankSilentError("no answer")
+                rank.quit = True
+            case AnswerOperator(posted, answer):
+                rank.answers[posted] = answer
+                rank.orders = [one for one in rank.orders if one.id != posted]
+            case EndRank() | CloseLog():
                 pass
         return ()
 
@@ -208,9 +254,14 @@ class FakePort:
         self._world.store()
         self._world.ranks.pop(name, None)
 
-    async def remove(self, group: str) -> None:
+    async def remove(self, group: str, rank: int | None = None) -> None:
         await self._turns()
         self._world.store()
+        if rank is not None:
+            assert not any(name.group == group and name.rank == rank for name in self._world.ranks), "it has ended"
+            self._world.added.discard((group, rank))
+            return
+        self._world.added = {one for one in self._world.added if one[0] != group}
         self._world.placed.discard(group)
         self._world.ranks = {name: rank for name, rank in self._world.ranks.items() if name.group != group}
 

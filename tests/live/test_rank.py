@@ -67,6 +67,9 @@ class FakeRankInstance:
         self.said.append(f"leave {drain_s:g}")
         await self.empty.wait()
 
+    def quit(self) -> None:
+        self.said.append("quit")
+
     async def stop(self) -> None:
         self.said.append("stop")
 
@@ -134,8 +137,12 @@ def test_it_is_built_joins_serves_drains_and_stops() -> None:
         scene.instance.empty.set()
         await asyncio.sleep(0)
         assert scene.phase() is RankPhase.LEFT
+        await scene.rank.quit()
         await scene.rank.stop()
-        assert scene.instance.said == ["start", "close log", "leave 5", "stop"]
+        await scene.rank.stop()
+        assert scene.instance.said == ["start", "close log", "leave 5", "quit", "stop"]
+        report = scene.rank.hold(FOUNDER)
+        assert (report.phase, report.offer) == (RankPhase.LEFT, None), "its shell may have died before it ended it"
 
     asyncio.run(act())
 
@@ -211,6 +218,11 @@ def test_facts_tell_whose_rank_it_is() -> None:
         assert (told["shell"], told["shell_pid"], told["pid"]) == ("abc", 77, os.getpid())
         scene.rank.hold(RankLease("xyz", 78, 2))
         assert (scene.rank.facts()["shell"], scene.rank.facts()["shell_pid"]) == ("xyz", 78)
+        scene.rank.hold(RankLease("xyz", 78, 3, 4))
+        await scene.rank.follow(ORDER)
+        assert scene.rank.facts()["ranks"] == 2, "it grows, and has not yet"
+        scene.rank.hold(RankLease("xyz", 78, 4, 1))
+        assert scene.rank.facts()["ranks"] == 1
 
     asyncio.run(act())
 

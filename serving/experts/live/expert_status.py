@@ -64,8 +64,7 @@ def _group(name: str, members: list[AnnouncedMember]) -> dict[str, Any]:
     ranks = sorted(((one, msgspec.convert(one.facts["experts"], ExpertFacts)) for one in members), key=_number)
     facts = [told for _, told in ranks]
     newest = max(facts, key=lambda one: (one.epoch, one.map_version))
-    loads = [[sum(one.to_ranks[layer][rank] for one in facts) for rank in range(newest.ranks)]
-             for layer in range(len(newest.to_ranks))]  # fmt: skip
+    loads = [_to_ranks(facts, layer, newest.ranks) for layer in range(len(newest.to_ranks))]
     balance = [balancedness(load[rank] for rank in newest.members) for load in loads]
     whole = all(one.rows for one in facts)
     rows = [[sum(one.rows[layer][expert] for one in facts) for expert in range(newest.experts)]
@@ -89,6 +88,11 @@ def _group(name: str, members: list[AnnouncedMember]) -> dict[str, Any]:
     }
 
 
+def _to_ranks(facts: list[ExpertFacts], layer: int, ranks: int) -> list[int]:
+    """Rows of a layer by the rank that computes them. While a group is resized, some say it of another size."""
+    return [sum(one.to_ranks[layer][rank] for one in facts if rank < one.ranks) for rank in range(ranks)]
+
+
 def _number(of: tuple[AnnouncedMember, ExpertFacts]) -> int:
     return int(of[0].facts["rank"])
 
@@ -99,7 +103,7 @@ def _exchange(ranks: Sequence[tuple[AnnouncedMember, ExpertFacts]], count: int) 
     moved = [[0] * count for _ in range(count)]
     for member, told in ranks:
         number, counted = int(member.facts["rank"]), told.exchange
-        if counted is None:
+        if counted is None or number >= count:  # it leaves
             continue
         worked[number] = counted.worked_s
         by_peer = zip(counted.sent_bytes, counted.returned_bytes, counted.waited_s, strict=True)

@@ -30,7 +30,7 @@ class RouteError(RequestError):
     """No such route, or not with this method; `status` is set per instance."""
 
     def __init__(self, status: int, message: str) -> None:
-        super().__init__(message, code={404: "not_found", 405: "method_not_allowed"}.get(status))
+        super().__init__(message, code={404: "not_found", 405: "method_not_allowed", 409: "no_room"}.get(status))
         self.status = status
 
 

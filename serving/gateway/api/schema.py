@@ -266,6 +266,19 @@ class PoolNamespaceRequest(WireModel):
     weight: Annotated[float, Field(ge=0.01, le=100.0)] | None = None
 
 
+class ResizeGroupsRequest(WireModel):
+    """POST /experts/resize."""
+
+    pool: Annotated[str, Field(max_length=64)]
+    ranks: Annotated[int, Field(ge=1, le=64)]
+
+
+class DrainRankRequest(WireModel):
+    """POST /experts/drain."""
+
+    rank: Annotated[str, Field(max_length=256)]
+
+
 OpenApiKind = Literal[
     "ChatCompletionRequest",
     "CompletionRequest",

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import uuid
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -12,6 +13,7 @@ from ray.serve.handle import DeploymentHandle
 
 from serving.accounted_kv import accounted_kv
 from serving.cluster.farewell import FAREWELL_S
+from serving.cluster.group_orders import post_order
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Member, MemberReader
@@ -22,6 +24,7 @@ from serving.gateway.api.access import WithoutRequestId
 from serving.gateway.api.app import create_app
 from serving.gateway.api.cluster_route import cluster_router
 from serving.gateway.api.drain import GatewayDrain
+from serving.gateway.api.group_size_route import OrderedGroup, group_size_router
 from serving.gateway.api.pool_facts import memory_server_stats
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.gateway.live.backend import LiveBackend
@@ -48,6 +51,8 @@ logger = logging.getLogger(__name__)
 MEMBERS_PERIOD_S = 0.5
 """How often facts of instances are read; who comes and goes is told at once."""
 LEAST_MEMBERS_PERIOD_S = 0.02
+ORDER_DEADLINE_S = 10.0
+"""A shell looks for orders every half second; one that has just died is replaced within seconds."""
 LEAVE_S = 10.0
 """Serve waits 2 s before it tells a gateway to leave, and what it holds is closed after its last stream."""
 
@@ -101,6 +106,7 @@ class GatewayDeployment:
         admin = self._admin(gateway, secret, metered)
         self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain)
         self._app.include_router(cluster_router(self._cluster, self._experts))
+        self._app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))
         if self._pool is not None:
             self._pool.start()
         self._door = _front_door(config, self._app) if config.gateway.server == "uvicorn" else None
@@ -212,6 +218,15 @@ class GatewayDeployment:
     def _experts(self) -> dict[str, Any]:
         """Answer of `cloudmatrix experts`."""
         return expert_status({name: pool.ep for name, pool in self._config.pools.items()}, self._current())
+
+    def _groups(self) -> list[OrderedGroup]:
+        """Groups that take orders, each by one of its ranks that is here now."""
+        found: dict[str, OrderedGroup] = {}
+        for member in self._current():
+            facts = member.facts
+            if facts.get("actor") and facts["state"] == "serving":
+                found.setdefault(facts["group"], OrderedGroup(facts["group"], member.pool, facts["actor"]))
+        return list(found.values())
 
     def _admin(self, gateway: GatewayId, secret: str, backend: MeteredBackend) -> LivePoolAdmin | None:
         if self._pool is None:

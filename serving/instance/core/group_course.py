@@ -2,13 +2,19 @@
 
     absent ── Make ──► loading ──► offered ── Regroup, at first once all have offered ──► serving
        ▲                                                                          │
-       └───────── Kill: its process is dead, frozen, failed or stalled ◄──────────┘
+       └───────── Kill: its process is dead, frozen, failed or stalled ◄──────────┤
+                                                                                  │
+    absent ◄─ Dismiss ── left: Regroup without it ◄── leaving ◄── BeginDrain ─────┘
 
 Ranks compute together. When one is lost, the others are regrouped without it at once, redo the step that they were in,
 and compute its experts, too; its replacement joins at another regrouping. Only when none is left is it begun anew.
+
+A group that is to be larger gets more ranks behind those that it has, which join at one regrouping when all of them
+have offered. In one that is to be smaller the last ranks drain; the others are regrouped without them, and then they
+end. So does a single rank that is to be replaced without a loss. Ranks' phases tell any shell where a change is.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from serving.values.group import RankOffer, RankPhase, RankReport
@@ -17,7 +23,22 @@ LONGEST_AGE_S = 1e9
 """Reported in place of an infinite age: the engine has crashed, or its group is broken."""
 FRESH_S = 1.5
 """What a rank said of its peers is believed for so long: one that is frozen, too, says nothing new."""
-_STARTED = frozenset({RankPhase.SERVING, RankPhase.LEAVING, RankPhase.LEFT})
+_COMPUTING = frozenset({RankPhase.SERVING, RankPhase.LEAVING})
+_NOT_BEGUN = frozenset({RankPhase.LOADING, RankPhase.OFFERED})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSizes:
+    """Numbers of ranks that a group may have.
+
+    Args:
+        first: as it begins. most: that its windows have room for.
+        redundant: expert slots of a rank beside its share.
+    """
+
+    first: int
+    most: int
+    redundant: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +47,18 @@ class SeenGroup:
 
     Args:
         shell: that holds it, or made it if no rank says more.
-        leaving: it drains, and ends.
+        size: ranks that it is to have; 0 = it drains, and ends; None = no rank has said.
     """
 
     name: str
     shell: str
     term: int = 1
-    leaving: bool = False
+    size: int | None = None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is to end."""
+        return self.size == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +92,20 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginDrain:
+    """Have a rank hand on its streams, and then leave."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """End a rank's process that computes with nobody: it has left, or never began. It is absent from then on."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class Regroup:
     """Have the members compute together from a new epoch on, once those that were killed before are dead for certain.
 
@@ -74,14 +114,16 @@ class Regroup:
     Args:
         epoch: higher than that of any rank. version: that the map has at least, higher than any rank was given.
         members: what they offer.
+        left: ranks that have drained: they stop when all members have been told, before the epoch begins.
     """
 
     epoch: int
     version: int
     members: tuple[RankOffer, ...]
+    left: tuple[int, ...] = ()
 
 
-GroupOrder = Make | Kill | Regroup
+GroupOrder = Make | Kill | BeginDrain | Dismiss | Regroup
 
 
 def orphan(groups: Iterable[SeenGroup], shells: Collection[str]) -> SeenGroup | None:
@@ -122,32 +164,81 @@ def mend(ranks: Mapping[int, RankSight], size: int, silence_s: float) -> list[Gr
     lost = {
         rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s) or late.get(rank, ""))
     }
+    there = {rank: sight.report for rank, sight in sorted(ranks.items()) if rank not in lost}
+    phases = {rank: report.phase if report is not None else RankPhase.LOADING for rank, report in there.items()}
     orders: list[GroupOrder] = [Kill(rank, why) for rank, why in lost.items()]
-    orders += _regroup([sight.report for rank, sight in sorted(ranks.items()) if rank not in lost], size)
+    orders += [BeginDrain(rank) for rank, phase in phases.items() if rank >= size and phase is RankPhase.SERVING]
+    orders += [Dismiss(rank) for rank, phase in phases.items() if rank >= size and phase in _NOT_BEGUN]
+    left = tuple(rank for rank, phase in phases.items() if phase is RankPhase.LEFT)
+    due = _regroup(there, size, left)
+    orders += [due] if due is not None else [Dismiss(rank) for rank in left]
     return orders + [Make(rank) for rank in range(size) if rank not in ranks]
 
 
 def whole(ranks: Mapping[int, RankSight], size: int) -> bool:
-    """Whether every rank serves. Effects: none."""
-    serving = [rank for rank, sight in ranks.items() if sight.report and sight.report.phase is RankPhase.SERVING]
-    return len(serving) == size
+    """Whether every rank serves, or is about to be replaced without a loss. Effects: none."""
+    serving = {rank for rank, sight in ranks.items() if sight.report and sight.report.phase in _COMPUTING}
+    return serving.issuperset(range(size))
 
 
-def _regroup(reports: Sequence[RankReport | None], size: int) -> list[GroupOrder]:
-    """The regrouping that is due, if any: to those that serve, and those that wait to.
+def drain_refusal(ranks: Mapping[int, RankSight], size: int, rank: int) -> str:
+    """Why a rank cannot be drained and replaced now; empty = it can. Effects: none."""
+    if not 0 <= rank < size:
+        return f"there is no rank {rank}: the group's are 0 to {size - 1}"
+    if size == 1:
+        return "it is the only rank: no other one could take its streams"
+    phases = {one: sight.report.phase if sight.report is not None else None for one, sight in ranks.items()}
+    if set(phases) != set(range(size)) or set(phases.values()) != {RankPhase.SERVING}:
+        return "the group is not whole, or is being resized: wait until all of its ranks serve"
+    return ""
 
-    Before the first one all must be there.
+
+def resize_refusal(size: int, sizes: GroupSizes, experts: int) -> str:
+    """Why a group cannot have so many ranks; empty = it can.
+
+    Args:
+        experts: of a layer.
+    Effects: none.
     """
-    offered = [one for one in reports if one is not None and one.offer is not None]
-    serving = [one for one in offered if one.phase in _STARTED]
-    if not serving and len(offered) < size:
-        return []
-    members = tuple(one.pid for one in offered)
-    if len(serving) == len(offered) and all(one.members == members and one.raised == one.epoch for one in serving):
-        return []
-    epoch = 1 + max(max(one.epoch, one.raised) for one in serving) if serving else 1
-    version = 1 + max((one.version for one in serving), default=0)
-    return [Regroup(epoch, version, tuple(one.offer for one in offered if one.offer is not None))]
+    if not 1 <= size <= sizes.most:
+        return f"{size} ranks: give 1 to {sizes.most}; [experts] most_ranks sets the most"
+    if size > experts and not sizes.redundant:
+        return (
+            f"{size} ranks, but a layer has {experts} experts: some would hold none; [experts] redundant gives each one"
+        )
+    return ""
+
+
+def spare_places(places: Iterable[int], ranks: Collection[int], size: int) -> list[int]:
+    """Ranks whose own places nobody needs any more: those that a shell did not live to give back.
+
+    Args:
+        places: ranks that were added and have a place of their own. ranks: that have a process.
+    Effects: none.
+    """
+    return sorted(rank for rank in places if rank >= size and rank not in ranks)
+
+
+def _regroup(there: Mapping[int, RankReport | None], size: int, left: tuple[int, ...]) -> Regroup | None:
+    """The regrouping that is due, if any: to those that compute, and those that wait to, without those that have left.
+
+    Before the first one all must be there. Later, newcomers wait for those that are being built: each regrouping costs
+    a moment.
+    """
+    reports = {rank: one for rank, one in there.items() if one is not None}
+    computing = {rank: one for rank, one in reports.items() if one.phase in _COMPUTING}
+    new = {rank: one for rank, one in reports.items() if rank < size and one.phase is RankPhase.OFFERED}
+    if not computing and len(new) < size:
+        return None
+    if computing and any(rank < size and one.phase is RankPhase.LOADING for rank, one in reports.items()):
+        new = {}
+    members = dict(sorted((computing | new).items()))
+    pids = tuple(one.pid for one in members.values())
+    if not new and all(one.members == pids and one.raised == one.epoch for one in computing.values()):
+        return None
+    epoch = 1 + max(max(one.epoch, one.raised) for one in computing.values()) if computing else 1
+    version = 1 + max((one.version for one in computing.values()), default=0)
+    return Regroup(epoch, version, tuple(one.offer for one in members.values() if one.offer is not None), left)
 
 
 def _late(ranks: Mapping[int, RankSight]) -> dict[int, str]:

@@ -2,7 +2,8 @@
 
 A rank belongs to the shell with the highest term that it has heard of. A shell that takes a group over asks with the
 term after the one that it has seen: of two that try at once the first gets it, the other is refused, and so is a former
-shell that only seemed to be dead.
+shell that only seemed to be dead. A shell that changes the size of its group raises the term, too, so that the next one
+knows which size is the newest.
 """
 
 from collections.abc import Sequence
@@ -62,6 +63,21 @@ class RankLife:
         if phase not in _NEXT[self.phase]:
             raise LedgerError(f"a rank that is {self.phase.value} cannot be {phase.value} next")
         self.phase, self.problem = phase, problem
+
+
+def counted_size(before: int, wanted: int, members: int) -> int:
+    """Ranks that make a group whole, as it is to be shown: one that grows is whole until all newcomers have joined, one
+    that shrinks from the order on, and a loss or a drain changes nothing.
+
+    Args:
+        before: the last answer; at first, ranks of the group when the rank was made.
+        wanted: ranks that it is to have; 0 = it ends.
+        members: ranks that compute together.
+    Effects: none.
+    """
+    if not wanted:
+        return before
+    return wanted if members >= wanted else min(before, wanted)
 
 
 def check_offers(own: RankOffer, most: int, offers: Sequence[RankOffer]) -> None:

@@ -131,6 +131,12 @@ class Instance:
         self.loop.start()
         return address
 
+    def quit(self) -> None:
+        """Compute no more, neither for this rank nor for its peers; what is in flight is void. Takes a few seconds at
+        most, usually none.
+        """
+        self.loop.stop(release=self.compute.stop)
+
     async def stop(self) -> None:
         """Stop everything and give the memory back. Sequences still here are lost.
 
@@ -145,7 +151,7 @@ class Instance:
             self._decisions.close()
 
     def _end(self) -> None:
-        self.loop.stop(release=self.compute.stop)
+        self.quit()
         self.close_log()
         if self.pool_cache is not None:
             self.pool_cache.close()

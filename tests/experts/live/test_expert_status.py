@@ -28,6 +28,7 @@ OPENING = opening_map(4, 2, 0, layers=2)
 EXCHANGES = (
     ExchangeFacts((0, 300), (0, 40), (0.0, 2.0), 6.0),
     ExchangeFacts((50, 0), (6, 0), (0.5, 0.0), 7.5),
+    ExchangeFacts((1, 2, 0), (3, 4, 0), (0.5, 0.5, 0.0), 1.0),
 )
 
 
@@ -60,6 +61,16 @@ def test_a_lost_rank_does_not_count_and_its_experts_are_borrowed() -> None:
     assert (group["epoch"], group["members"], group["ranks_total"]) == (2, [1], 2)
     assert group["balancedness"] == [1.0, 1.0]
     assert group["ranks"][0]["borrowed_count"] == 4
+
+
+def test_ranks_that_say_it_of_another_size_count_as_far_as_they_can() -> None:
+    """Amid a resize: one has not announced itself since."""
+    larger = opening_map(4, 3, 0, layers=2)
+    new, old = RankFacts(larger, 0, 2, (0, 1, 2)), RankFacts(OPENING, 1, 2, (0, 1))
+    (group,) = expert_status({"decode": 2}, [member(0, new, epoch=2), member(1, old)])["groups"]
+    assert (group["members"], group["ranks_total"], len(group["rank_rows"])) == ([0, 1, 2], 3, 3)
+    (group,) = expert_status({"decode": 2}, [member(0, old, epoch=3), member(2, new, epoch=2)])["groups"]
+    assert (group["members"], len(group["rank_rows"])) == ([0, 1], 2)
 
 
 def test_a_large_model_has_its_named_experts_instead_of_a_table() -> None:

@@ -1,5 +1,7 @@
 """A shell makes its group whole, whatever happens to the ranks, and takes over what another one has left."""
 
+from dataclasses import dataclass
+
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -7,14 +9,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from serving.instance.core.group_course import (
     LONGEST_AGE_S,
+    BeginDrain,
+    Dismiss,
+    GroupSizes,
     Kill,
     Make,
     RankSight,
     Regroup,
     SeenGroup,
     abandoned,
+    drain_refusal,
     mend,
     orphan,
+    resize_refusal,
+    spare_places,
     whole,
 )
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
@@ -53,7 +61,7 @@ def first_order(size: int) -> RegroupOrder:
 
 
 def test_a_shell_takes_over_what_nobody_holds() -> None:
-    held, left, leaving = SeenGroup("a", "one"), SeenGroup("b", "gone"), SeenGroup("c", "gone", leaving=True)
+    held, left, leaving = SeenGroup("a", "one"), SeenGroup("b", "gone"), SeenGroup("c", "gone", size=0)
     assert orphan([held, leaving, left], {"one"}) == left
     assert orphan([held, leaving], {"one"}) is None
     assert orphan([SeenGroup("z", "gone"), left], set()) == left, "all shells that look see the same first"
@@ -132,97 +140,206 @@ def test_who_keeps_its_peers_waiting_is_put_out() -> None:
     assert mend(circle, 3, SILENCE_S) == [], "one of them has just gone on"
 
 
+def with_phase(rank: int, phase: RankPhase, order: RegroupOrder, raised: int) -> RankSight:
+    return RankSight(report=report(rank, phase, rank, order, raised))
+
+
+def test_a_group_grows_by_all_newcomers_at_once() -> None:
+    there = sights(RankPhase.SERVING, RankPhase.SERVING)
+    assert mend(there, 4, SILENCE_S) == [Make(2), Make(3)]
+    loading, offered = RankSight(report=report(2, RankPhase.LOADING, 2)), sights(*[RankPhase.OFFERED] * 4)
+    assert mend({**there, 2: loading, 3: offered[3]}, 4, SILENCE_S) == [], "the other one is about to offer"
+    assert mend({**there, 2: RankSight(), 3: offered[3]}, 4, SILENCE_S)[0] == Regroup(
+        2, 2, (*first_order(2).offers, first_order(4).offers[3])
+    ), "who has no place yet is not waited for"
+    assert mend({**there, 2: offered[2], 3: offered[3]}, 4, SILENCE_S) == [Regroup(2, 2, first_order(4).offers)]
+    assert not whole({**there, 2: offered[2]}, 3)
+
+
+def test_a_loss_while_it_grows_does_not_wait_for_newcomers() -> None:
+    there = {**sights(RankPhase.SERVING, RankPhase.SERVING), 1: RankSight(dead=True)}
+    loading = RankSight(report=report(2, RankPhase.LOADING, 2))
+    assert mend({**there, 2: loading}, 3, SILENCE_S) == [Kill(1, "has ended"), Regroup(2, 2, first_order(1).offers)]
+
+
+def test_a_group_shrinks_by_its_last_ranks_when_they_have_drained() -> None:
+    order = first_order(3)
+    there = sights(*[RankPhase.SERVING] * 3)
+    assert mend(there, 2, SILENCE_S) == [BeginDrain(2)]
+    assert whole(there, 2)
+    assert mend({**there, 2: with_phase(2, RankPhase.LEAVING, order, 1)}, 2, SILENCE_S) == []
+    left = {**there, 2: with_phase(2, RankPhase.LEFT, order, 1)}
+    assert mend(left, 2, SILENCE_S) == [Regroup(2, 2, order.offers[:2], (2,))]
+    both = ordered(2, 2, order.offers[:2])
+    without = {rank: with_phase(rank, RankPhase.SERVING, both, 2) for rank in range(2)}
+    assert mend({**without, 2: left[2]}, 2, SILENCE_S) == [Dismiss(2)], "a shell died before it could"
+    assert mend({**without, 2: RankSight(report=report(2, RankPhase.OFFERED, 2))}, 2, SILENCE_S) == [Dismiss(2)]
+    assert mend({**without, 2: RankSight()}, 2, SILENCE_S) == [Dismiss(2)], "it has no place, and needs none any more"
+    assert mend({**without, 2: RankSight(dead=True)}, 2, SILENCE_S) == [Kill(2, "has ended")]
+
+
+def test_a_rank_that_drains_is_replaced_in_its_name() -> None:
+    order = first_order(2)
+    there = sights(RankPhase.SERVING, RankPhase.SERVING)
+    assert drain_refusal(there, 2, 1) == ""
+    assert mend({**there, 1: with_phase(1, RankPhase.LEAVING, order, 1)}, 2, SILENCE_S) == []
+    left = {**there, 1: with_phase(1, RankPhase.LEFT, order, 1)}
+    assert mend(left, 2, SILENCE_S) == [Regroup(2, 2, order.offers[:1], (1,))]
+    alone = {0: with_phase(0, RankPhase.SERVING, ordered(2, 2, order.offers[:1]), 2)}
+    assert mend(alone, 2, SILENCE_S) == [Make(1)]
+
+
+def test_which_ranks_cannot_be_drained() -> None:
+    there = sights(RankPhase.SERVING, RankPhase.SERVING)
+    assert "there is no rank 2" in drain_refusal(there, 2, 2)
+    assert "the only rank" in drain_refusal({0: there[0]}, 1, 0)
+    assert "not whole" in drain_refusal(there, 3, 1)
+    assert "not whole" in drain_refusal({**there, 0: with_phase(0, RankPhase.LEAVING, first_order(2), 1)}, 2, 1)
+
+
+def test_which_sizes_a_group_cannot_have() -> None:
+    sizes = GroupSizes(2, 6)
+    assert resize_refusal(6, sizes, experts=8) == ""
+    assert "give 1 to 6" in resize_refusal(7, sizes, experts=8)
+    assert "give 1 to 6" in resize_refusal(0, sizes, experts=8)
+    assert "a layer has 4 experts" in resize_refusal(5, sizes, experts=4)
+    assert resize_refusal(5, GroupSizes(2, 6, redundant=1), experts=4) == ""
+
+
+def test_places_of_ranks_that_left_are_spare() -> None:
+    assert spare_places([2, 3, 4], ranks={0, 1, 3}, size=2) == [2, 4]
+
+
+@dataclass
+class Played:
+    """One rank's process in `Group`."""
+
+    pid: int
+    phase: RankPhase = RankPhase.LOADING
+    order: RegroupOrder | None = None
+    raised: int = 0
+    stopped: bool = False
+    """It computes no more."""
+    trouble: str = ""
+
+
 class Group(RuleBasedStateMachine):
-    """A group whose ranks die, freeze and fail at any time, between a shell's orders."""
+    """A group whose ranks die, freeze, fail and drain at any time, and whose size changes, between a shell's orders."""
 
     @initialize(size=st.integers(1, 4))
     def begin(self, size: int) -> None:
         self.size = size
-        self.ranks: dict[int, RankSight] = {}
-        self.orders: dict[int, tuple[RegroupOrder, int]] = {}
-        """For each rank that serves, the order that it follows and the epoch that has begun for it."""
+        self.ranks: dict[int, Played] = {}
         self.pids = 0
 
-    def _set(self, rank: int, phase: RankPhase, stalled_s: float = 0.0) -> None:
-        before = self.ranks[rank].report
-        pid = before.pid if before is not None else 0
-        order, raised = self.orders.get(rank, (None, 0))
-        self.ranks[rank] = RankSight(report=report(rank, phase, pid, order, raised, stalled_s))
+    def sights(self) -> dict[int, RankSight]:
+        found = {}
+        for rank, one in self.ranks.items():
+            stalled_s = 31.0 if one.trouble == "stall" else 0.0
+            told = report(rank, one.phase, one.pid, one.order, one.raised, stalled_s)
+            silent_s = SILENCE_S + 1 if one.trouble == "freeze" else 0.0
+            found[rank] = RankSight(dead=one.trouble == "die", silent_s=silent_s, report=told)
+        return found
 
     @rule(data=st.data())
     @precondition(lambda self: self.ranks)
     def hurt(self, data: st.DataObject) -> None:
-        rank = data.draw(st.sampled_from(sorted(self.ranks)))
-        now = self.ranks[rank].report
-        match data.draw(st.sampled_from(("die", "freeze", "fail", "stall"))):
-            case "die":
-                self.ranks[rank] = RankSight(dead=True, report=now)
-            case "freeze":
-                self.ranks[rank] = RankSight(silent_s=SILENCE_S + 1, report=now)
-            case "fail" if now is not None and now.phase is RankPhase.LOADING:
-                self._set(rank, RankPhase.FAILED)
-            case "stall" if now is not None and now.phase is RankPhase.SERVING:
-                self._set(rank, RankPhase.SERVING, 31.0)
+        one = self.ranks[data.draw(st.sampled_from(sorted(self.ranks)))]
+        one.trouble = data.draw(st.sampled_from(("die", "freeze", "stall")))
+        if one.phase is RankPhase.LOADING and data.draw(st.booleans()):
+            one.phase, one.trouble = RankPhase.FAILED, ""
+
+    @rule(size=st.integers(1, 5))
+    def resize(self, size: int) -> None:
+        self.size = size
 
     @rule(data=st.data())
     @precondition(lambda self: self.ranks)
-    def load(self, data: st.DataObject) -> None:
+    def drain(self, data: st.DataObject) -> None:
         rank = data.draw(st.sampled_from(sorted(self.ranks)))
-        self._load(rank)
+        if not drain_refusal(self.sights(), self.size, rank):
+            self.ranks[rank].phase = RankPhase.LEAVING
 
-    def _load(self, rank: int) -> None:
-        now = self.ranks[rank].report
-        if now is not None and now.phase is RankPhase.LOADING and not self.ranks[rank].dead:
-            self._set(rank, RankPhase.OFFERED)
+    @rule(data=st.data())
+    @precondition(lambda self: self.ranks)
+    def go_on(self, data: st.DataObject) -> None:
+        self._go_on(self.ranks[data.draw(st.sampled_from(sorted(self.ranks)))])
 
-    @rule(told=st.integers(0, 4), begun=st.integers(0, 4))
+    def _go_on(self, one: Played) -> None:
+        """It is built, or has drained."""
+        after = {RankPhase.LOADING: RankPhase.OFFERED, RankPhase.LEAVING: RankPhase.LEFT}
+        if one.trouble not in ("die", "freeze"):
+            one.phase = after.get(one.phase, one.phase)
+
+    @rule(told=st.integers(0, 5), begun=st.integers(0, 5))
     def obey(self, told: int, begun: int) -> None:
         """Carry out orders; of a regrouping so many ranks are told and begin, then the shell dies."""
-        for order in mend(self.ranks, self.size, SILENCE_S):
+        for order in mend(self.sights(), self.size, SILENCE_S):
             match order:
                 case Make(rank):
                     assert rank not in self.ranks
+                    assert rank < self.size
                     self.pids += 1
-                    self.ranks[rank] = RankSight(report=report(rank, RankPhase.LOADING, self.pids))
+                    self.ranks[rank] = Played(self.pids)
                 case Kill(rank):
                     del self.ranks[rank]
-                    self.orders.pop(rank, None)
-                case Regroup(epoch, version, offers):
-                    self._regroup(ordered(epoch, version, offers), told, begun)
+                case BeginDrain(rank):
+                    assert rank >= self.size
+                    self.ranks[rank].phase = RankPhase.LEAVING
+                case Dismiss(rank):
+                    self._end(rank)
+                case Regroup(epoch, version, offers, left):
+                    self._regroup(ordered(epoch, version, offers), left, told, begun)
 
-    def _regroup(self, order: RegroupOrder, told: int, begun: int) -> None:
+    def _end(self, rank: int) -> None:
+        one = self.ranks.pop(rank)
+        assert one.phase in (RankPhase.LOADING, RankPhase.OFFERED, RankPhase.LEFT)
+        for other in self.ranks.values():
+            if other.order is not None and other.raised == other.order.epoch and other.trouble != "die":
+                computing = other.phase in (RankPhase.SERVING, RankPhase.LEAVING)
+                assert not computing or one.pid not in [offer.pid for offer in other.order.offers]
+
+    def _regroup(self, order: RegroupOrder, left: tuple[int, ...], told: int, begun: int) -> None:
         members = order.members
         assert set(members) <= set(self.ranks), "nobody who was killed"
-        for former, raised in self.orders.values():
-            assert order.epoch > max(former.epoch, raised)
-            assert order.version > former.version
+        assert all(self.ranks[rank].phase is RankPhase.LEFT for rank in left)
+        for one in self.ranks.values():
+            if one.order is not None and one.phase is not RankPhase.LEFT:
+                assert order.epoch > max(one.order.epoch, one.raised)
+                assert order.version > one.order.version
         for rank in members[:told]:
-            _, raised = self.orders.get(rank, (None, 1))
-            self.orders[rank] = order, raised
-            self._set(rank, RankPhase.SERVING)
-        for rank in members[:begun] if told >= len(members) else ():
-            self.orders[rank] = order, order.epoch
-            self._set(rank, RankPhase.SERVING)
+            one = self.ranks[rank]
+            one.order, one.raised = order, one.raised or 1
+            one.phase = RankPhase.SERVING if one.phase is RankPhase.OFFERED else one.phase
+        if told < len(members):
+            return
+        for rank in left:
+            self.ranks[rank].stopped = True
+        for rank in members[:begun]:
+            self.ranks[rank].raised = order.epoch
+            others = [one for number, one in self.ranks.items() if number not in members and one.order is not None]
+            assert all(one.stopped for one in others), "who is no member computes no more"
 
     @invariant()
     def who_computes_in_an_epoch_computes_with_the_same_processes(self) -> None:
         epochs: dict[int, set[tuple[int, ...]]] = {}
-        for order, raised in getattr(self, "orders", {}).values():
-            if raised == order.epoch:
-                epochs.setdefault(raised, set()).add(tuple(offer.pid for offer in order.offers))
+        for one in getattr(self, "ranks", {}).values():
+            if one.order is not None and one.raised == one.order.epoch:
+                epochs.setdefault(one.raised, set()).add(tuple(offer.pid for offer in one.order.offers))
         assert all(len(members) == 1 for members in epochs.values())
 
     def teardown(self) -> None:
-        """Left alone, it gets whole."""
+        """Left alone, it gets whole, and has no rank too many."""
         if not hasattr(self, "ranks"):
             return
-        for _ in range(8):
+        for _ in range(12):
             self.obey(9, 9)
-            for rank in list(self.ranks):
-                self._load(rank)
-        assert whole(self.ranks, self.size)
-        assert mend(self.ranks, self.size, SILENCE_S) == []
+            for one in self.ranks.values():
+                self._go_on(one)
+        assert whole(self.sights(), self.size)
+        assert set(self.ranks) == set(range(self.size))
+        assert mend(self.sights(), self.size, SILENCE_S) == []
 
 
 TestGroup = Group.TestCase
-TestGroup.settings = settings(max_examples=60, stateful_step_count=25)
+TestGroup.settings = settings(max_examples=80, stateful_step_count=25)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import GroupError, LedgerError
-from serving.instance.core.rank_life import LEASE_S, RankLife, check_offers
+from serving.instance.core.rank_life import LEASE_S, RankLife, check_offers, counted_size
 from serving.values.group import RankLease, RankOffer, RankPhase
 
 FIRST = RankLease("abc", 1, 1)
@@ -68,6 +68,15 @@ def test_a_life_goes_on_in_order() -> None:
         life.enter(phase)
     with pytest.raises(LedgerError):
         life.enter(RankPhase.SERVING)
+
+
+def test_the_size_that_is_shown_is_never_one_that_looks_like_a_loss() -> None:
+    told = [(2, 2), (4, 2), (4, 4), (4, 3), (2, 3), (2, 2), (0, 1)]
+    shown, size = [], 2
+    for wanted, members in told:
+        size = counted_size(size, wanted, members)
+        shown.append(size)
+    assert shown == [2, 2, 4, 4, 2, 2, 2]
 
 
 def test_offers_that_make_a_group() -> None:

@@ -1,6 +1,7 @@
 """Calls of a shell to its ranks, and the port by which it reaches them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from serving.instance.core.rank_names import RankName
@@ -28,6 +29,11 @@ class Leave:
     """Drain."""
 
     drain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class QuitGroup:
+    """Compute no more: once this is answered, nothing of the rank touches its peers' windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class AnswerOperator:
     answer: OrderAnswer
 
 
-RankCall = Follow | Begin | Leave | CloseLog | EndRank | MoveExperts | AnswerOperator
+RankCall = Follow | Begin | Leave | QuitGroup | CloseLog | EndRank | MoveExperts | AnswerOperator
 
 
 class RankDeadError(Exception):
@@ -79,11 +85,15 @@ class FoundRanks:
         ranks: of all groups, starting ones included.
         places: names of groups that have a place.
         shells: Serve's unique names of the pool's replicas.
+        added: group and number of ranks that have a place of their own, since they were added to a group.
+        room: by group, how many ranks it could have: those that have a place, and what is free on its node.
     """
 
     ranks: tuple[RankName, ...]
     places: frozenset[str]
     shells: frozenset[str]
+    added: frozenset[tuple[str, int]] = frozenset()
+    room: Mapping[str, int] = field(default_factory=dict)
 
 
 class GroupPort(Protocol):
@@ -94,7 +104,11 @@ class GroupPort(Protocol):
         ...
 
     async def make(self, name: RankName, founder: RankLease) -> None:
-        """Start a rank's process in its place in the group, and make that place if there is none."""
+        """Start a rank's process in its place in the group, and make that place if there is none.
+
+        Args:
+            founder: says how many ranks the group is to have.
+        """
         ...
 
     async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
@@ -113,6 +127,6 @@ class GroupPort(Protocol):
         """
         ...
 
-    async def remove(self, group: str) -> None:
-        """Give back the places of a group. Effects: ends its ranks."""
+    async def remove(self, group: str, rank: int | None = None) -> None:
+        """Give back the places of a group, or that of one rank which was added to it. Effects: ends who is there."""
         ...

@@ -13,7 +13,7 @@ from typing import Any
 
 from serving.errors import GroupError
 from serving.instance.core.group_course import LONGEST_AGE_S
-from serving.instance.core.rank_life import RankLife
+from serving.instance.core.rank_life import RankLife, counted_size
 from serving.instance.live.collector import collector_off
 from serving.instance.live.compute import InstancePlace
 from serving.instance.live.instance import Instance
@@ -44,6 +44,7 @@ class Rank:
         assert place.rank is not None
         self.place = place
         self._rank = place.rank
+        self._size = place.rank.ranks
         self._make = make
         self._stall_timeout_s = stall_timeout_s
         self._clock = clock
@@ -150,6 +151,11 @@ class Rank:
             self._life.enter(RankPhase.LEAVING)
             self._leaving = asyncio.create_task(self._leave(drain_s))
 
+    async def quit(self) -> None:
+        """Compute no more with the group, which goes on without this rank. Idempotent."""
+        if self._instance is not None:
+            await asyncio.to_thread(self._instance.quit)
+
     def close_log(self) -> None:
         """End the decision log, if there is one. May block."""
         if self._instance is not None:
@@ -163,17 +169,21 @@ class Rank:
         """Give back what the instance has. Sequences still here are lost."""
         if self._leaving is not None:
             self._leaving.cancel()
-        if self._instance is not None:
-            await self._instance.stop()
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            await instance.stop()
 
     def facts(self) -> dict[str, Any]:
         """Facts for status pages and metrics: the instance's, and whose rank it is."""
         assert self._instance is not None
+        order = self._instance.member.order
+        members = len(order.offers) if order is not None else 0
+        self._size = counted_size(self._size, self._life.lease.size, members)
         return {
             "pid": os.getpid(),
             "group": self._rank.group,
             "rank": self._rank.number,
-            "ranks": self._rank.ranks,
+            "ranks": self._size,
             "shell": self._life.lease.shell,
             "shell_pid": self._life.lease.pid,
             **self._instance.facts(),

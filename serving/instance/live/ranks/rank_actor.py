@@ -49,7 +49,6 @@ class RankOrder:
 
     config: ServeConfig
     name: RankName
-    ranks: int
     founder: RankLease
     secret: str
     threads: int
@@ -74,7 +73,7 @@ class RankActor:
             link_host=link_host(),
             threads=order.threads,
             rank=RankPlace(
-                name.rank, order.ranks, config.experts.most_ranks_of(config.pools[name.pool].ep), name.group
+                name.rank, order.founder.size, config.experts.most_ranks_of(config.pools[name.pool].ep), name.group
             ),
         )
         self._incarnation = uuid.uuid4().hex
@@ -119,6 +118,10 @@ class RankActor:
     async def leave(self, drain_s: float) -> None:
         """Begin to drain."""
         self._rank.leave(drain_s)
+
+    async def quit(self) -> None:
+        """Compute no more with the group."""
+        await self._rank.quit()
 
     async def close_log(self) -> None:
         """End the decision log, if there is one."""

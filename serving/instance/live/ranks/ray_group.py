@@ -29,11 +29,12 @@ from serving.instance.live.ranks.group_port import (
     FoundRanks,
     Leave,
     MoveExperts,
+    QuitGroup,
     RankCall,
     RankDeadError,
     RankSilentError,
 )
-from serving.instance.live.ranks.placement import placed_groups, placement, remove_placement
+from serving.instance.live.ranks.placement import NoPlaceYetError, placed_groups, placement, remove_placement
 from serving.instance.live.ranks.rank_actor import RankActor, RankOrder
 from serving.instance.live.ranks.shell import CALL_DEADLINE_S
 from serving.values.expert_moves import RankEvent
@@ -60,7 +61,9 @@ class RayGroup:
     ) -> None:
         self._session, self._config, self._pool = session, config, pool
         self._secret, self._threads = secret, threads
-        self._section = config.pools[pool]
+        section = config.pools[pool]
+        self._resources = replica_resources(section.npus_per_instance, section.ub_memory_mib)
+        """Of one rank."""
         self._died = died
         self._actors: dict[RankName, Any] = {}
         self._asked: dict[RankName, asyncio.Task[RankReport]] = {}
@@ -76,12 +79,16 @@ class RayGroup:
         names = [RankName.parse(one["name"]) for one in listed if one["namespace"] == NAMESPACE]
         replicas = [ReplicaID.from_full_id_str(one["name"]) for one in listed if ReplicaID.is_full_id_str(one["name"])]
         shells = frozenset(one.unique_id for one in replicas if one.deployment_id.name == self._pool)
-        places = frozenset(await _of_ray(partial(placed_groups, self._session, self._pool)))
-        return FoundRanks(tuple(name for name in names if name is not None and name.pool == self._pool), places, shells)
+        places = await _of_ray(partial(placed_groups, self._session, self._pool, self._resources))
+        ranks = tuple(name for name in names if name is not None and name.pool == self._pool)
+        return FoundRanks(ranks, places.groups, shells, places.added, places.room)
 
     async def make(self, name: RankName, founder: RankLease) -> None:
         """Implements `GroupPort.make`."""
-        self._actors[name] = await _of_ray(partial(self._make, name, founder))
+        try:
+            self._actors[name] = await _of_ray(partial(self._make, name, founder))
+        except NoPlaceYetError:
+            raise RankSilentError(f"{name.group} has no place yet") from None
         self._watch(name)
 
     async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
@@ -107,6 +114,8 @@ class RayGroup:
                 told = actor.begin.remote(order.epoch, order.members)
             case Leave(drain_s):
                 told = actor.leave.remote(drain_s)
+            case QuitGroup():
+                told = actor.quit.remote()
             case CloseLog():
                 told = actor.close_log.remote()
             case EndRank():
@@ -136,22 +145,20 @@ class RayGroup:
         self._forget(name)
         return None
 
-    async def remove(self, group: str) -> None:
+    async def remove(self, group: str, rank: int | None = None) -> None:
         """Implements `GroupPort.remove`."""
-        await _of_ray(partial(remove_placement, self._session, group))
+        await _of_ray(partial(remove_placement, self._session, group, rank))
 
     def _make(self, name: RankName, founder: RankLease) -> Any:
-        section = self._section
-        resources = replica_resources(section.npus_per_instance, section.ub_memory_mib)
-        place = placement(name.session, name.group, section.ep, resources)
+        place, bundle = placement(name.session, name.group, name.rank, founder.size, self._resources)
         actor_class: Any = RankActor
         return actor_class.options(
             name=name.actor,
             namespace=NAMESPACE,
             lifetime="detached",
-            resources=resources,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=name.rank),
-        ).remote(RankOrder(self._config, name, section.ep, founder, self._secret, self._threads))
+            resources=self._resources,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=bundle),
+        ).remote(RankOrder(self._config, name, founder, self._secret, self._threads))
 
     async def _actor(self, name: RankName) -> Any:
         """Raises: RankDeadError if Ray knows it no more."""

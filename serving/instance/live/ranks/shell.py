@@ -13,7 +13,18 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from serving.errors import GroupError
-from serving.instance.core.group_course import Kill, Make, RankSight, Regroup, SeenGroup, abandoned, mend, orphan, whole
+from serving.instance.core.group_course import (
+    BeginDrain,
+    Dismiss,
+    GroupSizes,
+    Kill,
+    Make,
+    RankSight,
+    Regroup,
+    mend,
+    orphan,
+    whole,
+)
 from serving.instance.core.rank_names import RankName
 from serving.instance.live.ranks.group_moves import GroupMoves
 from serving.instance.live.ranks.group_port import (
@@ -24,11 +35,14 @@ from serving.instance.live.ranks.group_port import (
     FoundRanks,
     GroupPort,
     Leave,
+    QuitGroup,
     RankCall,
     RankDeadError,
     RankSilentError,
 )
+from serving.instance.live.ranks.group_search import GroupSearch
 from serving.instance.live.ranks.known_rank import KnownRank
+from serving.instance.live.ranks.size_orders import SizeOrders
 from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
 
 logger = logging.getLogger(__name__)
@@ -49,26 +63,29 @@ class GroupShell:
     """One shell. Belongs to one event loop.
 
     Args:
-        session: the start of the system. pool, ranks: of the group.
+        session: the start of the system. pool: of the group.
+        sizes: that the group may have.
         shell: Serve's unique name of the replica that this is.
         port_of: makes the port, which tells of each rank that dies.
         silence_s: a rank that does not answer for longer is frozen.
+        drain_s: how long streams of a rank that leaves may go on there, in case they end soon.
     """
 
     def __init__(
         self,
         session: str,
         pool: str,
-        ranks: int,
+        sizes: GroupSizes,
         shell: str,
         port_of: Callable[[Callable[[RankName], None]], GroupPort],
         silence_s: float,
+        drain_s: float,
         clock: Callable[[], float] = time.monotonic,
         period_s: float = RENEW_PERIOD_S,
     ) -> None:
         self._period_s = period_s
-        self._session, self._pool, self._ranks = session, pool, ranks
-        self._silence_s = silence_s
+        self._session, self._pool, self._sizes = session, pool, sizes
+        self._silence_s, self._drain_s = silence_s, drain_s
         self._clock = clock
         self._known: dict[int, KnownRank] = {}
         self._births: dict[int, int] = {}
@@ -76,7 +93,11 @@ class GroupShell:
         self._closing = False
         self._port = port_of(self._died)
         self._moves = GroupMoves(self._port)
-        self.lease = RankLease(shell, os.getpid(), 0)
+        self._search = GroupSearch(self._port, session, pool)
+        self._orders = SizeOrders(self._port, sizes, self)
+        self._grown: tuple[int, dict[int, int]] | None = None
+        """While the group grows: ranks that it had, and processes that each had had by then."""
+        self.lease = RankLease(shell, os.getpid(), 0, sizes.first)
         self.group = ""
         """Its name, once there is one; that of a group that was taken over tells who made it."""
         self.adopted = False
@@ -112,9 +133,9 @@ class GroupShell:
             await self._claim()
             while not self.lost and not self._closing:
                 await self.round()
-                if whole(self._sights(), self._ranks):
+                if whole(self._sights(), self.size):
                     what = "took over" if self.adopted else "made"
-                    logger.info("%s %s of %d ranks, processes %s", what, self.group, self._ranks, self.pids)
+                    logger.info("%s %s of %d ranks, processes %s", what, self.group, self.size, self.pids)
                     return self.formed.set()
                 await self._wait()
             self.lost, self._known = False, {} if self.lost else self._known  # another shell was faster
@@ -125,18 +146,24 @@ class GroupShell:
 
         Raises: GroupError if it never was, and a rank cannot be built.
         """
-        await asyncio.gather(*(self._hold(known) for known in list(self._known.values()) if not known.dead))
+        await self._hold_all()
         if self.lost or self._closing:
             return
         if not self.formed.is_set() and not self.adopted:
             await self._give_up_if_one_failed()
+        await self._orders.obey(self._known, self._sights())
+        await self._give_up_growing()
         fenced = True
-        for order in mend(self._sights(), self._ranks, self._silence_s):
+        for order in mend(self._sights(), self.size, self._silence_s):
             match order:
                 case Make(rank):
                     await self._make(rank)
                 case Kill(rank, reason):
                     fenced &= await self._kill(rank, reason)
+                case BeginDrain(rank):
+                    await self._tell(self._known[rank], Leave(self._drain_s), CALL_DEADLINE_S)
+                case Dismiss(rank):
+                    await self._end(rank)
                 case Regroup() if fenced:
                     await self._regroup(order)
 
@@ -151,12 +178,29 @@ class GroupShell:
         await asyncio.wait({living})
         if self.lost or not self.group:
             return
+        await self.resize(0)
         await self._tell_all(Leave(drain_s), CALL_DEADLINE_S)
         while any(not known.dead and _stays(known.report) for known in self._known.values()):
             await self._wait()
             await asyncio.gather(*(self._hold(known) for known in self._known.values()))
         await self._tell_all(EndRank(), END_DEADLINE_S)
         await self._remove()
+
+    @property
+    def size(self) -> int:
+        """Implements `SizedGroup.size`."""
+        return self.lease.size
+
+    async def resize(self, size: int) -> None:
+        """Implements `SizedGroup.resize`; 0 = it is to end."""
+        self._grown = (self.size, dict(self._births)) if size > self.size else None
+        self.lease = RankLease(self.lease.shell, self.lease.pid, self.lease.term + 1, size)
+        await self._hold_all()
+        self._news.set()
+
+    async def drain(self, rank: int) -> bool:
+        """Implements `SizedGroup.drain`."""
+        return await self._tell(self._known[rank], Leave(self._drain_s), CALL_DEADLINE_S)
 
     async def close_logs(self) -> None:
         """Have all decision logs ended."""
@@ -175,7 +219,7 @@ class GroupShell:
             try:
                 found = await self._port.found()
                 await self._sweep(found)
-                groups = await self._groups(found)
+                groups = await self._search.groups(found, RankLease(self.lease.shell, self.lease.pid, 0))
             except RankSilentError:
                 logger.exception("cannot look for groups; trying again")
                 if self._closing:
@@ -187,7 +231,8 @@ class GroupShell:
         self.adopted = taken is not None
         self.group = taken.name if taken is not None else f"{self._pool}#{self.lease.shell}"
         term = taken.term + 1 if taken is not None else 1
-        self.lease = RankLease(self.lease.shell, self.lease.pid, term)
+        size = taken.size if taken is not None and taken.size is not None else self._sizes.first
+        self.lease = RankLease(self.lease.shell, self.lease.pid, term, size)
         for name in sorted(found.ranks):
             if name.group == self.group:
                 former = self._known.get(name.rank)
@@ -197,11 +242,7 @@ class GroupShell:
                 self._births[name.rank] = name.birth
 
     async def _sweep(self, found: FoundRanks) -> None:
-        """Give back places that nobody looks after."""
-        groups = {name.group for name in found.ranks} | {self.group}
-        for group in abandoned(found.places, groups, found.shells):
-            logger.warning("%s has a place and no ranks; giving it back", group)
-            await self._did(self._port.remove(group), f"remove {group}")
+        await self._search.sweep(found, self.group, self._known, self.size)
 
     async def _claim(self) -> None:
         """Take a group over by its first rank that answers: of several shells that try at once one gets that one."""
@@ -210,26 +251,8 @@ class GroupShell:
             if known.report is not None:
                 return
 
-    async def _groups(self, found: FoundRanks) -> list[SeenGroup]:
-        """The pool's groups, and what their ranks say of their shells."""
-        names = [name for name in found.ranks if name.pool == self._pool and name.session == self._session]
-        asking = RankLease(self.lease.shell, self.lease.pid, 0)
-        reports = await asyncio.gather(*(self._ask(name, asking) for name in names))
-        groups = []
-        for group in sorted({name.group for name in names}):
-            told = [one for name, one in zip(names, reports, strict=True) if name.group == group and one is not None]
-            newest = max((one.lease for one in told), key=lambda lease: lease.term, default=None)
-            founder = group.partition("#")[2]
-            leaving = any(one.phase in (RankPhase.LEAVING, RankPhase.LEFT) for one in told)
-            holder = (newest.shell, newest.term) if newest is not None else (founder, 1)
-            groups.append(SeenGroup(group, *holder, leaving=leaving))
-        return groups
-
-    async def _ask(self, name: RankName, lease: RankLease) -> RankReport | None:
-        try:
-            return await self._port.hold(name, lease, CALL_DEADLINE_S)
-        except (RankDeadError, RankSilentError):
-            return None
+    async def _hold_all(self) -> None:
+        await asyncio.gather(*(self._hold(known) for known in list(self._known.values()) if not known.dead))
 
     async def _hold(self, known: KnownRank) -> None:
         try:
@@ -240,7 +263,8 @@ class GroupShell:
             logger.debug("%s: %s", known.name.replica, error)
         else:
             known.heard_at = self._clock()
-            self.lost |= (report.lease.shell, report.lease.term) != (self.lease.shell, self.lease.term)
+            holder, own = report.lease, self.lease  # one of a lower term answers what was asked before
+            self.lost |= holder.term > own.term or (holder.term == own.term and holder.shell != own.shell)
 
     async def _give_up_if_one_failed(self) -> None:
         for rank, known in sorted(self._known.items()):
@@ -248,7 +272,7 @@ class GroupShell:
             if failed or known.name.birth > MOST_TRIES:
                 await self._remove()
                 why = known.report.problem if failed and known.report else f"its process ended {MOST_TRIES} times"
-                raise GroupError(f"rank {rank} of {self._ranks}: {why}")
+                raise GroupError(f"rank {rank} of {self.size}: {why}")
 
     async def _make(self, rank: int) -> None:
         birth = self._births[rank] = self._births.get(rank, 0) + 1
@@ -264,9 +288,41 @@ class GroupShell:
             self._port.kill(known.name, known.report), f"kill {known.name.actor}"
         ):
             return False
-        del self._known[rank]
-        self._news.set()  # the next round comes at once, and makes another
+        await self._forget(rank)
         return True
+
+    async def _end(self, rank: int) -> None:
+        """End a rank that computes with nobody, and give its place back if it was added."""
+        known = self._known[rank]
+        if known.report is not None and known.report.phase is RankPhase.LEFT:
+            await self._tell(known, EndRank(), END_DEADLINE_S)
+        if await self._did(self._port.kill(known.name, known.report), f"kill {known.name.actor}"):
+            logger.info("%s has left", known.name.replica)
+            await self._forget(rank)
+
+    async def _forget(self, rank: int) -> None:
+        """A rank's process has ended."""
+        del self._known[rank]
+        if rank >= self.size:
+            await self._did(self._port.remove(self.group, rank), f"remove the place of rank {rank}")
+        self._news.set()  # the next round comes at once, and makes another
+
+    async def _quit(self, known: KnownRank) -> bool:
+        """Returns: whether nothing of a rank that has left touches its peers' windows any more."""
+        return await self._tell(known, QuitGroup(), END_DEADLINE_S) or await self._did(
+            self._port.kill(known.name, known.report), f"kill {known.name.actor}"
+        )
+
+    async def _give_up_growing(self) -> None:
+        """Let a group be as large as it was, if a new rank cannot be built."""
+        if self._grown is None:
+            return
+        before, births = self._grown
+        if whole(self._sights(), self.size):
+            self._grown = None
+        elif any(self._births[rank] - births.get(rank, 0) > MOST_TRIES for rank in self._births if rank >= before):
+            logger.error("%s cannot have %d ranks, the new ones end; it keeps %d", self.group, self.size, before)
+            await self.resize(before)
 
     async def _regroup(self, due: Regroup) -> None:
         """Have all members follow, then let the epoch begin. If one does not follow, a later round asks for another.
@@ -274,15 +330,19 @@ class GroupShell:
         It begins for newcomers first: those that serve go on in the epoch before while a new process finds its feet.
         """
         known = [self._known[offer.rank] for offer in due.members]
-        new_map = await self._moves.regroup(due, known, self._ranks, self.lease)
+        new_map = await self._moves.regroup(due, known, self.size, self.lease)
         if new_map is None:
             return
         order = RegroupOrder(due.epoch, new_map, tuple(msgspec.structs.replace(one, held=()) for one in due.members))
         logger.info("%s: epoch %d with ranks %s", self.group, order.epoch, list(order.members))
-        if all(await asyncio.gather(*(self._tell(one, Follow(order), FOLLOW_DEADLINE_S) for one in known))):
+        left = [self._known[rank] for rank in due.left]
+        if not all(await asyncio.gather(*(self._tell(one, Follow(order), FOLLOW_DEADLINE_S) for one in known))):
+            return
+        if all(await asyncio.gather(*(self._quit(one) for one in left))):
             new = [one for one in known if one.report is not None and one.report.phase is RankPhase.OFFERED]
             for some in (new, [one for one in known if one not in new]):
                 await asyncio.gather(*(self._tell(one, Begin(order), CALL_DEADLINE_S) for one in some))
+            await asyncio.gather(*(self._end(one.name.rank) for one in left))
 
     async def _remove(self) -> None:
         """End all ranks at once, and give their places back."""

@@ -11,6 +11,7 @@ from ray import serve
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.config.serve import ServeConfig
+from serving.instance.core.group_course import GroupSizes
 from serving.instance.live.ranks.ray_group import RayGroup
 from serving.instance.live.ranks.shell import GroupShell
 
@@ -35,13 +36,15 @@ class ShellDeployment:
         keep_on_loopback()
         self._drain_s = config.engine.drain_s
         self._leaving = False
+        ep = config.pools[pool].ep
         self._shell = GroupShell(
             session,
             pool,
-            config.pools[pool].ep,
+            GroupSizes(ep, config.experts.most_ranks_of(ep), config.experts.redundant),
             serve.get_replica_context().replica_id.unique_id,
             partial(RayGroup, session, config, pool, secret, threads),
             MISSES * config.health.shell_timeout_s,
+            config.engine.drain_s,
         )
         self._living = asyncio.create_task(self._shell.live())
         formed = asyncio.create_task(self._shell.formed.wait())

@@ -1,0 +1,86 @@
+"""Sizes of groups over HTTP: who may, what is refused, and how the command line says it."""
+
+import pytest
+
+from serving.gateway.api.group_size_route import OrderedGroup, group_size_router
+from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from serving.values.operator_order import DrainRank, OrderAnswer, ResizeGroup, SizeOrder
+from tests.gateway.api.support import Harness, post
+
+SETTINGS = ApiSettings(api_key_hashes=(hash_api_key("plain"),), admin_key_hashes=(hash_api_key("root"),))
+GROUPS = [OrderedGroup(f"decode#{name}", "decode", f"actor-{name}") for name in "ab"]
+
+
+class Shells:
+    """Shells that answer as they are told to."""
+
+    def __init__(self, served: ServedModel) -> None:
+        self.asked: list[tuple[str, SizeOrder]] = []
+        self.answer = OrderAnswer(True, "done", detail={"before": 2, "ranks": 4})
+        self.app = Harness(served, SETTINGS).app
+        self.app.include_router(group_size_router(lambda: GROUPS, self._post))
+
+    async def _post(self, actor: str, order: SizeOrder) -> OrderAnswer:
+        self.asked.append((actor, order))
+        return self.answer
+
+    def ask(self, path: str, body: dict[str, object], key: str = "root") -> tuple[int, dict[str, object]]:
+        answer = post(self.app, path, body, headers={"authorization": f"Bearer {key}"})
+        return answer.status_code, answer.json()
+
+
+@pytest.fixture
+def shells(served: ServedModel) -> Shells:
+    return Shells(served)
+
+
+def test_every_group_of_a_pool_is_resized(shells: Shells) -> None:
+    status, answer = shells.ask("/experts/resize", {"pool": "decode", "ranks": 4})
+    row = {"pool": "decode", "message": "done", "before": 2, "ranks": 4}
+    assert (status, answer) == (200, {"groups": [{"group": f"decode#{name}", **row} for name in "ab"]})
+    assert shells.asked == [("actor-a", ResizeGroup(4)), ("actor-b", ResizeGroup(4))]
+
+
+def test_a_rank_is_drained_by_its_name(shells: Shells) -> None:
+    assert shells.ask("/experts/drain", {"rank": "decode#b.r1"})[0] == 200
+    assert shells.asked == [("actor-b", DrainRank(1))]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/experts/resize", {"pool": "prefill", "ranks": 2}),
+        ("/experts/drain", {"rank": "decode#c.r1"}),
+        ("/experts/drain", {"rank": "decode#a.rx"}),
+        ("/experts/drain", {"rank": "decode#a"}),
+    ],
+)
+def test_what_is_not_there(shells: Shells, path: str, body: dict[str, object]) -> None:
+    assert shells.ask(path, body)[0] == 404
+    assert not shells.asked
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "code"),
+    [("no_room", 409, "no_room"), ("invalid", 400, "invalid_value"), ("unavailable", 503, "service_unavailable")],
+)
+def test_refusals(shells: Shells, kind: str, status: int, code: str) -> None:
+    shells.answer = OrderAnswer(False, "4 ranks do not fit, 3 would", detail={"kind": kind})
+    got, answer = shells.ask("/experts/resize", {"pool": "decode", "ranks": 4})
+    error = answer["error"]
+    assert isinstance(error, dict)
+    assert (got, error["code"], error["message"]) == (status, code, "4 ranks do not fit, 3 would")
+    assert len(shells.asked) == 1, "the first refusal ends it"
+
+
+@pytest.mark.parametrize("body", [{"pool": "decode", "ranks": 0}, {"pool": "decode"}, {"ranks": 2}])
+def test_bodies_without_sense(shells: Shells, body: dict[str, object]) -> None:
+    assert shells.ask("/experts/resize", body)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("resize", {"pool": "decode", "ranks": 3}), ("drain", {"rank": "decode#a.r0"})]
+)
+def test_ranks_are_for_administrators(shells: Shells, path: str, body: dict[str, object]) -> None:
+    assert shells.ask(f"/experts/{path}", body, key="plain")[0] == 403
+    assert shells.ask(f"/experts/{path}", body, key="wrong")[0] == 401
