@@ -45,13 +45,24 @@ class ScaleRefusal(Struct, frozen=True):
     """Why nothing was done; the board answers it instead of raising, since errors lose their fields on the way.
 
     Args:
-        kind: `unknown_pool`, `invalid`, `no_room` or `unavailable`.
+        kind: `unknown_pool`, `unknown_group`, `invalid`, `no_room`, `not_now` or `unavailable`.
         fits: the most replicas that would fit; None where that is not the question.
     """
 
     kind: str
     message: str
     fits: int | None = None
+
+
+class GroupAnswer(Struct, frozen=True):
+    """Outcome of an order to a group of ranks.
+
+    Args:
+        message: in words, one line.
+    """
+
+    group: str
+    message: str
 
 
 Answer = TypeVar("Answer")
@@ -133,4 +144,33 @@ class ReleasePool(PoolOperation[ScaleAnswer], frozen=True):
     """Let the policy act on a pool again; nothing happens if it may already. Refused as `HoldPool` is."""
 
     pool: str
+    by: Caller = "rest"
+
+
+class RebalanceGroup(PoolOperation[GroupAnswer], frozen=True):
+    """Have a group of ranks place its experts anew, now.
+
+    Refused as `unknown_group`, `not_now` (the group says why) or `unavailable`.
+    """
+
+    group: Annotated[str, Meta(max_length=128)]
+    by: Caller = "rest"
+
+
+class DrainGroupRank(PoolOperation[GroupAnswer], frozen=True):
+    """Replace a rank of a group without a loss: its streams go elsewhere, then another process takes its place.
+
+    Refused as `RebalanceGroup` is.
+    """
+
+    group: Annotated[str, Meta(max_length=128)]
+    rank: Annotated[int, Meta(ge=0, lt=MOST_REPLICAS)]
+    by: Caller = "rest"
+
+
+class ResizeRankGroup(PoolOperation[GroupAnswer], frozen=True):
+    """Give a group another number of ranks while it serves. Refused as `RebalanceGroup` is, or as `no_room`."""
+
+    group: Annotated[str, Meta(max_length=128)]
+    ranks: Annotated[int, Meta(ge=1, le=MOST_REPLICAS)]
     by: Caller = "rest"

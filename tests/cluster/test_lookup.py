@@ -16,7 +16,7 @@ from serving.kvpool.live import pool_control
 from serving.kvpool.live.controller import ControlSettings
 from serving.kvpool.live.pool_control import PoolAnnouncer, PoolViewFollower
 from serving.scaling.live import observe, scale_path
-from serving.scaling.live.board import ClusterSilentError
+from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.observe import RayCluster
 from serving.scaling.live.sight import Sight
 from serving.values.scaling import ReadPools

@@ -11,7 +11,15 @@ from serving.errors import ScaleError
 from serving.scaling.dashboard.port import JsonObject
 
 _PAGE = Path(__file__).resolve().parent / "page"
-_STATUS = {"unknown_pool": 404, "invalid": 400, "no_room": 409, "unavailable": 503, "no_system": 503}
+_STATUS = {
+    "unknown_pool": 404,
+    "unknown_group": 404,
+    "invalid": 400,
+    "no_room": 409,
+    "not_now": 409,
+    "unavailable": 503,
+    "no_system": 503,
+}
 
 _PRIVATE = {
     "Cache-Control": "no-store",

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 
@@ -107,15 +108,15 @@ class PoolsApi:
 
         return await self._change(ask(), ray_refusal)
 
-    async def by_page(self, request: web.Request, kind: type[PoolOperation[ScaleAnswer]]) -> web.Response:
-        """A change by the page: a GET with the nonce, its fields in the query."""
+    async def by_page(self, request: web.Request, kind: type[PoolOperation[Any]]) -> web.Response:
+        """A change by the page: a GET with the nonce, its fields in the path and the query."""
         objection = self._guard.objection(request.headers)
         if objection is not None:
             return error_answer(*objection, 403)
 
         async def ask() -> object:
             given = {name: value for name, value in request.query.items() if name != "by"}
-            return await self._port.ask(from_query(given, kind, pool=_pool(request), by=BY_PAGE))
+            return await self._port.ask(from_query(given, kind, **request.match_info, by=BY_PAGE))
 
         return await self._change(ask())
 

@@ -19,7 +19,17 @@ from serving.scaling.dashboard.login import LOGIN_PATH, PageLogin
 from serving.scaling.dashboard.port import PoolsPort
 from serving.scaling.dashboard.public_paths import EXPERTS_PATH
 from serving.scaling.dashboard.ray_port import RayPools, connect
-from serving.values.scaling import HoldPool, ReadDecisions, ReadEvents, ReadHistory, ReleasePool, ScalePool
+from serving.values.scaling import (
+    DrainGroupRank,
+    HoldPool,
+    ReadDecisions,
+    ReadEvents,
+    ReadHistory,
+    RebalanceGroup,
+    ReleasePool,
+    ResizeRankGroup,
+    ScalePool,
+)
 
 
 class PoolsHead(SubprocessModule):
@@ -47,6 +57,21 @@ class PoolsHead(SubprocessModule):
     async def experts(self, request: web.Request) -> web.Response:
         """Groups of ranks."""
         return await self._api.experts(request)
+
+    @routes.get("/api/experts/rebalance")
+    async def page_rebalance(self, request: web.Request) -> web.Response:
+        """A rebalance, from the page."""
+        return await self._api.by_page(request, RebalanceGroup)
+
+    @routes.get("/api/experts/drain")
+    async def page_drain(self, request: web.Request) -> web.Response:
+        """Replacement of a rank without a loss, from the page."""
+        return await self._api.by_page(request, DrainGroupRank)
+
+    @routes.get("/api/experts/resize")
+    async def page_resize(self, request: web.Request) -> web.Response:
+        """Another number of ranks, from the page."""
+        return await self._api.by_page(request, ResizeRankGroup)
 
     @routes.get(LOGIN_PATH)
     async def login(self, request: web.Request) -> web.Response:

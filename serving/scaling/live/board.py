@@ -10,15 +10,17 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from serving.config.serve import ServeConfig
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.clock import steady_s
+from serving.scaling.live.cluster_port import ClusterPort, ClusterSilentError
 from serving.scaling.live.event_log import EventLog
 from serving.scaling.live.experts_state import experts_of
 from serving.scaling.live.gateways import Gateways
+from serving.scaling.live.group_orders import order_group
 from serving.scaling.live.history import History
 from serving.scaling.live.holds import ScalingHolds
 from serving.scaling.live.ledger import Ledger
@@ -32,6 +34,7 @@ from serving.values.scaling import (
     LONGEST_HOLD_S,
     MOST_REPLICAS,
     Answer,
+    DrainGroupRank,
     HoldPool,
     PoolOperation,
     ReadDecisions,
@@ -39,7 +42,9 @@ from serving.values.scaling import (
     ReadExperts,
     ReadHistory,
     ReadPools,
+    RebalanceGroup,
     ReleasePool,
+    ResizeRankGroup,
     ScaleAnswer,
     ScalePool,
     ScaleRefusal,
@@ -52,28 +57,6 @@ logger = logging.getLogger(__name__)
 REST, AUTOSCALER = "rest", "autoscaler"
 ALIVE_PERIODS = 3
 """An autoscaler that has not looked for so many periods (and two seconds) does not live."""
-
-
-class ClusterPort(Protocol):
-    """The cluster, as far as the board needs it. Every call has a deadline of its own."""
-
-    async def look(self, before: Sight) -> Sight:
-        """Snapshot of the cluster now; parts that do not answer are taken from `before`.
-
-        Raises: ClusterSilentError when Serve's controller or Ray itself does not answer.
-        """
-        ...
-
-    async def set_target(self, pool: str, replicas: int) -> None:
-        """Serve's scale API.
-
-        Raises: ClusterSilentError.
-        """
-        ...
-
-
-class ClusterSilentError(Exception):
-    """Serve's controller or Ray itself does not answer."""
 
 
 class ScalingBoard:
@@ -178,13 +161,15 @@ class ScalingBoard:
             case ReadPools() | ReadExperts():
                 with contextlib.suppress(ClusterSilentError):
                     await self.look_first()
-                told = self.state() if isinstance(operation, ReadPools) else self.experts()
+                told = self.state() if isinstance(operation, ReadPools) else self._experts()
             case ReadDecisions():
                 told = self.decisions(operation)
             case ReadEvents():
                 told = self.events(operation)
             case ReadHistory():
                 told = self._history.newer(operation.after)
+            case RebalanceGroup() | DrainGroupRank() | ResizeRankGroup():
+                told = await order_group(operation, self._sight, self._port.order)
             case ScalePool():
                 told = await self._scale(operation)
             case HoldPool():
@@ -284,8 +269,7 @@ class ScalingBoard:
             "events": self.events(ReadEvents(limit=SHOWN)),
         }
 
-    def experts(self) -> dict[str, Any]:
-        """Answers `ReadExperts` from the last look."""
+    def _experts(self) -> dict[str, Any]:
         return experts_of(self._config, self._sight, self._events.lost(), self._clock())
 
     def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:

@@ -15,14 +15,16 @@ from typing import Any
 import ray
 
 from hardware.ray_resources import NODE_LABEL, NPU, UB_MEMORY
+from serving.cluster.group_orders import post_order
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAME as MEMBERSHIP
 from serving.cluster.membership import NAMESPACE, Member, read_members
 from serving.ids import NodeId
 from serving.kvpool.live.pool_control import NAME as POOL_CONTROL
-from serving.scaling.live.board import ClusterSilentError
 from serving.scaling.live.clock import steady_s
+from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
+from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
 from serving.values.pool_view import PoolView
 
 logger = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ logger = logging.getLogger(__name__)
 CONTROLLER = "SERVE_CONTROLLER_ACTOR"
 CONTROLLER_NAMESPACE = "serve"
 CALL_DEADLINE_S = 2.0
+ORDER_DEADLINE_S = 3.0
+"""For the shell of a group, which looks for orders every half second."""
 REMEMBER_S = 10.0
 """How long a replica that Serve has is a member without being listed; longer than instances need to announce anew."""
 _LEAVING = frozenset({"STOPPING", "STOPPED", "PENDING_MIGRATION"})
@@ -81,6 +85,10 @@ class RayCluster:
             CONTROLLER_NAMESPACE,
             lambda actor: actor.update_deployment_replicas.remote(deployment, replicas),
         )
+
+    async def order(self, actor: str, order: OperatorOrder | SizeOrder) -> OrderAnswer:
+        """Implements `ClusterPort.order`."""
+        return await post_order(actor, order, ORDER_DEADLINE_S)
 
     def _members(
         self, listed: dict[str, SeenMember], before: Sight, deployments: dict[str, SeenDeployment], now: float

@@ -18,7 +18,8 @@ from serving.cluster.nodes import ON_HEAD_NODE
 from serving.config.serve import ServeConfig
 from serving.kvpool.live.pool_control import Complaint
 from serving.scaling.core.decision import PoolTarget
-from serving.scaling.live.board import ClusterSilentError, ScalingBoard
+from serving.scaling.live.board import ScalingBoard
+from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.observe import RayCluster
 from serving.scaling.live.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
 from serving.scaling.live.signals import sizes_of

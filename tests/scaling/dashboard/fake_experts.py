@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from serving.errors import ScaleError
 from serving.experts.live.expert_status import expert_status
 from serving.ids import ReplicaId
 from serving.scaling.dashboard.port import JsonObject
 from serving.values.expert_facts import ExchangeFacts, ExpertFacts, ExpertRows
+from serving.values.scaling import GroupAnswer
 
 GROUP = "decode#k3jx9a"
 
@@ -52,6 +54,18 @@ def fake_experts(wish: str) -> JsonObject:
     ep = SHAPES[wish].ranks if wish in SHAPES else 2 if wish == "starting" else 1
     status = expert_status({"prefill": 1, "decode": ep}, members)
     return {"now": time.time(), "seen_s": 0.3, "model": "storyteller", "mode": "disaggregated", **status}
+
+
+def ordered(wish: str, group: str, message: str) -> GroupAnswer:
+    """Answer to an operation on a group; one that has lost a rank refuses.
+
+    Raises: ScaleError.
+    """
+    if group != GROUP:
+        raise ScaleError(f"there is no group {group!r} that takes orders", kind="unknown_group")
+    if wish == "lost":
+        raise ScaleError("rank 1 is missing", kind="not_now")
+    return GroupAnswer(group, message)
 
 
 def _ranks(wish: str) -> list[FakeMember]:

@@ -16,6 +16,7 @@ from serving.errors import ScaleError
 from serving.scaling.dashboard.port import JsonObject
 from serving.values.scaling import (
     Answer,
+    DrainGroupRank,
     HoldPool,
     PoolOperation,
     ReadDecisions,
@@ -23,10 +24,12 @@ from serving.values.scaling import (
     ReadExperts,
     ReadHistory,
     ReadPools,
+    RebalanceGroup,
     ReleasePool,
+    ResizeRankGroup,
     ScalePool,
 )
-from tests.scaling.dashboard.fake_experts import fake_experts
+from tests.scaling.dashboard.fake_experts import fake_experts, ordered
 
 SMALL = 32, {"prefill": 2, "decode": 4, "kvcache": 0}
 SUPERNODE = 384, {"prefill": 16, "decode": 96, "kvcache": 0}
@@ -98,6 +101,12 @@ class FakePools:
                 told = self._state()
             case ReadExperts():
                 told = fake_experts(self._look().get("experts", ""))
+            case RebalanceGroup(group, by):
+                told = ordered(self._look().get("experts", ""), group, f"3 moves begin, asked for by {by}")
+            case DrainGroupRank(group, rank, by):
+                told = ordered(self._look().get("experts", ""), group, f"r{rank} drains, asked for by {by}")
+            case ResizeRankGroup(group, ranks, by):
+                told = ordered(self._look().get("experts", ""), group, f"{ranks} ranks, asked for by {by}")
             case ReadDecisions(pool, after, limit):
                 self._look()
                 told = [d for d in self._decisions if pool in (None, d["pool"]) and int(str(d["id"])) > after][:limit]

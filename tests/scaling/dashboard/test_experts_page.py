@@ -8,7 +8,7 @@ from tests.scaling.dashboard.chromium import Chromium, Page
 from tests.scaling.dashboard.conftest import TOKEN, FakeDashboard
 from tests.scaling.dashboard.opened import text
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 GROUP = "article[aria-label='Group decode#k3jx9a']"
 
@@ -29,6 +29,7 @@ async def cell(page: Page, layer: int, expert: int) -> dict[str, str]:
     return told
 
 
+@pytest.mark.asyncio
 async def test_a_group_and_its_experts(browser: Chromium, dashboard: FakeDashboard) -> None:
     async with browser.page() as page:
         await open_experts(page, dashboard, "small")
@@ -51,6 +52,7 @@ async def test_a_group_and_its_experts(browser: Chromium, dashboard: FakeDashboa
         assert {url.split("/")[2] for url in page.requested} == {dashboard.url.split("/")[2]}
 
 
+@pytest.mark.asyncio
 async def test_a_lost_rank_is_named_and_its_experts_are_marked(browser: Chromium, dashboard: FakeDashboard) -> None:
     async with browser.page() as page:
         await open_experts(page, dashboard, "small")
@@ -65,6 +67,41 @@ async def test_a_lost_rank_is_named_and_its_experts_are_marked(browser: Chromium
         assert page.faults == []
 
 
+@pytest.mark.asyncio
+async def test_a_group_is_resized_and_a_rank_drained_by_hand(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        await open_experts(page, dashboard, "small")
+        before = await page.run("document.querySelector('.heat').getBoundingClientRect().top")
+        await page.click("[aria-label='Ranks of decode#k3jx9a']")
+        await page.run("document.activeElement.select()")
+        await page.type("4")
+        await page.press("Enter")
+        await page.wait("document.querySelector('.answer').innerText === '4 ranks, asked for by page'")
+        await page.click("[aria-label='Drain rank 1']")
+        await page.wait("document.querySelector('.answer').innerText === 'r1 drains, asked for by page'")
+        assert await page.run("document.querySelector('.heat').getBoundingClientRect().top") == before
+        dashboard.wish(experts="lost")
+        await page.wait("document.querySelector(\"[aria-label='Drain rank 1']\").disabled")
+        await page.click("[aria-label='Drain rank 0']")
+        await page.wait("document.querySelector('.answer').innerText === 'rank 1 is missing'")
+        assert page.faults == []
+
+
+@pytest.mark.parametrize("order", ["rebalance?", "drain?rank=1", "resize?ranks=4"])
+def test_only_the_page_may_order_by_get(dashboard: FakeDashboard, order: str) -> None:
+    path = f"/api/experts/{order}&group=decode%23k3jx9a"
+    dashboard.wish(experts="small")
+    status, _, told = dashboard.ask("GET", path)
+    assert (status, told["error"]["kind"]) == (403, "stale")
+    nonce = dashboard.ask("GET", "/api/experts")[1]["X-Pools-Nonce"]
+    assert dashboard.ask("GET", path, Sec_Fetch_Site="same-site", X_Pools_Nonce=nonce)[0] == 403
+    assert dashboard.ask("GET", path.replace("k3", "xx"), X_Pools_Nonce=nonce)[0] == 404
+    assert dashboard.ask("GET", path, X_Pools_Nonce=nonce)[0] == 200
+    dashboard.wish(experts="lost")
+    assert dashboard.ask("GET", path, X_Pools_Nonce=nonce)[0] == 409
+
+
+@pytest.mark.asyncio
 async def test_a_large_model_stays_small(browser: Chromium, dashboard: FakeDashboard) -> None:
     """58 layers of 256 experts on 32 ranks."""
     async with browser.page() as page:
@@ -82,6 +119,7 @@ async def test_a_large_model_stays_small(browser: Chromium, dashboard: FakeDashb
 
 
 @pytest.mark.parametrize(("wish", "words"), [("", "ep is 1 everywhere"), ("starting", "No rank of decode")])
+@pytest.mark.asyncio
 async def test_without_a_group_it_says_why(browser: Chromium, dashboard: FakeDashboard, wish: str, words: str) -> None:
     async with browser.page() as page:
         await open_experts(page, dashboard, wish)
@@ -94,6 +132,7 @@ async def test_without_a_group_it_says_why(browser: Chromium, dashboard: FakeDas
         assert page.faults == []
 
 
+@pytest.mark.asyncio
 async def test_whoever_comes_without_the_token_sees_nothing(browser: Chromium, dashboard: FakeDashboard) -> None:
     dashboard.wish(experts="small")
     assert dashboard.ask("GET", "/api/experts", token=None)[0] == 401
@@ -108,6 +147,7 @@ async def test_whoever_comes_without_the_token_sees_nothing(browser: Chromium, d
 
 
 @pytest.mark.parametrize("wish", ["wide", "large"])
+@pytest.mark.asyncio
 async def test_nothing_sticks_out_of_a_phone(browser: Chromium, dashboard: FakeDashboard, wish: str) -> None:
     async with browser.page(width=390, height=740) as page:
         await open_experts(page, dashboard, wish)

@@ -110,7 +110,7 @@ def test_each_route_is_bound_to_a_method() -> None:
     assert PoolsHead in SubprocessModule.__subclasses__(), "Ray takes direct subclasses only"
     methods: list[Any] = [method for _, method in inspect.getmembers(PoolsHead, inspect.isfunction)]
     ours = {(one.__route_method__, one.__route_path__) for one in methods if hasattr(one, "__route_path__")}
-    assert len(ours) == 16
+    assert len(ours) == 19
     for method, path in ours:
         assert path in SubprocessRouteTable._bind_map[method]
 

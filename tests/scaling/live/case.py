@@ -11,9 +11,12 @@ from serving.config.model import ModelConfig
 from serving.config.pool import PoolConfig
 from serving.config.scaling import AutoscalerConfig
 from serving.config.serve import ServeConfig
+from serving.errors import UnavailableError
 from serving.ids import NodeId
-from serving.scaling.live.board import ClusterSilentError, ScalingBoard
+from serving.scaling.live.board import ScalingBoard
+from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
+from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
 from serving.values.traffic import BOUNDS_S
 
 EMPTY = (0,) * (len(BOUNDS_S) + 1)
@@ -69,6 +72,9 @@ class FakeCluster:
     now: float = 1000.0
     silent: bool = False
     calls: list[tuple[str, int]] = field(default_factory=list)
+    orders: list[tuple[str, OperatorOrder | SizeOrder]] = field(default_factory=list)
+    order_answer: OrderAnswer | None = None
+    """None = the rank that is asked has gone."""
 
     async def look(self, before: Sight) -> Sight:
         """As `ClusterPort.look`."""
@@ -76,6 +82,13 @@ class FakeCluster:
             raise ClusterSilentError("nobody answers")
         self.sight = replace(self.sight, at=self.now)
         return self.sight
+
+    async def order(self, actor: str, order: OperatorOrder | SizeOrder) -> OrderAnswer:
+        """As `ClusterPort.order`."""
+        self.orders.append((actor, order))
+        if self.order_answer is None:
+            raise UnavailableError("the rank is gone", retry_after_s=1.0)
+        return self.order_answer
 
     async def set_target(self, pool: str, replicas: int) -> None:
         """As `ClusterPort.set_target`."""

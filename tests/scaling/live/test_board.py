@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from serving.scaling.core.decision import PoolTarget, ScaleKind
-from serving.scaling.live.board import ClusterSilentError, ScalingBoard, words
+from serving.scaling.live.board import ScalingBoard, words
+from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.values.scaling import HoldPool, ReadDecisions, ReadPools, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
 from serving.values.signals import Traffic
 from serving.values.traffic import BoardNews, GatewayReport

@@ -70,10 +70,20 @@ export function history(after) {
   return get(`api/pools/history?after=${after}`);
 }
 
-/** verb: scale, hold or release. A nonce of a server that was started anew since is fetched once. */
-export async function change(pool, verb, numbers = {}) {
-  const query = new URLSearchParams(Object.entries(numbers).filter(([, value]) => value !== null && value !== ""));
-  const path = `api/pools/${encodeURIComponent(pool)}/${verb}?${query}`;
+/** verb: scale, hold or release. */
+export function change(pool, verb, numbers = {}) {
+  return order(`api/pools/${encodeURIComponent(pool)}/${verb}`, numbers);
+}
+
+/** verb: rebalance, drain or resize. */
+export function orderGroup(group, verb, numbers = {}) {
+  return order(`api/experts/${verb}`, { group, ...numbers });
+}
+
+/** A nonce of a server that was started anew since is fetched once. */
+async function order(route, fields) {
+  const query = new URLSearchParams(Object.entries(fields).filter(([, value]) => value !== null && value !== ""));
+  const path = `${route}?${query}`;
   try {
     return await get(path);
   } catch (error) {

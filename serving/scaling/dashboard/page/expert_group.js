@@ -2,39 +2,43 @@
 
 import { make, show, write } from "./dom.js";
 import { heatMap } from "./expert_heat.js";
+import { Orders } from "./expert_orders.js";
 import { pairs } from "./expert_pairs.js";
 import { rankTable } from "./expert_ranks.js";
 import { bytes, count, plural, seconds } from "./words.js";
 
-export function groupCard({ group }) {
+export function groupCard({ group }, afterwards) {
+  const orders = new Orders(group, afterwards);
   const chips = { epoch: make("span.chip"), map: make("span.chip"), members: make("span.chip") };
   const parts = {
     chips,
     words: make("p.quiet"),
+    orders,
     heat: heatMap(group),
     busiest: make("p.quiet"),
-    ranks: rankTable(group),
+    ranks: rankTable(group, (rank) => orders.drain(rank)),
     moved: pairs("Bytes between ranks", "rows and results, since each joined", bytes),
     waits: pairs("Who waits for whom", "by the rank that was there last, since each joined", seconds, "waits for"),
   };
   const card = make("article.group", { "aria-label": `Group ${group}` },
-    make("div.head", {}, make("h2", {}, group), make("span.chips", {}, ...Object.values(chips)), parts.words),
+    make("div.head", {}, make("h2", {}, group), make("span.chips", {}, ...Object.values(chips)), parts.words), parts.orders.element,
     parts.heat, parts.busiest, parts.ranks, make("div.pairs", {}, parts.moved, parts.waits));
   card.update = (state) => update(parts, state);
   return card;
 }
 
-function update({ chips, words, heat, busiest, ranks, moved, waits }, group) {
+function update({ chips, words, orders, heat, busiest, ranks, moved, waits }, { group, controls }) {
   const { members, ranks_total: all, exchange } = group;
   write(chips.epoch, `epoch ${group.epoch}`);
   write(chips.map, `map ${group.map_version}`);
   write(chips.members, members.length === all ? `${plural(all, "rank")}` : `${members.length} of ${plural(all, "rank")}`);
   chips.members.dataset.state = members.length === all ? "running" : "dead";
   write(words, balance(group));
+  orders.update(group, controls);
   heat.update(group);
   show(busiest, group.busiest.length > 0);
   write(busiest, `Busiest: ${group.busiest.slice(0, 5).map(({ layer, expert, rows }) => `layer ${layer} expert ${expert} (${count(rows)})`).join(", ")}`);
-  ranks.update(group);
+  ranks.update(group, controls);
   moved.update(exchange.bytes, all);
   waits.update(exchange.waited_s, all);
 }

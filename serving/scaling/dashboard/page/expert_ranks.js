@@ -3,38 +3,41 @@
 import { bar, keep, make, write } from "./dom.js";
 import { count, dash, percent, seconds } from "./words.js";
 
-const COLUMNS = ["rank", "epoch", "map", "rows computed", "experts", "waits", "mostly for"];
+const COLUMNS = ["rank", "epoch", "map", "rows computed", "experts", "waits", "mostly for", ""];
 
-export function rankTable(group) {
+/** drain(rank) has a rank replaced without a loss. */
+export function rankTable(group, drain) {
   const body = make("tbody");
   const head = make("tr", {}, ...COLUMNS.map((name) => make("th", { scope: "col" }, name)));
   const table = make("table.ranks", {}, make("caption.hidden", {}, `Ranks of ${group}`), make("thead", {}, head), body);
   const element = make("section", { "aria-label": `Ranks of ${group}` }, make("h3", {}, "Ranks"), make("div.scroll.wide", {}, table));
-  element.update = (state) => keep(body, rowsOf(state), ({ rank }) => rank, row);
+  element.update = (state, controls) => keep(body, rowsOf(state, controls), ({ rank }) => rank, (one) => row(one, drain));
   return element;
 }
 
 /** A rank that is missing has a row, too. */
-function rowsOf({ ranks, ranks_total: all, rank_rows: rows, exchange }) {
+function rowsOf({ ranks, ranks_total: all, rank_rows: rows, exchange }, controls) {
   const most = Math.max(1, ...rows);
   return Array.from({ length: all }, (_, rank) => ({
-    rank, told: ranks.find((one) => one.rank === rank), rows: rows[rank], share: rows[rank] / most,
+    rank, controls: controls && all > 1, told: ranks.find((one) => one.rank === rank), rows: rows[rank], share: rows[rank] / most,
     waited: exchange.waited_s[rank], worked: exchange.worked_s[rank],
   }));
 }
 
-function row({ rank }) {
+function row({ rank }, drain) {
   const state = make("span.chip");
   const load = bar(`Rows that r${rank} computed, of the busiest rank's`);
   const waits = bar(`Share of its time that r${rank} waits`);
+  const leave = make("button.small-button", { type: "button", "aria-label": `Drain rank ${rank}`, onclick: () => drain(rank) }, "Drain");
   const cells = { pid: make("span.quiet"), epoch: make("td"), map: make("td"), rows: make("span"), experts: make("td"), waited: make("span"), late: make("td") };
   const line = make("tr", {},
     make("th", { scope: "row" }, make("div.chips", {}, make("span.name", {}, `r${rank}`), cells.pid, state)), cells.epoch, cells.map,
-    make("td.fill-cell", {}, load, cells.rows), cells.experts, make("td.fill-cell", {}, waits, cells.waited), cells.late);
-  line.update = ({ told, rows, share, waited, worked }) => {
+    make("td.fill-cell", {}, load, cells.rows), cells.experts, make("td.fill-cell", {}, waits, cells.waited), cells.late, make("td", {}, leave));
+  line.update = ({ told, controls, rows, share, waited, worked }) => {
     const missing = told === undefined;
     line.dataset.state = missing ? "dead" : told.state ?? "";
     write(state, missing ? "missing" : ["serving", null].includes(told.state) ? "" : told.state);
+    leave.disabled = !controls || missing || told.state !== "serving";
     write(cells.pid, missing ? "" : `pid ${told.pid}`);
     write(cells.epoch, missing ? dash : told.epoch);
     write(cells.map, missing ? dash : told.map_version);

@@ -14,7 +14,8 @@ function draw(state) {
   const none = noGroup(state);
   write(at("no-group"), none);
   show(at("no-group"), none !== "");
-  keep(at("groups"), state.groups, (group) => group.group, groupCard);
+  const cards = state.groups.map((group) => ({ group, controls: state.controls }));
+  keep(at("groups"), cards, ({ group }) => group.group, ({ group }) => groupCard(group, () => live.now()));
 }
 
 function noGroup({ ep, groups }) {

@@ -1,0 +1,77 @@
+"""Orders from the page of the experts, and what it sees of groups."""
+
+import asyncio
+from typing import Any
+
+from msgspec import to_builtins
+
+from serving.ids import NodeId
+from serving.scaling.live.board import ScalingBoard
+from serving.scaling.live.sight import SeenMember, Sight
+from serving.values.expert_facts import ExpertFacts
+from serving.values.operator_order import DrainRank, OrderAnswer, RebalanceExperts, ResizeGroup
+from serving.values.scaling import (
+    DrainGroupRank,
+    GroupAnswer,
+    PoolOperation,
+    ReadExperts,
+    RebalanceGroup,
+    ResizeRankGroup,
+    ScaleRefusal,
+)
+from tests.scaling.live.case import FakeCluster, board_of, nodes, started
+
+GROUP = "decode#d1"
+
+
+def rank(number: int, **facts: object) -> SeenMember:
+    experts = ExpertFacts(1, 4, (0, 1), 2, 2, ((7, 7),), rows=((7, 7),))
+    told = {"group": GROUP, "rank": number, "pid": 50 + number, "actor": f"rank-{number}"}
+    name = f"d1.r{number}"
+    return SeenMember(name, "decode", "1", {**told, "experts": to_builtins(experts), **facts}, NodeId("a"))
+
+
+def ask(board: ScalingBoard, operation: PoolOperation[Any]) -> Any:
+    return asyncio.run(board.answer(operation))
+
+
+def of_ranks(*ranks: SeenMember) -> tuple[FakeCluster, ScalingBoard]:
+    cluster = FakeCluster(Sight(0.0, started(), nodes(), {one.name: one for one in ranks}))
+    return cluster, board_of(cluster)
+
+
+def test_an_order_goes_to_the_first_rank_that_takes_orders() -> None:
+    cluster, board = of_ranks(rank(0, draining=True), rank(1))
+    cluster.order_answer = OrderAnswer(True, "3 moves begin")
+    assert ask(board, RebalanceGroup(GROUP)) == GroupAnswer(GROUP, "3 moves begin")
+    assert cluster.orders == [("rank-1", RebalanceExperts())]
+
+
+def test_drains_and_sizes_are_orders_too() -> None:
+    cluster, board = of_ranks(rank(0), rank(1))
+    cluster.order_answer = OrderAnswer(True, "it begins")
+    ask(board, DrainGroupRank(GROUP, 1))
+    ask(board, ResizeRankGroup(GROUP, 4))
+    assert cluster.orders == [("rank-0", DrainRank(1)), ("rank-0", ResizeGroup(4))]
+    cluster.order_answer = OrderAnswer(False, "4 ranks do not fit, 3 would", detail={"kind": "no_room", "fits": 3})
+    refused = ask(board, ResizeRankGroup(GROUP, 4))
+    assert refused == ScaleRefusal("no_room", "4 ranks do not fit, 3 would", 3)
+
+
+def test_refusals_say_why() -> None:
+    cluster, board = of_ranks(rank(0))
+    assert ask(board, RebalanceGroup(GROUP)) == ScaleRefusal("unavailable", "the rank is gone")
+    cluster.order_answer = OrderAnswer(False, "experts are being moved")
+    assert ask(board, RebalanceGroup(GROUP)) == ScaleRefusal("not_now", "experts are being moved")
+    gone = ask(board, RebalanceGroup("decode#other"))
+    assert gone == ScaleRefusal("unknown_group", "there is no group 'decode#other' that takes orders")
+    assert len(cluster.orders) == 2
+
+
+def test_groups_as_the_page_shows_them() -> None:
+    _, board = of_ranks(rank(1), rank(0, draining=True))
+    seen = ask(board, ReadExperts())
+    assert (seen["model"], seen["mode"], seen["ep"]["decode"]) == ("tiny", "disaggregated", 1)
+    (group,) = seen["groups"]
+    assert (group["group"], group["pool"], group["map_version"]) == (GROUP, "decode", 4)
+    assert [(one["rank"], one["state"]) for one in group["ranks"]] == [(0, "draining"), (1, "serving")]
