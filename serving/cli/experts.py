@@ -28,7 +28,14 @@ Examples:
   cloudmatrix experts drain decode#k3jx9a.r1
 
 resize and drain need one of `[gateway] admin_keys`, where there are keys.
+  cloudmatrix experts rebalance --policy global --dry-run
+  cloudmatrix experts move 0 3 1     (a copy of expert 3 of layer 0 to rank 1)
 """
+POLICIES = ("static", "time_sliced", "hierarchical", "global")
+ORDERS = {"rebalance": ("group", "policy", "dry_run"), "move": ("group", "layer", "expert", "rank")}
+"""Fields of the body of each order."""
+_REBALANCE = "place experts anew, now"
+_MOVE = "bring a copy of an expert to a rank, into a slot that can be spared"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,12 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action="load")
     actions = parser.add_subparsers(metavar="ACTION", title="actions", description="without one: show the load")
     for name, text in (
+        ("moves", "the latest moves of experts, with reasons and outcomes"),
         ("ranks", "state, epoch, members and rows of each rank, and who keeps whom waiting"),
         ("placement", "experts that each rank holds, by layer"),
     ):
         action = actions.add_parser(name, help=text, description=f"Show {text}.")
         add_gateway_options(action, inherited=True)
         action.set_defaults(action=name)
+    _add_orders(actions)
     _add_resize(actions.add_parser("resize", help="give a pool's groups another number of ranks", description=RESIZE))
     drain = actions.add_parser("drain", help="replace one rank without a loss", description=DRAIN)
     drain.add_argument("rank", metavar="RANK", help="as `cloudmatrix status` names it, e.g. decode#k3jx9a.r1")
@@ -60,6 +69,25 @@ def _add_resize(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(action="resize")
 
 
+def _add_orders(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    rebalance = actions.add_parser("rebalance", help=_REBALANCE, description=f"{_REBALANCE}.".capitalize())
+    rebalance.add_argument(
+        "--policy",
+        choices=POLICIES,
+        help="place experts as this policy wants them, whatever that gains (default: as [experts] policy says, where"
+        " it gains anything)",
+    )
+    rebalance.add_argument("--dry-run", action="store_true", help="only say what would move")
+    move = actions.add_parser("move", help=_MOVE, description=f"{_MOVE}.".capitalize())
+    for name, text in (("layer", "layer with experts, from 0"), ("expert", "expert"), ("rank", "rank that gets it")):
+        move.add_argument(name, metavar=name.upper(), type=int, help=text)
+    for action in (rebalance, move):
+        action.add_argument("--group", metavar="NAME", help="e.g. decode#k3jx9a, where there are several")
+        add_gateway_options(action, inherited=True)
+    rebalance.set_defaults(action="rebalance")
+    move.set_defaults(action="move")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Ask and print.
 
@@ -67,8 +95,13 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.action in ("resize", "drain"):
         return _change(arguments)
-    from serving.cli.experts_table import fetch_experts, print_experts
+    from serving.cli.experts_table import fetch_experts, order_experts, print_experts, print_order
 
+    if arguments.action in ORDERS:
+        fields = {name: getattr(arguments, name) for name in ORDERS[arguments.action]}
+        answer = order_experts(arguments.url, arguments.api_key, arguments.action, fields)
+        print_order(answer, as_json=arguments.json)
+        return 0
     print_experts(fetch_experts(arguments.url, arguments.api_key), arguments.action, as_json=arguments.json)
     return 0
 

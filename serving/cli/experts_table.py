@@ -1,6 +1,7 @@
 """`cloudmatrix experts`: load, ranks and placement of groups, as tables and a heat map."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from serving.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
 
 SHADES = " .:-=+*#%@"
+ORDER_DEADLINE_S = 20.0
+"""A gateway waits for 10 s for the group."""
+MOST_MOVES = 40
 MOST_COLUMNS = 64
 """Of a heat map; with more experts a column is the busiest one of several neighbours."""
 
@@ -23,11 +27,40 @@ def fetch_experts(url: str, api_key: str | None) -> dict[str, Any]:
     return ask_again(lambda: ask_gateway(url, "/experts", api_key))
 
 
+def order_experts(url: str, api_key: str | None, order: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Give an order to a group of ranks.
+
+    Args:
+        fields: of the body; None is left out.
+    Raises: UnavailableError, in one line, also if the order is refused.
+    """
+    body = {name: value for name, value in fields.items() if value is not None}
+    return ask_gateway(url, f"/experts/{order}", api_key, body=body, deadline_s=ORDER_DEADLINE_S)
+
+
+def print_order(answer: dict[str, Any], *, as_json: bool) -> None:
+    """Print what came of an order to standard output."""
+    if as_json:
+        print(json.dumps(answer, indent=2))
+        return
+    console = table_console()
+    console.print(answer["message"], markup=False, highlight=False, soft_wrap=True)
+    moves = [(layer["layer"], move) for layer in answer.get("layers", ()) for move in layer["moves"]]
+    if moves:
+        table = plain_table((), ("layer", "expert", "from", "to", "slot"))
+        for layer, move in moves[:MOST_MOVES]:
+            cells = layer, move["expert"], _rank_name(move["from"]), _rank_name(move["to"]), move["slot"]
+            table.add_row(*map(str, cells))
+        console.print(table)
+    if len(moves) > MOST_MOVES:
+        console.print(f"and {len(moves) - MOST_MOVES} more", highlight=False)
+
+
 def print_experts(answer: dict[str, Any], action: str, *, as_json: bool) -> None:
     """Print to standard output.
 
     Args:
-        action: `load`, `ranks` or `placement`.
+        action: `load`, `ranks`, `placement` or `moves`.
     """
     if as_json:
         print(json.dumps(answer, indent=2))
@@ -35,7 +68,11 @@ def print_experts(answer: dict[str, Any], action: str, *, as_json: bool) -> None
     console = table_console()
     if not answer["groups"]:
         console.print(_no_group(answer["ep"]), markup=False, soft_wrap=True)
-    show: dict[str, Callable[[Console, dict[str, Any]], None]] = {"ranks": _ranks, "placement": _placement}
+    show: dict[str, Callable[[Console, dict[str, Any]], None]] = {
+        "ranks": _ranks,
+        "placement": _placement,
+        "moves": _moves,
+    }
     for group in answer["groups"]:
         console.print(
             f"{group['group']}: ranks {_numbers(group['members'])} of {group['ranks_total']} compute together, "
@@ -114,6 +151,32 @@ def _waits(exchange: dict[str, Any], rank: int) -> tuple[str, str]:
         return "-", "-"
     most = max(range(len(waited)), key=waited.__getitem__)
     return f"{total / (total + exchange['worked_s'][rank]):.0%}", f"r{most}: {waited[most]:.1f}"
+
+
+def _moves(console: Console, group: dict[str, Any]) -> None:
+    if not group["rebalances"]:
+        console.print("no expert has been moved since the group's shell began", highlight=False)
+        return
+    table = plain_table(("rebalanced", "by", "outcome", "why not"), ("layers", "moves", "gain", "seconds"))
+    for one in group["rebalances"]:
+        by = f"{one['reason']} {one['policy']}".strip()
+        seconds = "" if one["seconds"] is None else f"{one['seconds']:.1f}"
+        numbers = str(len(one["layers"])), str(one["moves"]), f"{one['gain']:.0%}", seconds
+        table.add_row(_time_of(one["at_s"]), by, one["outcome"], one["problem"] or "", *numbers)
+    console.print(table, markup=False)
+    table = plain_table(("moved", "by"), ("layer", "expert", "from", "to", "slot"))
+    for one in group["moves"]:
+        cells = one["layer"], one["expert"], _rank_name(one["from"]), _rank_name(one["to"]), one["slot"]
+        table.add_row(_time_of(one["at_s"]), one["reason"], *map(str, cells))
+    console.print(table, markup=False)
+
+
+def _time_of(at_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
+def _rank_name(rank: int | None) -> str:
+    return "model" if rank is None else f"r{rank}"
 
 
 def _placement(console: Console, group: dict[str, Any]) -> None:

@@ -27,6 +27,30 @@ class ExpertsConfig:
         low=0,
         high=_MOST_RANKS,
     )
+    policy: Literal["none", "static", "time_sliced", "hierarchical", "global"] = key(
+        "when experts move and where to: `time_sliced` = copies of experts that are hot at some time (xDeepServe),"
+        " `global`, `hierarchical` = as DeepSeek's EPLB packs them, `static` = back to where they began, `none` = only"
+        " when an operator says so; each needs slots to spare: `redundant`, or ranks that have joined",
+        default="time_sliced",
+    )
+    window_s: float = key(
+        "time over which the load of experts is counted; after a rebalance there is a pause of the same length [s]",
+        default=10.0,
+        low=0.5,
+        high=86400.0,
+    )
+    slices: int = key(
+        "slices of that time: experts are placed by every other one, and the placement is judged by the rest",
+        default=5,
+        low=2,
+        high=100,
+    )
+    min_gain: float = key(
+        "least share of a layer's expert time that a move must save, the time of moving deducted",
+        default=0.05,
+        low=0.001,
+        high=1.0,
+    )
     slots: Literal["copied", "mapped"] = key(
         "memory of expert slots: `copied` = each rank holds its own experts and no others; `mapped` = slots point into"
         " the whole model, which the ranks of a node share where the KV-cache pool keeps its image",

@@ -211,6 +211,18 @@ _BY_MODE = (
     ),
     Rule(
         _SERVE,
+        ("experts.min_gain",),
+        'with [experts] policy = "none": only operators move experts then, whatever that gains',
+        when=lambda config: config.experts.policy == "none",
+    ),
+    Rule(
+        _SERVE,
+        ("experts.move_mib_per_s",),
+        'with [experts] slots = "mapped": slots point to the weights, nothing is copied',
+        when=lambda config: config.experts.slots == "mapped",
+    ),
+    Rule(
+        _SERVE,
         ("cluster.restart_nodes",),
         "with one node of [[cluster.nodes]]: with the first one the system ends",
         when=lambda config: len(config.cluster.nodes) == 1,

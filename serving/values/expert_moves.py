@@ -81,7 +81,26 @@ class MovesStopped(msgspec.Struct, frozen=True):
     held: Held
 
 
+class CountRows(msgspec.Struct, frozen=True):
+    """Order: say how many rows chose each expert."""
+
+
+class RowsCounted(msgspec.Struct, frozen=True):
+    """Event: rows of a rank since it joined.
+
+    Args:
+        rows: [layer][expert]
+    """
+
+    rank: int
+    rows: tuple[tuple[int, ...], ...]
+
+
 MoveOrder = FetchExpert | SwitchMap | LoadExpert | MovesEnded
-"""What a rank does for a shell; each is answered."""
-RankEvent = MoveFetched | MoveLoaded | MoveFailed | MapSwitched | MovesStopped
+"""What a mover asks of ranks; each is answered."""
+ExpertOrder = MoveOrder | CountRows
+"""What a shell asks of a rank about experts."""
+MoveAnswer = MoveFetched | MoveLoaded | MoveFailed | MapSwitched | MovesStopped
+"""Answers to that."""
+RankEvent = MoveAnswer | RowsCounted
 """A rank's answers."""

@@ -33,7 +33,8 @@ class RankOffer(Struct, frozen=True):
         window_path: UB segment with its window; empty where it computes alone.
         layout: fingerprint of model, type and block shape: the same for all ranks of a group.
         instructions: set that its native step uses; so, too: others give other bits.
-        experts: of a layer. expert_bytes: weights of one, of the largest layer.
+        experts: of a layer. groups: of those, as the model's router has them.
+        expert_bytes: to be copied if an expert moves, of the largest layer.
         held: experts in slots of its own.
         slots: where peers read them, as msgpack; empty where they find them where this rank does.
     """
@@ -44,6 +45,7 @@ class RankOffer(Struct, frozen=True):
     layout: str
     instructions: str = ""
     experts: int = 0
+    groups: int = 1
     expert_bytes: int = 0
     held: Held = ()
     slots: bytes = b""
@@ -100,6 +102,7 @@ class RankReport(Struct, frozen=True):
         offer: from `RankPhase.OFFERED` on.
         members: processes that it computes with, by rank, its own included; those of the last order that it was given.
         epoch: of that order. raised: epoch that has begun for it. version: of the newest map that it was given.
+        using: of the map that it computes by.
         stalled_s: how long it has had work without a step, if that is too long; else 0.
         problem: why it failed.
         late_peer: rank for which it has waited longer than a step may take.
@@ -115,6 +118,7 @@ class RankReport(Struct, frozen=True):
     epoch: int = 0
     raised: int = 0
     version: int = 0
+    using: int = 0
     stalled_s: float = 0.0
     problem: str = ""
     late_peer: int | None = None

@@ -60,9 +60,11 @@ class OrderAnswer(Struct, frozen=True):
     Args:
         accepted: False = nothing was done.
         reason: why not, or what is done now.
+        unknown: whether it was refused since there is no such thing.
         detail: more of it, JSON-ready.
     """
 
     accepted: bool
     reason: str = ""
+    unknown: bool = False
     detail: dict[str, Any] = field(default_factory=dict)

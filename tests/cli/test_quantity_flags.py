@@ -28,10 +28,10 @@ from serving.tools.chaos.scenario import Scenario
 
 COUNTS = frozenset(
     """
-    acceptance attainment batch burstiness cache-nodes chunk concurrency context dies drafts fault-rate
-    frequency-penalty input-len last length limit max-model-len max-tokens min-p npus num-fewshot num-prompts
+    acceptance attainment batch burstiness cache-nodes chunk concurrency context dies drafts expert fault-rate
+    frequency-penalty input-len last layer length limit max-model-len max-tokens min-p npus num-fewshot num-prompts
     num-warmups output output-len poisson port prefill prefix-depth presence-penalty processes prompt
-    ramp-up-end-rps ramp-up-start-rps random-prefix-len rate-scale length-scale repeat repeats repetition-penalty
+    rank ramp-up-end-rps ramp-up-start-rps random-prefix-len rate-scale length-scale repeat repeats repetition-penalty
     ranks replicas request-rate reuse seed sizes-decode sizes-prefill step-tokens stride supernodes sweep-points
     sweep-values system-prompt-len temperature tenants threads tokens top-k top-p turns vocab-size volume weight
     workers zipf max-probes probe-requests block-tokens streams rate metric-percentiles
@@ -40,7 +40,7 @@ COUNTS = frozenset(
 """Numbers that are neither durations nor sizes: counts, rates, weights, and lengths in tokens."""
 WORDS = frozenset(
     """
-    api-key cache-bust config dashboard dataset-path device endpoint extra-body faults header host label metadata
+    api-key cache-bust config dashboard dataset-path device endpoint extra-body faults group header host label metadata
     message metrics-url model namespace only out percentile-metrics pool rank result-filename set system
     token tokenizer trace url
     """.split()

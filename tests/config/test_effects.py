@@ -52,6 +52,7 @@ def test_the_setting_that_a_help_shows_works_in_that_command(
     assert idle_lines(read_config(file, settings=shown), command) == []
 
 
+TWO_RANKS = "[decode]\nep = 2\nnpus_per_instance = 1\nub_memory_mib = 256\n"
 SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n'
 
 
@@ -82,6 +83,16 @@ SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n
             "[experts]\nredundant = 1\n",
             "[experts] redundant has no effect where every pool's ep is 1: the experts of a single process are all at"
             " hand",
+        ),
+        (
+            '[experts]\npolicy = "none"\nmin_gain = 0.1\n' + TWO_RANKS,
+            '[experts] min_gain has no effect with [experts] policy = "none": only operators move experts then,'
+            " whatever that gains",
+        ),
+        (
+            '[experts]\nslots = "mapped"\nmove_mib_per_s = 9\n' + TWO_RANKS,
+            '[experts] move_mib_per_s has no effect with [experts] slots = "mapped": slots point to the weights,'
+            " nothing is copied",
         ),
         (
             "[simulation]\nseed = 4\ntime_scale = 0.5\n",

@@ -234,8 +234,15 @@ class Server:
 
     def cluster(self) -> dict[str, Any]:
         """What `GET /cluster` tells now."""
+        return self._told("/cluster")
+
+    def experts(self) -> dict[str, Any]:
+        """What `GET /experts` tells now."""
+        return self._told("/experts")
+
+    def _told(self, path: str) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self.admin_key}"} if self.admin_key else None
-        status: dict[str, Any] = json.loads(self.get("/cluster", headers=headers))
+        status: dict[str, Any] = json.loads(self.get(path, headers=headers))
         return status
 
     def replicas(self, pool: str) -> list[dict[str, Any]]:

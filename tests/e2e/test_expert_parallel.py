@@ -21,6 +21,9 @@ from tests.live.workload import GREEDY, Ask, Reference, varied_asks
 pytestmark = pytest.mark.slow
 
 SETTINGS = """
+[experts]
+redundant = 1
+policy = "none"
 [chaos]
 enabled = true
 least_step_s = 0.01
@@ -113,6 +116,48 @@ def test_metrics_of_the_ranks_and_their_group(server: Scaled) -> None:
     assert "<title>Experts</title>" in server.get("/experts", url=server.dashboard["url"])
     shown = server.command("experts", "ranks", "--url", server.url).stdout
     assert re.search(r"\d%\s+r[01]: \d", shown), shown
+
+
+def test_experts_move_under_streams(server: Scaled, reference: Reference) -> None:
+    """An operator's copy of an expert, a rebalance, one that nobody may order: every token is as before."""
+    (group,) = server.experts()["groups"]
+    layer, wanted = 0, group["ranks"][0]["held"][0][0]
+    there = group["ranks"][1]["held"][0]
+    assert wanted not in there
+
+    async def scene() -> None:
+        streams = Streams(server, asks(5, 4, LENGTH))
+        running = await streams.start()
+        order = await asyncio.to_thread(server.command, "experts", "move", str(layer), str(wanted), "1", *at(server))
+        assert order.returncode == 0, order.stderr
+        await asyncio.to_thread(
+            wait_for, lambda: outcomes(server)[:1] == ["done"], "it has moved", state=server.experts
+        )
+        order = await asyncio.to_thread(server.command, "experts", "rebalance", "--policy", "static", *at(server))
+        assert order.returncode == 0, order.stderr
+        await running
+        assert all(stream.follows(reference) for stream in streams.streams)
+
+    asyncio.run(scene())
+    wait_for(lambda: "running" not in outcomes(server), "all moves have ended", state=server.experts)
+    (group,) = server.experts()["groups"]
+    assert {one["reason"] for one in group["moves"]} >= {"operator"}
+    assert group["moves"][-1]["expert"] == wanted
+    assert wanted in group["ranks"][1]["held"][0]
+    assert len({one["map_version"] for one in group["ranks"]}) == 1
+    refused = server.command("experts", "move", "0", "99", "1", *at(server))
+    assert (refused.returncode, "experts 0 to" in refused.stderr) == (2, True)
+    assert "operator" in server.command("experts", "moves", *at(server)).stdout
+
+
+def at(server: Scaled) -> tuple[str, str]:
+    return "--url", server.url
+
+
+def outcomes(server: Scaled) -> list[str]:
+    """Outcomes of what has moved, the latest first."""
+    (group,) = server.experts()["groups"]
+    return [one["outcome"] for one in group["rebalances"]]
 
 
 def test_the_next_shell_takes_the_ranks_over(server: Scaled, reference: Reference) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from serving.instance.core.rank_life import RankLife
 from serving.instance.core.rank_names import RankName
@@ -20,22 +21,28 @@ from serving.instance.live.ranks.group_port import (
     RankCall,
     RankDeadError,
     RankSilentError,
+    ShowFacts,
 )
 from serving.values.expert_map import ExpertMap
 from serving.values.expert_moves import (
+    CountRows,
+    ExpertOrder,
     FetchExpert,
     LoadExpert,
     MapSwitched,
     MoveFetched,
     MoveLoaded,
-    MoveOrder,
     MovesEnded,
     MovesStopped,
     RankEvent,
+    RowsCounted,
     SwitchMap,
 )
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
 from serving.values.operator_order import OrderAnswer, PostedOrder
+
+EXPERTS = 4
+"""Of the only layer; a rank holds two of them, and has an empty slot."""
 
 
 def ordered(epoch: int, version: int, offers: tuple[RankOffer, ...]) -> RegroupOrder:
@@ -51,8 +58,6 @@ def progress(order: RegroupOrder | None, raised: int) -> tuple[tuple[int, ...], 
 
 
 Died = Callable[[RankName], None]
-EXPERTS = 4
-"""Of the only layer; a rank holds two of them."""
 
 
 @dataclass
@@ -71,8 +76,17 @@ class FakeRank:
     """Whether it has some that nobody takes."""
     quit: bool = False
     """Whether it computes no more."""
+    rows: tuple[tuple[int, ...], ...] = ((0,) * EXPERTS,)
     orders: list[PostedOrder] = field(default_factory=list)
+    """Operators' orders in its mailbox."""
     answers: dict[str, OrderAnswer] = field(default_factory=dict)
+    shown: dict[str, Any] = field(default_factory=dict)
+    asked: list[ExpertOrder] = field(default_factory=list)
+    """About experts."""
+    loads: bool = True
+    """Whether it does what it is asked to load; else it does not answer."""
+    switches: bool = True
+    """The same of maps."""
     calls: list[RankCall] = field(default_factory=list)
     held: list[list[int | None]] = field(default_factory=list)
     """[layer][slot]"""
@@ -88,9 +102,11 @@ class FakeRank:
         order = self.order
         return [offer.pid for offer in order.offers] if order is not None and order.epoch == self.raised else []
 
-    def move(self, order: MoveOrder) -> RankEvent | None:
+    def move(self, order: ExpertOrder) -> RankEvent | None:
         """Carry out an order about experts, if it is for this rank."""
         match order:
+            case CountRows():
+                return RowsCounted(self.name.rank, self.rows)
             case MovesEnded():
                 return MovesStopped(self.name.rank, self.offer.held)
             case SwitchMap(new):
@@ -179,7 +195,7 @@ class FakePort:
         elif name.rank >= world.founded[name.group]:
             world.added.add((name.group, name.rank))
         world.made += 1
-        held: list[int | None] = [2 * name.rank % EXPERTS, (2 * name.rank + 1) % EXPERTS]
+        held: list[int | None] = [2 * name.rank % EXPERTS, (2 * name.rank + 1) % EXPERTS, None]
         world.ranks[name] = FakeRank(name, RankLife(founder, 0.0), pid=1000 + world.made, held=[held])
 
     async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
@@ -214,6 +230,7 @@ class FakePort:
             epoch,
             raised,
             version,
+            using=version if raised == epoch else 0,
             problem=life.problem,
             orders=tuple(rank.orders),
         )
@@ -221,7 +238,10 @@ class FakePort:
     async def tell(self, name: RankName, call: RankCall, limit_s: float) -> tuple[RankEvent, ...]:
         await self._turns()
         rank = self._rank(name)
-        rank.calls.append(call)
+        if isinstance(call, MoveExperts):
+            rank.asked += call.orders
+        elif not isinstance(call, ShowFacts):
+            rank.calls.append(call)
         match call:
             case Follow(order):
                 if rank.life.phase is RankPhase.OFFERED:
@@ -235,13 +255,21 @@ class FakePort:
             case Leave():
                 assert rank.life.phase is not RankPhase.LOADING
                 rank.life.enter(RankPhase.LEAVING if rank.life.phase is RankPhase.SERVING else RankPhase.LEFT)
-            case MoveExperts(_, orders):
+            case MoveExperts(lease, orders):
+                if lease != rank.life.lease:
+                    raise RankSilentError("another shell holds it")
+                if not rank.loads and any(isinstance(one, LoadExpert) for one in orders):
+                    raise RankSilentError("no answer")
+                if not rank.switches and any(isinstance(one, SwitchMap) for one in orders):
+                    raise RankSilentError("no answer")
                 return tuple(event for order in orders if (event := rank.move(order)) is not None)
             case QuitGroup():
                 assert rank.life.phase is RankPhase.LEFT
                 if self._world.silent_at_quit:
                     raise RankSilentError("no answer")
                 rank.quit = True
+            case ShowFacts(facts):
+                rank.shown = facts
             case AnswerOperator(posted, answer):
                 rank.answers[posted] = answer
                 rank.orders = [one for one in rank.orders if one.id != posted]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+from serving.experts.core.group_experts import ExpertRules
 from serving.instance.core.group_course import GroupSizes
 from serving.instance.live.ranks.shell import GroupShell
 from serving.values.group import RankPhase
@@ -21,6 +22,7 @@ class Scene:
         self.world = FakeWorld()
         self.clock = ManualClock()
         self._ranks = ranks
+        self.rules = ExpertRules()
         self._silence_s = silence_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -35,6 +37,7 @@ class Scene:
             self.world.port,
             self._silence_s,
             0.0,
+            self.rules,
             self.clock.now,
             0.002,
         )

@@ -18,7 +18,7 @@ from serving.instance.live.instance import Instance
 from serving.instance.live.rank_experts import Answered
 from serving.instance.live.ranks.rank import Rank
 from serving.values.expert_map import ExpertSlot
-from serving.values.expert_moves import ExpertMove, FetchExpert, MoveFetched, MoveOrder, MovesEnded
+from serving.values.expert_moves import ExpertMove, ExpertOrder, FetchExpert, MoveFetched, MovesEnded
 from serving.values.group import RankLease, RankOffer, RankPhase, RegroupOrder
 from serving.values.operator_order import MoveOneExpert, OrderAnswer, PostedOrder
 from tests.fakes.clock import ManualClock
@@ -44,7 +44,7 @@ class FakeRankInstance:
         self.port_taken = False
         self.empty = asyncio.Event()
         self.said: list[str] = []
-        self.asked: list[MoveOrder] = []
+        self.asked: list[ExpertOrder] = []
         self.answered: Answered
 
     def offer(self) -> RankOffer:
@@ -77,7 +77,11 @@ class FakeRankInstance:
     def version(self) -> int:
         return self.order.version if self.order is not None else 0
 
-    def carry_out(self, orders: Sequence[MoveOrder], answered: Answered) -> None:
+    @property
+    def using(self) -> int:
+        return self.raised
+
+    def carry_out(self, orders: Sequence[ExpertOrder], answered: Answered) -> None:
         self.asked += orders
         self.answered = answered
 

@@ -131,10 +131,10 @@ class Rebalancer:
         """When `on` needs a tick; None while it waits for events, or rests."""
         return self._mover.next_wake() if self._mover else None
 
-    def on_rank_lost(self, now: float) -> list[MoverEffect]:
-        """Stop where it is; recovery makes the next map."""
+    def abandon(self, reason: str, now: float) -> list[MoverEffect]:
+        """Stop where it is, as when a rank was lost; whoever makes the next map takes over."""
         moving = self._mover is not None and self._mover.phase is not MovePhase.ENDED
-        return self._counted(self._mover.abandon("a rank was lost"), now) if moving and self._mover else []
+        return self._counted(self._mover.abandon(reason), now) if moving and self._mover else []
 
     def _counted(self, effects: list[MoverEffect], now: float) -> list[MoverEffect]:
         for effect in effects:
@@ -154,7 +154,7 @@ def plan_rebalance(
 ) -> RebalancePlan:
     """Layers that gain enough, hottest first; each one's gain pays for the moves of those before it, too.
 
-    A masked expert for which there is room comes back first, whatever that costs.
+    A masked or borrowed expert for which there is room comes back first, whatever that costs.
     """
     found = [(layer, _best_change(ledger, layer, load, policy, nodes, settings)) for layer, load in enumerate(loads)]
     plans, seconds = [], 0.0
@@ -167,12 +167,30 @@ def plan_rebalance(
     return RebalancePlan(tuple(plans), tuple(layer for layer, one in found if one is False))
 
 
+def place_now(
+    ledger: SlotLedger,
+    loads: Sequence[LayerLoad],
+    policy: PlacementPolicy,
+    nodes: tuple[int, ...],
+) -> RebalancePlan:
+    """Changes that bring every layer to where a policy wants it, whatever that gains."""
+    plans, stuck = [], []
+    for layer, load in enumerate(loads):
+        experts = len(ledger.map.layers[layer].homes)
+        rounds = move_rounds(layer, ledger.usable(layer), target_slots(ledger, layer, load, policy, nodes))
+        if rounds:
+            plans.append(LayerPlan(layer, total(load, experts), rounds, 0.0, 0.0))
+        elif rounds is None:
+            stuck.append(layer)
+    return RebalancePlan(tuple(plans), tuple(stuck))
+
+
 def target_slots(
     ledger: SlotLedger, layer: int, load: LayerLoad, policy: PlacementPolicy, nodes: tuple[int, ...]
 ) -> Slots:
     """Slots of a layer as a policy wants them, with as little change as possible.
 
-    Experts that are masked stay so while the group has too few slots for all.
+    Experts that are masked or borrowed stay so while the group has too few slots for all.
     """
     current = ledger.usable(layer)
     ranks = range(len(ledger.map.slots))
@@ -180,7 +198,8 @@ def target_slots(
     one = ledger.map.layers[layer]
     members = list(range(len(one.homes)))
     if len(members) > len(current):
-        members = [expert for expert in members if expert not in one.masked]
+        away = one.masked | ledger.borrowed(layer).keys()
+        members = [expert for expert in members if expert not in away]
     number = {expert: place for place, expert in enumerate(members)}
     held = ledger.contents(layer)
     now = tuple(tuple(number.get(expert) if expert is not None else None for expert in row) for row in held)
@@ -206,9 +225,10 @@ def _best_change(
     before = max(rank_loads(ledger.map.layers[layer], judge, ranks), default=0.0)
     current, target = ledger.usable(layer), target_slots(ledger, layer, load, policy, nodes)
     rounds = move_rounds(layer, current, target)
-    if rounds and ledger.map.layers[layer].masked & set(target.values()):
+    away = ledger.map.layers[layer].masked | ledger.borrowed(layer).keys()
+    if rounds and away & set(target.values()):
         return LayerPlan(layer, loads, rounds, math.inf, math.inf)  # there is room again: whatever it costs
-    if not before:
+    if not before or ledger.borrowed(layer):  # what is borrowed has no place that could be compared
         return True
     seen = total(fit, experts)
     weighted = max(rank_loads(split(ledger.contents(layer), seen), judge, ranks))

@@ -85,6 +85,18 @@ def _group(name: str, members: list[AnnouncedMember]) -> dict[str, Any]:
         "exchange": _exchange(ranks, newest.ranks),
         "told_s": max((member.facts.get("told_s", 0.0) for member in members), default=0.0),
         "ranks": [_rank(member, told) for member, told in ranks],
+        **_of_group(members),
+    }
+
+
+def _of_group(members: list[AnnouncedMember]) -> dict[str, Any]:
+    """Latest moves and rebalances, as the group's shell has told its ranks; the newest of what they heard."""
+    told = [one.facts["of_group"] for one in members if one.facts.get("of_group")]
+    newest: dict[str, Any] = max(told, key=lambda one: one["shown_s"], default={})
+    return {
+        "moves": newest.get("moves", []),
+        "rebalances": newest.get("rebalances", []),
+        "outcomes": newest.get("outcomes", {}),
     }
 
 

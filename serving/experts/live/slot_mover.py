@@ -29,13 +29,13 @@ from serving.values.expert_moves import (
     Held,
     LoadExpert,
     MapSwitched,
+    MoveAnswer,
     MoveFailed,
     MoveFetched,
     MoveLoaded,
     MoveOrder,
     MovesEnded,
     MovesStopped,
-    RankEvent,
     SwitchMap,
 )
 
@@ -91,7 +91,7 @@ class SlotMover:
     """
 
     def __init__(
-        self, rank: int, slots: ExpertSlots, held: Held, report: Callable[[RankEvent], None], bytes_per_s: float
+        self, rank: int, slots: ExpertSlots, held: Held, report: Callable[[MoveAnswer], None], bytes_per_s: float
     ) -> None:
         self.rank = rank
         self._held = [list(row) for row in held]
@@ -163,11 +163,13 @@ class SlotMover:
     def _switch(self, new: ExpertMap) -> None:
         """Give the map to the native step. One that it refuses is never in use, and the mover's deadline ends that."""
         assert self._user is not None, "a rank without a group has no maps to switch"
+        if self._before is not None and new.version <= self._before[0].version:  # a shell that had no answer asks again
+            self._asked = max(self._asked or 0, new.version)
+            return
         table = native_table(new, self.rank, self._before)
-        self._before = new, table
         try:
             self._user.set_map(new.version, table)
-            self._asked = new.version
+            self._asked, self._before = new.version, (new, table)
         except ServingError as error:
             logger.error("rank %d cannot use expert map %d: %s", self.rank, new.version, error)
         self._user.wake()

@@ -24,6 +24,7 @@ from serving.gateway.api.access import WithoutRequestId
 from serving.gateway.api.app import create_app
 from serving.gateway.api.cluster_route import cluster_router
 from serving.gateway.api.drain import GatewayDrain
+from serving.gateway.api.expert_routes import choose_group, expert_router
 from serving.gateway.api.group_size_route import OrderedGroup, group_size_router
 from serving.gateway.api.pool_facts import memory_server_stats
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
@@ -43,6 +44,7 @@ from serving.ids import GatewayId, NodeId
 from serving.kvpool.live.pool_control import NamespaceChanges, PoolViewFollower
 from serving.model.config import Architecture
 from serving.telemetry.metrics import GatewayMetrics
+from serving.values.operator_order import OperatorOrder, OrderAnswer
 from serving.values.traffic import TrafficMeter
 from serving.version import VERSION
 
@@ -107,6 +109,7 @@ class GatewayDeployment:
         self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain)
         self._app.include_router(cluster_router(self._cluster, self._experts))
         self._app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))
+        self._app.include_router(expert_router(self._post_order))
         if self._pool is not None:
             self._pool.start()
         self._door = _front_door(config, self._app) if config.gateway.server == "uvicorn" else None
@@ -227,6 +230,12 @@ class GatewayDeployment:
             if facts.get("actor") and facts["state"] == "serving":
                 found.setdefault(facts["group"], OrderedGroup(facts["group"], member.pool, facts["actor"]))
         return list(found.values())
+
+    async def _post_order(self, group: str | None, order: OperatorOrder) -> OrderAnswer:
+        """Give an order to a group of ranks, and wait for its shell's answer."""
+        return await post_order(
+            choose_group({one.name: one.actor for one in self._groups()}, group), order, ORDER_DEADLINE_S
+        )
 
     def _admin(self, gateway: GatewayId, secret: str, backend: MeteredBackend) -> LivePoolAdmin | None:
         if self._pool is None:

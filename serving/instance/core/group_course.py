@@ -150,13 +150,14 @@ def abandoned(places: Collection[str], groups: Collection[str], shells: Collecti
     return sorted(name for name in places if name not in groups and name.partition("#")[2] not in shells)
 
 
-def mend(ranks: Mapping[int, RankSight], size: int, silence_s: float) -> list[GroupOrder]:
+def mend(ranks: Mapping[int, RankSight], size: int, silence_s: float, *, anew: bool = False) -> list[GroupOrder]:
     """Orders that make the group whole, or keep it so. Ask again after they are carried out, and now and then.
 
     Args:
         ranks: those that have a process, or had one when last looked at, by number.
         size: ranks of the group.
         silence_s: a rank that does not answer for longer is frozen [s].
+        anew: those that serve are to be regrouped although nothing has changed.
     Returns: orders; none while everything is as it should be or comes by itself.
     Effects: none.
     """
@@ -170,7 +171,7 @@ def mend(ranks: Mapping[int, RankSight], size: int, silence_s: float) -> list[Gr
     orders += [BeginDrain(rank) for rank, phase in phases.items() if rank >= size and phase is RankPhase.SERVING]
     orders += [Dismiss(rank) for rank, phase in phases.items() if rank >= size and phase in _NOT_BEGUN]
     left = tuple(rank for rank, phase in phases.items() if phase is RankPhase.LEFT)
-    due = _regroup(there, size, left)
+    due = _regroup(there, size, left, anew=anew)
     orders += [due] if due is not None else [Dismiss(rank) for rank in left]
     return orders + [Make(rank) for rank in range(size) if rank not in ranks]
 
@@ -219,7 +220,7 @@ def spare_places(places: Iterable[int], ranks: Collection[int], size: int) -> li
     return sorted(rank for rank in places if rank >= size and rank not in ranks)
 
 
-def _regroup(there: Mapping[int, RankReport | None], size: int, left: tuple[int, ...]) -> Regroup | None:
+def _regroup(there: Mapping[int, RankReport | None], size: int, left: tuple[int, ...], *, anew: bool) -> Regroup | None:
     """The regrouping that is due, if any: to those that compute, and those that wait to, without those that have left.
 
     Before the first one all must be there. Later, newcomers wait for those that are being built: each regrouping costs
@@ -234,7 +235,7 @@ def _regroup(there: Mapping[int, RankReport | None], size: int, left: tuple[int,
         new = {}
     members = dict(sorted((computing | new).items()))
     pids = tuple(one.pid for one in members.values())
-    if not new and all(one.members == pids and one.raised == one.epoch for one in computing.values()):
+    if not new and not anew and all(one.members == pids and one.raised == one.epoch for one in computing.values()):
         return None
     epoch = 1 + max(max(one.epoch, one.raised) for one in computing.values()) if computing else 1
     version = 1 + max((one.version for one in computing.values()), default=0)

@@ -17,7 +17,7 @@ from serving.ids import NodeId, ReplicaId
 from serving.instance.core.ports import ContextCache, KvTransport, StepExecutor
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
-from serving.values.expert_moves import MoveOrder, RankEvent
+from serving.values.expert_moves import ExpertOrder, RankEvent
 from serving.values.group import RankOffer, RegroupOrder
 
 
@@ -83,7 +83,12 @@ class GroupMember(Protocol):
         """Version of the newest map that it was given; 0 = none. Any thread."""
         ...
 
-    def carry_out(self, orders: Sequence[MoveOrder], answered: Callable[[tuple[RankEvent, ...]], None]) -> None:
+    @property
+    def using(self) -> int:
+        """Version of the map that it computes by; 0 before it has joined. Any thread."""
+        ...
+
+    def carry_out(self, orders: Sequence[ExpertOrder], answered: Callable[[tuple[RankEvent, ...]], None]) -> None:
         """Do what a shell's mover asks of this rank. Any thread.
 
         Args:

@@ -26,14 +26,18 @@ from serving.model.slots.slot_region import PeerSlots, SlotsOffer
 from serving.values.expert_facts import ExpertFacts
 from serving.values.expert_map import ExpertMap
 from serving.values.expert_moves import (
+    CountRows,
+    ExpertOrder,
     FetchExpert,
     Held,
     LoadExpert,
     MapSwitched,
+    MoveAnswer,
     MoveOrder,
     MovesEnded,
     MovesStopped,
     RankEvent,
+    RowsCounted,
     SwitchMap,
 )
 from serving.values.group import RankOffer
@@ -63,6 +67,7 @@ class RankExperts:
         self._source = source = expert_source(model, folder, forms)
         self.experts = model.config.n_routed_experts
         """Of a layer."""
+        self.groups = model.config.n_group
         opening = contents_of(opening_map(self.experts, place.ranks, config.redundant, source.layers), place.number)
         self.own = len(opening[0])
         """Slots of a layer that have memory of their own."""
@@ -81,8 +86,8 @@ class RankExperts:
         self._waiting: list[_Waiting] = []
         self._small_lock = threading.Lock()
         """Of `_given` and `_waiting`; never held for long."""
-        self.expert_bytes = max(source.room(layer) for layer in range(source.layers))
-        """Weights of one expert, of the layer where they are largest."""
+        self.expert_bytes = max(self._slots.layout.room)
+        """Weights of one expert, of the layer where they are largest; 0 where slots point to them."""
         self.offer = msgspec.msgpack.encode(self._slots.offer) if self._slots.offer is not None else b""
         """The own slots as peers are told of them; empty if they find the same experts themselves."""
 
@@ -118,15 +123,16 @@ class RankExperts:
         with self._lock:
             return self._prepare(new)
 
-    def carry_out(self, orders: Sequence[MoveOrder], answered: Answered) -> None:
+    def carry_out(self, orders: Sequence[ExpertOrder], answered: Answered) -> None:
         """Do what a shell's mover asks of this rank.
 
         Args:
             answered: is called once, by any thread, when all is done, has failed, or was ended by `MovesEnded`.
         """
-        mine = [one for one in orders if self._is_mine(one)]
+        counted = [RowsCounted(self._number, self._counted()) for one in orders if isinstance(one, CountRows)]
+        mine = [one for one in orders if not isinstance(one, CountRows) and self._is_mine(one)]
         if not mine:
-            answered(())
+            answered(tuple(counted))
             return
         with self._small_lock:
             self._waiting.append(_Waiting(mine, answered))
@@ -221,18 +227,29 @@ class RankExperts:
             if any(home.at.rank == self._number and home.at.slot >= self.own for home in homes)
         ]
 
+    def _counted(self) -> tuple[tuple[int, ...], ...]:
+        executor = self._executor
+        return () if executor is None else tuple(map(tuple, executor.rows_sent().tolist()))
+
     def _is_mine(self, order: MoveOrder) -> bool:
         return not isinstance(order, FetchExpert | LoadExpert) or order.move.to.rank == self._number
 
-    def _on_event(self, event: RankEvent) -> None:
+    def _on_event(self, event: MoveAnswer) -> None:
         """Answer who waits for it. By threads of the mover and of the engine."""
         with self._small_lock:
-            for one in self._waiting:
+            for one in self._concerned(event):
                 one.on(event)
             done = [one for one in self._waiting if one.done]
             self._waiting = [one for one in self._waiting if not one.done]
         for one in done:
             one.answered(tuple(one.events))
+
+    def _concerned(self, event: MoveAnswer) -> "list[_Waiting]":
+        """Those that may wait for an event: the end of moves is none of what was asked for after it."""
+        if not isinstance(event, MovesStopped):
+            return self._waiting
+        ends = (number for number, one in enumerate(self._waiting, 1) if one.awaits_the_end)
+        return self._waiting[: next(ends, 0)]
 
 
 class _Waiting:
@@ -248,7 +265,12 @@ class _Waiting:
         """Whether nothing is awaited any more."""
         return not self._open
 
-    def on(self, event: RankEvent) -> None:
+    @property
+    def awaits_the_end(self) -> bool:
+        """Whether it is the end of moves that was asked for."""
+        return any(isinstance(one, MovesEnded) for one in self._open)
+
+    def on(self, event: MoveAnswer) -> None:
         """Take an event. The end of moves ends all that was asked for before it."""
         left = [one for one in self._open if not _answers(event, one)]
         if len(left) < len(self._open):
@@ -256,7 +278,7 @@ class _Waiting:
         self._open = [] if isinstance(event, MovesStopped) else left
 
 
-def _answers(event: RankEvent, order: MoveOrder) -> bool:
+def _answers(event: MoveAnswer, order: MoveOrder) -> bool:
     match event:
         case MapSwitched(version):
             return isinstance(order, SwitchMap) and order.map.version <= version

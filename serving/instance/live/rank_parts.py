@@ -18,7 +18,7 @@ from serving.model.model import DeepseekModel
 from serving.model.native.library import instructions
 from serving.model.native.rank_group import FIRST_EPOCH, GroupPlace
 from serving.values.expert_facts import ExpertFacts
-from serving.values.expert_moves import MoveOrder
+from serving.values.expert_moves import ExpertOrder
 from serving.values.group import RankOffer, RegroupOrder
 
 LAST_EPOCH = (1 << 64) - 1
@@ -77,15 +77,16 @@ class RankParts:
         experts = self.experts
         experts.give_back()
         return RankOffer(
-            self._rank.number,
-            os.getpid(),
-            self.window_path,
-            layout,
-            instructions() or "",
-            experts.experts,
-            experts.expert_bytes,
-            experts.held,
-            experts.offer,
+            rank=self._rank.number,
+            pid=os.getpid(),
+            window_path=self.window_path,
+            layout=layout,
+            instructions=instructions() or "",
+            experts=experts.experts,
+            groups=experts.groups,
+            expert_bytes=experts.expert_bytes,
+            held=experts.held,
+            slots=experts.offer,
         )
 
     @property
@@ -93,7 +94,12 @@ class RankParts:
         """Implements `GroupMember.version`."""
         return self.experts.version
 
-    def carry_out(self, orders: Sequence[MoveOrder], answered: Answered) -> None:
+    @property
+    def using(self) -> int:
+        """Implements `GroupMember.using`."""
+        return 0 if self.order is None else self.experts.map_version
+
+    def carry_out(self, orders: Sequence[ExpertOrder], answered: Answered) -> None:
         """Implements `GroupMember.carry_out`."""
         self.experts.carry_out(orders, answered)
 

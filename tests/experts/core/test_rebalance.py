@@ -175,9 +175,9 @@ def test_a_deadline_during_the_last_switch_changes_nothing() -> None:
 
 def test_a_lost_rank_ends_a_rebalance_at_once() -> None:
     one, _ = begun()
-    one.on_rank_lost(5.0)
+    one.abandon("a rank was lost", 5.0)
     assert not one.ledger.busy
-    assert one.on_rank_lost(5.0) == []
+    assert one.abandon("a rank was lost", 5.0) == []
     assert (one.last_reason, one.counts) == ("a rank was lost", {RebalanceOutcome.UNDONE: 1})
     assert one.on(MapSwitched(77), 6.0) == []
 

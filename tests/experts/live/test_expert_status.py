@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from serving.cli.experts_table import heat, print_experts
+from serving.cli.experts_table import MOST_MOVES, heat, print_experts, print_order
 from serving.cluster.membership import Member
 from serving.experts.core.first_map import opening_map
 from serving.experts.core.split import balancedness, rank_loads
@@ -110,6 +110,48 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "layer 1:" in capsys.readouterr().out
     print_experts(two_ranks(), "load", as_json=True)
     assert json.loads(capsys.readouterr().out) == two_ranks()
+
+
+SHOWN = {
+    "shown_s": 2.0,
+    "moves": [{"at_s": 1.0, "layer": 0, "expert": 3, "from": None, "to": 1, "slot": 2, "reason": "operator"}],
+    "rebalances": [
+        {
+            "at_s": 1.0, "reason": "load", "policy": "global", "layers": [0, 1], "moves": 3, "gain": 0.25,
+            "seconds": 1.5, "outcome": "undone", "problem": "deadline",
+        }
+    ],
+    "outcomes": {"undone": 1},
+}  # fmt: skip
+
+
+def test_moves_are_shown_as_the_shell_told_them_last(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (member(rank, RankFacts(OPENING, rank, 2, (0, 1))) for rank in range(2))
+    old = {"shown_s": 1.0, "moves": [], "rebalances": [], "outcomes": {}}
+    both = [replace(one, facts={**one.facts, "of_group": told}) for one, told in ((first, SHOWN), (second, old))]
+    told = expert_status({"decode": 2}, both)
+    (group,) = told["groups"]
+    assert {name: group[name] for name in ("moves", "rebalances", "outcomes")} == {
+        name: value for name, value in SHOWN.items() if name != "shown_s"
+    }
+    print_experts(told, "moves", as_json=False)
+    text = capsys.readouterr().out
+    assert "deadline" in text
+    assert "25%" in text
+    assert "model" in text
+    print_experts(two_ranks(), "moves", as_json=False)
+    assert "no expert has been moved" in capsys.readouterr().out
+
+
+def test_an_orders_answer_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    moves = [{"expert": expert, "from": 0, "to": 1, "slot": 2} for expert in range(MOST_MOVES + 1)]
+    answer = {"message": "this would be done", "moves": len(moves), "layers": [{"layer": 0, "moves": moves}]}
+    print_order(answer, as_json=False)
+    text = capsys.readouterr().out
+    assert text.startswith("this would be done\n")
+    assert "and 1 more" in text
+    print_order(answer, as_json=True)
+    assert json.loads(capsys.readouterr().out) == answer
 
 
 def test_without_a_group_one_line_says_why(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,26 +2,14 @@
 
 import time
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from serving.ids import SequenceId
-from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.experts.live.moving_group import MovingGroup
+from tests.experts.live.moving_requests import requests
 from tests.instance.native_pair import native_or_skip
-from tests.instance.rank_threads import RankThreads, prompts
+from tests.instance.rank_threads import RankThreads
 from tests.model.random_checkpoint import write_random_checkpoint
-
-
-def requests(ranks: int, each: int) -> list[list[SequenceSpec]]:
-    """Work for every rank."""
-    rng = Random(8)
-    greedy = SamplingParams(max_tokens=60, temperature=0.0)
-    return [
-        [SequenceSpec(SequenceId(f"{rank}-{n}"), tuple(prompt), greedy) for n, prompt in enumerate(prompts(each, rng))]
-        for rank in range(ranks)
-    ]
 
 
 @pytest.mark.parametrize("mapped", [(), (0,), (0, 1, 2)])

@@ -43,7 +43,7 @@ def report(
     offered = phase not in (RankPhase.LOADING, RankPhase.FAILED)
     offer = RankOffer(rank, pid, "", "x") if offered else None
     problem = "no room" * (phase is RankPhase.FAILED)
-    return RankReport(LEASE, phase, pid, "n", offer, *progress(order, raised), stalled_s, problem)
+    return RankReport(LEASE, phase, pid, "n", offer, *progress(order, raised), stalled_s=stalled_s, problem=problem)
 
 
 def sights(*phases: RankPhase) -> dict[int, RankSight]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from serving.instance.core.rank_names import RankName
-from serving.values.expert_moves import MoveOrder, RankEvent
+from serving.values.expert_moves import ExpertOrder, RankEvent
 from serving.values.group import RankLease, RankReport, RegroupOrder
 from serving.values.operator_order import OrderAnswer
 
@@ -47,15 +47,22 @@ class EndRank:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowFacts:
+    """Announce facts of the whole group, JSON-ready."""
+
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class MoveExperts:
-    """Do what the mover of this shell asks; answered with what came of it when all is done.
+    """Do what this shell asks about experts; answered with what came of it when all is done.
 
     Args:
         lease: of the shell, which must hold the rank.
     """
 
     lease: RankLease
-    orders: tuple[MoveOrder, ...]
+    orders: tuple[ExpertOrder, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class AnswerOperator:
     answer: OrderAnswer
 
 
-RankCall = Follow | Begin | Leave | QuitGroup | CloseLog | EndRank | MoveExperts | AnswerOperator
+RankCall = Follow | Begin | Leave | QuitGroup | CloseLog | EndRank | MoveExperts | ShowFacts | AnswerOperator
 
 
 class RankDeadError(Exception):

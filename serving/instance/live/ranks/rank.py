@@ -18,7 +18,7 @@ from serving.instance.live.collector import collector_off
 from serving.instance.live.compute import InstancePlace
 from serving.instance.live.instance import Instance
 from serving.instance.live.ranks.mailbox import Mailbox
-from serving.values.expert_moves import MoveOrder, RankEvent
+from serving.values.expert_moves import ExpertOrder, RankEvent
 from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,8 @@ class Rank:
         self._following = asyncio.Lock()
         self._leaving: asyncio.Task[None] | None = None
         self.mailbox = Mailbox()
+        self.shown: dict[str, Any] = {}
+        """Facts of the whole group that its shell wants shown."""
 
     async def build(self) -> None:
         """Build the instance. What goes wrong is told to the shell, which knows what to do."""
@@ -85,6 +87,7 @@ class Rank:
             epoch=order.epoch if order is not None else 0,
             raised=instance.member.raised if order is not None and instance is not None else 0,
             version=instance.member.version if instance is not None else 0,
+            using=instance.member.using if instance is not None else 0,
             stalled_s=min(instance.loop.progress_age_s(), LONGEST_AGE_S) if instance is not None and stalled else 0.0,
             problem=life.problem,
             late_peer=instance.late_peer() if instance is not None and order is not None else None,
@@ -120,14 +123,14 @@ class Rank:
         if self._instance is not None and self._instance.member.order is not None:
             self._instance.member.begin(epoch, members)
 
-    async def move(self, asker: RankLease, orders: Sequence[MoveOrder]) -> tuple[RankEvent, ...]:
+    async def move(self, asker: RankLease, orders: Sequence[ExpertOrder]) -> tuple[RankEvent, ...]:
         """Do what the mover of the shell that holds this rank asks.
 
         Returns: what came of it, when all of it is done or has failed.
         Raises: GroupError if another shell holds this rank, or it is not there yet.
         """
         instance = self._instance
-        if asker != self._life.lease or instance is None or instance.member.order is None:
+        if asker.shell != self._life.lease.shell or instance is None or instance.member.order is None:
             raise GroupError(f"{self.place.replica} moves no experts for shell {asker.shell}")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[RankEvent, ...]] = loop.create_future()
@@ -186,6 +189,7 @@ class Rank:
             "ranks": self._size,
             "shell": self._life.lease.shell,
             "shell_pid": self._life.lease.pid,
+            "of_group": self.shown,
             **self._instance.facts(),
         }
 

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 
@@ -25,7 +26,7 @@ from serving.instance.live.ranks.placement import remove_placement
 from serving.instance.live.ranks.rank import Rank
 from serving.instance.live.remote_read import read_remote
 from serving.kvpool.live.pool_control import PoolViewFollower
-from serving.values.expert_moves import MoveOrder, RankEvent
+from serving.values.expert_moves import ExpertOrder, RankEvent
 from serving.values.group import RankLease, RankReport, RegroupOrder
 from serving.values.operator_order import OrderAnswer, PostedOrder
 from serving.values.pool_view import PoolView
@@ -103,7 +104,7 @@ class RankActor:
             self._announcer.start(self._describe)
             self._tasks.append(asyncio.create_task(sweep_forever(self._order.name.session)))
 
-    async def move(self, lease: RankLease, orders: Sequence[MoveOrder]) -> tuple[RankEvent, ...]:
+    async def move(self, lease: RankLease, orders: Sequence[ExpertOrder]) -> tuple[RankEvent, ...]:
         """Do what the mover of the shell that holds this rank asks. Returns: what came of it, in the end."""
         return await self._rank.move(lease, orders)
 
@@ -114,6 +115,10 @@ class RankActor:
     async def answer_operator(self, order: str, answer: OrderAnswer) -> None:
         """The shell answers an order."""
         self._rank.mailbox.answer(order, answer)
+
+    async def show(self, facts: dict[str, Any]) -> None:
+        """Announce facts of the whole group beside this rank's own."""
+        self._rank.shown = facts
 
     async def leave(self, drain_s: float) -> None:
         """Begin to drain."""

@@ -33,6 +33,7 @@ from serving.instance.live.ranks.group_port import (
     RankCall,
     RankDeadError,
     RankSilentError,
+    ShowFacts,
 )
 from serving.instance.live.ranks.placement import NoPlaceYetError, placed_groups, placement, remove_placement
 from serving.instance.live.ranks.rank_actor import RankActor, RankOrder
@@ -122,6 +123,8 @@ class RayGroup:
                 told = actor.end.remote()
             case MoveExperts(lease, orders):
                 told = actor.move.remote(lease, orders)
+            case ShowFacts(facts):
+                told = actor.show.remote(facts)
             case AnswerOperator(order, answer):
                 told = actor.answer_operator.remote(order, answer)
         events: tuple[RankEvent, ...] | None = await _answer(name, told, limit_s)

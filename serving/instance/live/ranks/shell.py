@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from serving.errors import GroupError
+from serving.experts.core.group_experts import ExpertRules
 from serving.instance.core.group_course import (
     BeginDrain,
     Dismiss,
@@ -69,6 +70,7 @@ class GroupShell:
         port_of: makes the port, which tells of each rank that dies.
         silence_s: a rank that does not answer for longer is frozen.
         drain_s: how long streams of a rank that leaves may go on there, in case they end soon.
+        rules: of moves of experts.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class GroupShell:
         port_of: Callable[[Callable[[RankName], None]], GroupPort],
         silence_s: float,
         drain_s: float,
+        rules: ExpertRules | None = None,
         clock: Callable[[], float] = time.monotonic,
         period_s: float = RENEW_PERIOD_S,
     ) -> None:
@@ -92,12 +95,12 @@ class GroupShell:
         self._news = asyncio.Event()
         self._closing = False
         self._port = port_of(self._died)
-        self._moves = GroupMoves(self._port)
         self._search = GroupSearch(self._port, session, pool)
         self._orders = SizeOrders(self._port, sizes, self)
         self._grown: tuple[int, dict[int, int]] | None = None
         """While the group grows: ranks that it had, and processes that each had had by then."""
-        self.lease = RankLease(shell, os.getpid(), 0, sizes.first)
+        self.lease: RankLease = RankLease(shell, os.getpid(), 0, sizes.first)
+        self._moves = GroupMoves(self._port, rules or ExpertRules(), lambda: self.lease, clock)
         self.group = ""
         """Its name, once there is one; that of a group that was taken over tells who made it."""
         self.adopted = False
@@ -120,6 +123,7 @@ class GroupShell:
                 with contextlib.suppress(RankSilentError):
                     await self._sweep(await self._port.found())
         if self.lost:
+            self._moves.close()
             logger.error("another shell holds %s; this one ends", self.group)
 
     async def form(self) -> None:
@@ -153,8 +157,11 @@ class GroupShell:
             await self._give_up_if_one_failed()
         await self._orders.obey(self._known, self._sights())
         await self._give_up_growing()
+        orders = mend(self._sights(), self.size, self._silence_s)
+        if not orders and self._moves.stuck(self._known, self.size):
+            orders = mend(self._sights(), self.size, self._silence_s, anew=True)
         fenced = True
-        for order in mend(self._sights(), self.size, self._silence_s):
+        for order in orders:
             match order:
                 case Make(rank):
                     await self._make(rank)
@@ -176,6 +183,7 @@ class GroupShell:
         self._closing = True
         self._news.set()
         await asyncio.wait({living})
+        self._moves.close()
         if self.lost or not self.group:
             return
         await self.resize(0)
@@ -330,7 +338,7 @@ class GroupShell:
         It begins for newcomers first: those that serve go on in the epoch before while a new process finds its feet.
         """
         known = [self._known[offer.rank] for offer in due.members]
-        new_map = await self._moves.regroup(due, known, self.size, self.lease)
+        new_map = await self._moves.regroup(due, known, self.size)
         if new_map is None:
             return
         order = RegroupOrder(due.epoch, new_map, tuple(msgspec.structs.replace(one, held=()) for one in due.members))

@@ -8,9 +8,11 @@ from functools import partial
 
 from ray import serve
 
+from hardware.units import MIB
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.config.serve import ServeConfig
+from serving.experts.core.group_experts import ExpertRules
 from serving.instance.core.group_course import GroupSizes
 from serving.instance.live.ranks.ray_group import RayGroup
 from serving.instance.live.ranks.shell import GroupShell
@@ -45,6 +47,13 @@ class ShellDeployment:
             partial(RayGroup, session, config, pool, secret, threads),
             MISSES * config.health.shell_timeout_s,
             config.engine.drain_s,
+            ExpertRules(
+                config.experts.policy,
+                config.experts.window_s,
+                config.experts.slices,
+                config.experts.min_gain,
+                config.experts.move_mib_per_s * MIB,
+            ),
         )
         self._living = asyncio.create_task(self._shell.live())
         formed = asyncio.create_task(self._shell.formed.wait())
