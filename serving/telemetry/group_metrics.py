@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 MOST_LAYERS = 16
@@ -20,12 +20,19 @@ class GroupStats(Struct, frozen=True, array_like=True):
         told: epoch, and when its ranks last told something [s]; the larger, the newer.
         balancedness: by layer with experts, 0 to 1; None of one without rows yet, as the draft layer's where nobody
             guesses.
+        moves, rebalances, losses: since the group's shell began: experts that were moved, rebalances by outcome, lost
+            ranks by reason.
+        rebalancing: whether a rebalance is under way.
     """
 
     group: str
     pool: str
     told: tuple[int, float]
     balancedness: tuple[float | None, ...] = ()
+    moves: int = 0
+    rebalances: dict[str, int] = {}
+    losses: dict[str, int] = {}
+    rebalancing: bool = False
 
 
 class GroupBoard(Collector):
@@ -55,11 +62,31 @@ class GroupBoard(Collector):
             f" and the layers' mean (mean). Of more than {MOST_LAYERS} layers the {WORST_LAYERS} worst are named",
             labels=(*_LABELS, "layer"),
         )
+        moves = CounterMetricFamily(
+            "cloudmatrix:expert_moves", "Experts that were brought to another slot", labels=_LABELS
+        )
+        rebalances = CounterMetricFamily(
+            "cloudmatrix:expert_rebalances",
+            "Rebalances of experts that have ended, and moves by hand, by outcome",
+            labels=(*_LABELS, "outcome"),
+        )
+        running = GaugeMetricFamily(
+            "cloudmatrix:expert_rebalance_running", "1 while experts are being moved, else 0", labels=_LABELS
+        )
+        losses = CounterMetricFamily(
+            "cloudmatrix:rank_losses", "Ranks that were lost and replaced, by reason", labels=(*_LABELS, "reason")
+        )
         for one in self._groups:
             own = self._model_name, one.pool, one.group
             for layer, value in _shown(one.balancedness):
                 balance.add_metric((*own, layer), value)
-        yield balance
+            moves.add_metric(own, one.moves)
+            running.add_metric(own, one.rebalancing)
+            for outcome, count in one.rebalances.items():
+                rebalances.add_metric((*own, outcome), count)
+            for reason, count in one.losses.items():
+                losses.add_metric((*own, reason), count)
+        yield from (balance, moves, rebalances, running, losses)
 
 
 def _shown(balance: Sequence[float | None]) -> Iterable[tuple[str, float]]:

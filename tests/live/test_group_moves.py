@@ -105,6 +105,7 @@ def test_an_operator_moves_an_expert() -> None:
         await scene.until(lambda: outcomes(rank) == ["done"])
         assert other.held == [[2, 3, 1]]
         assert rank.shown["moves"][0]["reason"] == "operator"
+        assert rank.shown["moved"] == 1
         assert {home.at.rank for home in newest(rank).layers[0].homes[1]} == {0, 1}
         well(scene, "decode#abc")
         await scene.close(shell)
@@ -161,6 +162,7 @@ def test_a_rank_that_is_lost_amid_a_move_ends_it() -> None:
         await scene.until(lambda: scene.serving("decode#abc"))
         await scene.until(lambda: outcomes(rank) == ["undone"])
         assert "members have changed" in rank.shown["rebalances"][0]["problem"]
+        assert rank.shown["losses"] == {"dead": 1}
         orders = [call.order for call in rank.calls if isinstance(call, Follow)]
         assert [order.version for order in orders] == sorted(order.version for order in orders)
         for order in orders[2:]:

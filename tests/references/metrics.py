@@ -54,7 +54,7 @@ def metrics() -> str:
     gateway.line = _Line()
     gateway.expect(("default",), [("GET", "/health", 200)])
     gateway.publish_instance(_instance())
-    gateway.publish_groups([GroupStats("decode#a", "decode", (1, 0.0), (1.0,))])
+    gateway.publish_groups([_group()])
     gateway.publish_servers([_server()])
     tenants: NamespaceBoard = gateway.namespaces
     parts = [
@@ -127,6 +127,11 @@ def _experts() -> ExpertFacts:
     return ExpertFacts(
         epoch=1, map_version=1, members=(0, 1), ranks=2, experts=1, to_ranks=((0, 0),), exchange=exchange
     )
+
+
+def _group() -> GroupStats:
+    """One that has done everything once."""
+    return GroupStats("decode#a", "decode", (1, 0.0), (1.0,), 1, {"done": 1}, {"dead": 1})
 
 
 def _server() -> MemoryServerStats:

@@ -1,4 +1,4 @@
-"""Journal of the latest moves and rebalances of a group, for whoever looks."""
+"""Journal of a group for whoever looks: its latest moves and rebalances, and counts of those and of lost ranks."""
 
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -24,6 +24,8 @@ class MoveJournal:
         self._moves: deque[dict[str, Any]] = deque(maxlen=MOST_MOVES)
         self._rebalances: deque[dict[str, Any]] = deque(maxlen=MOST_REBALANCES)
         self._counts: Counter[str] = Counter()
+        self._losses: Counter[str] = Counter()
+        self._moved = 0
         self.changed = False
         """Whether there is something that has not been shown."""
 
@@ -49,6 +51,7 @@ class MoveJournal:
 
     def moved(self, move: ExpertMove, now: float) -> None:
         """An expert lies in its new slot."""
+        self._moved += 1
         self._moves.append(
             {
                 "at_s": round(now + self._epoch_s, 3),
@@ -71,6 +74,11 @@ class MoveJournal:
             last.update(outcome=outcome, problem=problem, seconds=seconds, map_version=map_version)
         self.changed = True
 
+    def lost(self, kind: str) -> None:
+        """A rank was lost."""
+        self._losses[kind] += 1
+        self.changed = True
+
     def shown(self, now: float) -> dict[str, Any]:
         """All of it, the latest first. Effects: nothing has changed since."""
         self.changed = False
@@ -79,4 +87,6 @@ class MoveJournal:
             "moves": [dict(one) for one in reversed(self._moves)],
             "rebalances": [dict(one) for one in reversed(self._rebalances)],
             "outcomes": dict(self._counts),
+            "moved": self._moved,
+            "losses": dict(self._losses),
         }

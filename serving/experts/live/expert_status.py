@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from serving.experts.core.move_journal import RUNNING
 from serving.experts.core.split import balancedness
 from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import GroupStats
@@ -55,6 +56,8 @@ def group_stats(status: Mapping[str, Any]) -> list[GroupStats]:
                 value if any(rows) else None
                 for value, rows in zip(one["balancedness"], one["rank_layer_rows"], strict=True)
             ),
+            moves=one["moved"], rebalances=one["outcomes"], losses=one["losses"],
+            rebalancing=any(each["outcome"] == RUNNING for each in one["rebalances"]),
         )
         for one in status["groups"]
     ]  # fmt: skip
@@ -97,6 +100,8 @@ def _of_group(members: list[AnnouncedMember]) -> dict[str, Any]:
         "moves": newest.get("moves", []),
         "rebalances": newest.get("rebalances", []),
         "outcomes": newest.get("outcomes", {}),
+        "moved": newest.get("moved", 0),
+        "losses": newest.get("losses", {}),
     }
 
 

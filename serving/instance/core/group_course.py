@@ -15,7 +15,8 @@ end. So does a single rank that is to be replaced without a loss. Ranks' phases 
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 
 from serving.values.group import RankOffer, RankPhase, RankReport
 
@@ -83,12 +84,28 @@ class Make:
     rank: int
 
 
+class LossKind(Enum):
+    """Why a rank counts as lost."""
+
+    DEAD = "dead"
+    SILENT = "silent"
+    UNBUILT = "unbuilt"
+    BROKEN = "broken"
+    STALLED = "stalled"
+    LATE = "late"
+
+
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End a rank's process, whatever it does. It is absent from then on."""
+    """End a rank's process, whatever it does. It is absent from then on.
+
+    Args:
+        reason: in words. kind: the same, for counters.
+    """
 
     rank: int
     reason: str
+    kind: LossKind = field(default=LossKind.DEAD, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +179,10 @@ def mend(ranks: Mapping[int, RankSight], size: int, silence_s: float, *, anew: b
     Effects: none.
     """
     late = _late(ranks)
-    lost = {
-        rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s) or late.get(rank, ""))
-    }
+    lost = {rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s) or late.get(rank))}
     there = {rank: sight.report for rank, sight in sorted(ranks.items()) if rank not in lost}
     phases = {rank: report.phase if report is not None else RankPhase.LOADING for rank, report in there.items()}
-    orders: list[GroupOrder] = [Kill(rank, why) for rank, why in lost.items()]
+    orders: list[GroupOrder] = [Kill(rank, why, kind) for rank, (kind, why) in lost.items()]
     orders += [BeginDrain(rank) for rank, phase in phases.items() if rank >= size and phase is RankPhase.SERVING]
     orders += [Dismiss(rank) for rank, phase in phases.items() if rank >= size and phase in _NOT_BEGUN]
     left = tuple(rank for rank, phase in phases.items() if phase is RankPhase.LEFT)
@@ -242,7 +257,7 @@ def _regroup(there: Mapping[int, RankReport | None], size: int, left: tuple[int,
     return Regroup(epoch, version, tuple(one.offer for one in members.values() if one.offer is not None), left)
 
 
-def _late(ranks: Mapping[int, RankSight]) -> dict[int, str]:
+def _late(ranks: Mapping[int, RankSight]) -> dict[int, tuple[LossKind, str]]:
     """Ranks that keep their peers waiting for longer than a step may take, and wait for nobody themselves: of a chain
     of ranks that wait for each other only the last one is to blame.
     """
@@ -251,22 +266,23 @@ def _late(ranks: Mapping[int, RankSight]) -> dict[int, str]:
         for rank, sight in ranks.items()
         if sight.report is not None and sight.report.late_peer is not None and sight.silent_s < FRESH_S
     }
-    return {peer: f"keeps rank {rank} waiting" for rank, peer in waiting.items() if peer not in waiting}
+    late = {peer: rank for rank, peer in waiting.items() if peer not in waiting}
+    return {peer: (LossKind.LATE, f"keeps rank {rank} waiting") for peer, rank in late.items()}
 
 
-def _loss(sight: RankSight, silence_s: float) -> str:
-    """Why a rank must be replaced; empty = it need not."""
+def _loss(sight: RankSight, silence_s: float) -> tuple[LossKind, str] | None:
+    """Why a rank must be replaced; None = it need not."""
     report = sight.report
     if sight.dead:
-        return "has ended"
+        return LossKind.DEAD, "has ended"
     if sight.silent_s > silence_s:
-        return f"has not answered for {sight.silent_s:.0f} s"
+        return LossKind.SILENT, f"has not answered for {sight.silent_s:.0f} s"
     if report is None:
-        return ""
+        return None
     if report.phase is RankPhase.FAILED:
-        return f"could not be built: {report.problem}"
+        return LossKind.UNBUILT, f"could not be built: {report.problem}"
     if report.stalled_s >= LONGEST_AGE_S:
-        return "cannot compute any more"
+        return LossKind.BROKEN, "cannot compute any more"
     if report.stalled_s:
-        return f"has had work for {report.stalled_s:.1f} s without making a step"
-    return ""
+        return LossKind.STALLED, f"has had work for {report.stalled_s:.1f} s without making a step"
+    return None

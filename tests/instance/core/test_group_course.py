@@ -122,6 +122,20 @@ def test_why_a_rank_is_replaced() -> None:
     assert mend({0: stalled}, 1, SILENCE_S) == [Kill(0, "has had work for 31.0 s without making a step")]
 
 
+def test_losses_are_counted_by_kind() -> None:
+    lost = {
+        0: RankSight(dead=True),
+        1: RankSight(silent_s=20.0, report=report(1, RankPhase.SERVING)),
+        2: RankSight(report=report(2, RankPhase.FAILED)),
+        3: RankSight(report=report(3, RankPhase.SERVING, stalled_s=LONGEST_AGE_S)),
+        4: RankSight(report=report(4, RankPhase.SERVING, stalled_s=31.0)),
+    }
+    kinds = [order.kind.value for order in mend(lost, 5, SILENCE_S) if isinstance(order, Kill)]
+    assert kinds == ["dead", "silent", "unbuilt", "broken", "stalled"]
+    orders = mend({0: late(0, 2), 1: late(1, 2), 2: late(2, None)}, 3, SILENCE_S)
+    assert [order.kind.value for order in orders if isinstance(order, Kill)] == ["late"]
+
+
 def late(rank: int, peer: int | None, silent_s: float = 0.0) -> RankSight:
     """A rank of three that waits for a peer for too long."""
     told = report(rank, RankPhase.SERVING, rank, first_order(3), 1)

@@ -15,6 +15,12 @@ from serving.values.expert_facts import ExchangeFacts, ExpertFacts, ExpertRows
 from serving.values.scaling import GroupAnswer
 
 GROUP = "decode#k3jx9a"
+_ENTRY: JsonObject = {"policy": "global", "layers": [0, 2], "moves": 3, "gain": 0.07, "problem": None}
+REBALANCES = [
+    _ENTRY | {"at_s": 1.7e9 + 60, "reason": "operator", "outcome": "undone", "seconds": 9.0, "problem": "r1 is late"},
+    _ENTRY | {"at_s": 1.7e9, "reason": "load", "outcome": "done", "seconds": 1.25},
+]
+"""As the journal of a group's shell shows them."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,10 @@ def _rank(shape: Shape, rank: int, there: tuple[int, ...]) -> FakeMember:
             30.0 + rank,
         ),
     )  # fmt: skip
-    told = {"group": GROUP, "rank": rank, "ranks": shape.ranks, "pid": 5000 + rank, "state": "serving", "told_s": 9.0}
+    told = {
+        "group": GROUP, "rank": rank, "ranks": shape.ranks, "pid": 5000 + rank, "state": "serving", "told_s": 9.0,
+        "of_group": {"shown_s": 1.0, "moves": [], "rebalances": REBALANCES, "outcomes": {"done": 1, "undone": 1}},
+    }  # fmt: skip
     name = ReplicaId(f"{GROUP}.r{rank}")
     return FakeMember(name, "decode", {**told, "experts": msgspec.to_builtins(facts)})
 

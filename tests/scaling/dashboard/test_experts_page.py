@@ -47,6 +47,9 @@ async def test_a_group_and_its_experts(browser: Chromium, dashboard: FakeDashboa
         assert "r1, 3.5 s" in group, "r0 waits for r1"
         assert await page.run("document.querySelectorAll('.matrix').length") == 2
         assert await text(page, ".matrix tbody tr:first-child") == "r0\t\t11 MiB", "rows to r1, and results for r1's"
+        moves = await text(page, ".rebalances")
+        assert "load, global: 3 moves in 2 layers; 7 % of a layer's time to gain; took 1.3 s" in moves
+        assert "r1 is late" in moves
         assert await page.run("document.title") == "Experts · storyteller"
         assert page.faults == []
         assert {url.split("/")[2] for url in page.requested} == {dashboard.url.split("/")[2]}
@@ -77,6 +80,8 @@ async def test_a_group_is_resized_and_a_rank_drained_by_hand(browser: Chromium, 
         await page.type("4")
         await page.press("Enter")
         await page.wait("document.querySelector('.answer').innerText === '4 ranks, asked for by page'")
+        await page.click(".orders > button")
+        await page.wait("document.querySelector('.answer').innerText === '3 moves begin, asked for by page'")
         await page.click("[aria-label='Drain rank 1']")
         await page.wait("document.querySelector('.answer').innerText === 'r1 drains, asked for by page'")
         assert await page.run("document.querySelector('.heat').getBoundingClientRect().top") == before

@@ -165,8 +165,8 @@ class GroupShell:
             match order:
                 case Make(rank):
                     await self._make(rank)
-                case Kill(rank, reason):
-                    fenced &= await self._kill(rank, reason)
+                case Kill():
+                    fenced &= await self._kill(order)
                 case BeginDrain(rank):
                     await self._tell(self._known[rank], Leave(self._drain_s), CALL_DEADLINE_S)
                 case Dismiss(rank):
@@ -288,15 +288,16 @@ class GroupShell:
         if await self._did(self._port.make(name, self.lease), f"make {name.actor}"):
             self._known[rank] = KnownRank(name, self._clock())
 
-    async def _kill(self, rank: int, reason: str) -> bool:
+    async def _kill(self, lost: Kill) -> bool:
         """Returns: whether it is dead for certain: alive it could still write into its peers' windows."""
-        known = self._known[rank]
-        logger.warning("%s %s; replacing it", known.name.replica, reason)
+        known = self._known[lost.rank]
+        logger.warning("%s %s; replacing it", known.name.replica, lost.reason)
         if not known.dead and not await self._did(
             self._port.kill(known.name, known.report), f"kill {known.name.actor}"
         ):
             return False
-        await self._forget(rank)
+        self._moves.experts.journal.lost(lost.kind.value)
+        await self._forget(lost.rank)
         return True
 
     async def _end(self, rank: int) -> None:

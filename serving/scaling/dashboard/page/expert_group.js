@@ -4,6 +4,7 @@ import { make, show, write } from "./dom.js";
 import { heatMap } from "./expert_heat.js";
 import { Orders } from "./expert_orders.js";
 import { pairs } from "./expert_pairs.js";
+import { rebalances } from "./expert_moves.js";
 import { rankTable } from "./expert_ranks.js";
 import { bytes, count, plural, seconds } from "./words.js";
 
@@ -17,17 +18,18 @@ export function groupCard({ group }, afterwards) {
     heat: heatMap(group),
     busiest: make("p.quiet"),
     ranks: rankTable(group, (rank) => orders.drain(rank)),
+    rebalances: rebalances(group),
     moved: pairs("Bytes between ranks", "rows and results, since each joined", bytes),
     waits: pairs("Who waits for whom", "by the rank that was there last, since each joined", seconds, "waits for"),
   };
   const card = make("article.group", { "aria-label": `Group ${group}` },
     make("div.head", {}, make("h2", {}, group), make("span.chips", {}, ...Object.values(chips)), parts.words), parts.orders.element,
-    parts.heat, parts.busiest, parts.ranks, make("div.pairs", {}, parts.moved, parts.waits));
+    parts.heat, parts.busiest, parts.ranks, make("div.pairs", {}, parts.moved, parts.waits), parts.rebalances);
   card.update = (state) => update(parts, state);
   return card;
 }
 
-function update({ chips, words, orders, heat, busiest, ranks, moved, waits }, { group, controls }) {
+function update({ chips, words, orders, heat, busiest, ranks, moved, waits, rebalances: moves }, { group, controls }) {
   const { members, ranks_total: all, exchange } = group;
   write(chips.epoch, `epoch ${group.epoch}`);
   write(chips.map, `map ${group.map_version}`);
@@ -41,6 +43,7 @@ function update({ chips, words, orders, heat, busiest, ranks, moved, waits }, { 
   ranks.update(group, controls);
   moved.update(exchange.bytes, all);
   waits.update(exchange.waited_s, all);
+  moves.update(group);
 }
 
 /** Of layers with rows: the draft layer has none where nobody guesses. */

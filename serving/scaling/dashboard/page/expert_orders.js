@@ -1,7 +1,7 @@
 // What a person can have a group do. An answer stays for a while, in room that is kept for it.
 
 import { orderGroup } from "./client.js";
-import { make, show, write } from "./dom.js";
+import { make, write } from "./dom.js";
 import { plural } from "./words.js";
 
 const ANSWER_MS = 30_000;
@@ -21,10 +21,9 @@ export class Orders {
     this.element = make("div.orders", {}, this.rebalance, this.form, this.answer);
   }
 
-  update({ ranks_total: size, rebalances }, controls) {
+  update({ ranks_total: size }, controls) {
     this.controls = controls;
     this.size = size;
-    show(this.rebalance, rebalances !== undefined);
     if (!this.draft && document.activeElement !== this.number) this.number.value = size;
     this.bound();
   }
