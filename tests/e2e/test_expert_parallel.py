@@ -212,6 +212,25 @@ def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Refe
     server.wait_idle()
 
 
+def test_a_rank_is_drained_and_replaced_under_streams(server: Scaled, reference: Reference) -> None:
+    before, seen = ranks(server), max((event["id"] for event in server.state()["events"]), default=0)
+    kept, drained = sorted(before)
+
+    async def scene() -> None:
+        streams = Streams(server, asks(7, 4, LENGTH))
+        running = await streams.start()
+        told = await asyncio.to_thread(server.command, "experts", "drain", drained, "--url", server.url)
+        assert told.returncode == 0, told.stderr
+        await running
+        assert all(stream.follows(reference) for stream in streams.streams)
+
+    asyncio.run(scene())
+    wait_for(lambda: ranks(server).get(drained, before[drained]) != before[drained], "it is new", state=server.cluster)
+    assert ranks(server)[kept] == before[kept]
+    assert not [event for event in server.state()["events"] if event["id"] > seen and event["kind"] == "died"]
+    settled(server, "decode", 1)
+
+
 def resized(server: Scaled, size: int) -> "subprocess.CompletedProcess[str]":
     return server.command("experts", "resize", "decode", str(size), "--wait", "--url", server.url)
 
