@@ -249,7 +249,7 @@ def test_places_that_a_lost_node_left_are_given_back() -> None:
         assert scene.serving("decode#xyz")
         await scene.close(shell)
 
-    played(Scene(), act)
+    played(Scene(silence_s=2 * SWEEP_PERIOD_S), act)  # the time that passes at once makes nobody silent
 
 
 def test_names_that_ray_knows_tell_what_they_are() -> None:

@@ -123,11 +123,12 @@ def test_the_next_shell_goes_on_with_a_resize() -> None:
         last.streams = False
         shell = await scene.formed("third")
         await scene.until(lambda: scene.serving(GROUP))
+        scene.clock.seconds += SWEEP_PERIOD_S + 1  # a place that the second did not live to give back is swept
         await scene.until(lambda: not scene.world.added)
         assert shell.lease.term == 5, "three shells, two sizes"
         await scene.close(shell)
 
-    played(Scene(), act)
+    played(Scene(silence_s=2 * SWEEP_PERIOD_S), act)
 
 
 def test_a_rank_that_dies_amid_a_resize_is_replaced_or_not_missed() -> None:
@@ -173,7 +174,7 @@ def test_a_place_that_a_shell_did_not_live_to_give_back_is_swept() -> None:
         assert scene.serving(GROUP)
         await scene.close(shell)
 
-    played(Scene(), act)
+    played(Scene(silence_s=2 * SWEEP_PERIOD_S), act)
 
 
 def test_a_rank_that_does_not_stop_in_time_is_killed_before_the_others_go_on() -> None:

@@ -379,9 +379,13 @@ class GroupShell:
         return True
 
     async def _wait(self) -> None:
-        """Until it is time for another round: soon, or at once if a rank has died."""
+        """Until it is time for another round: soon, or at once if a rank has died.
+
+        Not `wait_for`, which in Python 3.11 forgets that it was cancelled if there are news at that moment.
+        """
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), self._period_s)
+            async with asyncio.timeout(self._period_s):
+                await self._news.wait()
         self._news.clear()
 
     def _died(self, name: RankName) -> None:
