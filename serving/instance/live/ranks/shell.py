@@ -138,8 +138,7 @@ class GroupShell:
             while not self.lost and not self._closing:
                 await self.round()
                 if whole(self._sights(), self.size):
-                    what = "took over" if self.adopted else "made"
-                    logger.info("%s %s of %d ranks, processes %s", what, self.group, self.size, self.pids)
+                    logger.info("%s serves, of %d ranks, processes %s", self.group, self.size, self.pids)
                     return self.formed.set()
                 await self._wait()
             self.lost, self._known = False, {} if self.lost else self._known  # another shell was faster
@@ -379,12 +378,9 @@ class GroupShell:
         return True
 
     async def _wait(self) -> None:
-        """Until it is time for another round: soon, or at once if a rank has died.
-
-        Not `wait_for`, which in Python 3.11 forgets that it was cancelled if there are news at that moment.
-        """
+        """Until it is time for another round: soon, or at once if a rank has died."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._period_s):
+            async with asyncio.timeout(self._period_s):  # `wait_for` of Python 3.11 may forget that it was cancelled
                 await self._news.wait()
         self._news.clear()
 
