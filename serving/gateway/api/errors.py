@@ -30,7 +30,7 @@ class RouteError(RequestError):
     """No such route, not with this method, or not now (409); `status` is set per instance."""
 
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
-        usual = {404: "not_found", 405: "method_not_allowed", 409: "no_room"}.get(status)
+        usual = {404: "not_found", 405: "method_not_allowed"}.get(status)
         super().__init__(message, code=code or usual)
         self.status = status
 

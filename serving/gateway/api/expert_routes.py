@@ -14,7 +14,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.errors import PermissionDeniedError
+from serving.errors import InvalidRequestError, PermissionDeniedError, UnavailableError
 from serving.gateway.api.body import parse_body
 from serving.gateway.api.errors import RouteError
 from serving.gateway.api.routes import json_response
@@ -54,29 +54,41 @@ def expert_router(post: PostOrder) -> APIRouter:
     @router.post("/rebalance", include_in_schema=False)
     async def rebalance(request: Request) -> Response:
         """Place experts anew; answered as soon as it is known what moves."""
-        _require_admin(request)
+        require_admin(request)
         body = await parse_body(request, RebalanceRequest, MAX_BODY_BYTES)
-        return answered(await post(body.group, RebalanceExperts(body.policy, body.dry_run)))
+        return json_response(accepted(await post(body.group, RebalanceExperts(body.policy, body.dry_run))))
 
     @router.post("/move", include_in_schema=False)
     async def move(request: Request) -> Response:
         """Bring a copy of an expert to a rank."""
-        _require_admin(request)
+        require_admin(request)
         body = await parse_body(request, MoveRequest, MAX_BODY_BYTES)
-        return answered(await post(body.group, MoveOneExpert(body.layer, body.expert, body.rank)))
+        return json_response(accepted(await post(body.group, MoveOneExpert(body.layer, body.expert, body.rank))))
 
     return router
 
 
-def answered(answer: OrderAnswer) -> Response:
-    """A shell's answer over HTTP.
+def accepted(answer: OrderAnswer, param: str | None = None) -> dict[str, Any]:
+    """A shell's answer as it is shown.
 
-    Raises: RouteError if the order was refused.
+    Args:
+        param: field of the body that an order may be refused for.
+    Raises: RouteError with 404 for what does not exist, 409 for what cannot be now; InvalidRequestError for what can
+        never be; UnavailableError.
     """
-    if not answer.accepted:
-        raise RouteError(404, answer.reason) if answer.unknown else RouteError(409, answer.reason, "conflict")
-    shown: dict[str, Any] = {"message": answer.reason, **answer.detail}
-    return json_response(shown)
+    if answer.accepted:
+        return {"message": answer.reason, **answer.detail}
+    if answer.unknown:
+        raise RouteError(404, answer.reason)
+    match answer.detail.get("kind"):
+        case "no_room":
+            raise RouteError(409, answer.reason, "no_room")
+        case "invalid":
+            raise InvalidRequestError(answer.reason, param=param, code="invalid_value")
+        case "unavailable":
+            raise UnavailableError(answer.reason)
+        case _:
+            raise RouteError(409, answer.reason, "conflict")
 
 
 def choose_group(groups: dict[str, str], wanted: str | None) -> str:
@@ -98,6 +110,10 @@ def choose_group(groups: dict[str, str], wanted: str | None) -> str:
     return actor
 
 
-def _require_admin(request: Request) -> None:
+def require_admin(request: Request) -> None:
+    """Groups are everybody's.
+
+    Raises: PermissionDeniedError.
+    """
     if not tenant_of(request).admin:
-        raise PermissionDeniedError("moving experts is for administrators; use one of `[gateway] admin_keys`")
+        raise PermissionDeniedError("orders to groups are for administrators; use one of `[gateway] admin_keys`")

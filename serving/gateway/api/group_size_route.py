@@ -14,12 +14,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.errors import InvalidRequestError, PermissionDeniedError, UnavailableError
 from serving.gateway.api.body import parse_body
 from serving.gateway.api.errors import RouteError
+from serving.gateway.api.expert_routes import accepted, require_admin
 from serving.gateway.api.routes import json_response
 from serving.gateway.api.schema import DrainRankRequest, ResizeGroupsRequest
-from serving.gateway.api.tenant import tenant_of
 from serving.values.operator_order import DrainRank, OrderAnswer, ResizeGroup, SizeOrder
 
 MAX_BODY_BYTES = 4096
@@ -53,49 +52,28 @@ def group_size_router(groups: Callable[[], list[OrderedGroup]], post: Post) -> A
     @router.post("/experts/resize", include_in_schema=False)
     async def resize(request: Request) -> Response:
         """Give every group of a pool another number of ranks; the first refusal ends it."""
-        _require_admin(request)
+        require_admin(request)
         body = await parse_body(request, ResizeGroupsRequest, MAX_BODY_BYTES)
         found = [one for one in groups() if one.pool == body.pool]
         if not found:
             raise RouteError(404, f"pool '{body.pool[:200]}' has no group of ranks; `cloudmatrix experts` shows all")
-        answers = [_accepted(await post(one.actor, ResizeGroup(body.ranks))) for one in found]
+        answers = [accepted(await post(one.actor, ResizeGroup(body.ranks)), "ranks") for one in found]
         return json_response({"groups": [_row(one, answer) for one, answer in zip(found, answers, strict=True)]})
 
     @router.post("/experts/drain", include_in_schema=False)
     async def drain(request: Request) -> Response:
         """Replace one rank without a loss."""
-        _require_admin(request)
+        require_admin(request)
         body = await parse_body(request, DrainRankRequest, MAX_BODY_BYTES)
         name, _, number = body.rank.rpartition(".r")
         found = next((one for one in groups() if one.name == name and number.isdecimal()), None)
         if found is None:
             raise RouteError(404, f"there is no rank '{body.rank[:200]}'; `cloudmatrix status` shows their names")
-        answer = _accepted(await post(found.actor, DrainRank(int(number))))
+        answer = accepted(await post(found.actor, DrainRank(int(number))))
         return json_response({"groups": [_row(found, answer)]})
 
     return router
 
 
-def _row(group: OrderedGroup, answer: OrderAnswer) -> dict[str, Any]:
-    return {"group": group.name, "pool": group.pool, "message": answer.reason, **answer.detail}
-
-
-def _accepted(answer: OrderAnswer) -> OrderAnswer:
-    """An answer that is no refusal.
-
-    Raises: RouteError with 409 for want of room; InvalidRequestError; UnavailableError.
-    """
-    if answer.accepted:
-        return answer
-    match answer.detail.get("kind"):
-        case "no_room":
-            raise RouteError(409, answer.reason)
-        case "invalid":
-            raise InvalidRequestError(answer.reason, param="ranks", code="invalid_value")
-        case _:
-            raise UnavailableError(answer.reason)
-
-
-def _require_admin(request: Request) -> None:
-    if not tenant_of(request).admin:
-        raise PermissionDeniedError("ranks are for administrators; use one of `[gateway] admin_keys`")
+def _row(group: OrderedGroup, answer: dict[str, Any]) -> dict[str, Any]:
+    return {"group": group.name, "pool": group.pool, **answer}

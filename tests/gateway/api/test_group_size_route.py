@@ -62,7 +62,12 @@ def test_what_is_not_there(shells: Shells, path: str, body: dict[str, object]) -
 
 @pytest.mark.parametrize(
     ("kind", "status", "code"),
-    [("no_room", 409, "no_room"), ("invalid", 400, "invalid_value"), ("unavailable", 503, "service_unavailable")],
+    [
+        (None, 409, "conflict"),
+        ("no_room", 409, "no_room"),
+        ("invalid", 400, "invalid_value"),
+        ("unavailable", 503, "service_unavailable"),
+    ],
 )
 def test_refusals(shells: Shells, kind: str, status: int, code: str) -> None:
     shells.answer = OrderAnswer(False, "4 ranks do not fit, 3 would", detail={"kind": kind})
