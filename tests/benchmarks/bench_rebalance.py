@@ -59,7 +59,7 @@ async def move_all_the_time(url: str, key: str | None, group: Group, until: floa
 
 
 def p99(clients: Sequence[Client], begin: float, end: float) -> float:
-    """Of all gaps that ended then [s]."""
+    """The 99th percentile of all gaps that ended then [s]."""
     gaps = [length for client in clients for at, length in client.gaps if begin <= at <= end]
     return quantiles(gaps, n=100)[98] if len(gaps) > 1 else 0.0
 

@@ -233,11 +233,11 @@ class Server:
         return json.loads(self._fetch(request))
 
     def cluster(self) -> dict[str, Any]:
-        """What `GET /cluster` tells now."""
+        """Answer of `GET /cluster` now."""
         return self._told("/cluster")
 
     def experts(self) -> dict[str, Any]:
-        """What `GET /experts` tells now."""
+        """Answer of `GET /experts` now."""
         return self._told("/experts")
 
     def _told(self, path: str) -> dict[str, Any]:

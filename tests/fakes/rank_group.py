@@ -93,7 +93,7 @@ class FakeRank:
 
     @property
     def offer(self) -> RankOffer:
-        """As a rank's, once it is built."""
+        """Offer of a rank that is built."""
         return RankOffer(self.name.rank, self.pid, "", "x", experts=EXPERTS, held=tuple(map(tuple, self.held)))
 
     @property

@@ -197,7 +197,7 @@ class ShelledGroup:
         )
 
     def _regroup(self, lost: int) -> None:
-        """As a shell and ranks do: end moves, give the others a map without the lost one, begin the next epoch."""
+        """Regroup as a shell and ranks do: end moves, give the others a map without the lost one, begin an epoch."""
         now, library = time.monotonic(), load()
         assert library is not None
         self._take(self.core.abandon("a rank was lost", now))

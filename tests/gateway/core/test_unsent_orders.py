@@ -42,7 +42,7 @@ class Wire:
             self.backend._tell(e.InstanceStatus(replica, IDLE))
 
     def send(self, replica: ReplicaId, order: Order) -> bool:
-        """As a link does."""
+        """Send as a link does."""
         if self.too_large and isinstance(order, Adopt):
             raise LinkError("40 MiB")
         if next(self._numbers) in self._lost:

@@ -84,7 +84,7 @@ class FakeCluster:
         return self.sight
 
     async def order(self, actor: str, order: OperatorOrder | SizeOrder) -> OrderAnswer:
-        """As `ClusterPort.order`."""
+        """Implements `ClusterPort.order`."""
         self.orders.append((actor, order))
         if self.order_answer is None:
             raise UnavailableError("the rank is gone", retry_after_s=1.0)
