@@ -16,6 +16,12 @@ from tests.telemetry.samples import by_engine, stats
 pytestmark = pytest.mark.asyncio
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine answers late: only the tests of a deadline have a short one."""
+    monkeypatch.setattr(gateway_peers, "DEADLINE_S", 60.0)
+
+
 class Gateway:
     """One gateway's metrics with its peers."""
 
@@ -86,7 +92,7 @@ async def test_one_that_does_not_answer_is_shown_as_it_was_and_costs_a_deadline(
         monkeypatch.setattr(gateway_peers, "DEADLINE_S", 0.1)
         monkeypatch.setattr(two.peers, "_on_frame", lambda *_: None)  # as if it were frozen
         two.took(1)
-        many = await asyncio.wait_for(asyncio.gather(*(one.shown() for _ in range(20))), 5.0)
+        many = await asyncio.wait_for(asyncio.gather(*(one.shown() for _ in range(20))), 60.0)
         assert all(shown["1"] == 7.0 for shown in many)
 
 
@@ -113,7 +119,7 @@ async def test_a_stranger_learns_nothing() -> None:
 async def test_bytes_of_a_stranger_end_the_connection(sent: bytes) -> None:
     async with gateways(1) as (one,):
         with socket.create_connection(one.address) as link:
-            link.settimeout(5.0)
+            link.settimeout(60.0)
             link.sendall(sent)
             with contextlib.suppress(ConnectionResetError):
                 assert await asyncio.to_thread(link.recv, 1) == b""
@@ -123,7 +129,7 @@ async def test_first_scrape_waits_for_the_board_but_not_for_ever(monkeypatch: py
     monkeypatch.setattr(gateway_peers, "FIRST_NEWS_S", 0.05)
     alone = Gateway(0)
     try:
-        assert set(await asyncio.wait_for(alone.shown(), 5.0)) == {"0"}
+        assert set(await asyncio.wait_for(alone.shown(), 60.0)) == {"0"}
     finally:
         await alone.peers.stop()
 
@@ -139,7 +145,7 @@ async def test_numbers_that_overtake_each_other_do_not_run_backwards() -> None:
         await asyncio.get_running_loop().create_connection(lambda: late, *one.address)
         late.send(Greeting("s"))
         late.send(Numbers(old, *two.address))
-        await asyncio.wait_for(done, 5.0)
+        await asyncio.wait_for(done, 60.0)
         known = [numbers for numbers in one.peers._peers.values() if numbers.known is not None]
         assert [numbers.known.serial > old.serial for numbers in known if numbers.known is not None] == [True]
         late.close("done")

@@ -14,6 +14,7 @@ import secrets
 
 LIFE_S = 600.0
 """From the print to the click: minutes, because terminals keep what they showed."""
+_LIFE_MS = round(LIFE_S * 1000)
 _MAC_BYTES = 16
 
 
@@ -25,7 +26,7 @@ def issue(token: str, now: float) -> str:
         now: seconds since 1970.
     Effects: none.
     """
-    body = f"{round(now * 1000):x}.{_text(secrets.token_bytes(6))}"
+    body = f"{_ms(now):x}.{_text(secrets.token_bytes(6))}"
     return f"{body}.{_mac(token, body)}"
 
 
@@ -39,9 +40,9 @@ class OncePasses:
 
     def __init__(self, token: str, began: float) -> None:
         self._token = token
-        self._began = began
-        self._used: dict[str, float] = {}
-        """Passes that were admitted, with the end of their lives: as many as were issued within `LIFE_S`."""
+        self._began = _ms(began)
+        self._used: dict[str, int] = {}
+        """Passes that were admitted, with the end of their lives [ms]: as many as were issued within `LIFE_S`."""
 
     def admit(self, given: str, now: float) -> bool:
         """Whether this is a pass, and nobody used it before.
@@ -54,12 +55,18 @@ class OncePasses:
         expected = _mac(self._token, body)
         if not hmac.compare_digest(mac.encode(errors="surrogateescape"), expected.encode()):
             return False
-        issued = int(body.partition(".")[0], 16) / 1000  # it is our own writing: nobody else has the key
-        self._used = {used: end for used, end in self._used.items() if end > now}
-        if issued < self._began or not 0 <= now - issued < LIFE_S or body in self._used:
+        issued = int(body.partition(".")[0], 16)  # it is our own writing: nobody else has the key
+        at = _ms(now)
+        self._used = {used: end for used, end in self._used.items() if end > at}
+        if issued < self._began or not 0 <= at - issued < _LIFE_MS or body in self._used:
             return False
-        self._used[body] = issued + LIFE_S
+        self._used[body] = issued + _LIFE_MS
         return True
+
+
+def _ms(at: float) -> int:
+    """Whole milliseconds, never later than `at` [s]: a pass counts from the moment of its issue on."""
+    return int(at * 1000)
 
 
 def _mac(token: str, body: str) -> str:

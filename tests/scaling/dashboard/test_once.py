@@ -15,6 +15,12 @@ def test_each_pass_is_admitted_once() -> None:
     assert [passes.admit(one, BEGAN + 2) for one in (first, first, second, second)] == [True, False, True, False]
 
 
+@pytest.mark.parametrize("part", [0.0, 0.0004, 0.0006, 0.00098])
+def test_it_counts_from_the_moment_of_its_issue(part: float) -> None:
+    now = BEGAN + 1 + part
+    assert OncePasses(TOKEN, BEGAN).admit(issue(TOKEN, now), now)
+
+
 def test_it_lives_for_minutes() -> None:
     passes = OncePasses(TOKEN, BEGAN)
     assert passes.admit(issue(TOKEN, BEGAN), BEGAN + LIFE_S - 0.01)
