@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from serving.experts.core.load import LayerLoad, LoadReport, LoadWindow
-from serving.experts.core.move_journal import MoveJournal
+from serving.experts.core.move_journal import DONE, UNDONE, MoveJournal
 from serving.experts.core.mover import MoverTick
 from serving.experts.core.operator_plan import Refusal, move_plan, plan_shown, rebalance_plan
 from serving.experts.core.placement import StaticPlacement
@@ -302,6 +302,6 @@ class GroupExperts:
         found = list(effects)
         for effect in found:
             if isinstance(effect, MovesEnded) and self.ledger is not None:
-                outcome = "undone" if effect.reason else "done"
+                outcome = UNDONE if effect.reason else DONE
                 self.journal.end(outcome, effect.reason, self.ledger.map.version, now)
         return found

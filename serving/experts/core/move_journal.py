@@ -10,6 +10,9 @@ from serving.values.expert_moves import ExpertMove
 MOST_MOVES = 40
 MOST_REBALANCES = 20
 RUNNING = "running"
+DONE = "done"
+UNDONE = "undone"
+OUTCOMES = (DONE, UNDONE)
 
 
 class MoveJournal:

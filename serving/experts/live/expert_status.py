@@ -7,11 +7,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from serving.experts.core.move_journal import RUNNING
+from serving.experts.core.move_journal import OUTCOMES, RUNNING
 from serving.experts.core.split import balancedness
 from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import GroupStats
 from serving.values.expert_facts import ExpertFacts
+from serving.values.rank_losses import LossKind
 
 MOST_BUSIEST = 10
 
@@ -44,7 +45,7 @@ def expert_status(ep: Mapping[str, int], members: Iterable[AnnouncedMember]) -> 
 
 
 def group_stats(status: Mapping[str, Any]) -> list[GroupStats]:
-    """Groups as metrics show them.
+    """Groups as metrics show them. Counts that are zero are among them: `increase` does not see a series begin at one.
 
     Args:
         status: of `expert_status`.
@@ -56,7 +57,8 @@ def group_stats(status: Mapping[str, Any]) -> list[GroupStats]:
                 value if any(rows) else None
                 for value, rows in zip(one["balancedness"], one["rank_layer_rows"], strict=True)
             ),
-            moves=one["moved"], rebalances=one["outcomes"], losses=one["losses"],
+            moves=one["moved"], rebalances=dict.fromkeys(OUTCOMES, 0) | one["outcomes"],
+            losses=dict.fromkeys((kind.value for kind in LossKind), 0) | one["losses"],
             rebalancing=any(each["outcome"] == RUNNING for each in one["rebalances"]),
         )
         for one in status["groups"]

@@ -16,9 +16,9 @@ end. So does a single rank that is to be replaced without a loss. Ranks' phases 
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from serving.values.group import RankOffer, RankPhase, RankReport
+from serving.values.rank_losses import LossKind
 
 LONGEST_AGE_S = 1e9
 """Reported in place of an infinite age: the engine has crashed, or its group is broken."""
@@ -82,17 +82,6 @@ class Make:
     """Start a process for a rank that has none."""
 
     rank: int
-
-
-class LossKind(Enum):
-    """Why a rank counts as lost."""
-
-    DEAD = "dead"
-    SILENT = "silent"
-    UNBUILT = "unbuilt"
-    BROKEN = "broken"
-    STALLED = "stalled"
-    LATE = "late"
 
 
 @dataclass(frozen=True, slots=True)
