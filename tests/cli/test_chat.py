@@ -246,7 +246,7 @@ def test_figures_of_what_is_unusual() -> None:
 def saying(said: bytes) -> Iterator[str]:
     """Somebody who answers one question with these bytes, and stays until it is left if they end with a comment."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(10)
+        listening.settimeout(PATIENCE_S)
 
         def answer() -> None:
             connection, _ = listening.accept()
@@ -254,7 +254,7 @@ def saying(said: bytes) -> Iterator[str]:
                 read_question(connection)  # bytes left unread would break the connection when it is closed
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + said)
                 if said.endswith(b": stays\n\n"):
-                    connection.settimeout(10)
+                    connection.settimeout(PATIENCE_S)
                     connection.recv(1)
 
         thread = threading.Thread(target=answer)

@@ -61,7 +61,7 @@ def url() -> Iterator[str]:
 def stranger(said: bytes) -> Iterator[str]:
     """Somebody who answers one question with these bytes, whatever they are."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(10)
+        listening.settimeout(60)
 
         def answer() -> None:
             connection, _ = listening.accept()
@@ -197,7 +197,7 @@ def test_status_asks_again_while_nothing_is_answered(
     monkeypatch.setattr("serving.cli.status_table.ask_gateway", partial(ask_gateway, deadline_s=0.2))
     monkeypatch.setattr(http_client, "PAUSE_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(10)
+        listening.settimeout(60)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
 
         def answer() -> None:
@@ -264,7 +264,7 @@ def test_an_answer_that_never_ends_is_left_at_the_deadline() -> None:
     """Each piece comes in time, the whole does not."""
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(10)
+        listening.settimeout(60)
 
         def drip() -> None:
             connection, _ = listening.accept()

@@ -51,7 +51,7 @@ def ask_thrice(ask: Callable[[], Awaitable[Any]], told: type[Exception]) -> None
     async def scene() -> None:
         for _ in range(3):
             question = asyncio.ensure_future(ask())
-            done, _pending = await asyncio.wait([question], timeout=20.0)
+            done, _pending = await asyncio.wait([question], timeout=60.0)
             assert done, "it waits without end"
             with pytest.raises(told):
                 question.result()
@@ -65,7 +65,7 @@ def test_however_often_a_silent_store_is_asked_one_thread_waits(store: SilentSto
     with pytest.raises(TimeoutError):
         lookup.wait(0.01)
     store.back.set()
-    assert lookup.wait(30.0) == "the actor"
+    assert lookup.wait(60.0) == "the actor"
     assert asyncio.run(lookup.answer(30.0)) == "the actor"
     assert store.asked[0] != threading.get_ident()
 
@@ -76,7 +76,7 @@ def test_what_the_question_raises_is_told() -> None:
 
     lookup = ActorLookup(find)
     with pytest.raises(ValueError, match="no such actor"):
-        lookup.wait(30.0)
+        lookup.wait(60.0)
     with pytest.raises(ValueError, match="no such actor"):
         asyncio.run(lookup.answer(30.0))
 
@@ -110,7 +110,7 @@ def test_a_follower_that_finds_no_controller_asks_with_one_thread(
     async def scene() -> None:
         follower = PoolViewFollower(period_s=0.001)
         follower.start()
-        await asyncio.wait_for(rounds.wait(), 20.0)
+        await asyncio.wait_for(rounds.wait(), 60.0)
         await follower.stop()
 
     asyncio.run(scene())

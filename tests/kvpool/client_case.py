@@ -19,7 +19,7 @@ SPACE = Space("default", "layout-1")
 KIB = 1 << 10
 MIB = 1 << 20
 BLOCK = 40 * KIB
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 def chain(count: int, seed: str = "a") -> list[BlockHash]:

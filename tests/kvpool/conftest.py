@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.kvpool.patience import be_patient
 from tests.kvpool.server_process import segment_folder
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no failure."""
+    be_patient(monkeypatch)
 
 
 @pytest.fixture

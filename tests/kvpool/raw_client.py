@@ -16,7 +16,7 @@ from serving.values.pool_view import ServerRecord
 _M = TypeVar("_M", bound=m.Message)
 
 SPACE = Space("default", "layout-1")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def hash_of(number: int) -> BlockHash:

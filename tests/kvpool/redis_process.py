@@ -44,7 +44,7 @@ class RedisProcess:
         command = [REDIS_SERVER, "--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._folder)]
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while True:
             with contextlib.suppress(redis.ConnectionError), self.client() as client:
                 client.ping()

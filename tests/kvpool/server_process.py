@@ -30,7 +30,7 @@ from serving.values.pool_view import ServerRecord, ServerState
 from tests.stopping import stop_process
 
 MIB = 1 << 20
-START_S = 30.0
+START_S = 60.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

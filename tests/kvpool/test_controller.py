@@ -271,18 +271,18 @@ def test_a_host_answers_while_its_store_hangs() -> None:
         def save(self, state: ControlState, ttl_s: float) -> None:
             if state.servers:
                 asked.set()
-                answer.wait(30)
+                answer.wait(100)
 
     host = ControllerHost(settings(), SlowStore(), save_period_s=0.01)
     try:
         host.announce(server_record("a"), ())
-        assert asked.wait(10)
+        assert asked.wait(60)
         begun = time.monotonic()
         host.announce(server_record("b"), ())
         host.set_namespace(ACME)
         assert host.delete_namespace("acme")
         host.withdraw("b", "first")
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 50
     finally:
         answer.set()
         host.close()

@@ -13,6 +13,7 @@ from serving.errors import PoolError, PoolTimeoutError
 from serving.ids import NodeId
 from serving.kvpool.core.entry import EntryTier
 from serving.kvpool.core.messages import Unhold
+from serving.kvpool.live import model_cache, model_peer
 from serving.kvpool.live.extent_map import ExtentMap
 from serving.kvpool.live.model_cache import MappedModel, ModelCache
 from serving.kvpool.live.model_peer import ModelEntry, look
@@ -138,12 +139,12 @@ def test_one_makes_it_and_the_others_wait(pool: PoolCluster, cache: ModelCache, 
 
     def slowly(memory: memoryview) -> None:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         filling(1)(memory)
 
     maker = threading.Thread(target=cache.store, args=("m@1", SIZE, slowly))
     maker.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     other = a_cache(pool.view)
     assert other.load("m@1") is None
     threading.Timer(0.3, go_on.set).start()
@@ -157,11 +158,11 @@ def test_patience_ends(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> N
 
     def slowly(_memory: memoryview) -> None:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
 
     maker = threading.Thread(target=cache.store, args=("m@1", SIZE, slowly))
     maker.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     assert not a_cache(pool.view, patience_s=0.2).store("m@1", SIZE, must_not)
     go_on.set()
     maker.join()
@@ -173,7 +174,7 @@ def test_whoever_waits_makes_it_when_the_maker_fails(pool: PoolCluster, cache: M
 
     def fails(_memory: memoryview) -> None:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         raise OSError("the checkpoint is gone")
 
     def make() -> None:
@@ -184,7 +185,7 @@ def test_whoever_waits_makes_it_when_the_maker_fails(pool: PoolCluster, cache: M
 
     maker = threading.Thread(target=make)
     maker.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     threading.Timer(0.3, go_on.set).start()
     other = a_cache(pool.view)
     assert other.store("m@1", SIZE, filling(1))
@@ -212,10 +213,11 @@ def test_what_is_mapped_is_not_evicted(pool: PoolCluster, cache: ModelCache, a_c
     assert loaded(other, "m@2").data == content(2, size)
 
 
-def test_an_image_that_no_server_can_hold(cache: ModelCache) -> None:
+def test_an_image_that_no_server_can_hold(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_cache, "ROOM_S", 100.0)  # nobody waits for room that can never be
     start = time.monotonic()
     assert not cache.store("m@1", 17 * MIB, must_not)
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 50
 
 
 def test_a_second_server_takes_what_the_first_cannot(a_cache: Open) -> None:
@@ -242,13 +244,16 @@ def test_a_slow_maker_keeps_all_or_nothing(a_cache: Open) -> None:
         assert image is None or image.data == content(1)
 
 
-def test_a_stopped_server_costs_a_timeout_and_no_more(pool: PoolCluster, cache: ModelCache) -> None:
+def test_a_stopped_server_costs_a_timeout_and_no_more(
+    pool: PoolCluster, cache: ModelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cache.store("m@1", SIZE, filling(1))
+    monkeypatch.setattr(model_peer, "REPLY_S", 1.0)
     pool.process(0).freeze()
     start = time.monotonic()
     assert cache.load("m@1") is None
     assert not cache.store("m@1", SIZE, must_not)
-    assert time.monotonic() - start < 8
+    assert time.monotonic() - start < 50
     pool.process(0).resume()
 
 

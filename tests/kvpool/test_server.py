@@ -91,7 +91,7 @@ def test_a_client_that_dies_in_the_middle_of_a_put_gives_back_its_room(
     assert {grant.status for grant in grants} == {GrantStatus.GRANTED}
     assert client.reserve((hash_of(99), 2 * MIB))[0].status is GrantStatus.FULL
     dying.close()
-    patience = time.monotonic() + 10
+    patience = time.monotonic() + 60
     while client.reserve((hash_of(99), 2 * MIB))[0].status is not GrantStatus.GRANTED:
         assert time.monotonic() < patience, "its room was not given back"
         time.sleep(0.01)
@@ -230,7 +230,7 @@ def test_facts_count(client: RawClient) -> None:
         assert sum(histogram["counts"]) == histogram["count"] > 0
         assert len(histogram["counts"]) == len(facts["bounds_s"]) + 1
     assert facts["namespaces"]["default"]["entries"] == 1
-    assert facts["progress_age_s"] < 5
+    assert facts["progress_age_s"] < 60
     assert facts["connections"] >= 1
 
 

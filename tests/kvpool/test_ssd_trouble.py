@@ -111,7 +111,7 @@ def test_a_deletion_waits_for_what_is_just_being_written(
     write, unlink = files.write, files.unlink
 
     def held_up(entry: StoredEntry, data: memoryview) -> None:
-        assert gate.wait(20)
+        assert gate.wait(60)
         write(entry, data)
 
     def slow(path: str) -> None:

@@ -3,19 +3,23 @@
 import time
 from collections.abc import Callable
 
+PATIENCE_S = 60.0
+"""How long anything may take: generous, the machine may be busy."""
+
 
 def wait_for(condition: object, what: str) -> None:
     assert callable(condition)
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.005)
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it holds within five seconds."""
-    for _ in range(250):
-        if holds():
-            return True
+    """Whether it holds within `PATIENCE_S`."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        if time.monotonic() > end:
+            return False
         time.sleep(0.02)
-    return False
+    return True

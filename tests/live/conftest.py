@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.kvpool.patience import be_patient
 from tests.live.workload import Reference
 from tests.model.random_checkpoint import write_random_checkpoint
 
 SHARED_MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no failure."""
+    be_patient(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,7 @@ def test_logs_are_never_overwritten(tmp_path: Path) -> None:
 def test_what_was_noted_is_written_soon(tmp_path: Path) -> None:
     on, writer = begun(tmp_path)
     drive(on, 700)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while replay(writer.path).total < 700:
         assert time.monotonic() < deadline, "it writes without being closed"
         time.sleep(0.01)
@@ -71,12 +71,12 @@ def test_what_was_noted_is_written_soon(tmp_path: Path) -> None:
 def test_a_disk_that_cannot_keep_up_ends_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     write, begin = os.write, LogEncoder().begin(HEADER)
-    monkeypatch.setattr(os, "write", lambda file, data: (bytes(data) == begin or gate.wait(10), write(file, data))[1])
+    monkeypatch.setattr(os, "write", lambda file, data: (bytes(data) == begin or gate.wait(100), write(file, data))[1])
     writer = DecisionWriter(str(tmp_path), "engine", "x", HEADER, max_queued=10)
     on = recorded(InstanceEngine(SETTINGS, 8), writer.note)
     begun = time.monotonic()
     drive(on, 1000)
-    assert time.monotonic() - begun < 5, "nobody waits for the disk"
+    assert time.monotonic() - begun < 50, "nobody waits for the disk"
     gate.set()
     writer.close()
     result = replay(writer.path)
@@ -96,7 +96,7 @@ def test_a_full_disk_ends_the_log(
 
     monkeypatch.setattr(os, "write", full)
     drive(on, 100)
-    writer._thread.join(10)
+    writer._thread.join(60)
     assert not writer._thread.is_alive()
     drive(on, 100)
     assert not writer._queue
@@ -108,7 +108,7 @@ def test_a_full_disk_ends_the_log(
 def test_a_call_that_cannot_be_written_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     on, writer = begun(tmp_path)
     on(Add(spec("a", (1 << 70,))), 0.0)
-    writer._thread.join(10)
+    writer._thread.join(60)
     assert "ends here: OverflowError" in caplog.text
     writer.close()
 
@@ -138,12 +138,12 @@ while True:
 
 def test_a_killed_process_leaves_a_log_that_can_be_replayed(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
-    path, deadline = tmp_path / "engine-x.decisions", time.monotonic() + 30
+    path, deadline = tmp_path / "engine-x.decisions", time.monotonic() + 60
     while not path.exists() or path.stat().st_size < 2_000:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
     result = replay(path)
     assert result.identical
     assert result.total > 10

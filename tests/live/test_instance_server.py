@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from serving.errors import OverloadedError
 from serving.ids import BlockHash, GatewayId, NodeId, ReplicaId, SequenceId
 from serving.instance.core.events import HandoffClosed, HandoffEnd
+from serving.instance.live import instance_server
 from serving.instance.live.instance import Instance
-from serving.instance.live.instance_server import HELLO_DEADLINE_S, MOST_STRANGERS, InstanceServer
+from serving.instance.live.instance_server import MOST_STRANGERS, InstanceServer
 from serving.values.instances import Status
 from serving.values.news import Adopted, FailKind, Lost, News, Prefilled, Refused, Tokens, refusal
 from serving.values.orders import Add, Adopt, Cancel, Release
@@ -46,8 +47,9 @@ def spec(name: str, sampling: SamplingParams = GREEDY, prompt: tuple[int, ...] =
 
 
 @pytest_asyncio.fixture
-async def pools(checkpoint: Path, shm: Path) -> AsyncIterator[Pools]:
+async def pools(checkpoint: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pools]:
     """One prefill and one decode instance; the tests speak to them directly."""
+    monkeypatch.setattr(instance_server, "HELLO_DEADLINE_S", 60.0)
     small = {"max_waiting": 1}
     async with Pools(small_config(checkpoint, prefill=small, decode=small), shm) as assembled:
         await assembled.start("prefill", "decode")
@@ -95,7 +97,7 @@ async def test_strangers_are_refused(pools: Pools, first: bytes, caplog: pytest.
     stranger.writer.write(first)
     begun = time.monotonic()
     assert await stranger.closed()
-    assert time.monotonic() - begun < HELLO_DEADLINE_S, "not only when its time was over"
+    assert time.monotonic() - begun < instance_server.HELLO_DEADLINE_S, "not only when its time was over"
     assert "Fatal error" not in caplog.text, "a stranger is no bug of ours"
     await stranger.close()
 
@@ -105,7 +107,7 @@ async def test_silent_ones_do_not_keep_gateways_out(pools: Pools) -> None:
     begun = time.monotonic()
     assert await silent[0].closed()
     gateway = await connect(pools.instances[0])
-    assert time.monotonic() - begun < HELLO_DEADLINE_S, "not only when their time was over"
+    assert time.monotonic() - begun < instance_server.HELLO_DEADLINE_S, "not only when their time was over"
     for one in [gateway, *silent]:
         await one.close()
 

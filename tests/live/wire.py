@@ -39,7 +39,7 @@ class RawGateway:
 
         Raises: asyncio.IncompleteReadError when the instance has closed the link.
         """
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             size = int.from_bytes(await self.reader.readexactly(4), "big")
             return m.decode_to_gateway(await self.reader.readexactly(size))
 
@@ -59,7 +59,7 @@ class RawGateway:
 
     async def closed(self) -> bool:
         """True when the instance closed the link without another frame."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             try:
                 return await self.reader.read(1) == b""
             except ConnectionResetError:

@@ -33,9 +33,9 @@ class ModelEntry:
         return cls(Space("", key), BlockHash(blake2b(key.encode(), digest_size=16).digest()))
 
 
-def soon(seconds: float = REPLY_S) -> float:
-    """A deadline."""
-    return time.monotonic() + seconds
+def soon(seconds: float | None = None) -> float:
+    """A deadline. Args: seconds: from now; None = what an answer may take."""
+    return time.monotonic() + (REPLY_S if seconds is None else seconds)
 
 
 def look(link: ServerLink, entry: ModelEntry) -> Found | None:

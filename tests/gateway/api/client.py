@@ -28,8 +28,8 @@ class Exchange:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` holds, at most five seconds."""
-    async with asyncio.timeout(5):
+    """Wait until `condition` holds, at most a minute."""
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the conditions look into objects that have no event
             await asyncio.sleep(0.001)
 

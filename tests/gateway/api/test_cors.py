@@ -158,7 +158,7 @@ def test_a_page_in_a_browser(served: ServedModel, tmp_path: Path, allowed: bool)
                 seen = _open(pages, origin, tmp_path)
         finally:
             pages.shutdown()
-            thread.join(10)
+            thread.join(60)
     if not allowed:
         assert seen == {"failed": "TypeError: Failed to fetch"}
         return
@@ -176,4 +176,4 @@ def _open(pages: _Pages, origin: str, folder: Path) -> dict[str, str]:
         return pages.seen.get(timeout=50)
     finally:
         browser.terminate()
-        browser.wait(10)
+        browser.wait(60)

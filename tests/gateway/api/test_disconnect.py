@@ -18,7 +18,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a coroutine; afterwards no task may be left."""
 
     async def checked() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await test()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 

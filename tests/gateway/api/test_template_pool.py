@@ -28,6 +28,13 @@ STORYTELLER = Path(__file__).parents[3] / "deploy" / "models" / "storyteller"
 
 pytestmark = pytest.mark.timeout(120)
 
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a process that the kernel ends takes its time."""
+    monkeypatch.setattr(template_pool, "LAST_BREATH_S", 60.0)
+
+
 MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi 🙂 \udfff"}]}
 FRAME = marshal.dumps(MESSAGES)
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}BODY{% endfor %}{% endfor %}"

@@ -32,7 +32,7 @@ class Counted:
                 self.order.append(name)
                 self.at_once += 1
                 self.most = max(self.most, self.at_once)
-            assert self.go.wait(30)
+            assert self.go.wait(60)
             with self._lock:
                 self.at_once -= 1
             return name

@@ -146,7 +146,7 @@ class Processes:
 
     def close(self) -> None:
         """Kills every child and ends the helper."""
-        self._helper.communicate(timeout=20)
+        self._helper.communicate(timeout=60)
 
     def _ask(self, request: Outcome) -> Outcome:
         assert self._helper.stdin is not None

@@ -145,11 +145,11 @@ def ended_early(server: BlastServer, folder: Path, end: Callable[[int], None]) -
     command += ["--output-len", "5", "--drain", "1s", "--out", str(folder / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         requests = folder / "run" / "requests.jsonl"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not (requests.exists() and requests.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.05)
         end(process.pid)
-        output, _ = process.communicate(timeout=20)
+        output, _ = process.communicate(timeout=60)
     result = run_folder.read_result(folder / "run")
     assert result.interrupted
     return process.returncode, output, result

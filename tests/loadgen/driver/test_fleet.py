@@ -142,7 +142,7 @@ def test_duration_ends_thinking_silently(server: BlastServer) -> None:
     run = Run()
     report = run.go(drive_settings(server, duration_s=0.4), [dialogue(0, 2, think_s=30.0)])
     assert [(record.turn, record.outcome) for record in run.records] == [(0, RequestOutcome.OK)]
-    assert report.duration_s < 5
+    assert report.duration_s < 25
 
 
 def test_after_a_failure_only_turns_without_history_follow() -> None:
@@ -182,7 +182,7 @@ def test_a_second_stop_cuts_at_once(server: BlastServer) -> None:
     run.at_progress = interfere
     report = run.go(drive_settings(server, Mode.CLOSED, concurrency=2), unscheduled(output_tokens=10_000))
     assert report.interrupted
-    assert report.duration_s < 10
+    assert report.duration_s < 60
     assert [record.outcome for record in run.records] == [RequestOutcome.UNFINISHED] * 2
     assert all(record.chunk_times for record in run.records)
 

@@ -58,7 +58,7 @@ async def ask(
 
 def get(server: BlastServer, path: str, **headers: str) -> str:
     request = urllib.request.Request(server.url + path, headers=headers)
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         body: bytes = response.read()
     return body.decode()
 
@@ -155,7 +155,7 @@ def test_departures_are_noticed() -> None:
     behaviour = Behaviour(conduct=Conduct.DISCONNECT, leave_after_chunks=2)
     with start_blast_server("paced", tokens_per_s=50.0, slots=1) as server:
         run(ask(server, 1000, 2, behaviour=behaviour))
-        deadline = time.monotonic() + 5.0
+        deadline = time.monotonic() + 60.0
         while _counter(server, "vllm:request_success_total", "abort") < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert _counter(server, "vllm:request_success_total", "abort") == 2
@@ -206,4 +206,4 @@ def test_it_ends_by_itself_with_its_parent_or_a_signal(end: str) -> None:
             process.stdin.close()
         else:
             process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0

@@ -45,7 +45,7 @@ def free_port() -> int:
 def test_the_connection_is_kept_and_headers_are_sent(server: SmallServer) -> None:
     server.routes["/a"] = Answer(body={"x": 1})
     connection = QueryConnection(server.url, [("Authorization", "Bearer k")])
-    assert connection.get("/a", 5).json() == {"x": 1}
+    assert connection.get("/a", 60).json() == {"x": 1}
     assert connection.post("/a", {"y": 2}, 5).status == 200
     connection.close()
     assert server.connections == 1
@@ -62,7 +62,7 @@ def test_a_kept_connection_that_was_closed_is_replaced_silently(server: SmallSer
     server.routes["/a"] = Answer(body=b"hello", close=True)
     connection = QueryConnection(server.url)
     for _ in range(3):
-        assert connection.get("/a", 5).body == b"hello"
+        assert connection.get("/a", 60).body == b"hello"
     connection.close()
     assert server.connections == 3
 
@@ -70,7 +70,7 @@ def test_a_kept_connection_that_was_closed_is_replaced_silently(server: SmallSer
 def test_an_announced_close_is_respected(server: SmallServer) -> None:
     server.routes["/a"] = Answer(body=b"x" * 100_000, headers={"connection": "close"})
     connection = QueryConnection(server.url)
-    assert [len(connection.get("/a", 5).body) for _ in range(2)] == [100_000, 100_000]
+    assert [len(connection.get("/a", 60).body) for _ in range(2)] == [100_000, 100_000]
     connection.close()
     assert server.connections == 2
 
@@ -85,17 +85,17 @@ def test_a_path_prefix_stands_before_every_path(server: SmallServer) -> None:
 def test_nobody_listens() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ServerUnreachable, match=f"nobody listens at {url}"):
-        QueryConnection(url).get("/", 5)
+        QueryConnection(url).get("/", 60)
 
 
 def test_unknown_host() -> None:
     with pytest.raises(ServerUnreachable, match="cannot find the host"):
-        QueryConnection("http://no-such-host.invalid:1").get("/", 5)
+        QueryConnection("http://no-such-host.invalid:1").get("/", 60)
 
 
 def test_a_host_name_that_cannot_be() -> None:
     with pytest.raises(ServerUnreachable, match="cannot find the host"):
-        QueryConnection(f"http://{'a' * 70}.invalid").get("/", 5)
+        QueryConnection(f"http://{'a' * 70}.invalid").get("/", 60)
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://a", "http://", "http://[::1", "http://a:99999"])
@@ -108,7 +108,7 @@ def test_a_server_that_never_answers(raw: socket.socket) -> None:
     started = time.monotonic()
     with pytest.raises(ServerUnreachable, match=r"no answer from .* within 0\.2 s"):
         QueryConnection(url_of(raw)).get("/", 0.2)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30
 
 
 def test_the_deadline_is_for_the_whole_answer(server: SmallServer) -> None:
@@ -122,7 +122,7 @@ def test_the_deadline_is_for_the_whole_answer(server: SmallServer) -> None:
 def test_an_answer_that_breaks_off(server: SmallServer) -> None:
     server.routes["/a"] = Answer(body=b"half", cut=True)
     with pytest.raises(ServerUnreachable, match="in the middle of its answer"):
-        QueryConnection(server.url).get("/a", 5)
+        QueryConnection(server.url).get("/a", 60)
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_an_answer_that_breaks_off(server: SmallServer) -> None:
 def test_something_else_listens(raw: socket.socket, data: bytes, says: str) -> None:
     thread = answer_once(raw, data)
     with pytest.raises(ServerUnreachable, match=says):
-        QueryConnection(url_of(raw)).get("/", 5)
+        QueryConnection(url_of(raw)).get("/", 60)
     thread.join()
 
 
 def test_tls_where_there_is_none(raw: socket.socket) -> None:
     thread = answer_once(raw, b"HTTP/1.1 400 Bad Request\r\n\r\n")
     with pytest.raises(ServerUnreachable, match="does not speak TLS"):
-        QueryConnection(url_of(raw).replace("http://", "https://")).get("/", 5)
+        QueryConnection(url_of(raw).replace("http://", "https://")).get("/", 60)
     thread.join()
 
 
@@ -147,7 +147,7 @@ def test_an_endless_answer_is_given_up(server: SmallServer, monkeypatch: pytest.
     monkeypatch.setattr("loadgen.server.connection.LARGEST_ANSWER_BYTES", 1000)
     server.routes["/a"] = Answer(body=b"x" * 5000)
     with pytest.raises(ServerUnreachable, match="larger than"):
-        QueryConnection(server.url).get("/a", 5)
+        QueryConnection(server.url).get("/a", 60)
 
 
 @pytest.mark.parametrize(

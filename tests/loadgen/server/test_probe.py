@@ -83,7 +83,7 @@ def test_nobody_there() -> None:
         check(endpoint)
     with pytest.raises(ServerUnreachable, match="nobody listens"):
         check(endpoint, ready_timeout_s=0.2)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30
 
 
 def test_a_hanging_server(server: SmallServer) -> None:

@@ -68,10 +68,10 @@ class Chromium:
         assert self._process is not None
         self._process.terminate()
         try:
-            self._process.wait(10)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(60)
         shutil.rmtree(self._profile, ignore_errors=True)
 
     @asynccontextmanager

@@ -41,7 +41,7 @@ class FakeDashboard:
 
     def end(self) -> None:
         """As Ray's dashboard ends, its module with it."""
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=60)
 
     def wish(self, **wishes: Any) -> None:
         """How the fake system behaves from now on."""
@@ -59,7 +59,7 @@ class FakeDashboard:
         data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}{path}", data, sent, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=20) as response:
+            with urllib.request.urlopen(request, timeout=60) as response:
                 status, told, text = response.status, dict(response.headers), response.read()
         except urllib.error.HTTPError as error:
             with error:

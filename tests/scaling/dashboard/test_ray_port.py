@@ -47,7 +47,7 @@ async def test_a_connection_that_blocks_is_said_and_blocks_nobody_else() -> None
     may = threading.Event()
 
     def connect() -> Path:
-        may.wait(10)
+        may.wait(100)
         return Path()
 
     pools = RayPools(connect, connect_deadline_s=0.2)
@@ -55,7 +55,7 @@ async def test_a_connection_that_blocks_is_said_and_blocks_nobody_else() -> None
     with pytest.raises(ScaleError, match=r"Ray does not answer within 0\.2 s") as caught:
         await pools.ask(ReadPools())
     assert caught.value.kind == "unavailable"
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 50
     may.set()
     assert await RayPools(Path).ask(ReadPools()) == {"pools": []}
     while True:  # the one that was blocked goes on as soon as it can
@@ -63,7 +63,7 @@ async def test_a_connection_that_blocks_is_said_and_blocks_nobody_else() -> None
             assert await pools.ask(ReadPools()) == {"pools": []}
             break
         except ScaleError:
-            assert time.monotonic() - begun < 10
+            assert time.monotonic() - begun < 60
 
 
 async def test_a_call_that_never_ends_is_given_up() -> None:
