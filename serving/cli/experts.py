@@ -25,7 +25,7 @@ Examples:
   cloudmatrix experts ranks
   cloudmatrix experts placement --json
   cloudmatrix experts resize decode 4 --wait
-  cloudmatrix experts drain decode#k3jx9a.r1
+  cloudmatrix experts drain decode#k3jx9a.r1 --wait
 
 resize and drain need one of `[gateway] admin_keys`, where there are keys.
   cloudmatrix experts rebalance --policy global --dry-run
@@ -56,6 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     drain = actions.add_parser("drain", help="replace one rank without a loss", description=DRAIN)
     drain.add_argument("rank", metavar="RANK", help="as `cloudmatrix status` names it, e.g. decode#k3jx9a.r1")
     add_gateway_options(drain, inherited=True)
+    drain.add_argument(
+        "--wait", action="store_true", help="return when another process has taken its place, and say how long it took"
+    )
     drain.set_defaults(action="drain")
 
 
@@ -107,16 +110,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _change(arguments: argparse.Namespace) -> int:
-    from serving.cli.group_size import drain_rank, resize_groups, wait_for_size
+    from serving.cli.group_size import drain_rank, process_of, resize_groups, wait_for_replacement, wait_for_size
 
     url, key = arguments.url, arguments.api_key
-    if arguments.action == "drain":
-        answer = drain_rank(url, key, arguments.rank)
-    else:
-        answer = resize_groups(url, key, arguments.pool, arguments.ranks)
+    drains = arguments.action == "drain"
+    before = process_of(url, key, arguments.rank) if drains and arguments.wait else None
+    answer = (
+        drain_rank(url, key, arguments.rank) if drains else resize_groups(url, key, arguments.pool, arguments.ranks)
+    )
     print(json.dumps(answer) if arguments.json else "\n".join(one["message"] for one in answer["groups"]), flush=True)
-    if arguments.action == "resize" and arguments.wait:
+    if not arguments.wait:
+        return 0
+    if drains:
+        done = f"{arguments.rank}: another process has taken its place"
+        took_s = wait_for_replacement(url, key, arguments.rank, before)
+    else:
+        done = f"{arguments.pool}: groups of {arguments.ranks} compute together"
         took_s = wait_for_size(url, key, answer)
-        if not arguments.json:
-            print(f"{arguments.pool}: groups of {arguments.ranks} compute together after {took_s:.1f} s")
+    if not arguments.json:
+        print(f"{done} after {took_s:.1f} s")
     return 0

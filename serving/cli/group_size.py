@@ -1,6 +1,7 @@
 """`cloudmatrix experts resize` and `drain`: groups of ranks grow, shrink and replace a rank while they serve."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from serving.errors import ScaleError
@@ -43,14 +44,51 @@ def wait_for_size(url: str, api_key: str | None, answer: dict[str, Any], wait_s:
     Raises: ScaleError if it takes too long; UnavailableError.
     """
     wanted = {one["group"]: list(range(one["ranks"])) for one in answer["groups"]}
+
+    def done() -> bool:
+        members = {one["group"]: one["members"] for one in _groups(url, api_key)}
+        return all(members.get(group) == ranks for group, ranks in wanted.items())
+
+    return _wait(done, "the groups have not got their size", wait_s)
+
+
+def process_of(url: str, api_key: str | None, rank: str) -> int | None:
+    """Process of a rank; None if there is none of that name. Raises: UnavailableError, in one line."""
+    return next(
+        (one["pid"] for group in _groups(url, api_key) for one in group["ranks"] if one["replica"] == rank), None
+    )
+
+
+def wait_for_replacement(
+    url: str, api_key: str | None, rank: str, drained: int | None, wait_s: float = WAIT_S
+) -> float:
+    """Wait until another process computes with its group in the place of a rank that drains.
+
+    Args:
+        drained: process of the rank before, see `process_of`.
+    Returns: how long it took [s].
+    Raises: ScaleError if it takes too long; UnavailableError.
+    """
+
+    def done() -> bool:
+        return any(
+            one["replica"] == rank and one["pid"] != drained and one["rank"] in group["members"]
+            for group in _groups(url, api_key)
+            for one in group["ranks"]
+        )
+
+    return _wait(done, f"no other process has taken the place of {rank}", wait_s)
+
+
+def _groups(url: str, api_key: str | None) -> list[dict[str, Any]]:
+    groups: list[dict[str, Any]] = ask_again(lambda: ask_gateway(url, "/experts", api_key))["groups"]
+    return groups
+
+
+def _wait(done: Callable[[], bool], problem: str, wait_s: float) -> float:
     begun = time.monotonic()
-    while True:
-        seen = ask_again(lambda: ask_gateway(url, "/experts", api_key))
-        members = {one["group"]: one["members"] for one in seen["groups"]}
-        if all(members.get(group) == ranks for group, ranks in wanted.items()):
-            return time.monotonic() - begun
+    while not done():
         if time.monotonic() - begun > wait_s:
-            raise ScaleError(
-                f"the groups have not got their size after {wait_s:.0f} s; see the logs", kind="unavailable"
-            )
+            raise ScaleError(f"{problem} after {wait_s:.0f} s; see the logs", kind="unavailable")
         time.sleep(LOOK_S)
+    return time.monotonic() - begun

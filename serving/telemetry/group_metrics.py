@@ -23,6 +23,7 @@ class GroupStats(Struct, frozen=True, array_like=True):
         moves, rebalances, losses: since the group's shell began: experts that were moved, rebalances by outcome, lost
             ranks by reason.
         rebalancing: whether a rebalance is under way.
+        not_grown: since then: orders to grow that were given up.
     """
 
     group: str
@@ -33,6 +34,7 @@ class GroupStats(Struct, frozen=True, array_like=True):
     rebalances: dict[str, int] = {}
     losses: dict[str, int] = {}
     rebalancing: bool = False
+    not_grown: int = 0
 
 
 class GroupBoard(Collector):
@@ -76,17 +78,23 @@ class GroupBoard(Collector):
         losses = CounterMetricFamily(
             "cloudmatrix:rank_losses", "Ranks that were lost and replaced, by reason", labels=(*_LABELS, "reason")
         )
+        not_grown = CounterMetricFamily(
+            "cloudmatrix:rank_growths_given_up",
+            "Orders for more ranks that were given up, since the new ones could not be built",
+            labels=_LABELS,
+        )
         for one in self._groups:
             own = self._model_name, one.pool, one.group
             for layer, value in _shown(one.balancedness):
                 balance.add_metric((*own, layer), value)
             moves.add_metric(own, one.moves)
             running.add_metric(own, one.rebalancing)
+            not_grown.add_metric(own, one.not_grown)
             for outcome, count in one.rebalances.items():
                 rebalances.add_metric((*own, outcome), count)
             for reason, count in one.losses.items():
                 losses.add_metric((*own, reason), count)
-        yield from (balance, moves, rebalances, running, losses)
+        yield from (balance, moves, rebalances, running, losses, not_grown)
 
 
 def _shown(balance: Sequence[float | None]) -> Iterable[tuple[str, float]]:

@@ -86,12 +86,14 @@ class RankLease(Struct, frozen=True):
         shell: Serve's unique name of the replica. pid: of its process.
         term: counts the shells that the group has had, and its changes of size.
         size: ranks that the group is to have; 0 = it is to end. Ranks keep it for the next shell.
+        former: ranks that it had, while it grows; else 0.
     """
 
     shell: str
     pid: int
     term: int
     size: int = 0
+    former: int = 0
 
 
 class RankReport(Struct, frozen=True):

@@ -4,11 +4,15 @@ Needs a running server with one group of two ranks (`deploy/ep.toml`) and room f
 the same prompt again and again, so that every answer must equal the first. For each change of size: the longest gap
 between two tokens from the order until all ranks compute together (for a shrink: until the others are alone), and the
 longest in as much time just before the order. Goals: none fails or differs, no gap above its neighbour's by 50 ms.
+
+Where clients share the processors with the ranks, they are late themselves while processes start: for how long, a timer
+beside them tells, and that is taken off their gaps.
 """
 
 import asyncio
 import json
 import time
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,6 +26,7 @@ TOKENS = 200
 GOAL_S = 0.05
 SETTLE_S = 5.0
 PATIENCE_S = 120.0
+TIMER_S = 0.005
 
 
 @dataclass
@@ -35,9 +40,32 @@ class Client:
     failed: int = 0
     differ: int = 0
 
-    def longest(self, begin: float, end: float) -> float:
-        """The longest gap that ended then [s]."""
-        return max((length for at, length in self.gaps if begin <= at <= end), default=0.0)
+    def longest(self, begin: float, end: float, late: "Lateness") -> float:
+        """The longest gap that ended then [s], without the time that clients were late themselves."""
+        return max(
+            (length - late.within(at - length, at) for at, length in self.gaps if begin <= at <= end), default=0.0
+        )
+
+
+class Lateness:
+    """Time that clients did not run although there was something to do: a timer that is late like them."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[float, float]] = []
+        """(when it was to go off, when it did), `time.monotonic`."""
+
+    async def watch(self) -> None:
+        """Take note of it. Never returns."""
+        while True:
+            due = time.monotonic() + TIMER_S
+            await asyncio.sleep(TIMER_S)
+            self.spans.append((due, time.monotonic()))
+
+    def within(self, begin: float, end: float) -> float:
+        """Late time between two moments [s]."""
+        first = bisect_left(self.spans, begin, key=lambda span: span[1])
+        last = bisect_left(self.spans, end, key=lambda span: span[0])
+        return sum(min(end, ended) - max(begin, due) for due, ended in self.spans[first:last])
 
 
 async def read(client: Client, http: httpx.AsyncClient, model: str, over: asyncio.Event) -> None:
@@ -65,7 +93,8 @@ async def read(client: Client, http: httpx.AsyncClient, model: str, over: asynci
 async def measure(url: str, key: str | None, pool: str, sizes: list[int], clients: list[Client]) -> list[Figure]:
     """Change sizes under load."""
     model = (await asyncio.to_thread(ask_gateway, url, "/v1/models", key))["data"][0]["id"]
-    over, figures = asyncio.Event(), []
+    over, late, figures = asyncio.Event(), Lateness(), []
+    timer = asyncio.create_task(late.watch())
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     limits = httpx.Limits(max_connections=len(clients))
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE_S, limits=limits) as http:
@@ -77,17 +106,19 @@ async def measure(url: str, key: str | None, pool: str, sizes: list[int], client
             await asyncio.to_thread(partial(wait_for_size, url, key, answer))
             took_s = time.monotonic() - begun
             await asyncio.sleep(SETTLE_S)
-            during = [client.longest(begun, begun + took_s + 1.0) for client in clients]
-            beside = [client.longest(begun - took_s - 1.0, begun) for client in clients]
+            during = [client.longest(begun, begun + took_s + 1.0, late) for client in clients]
+            beside = [client.longest(begun - took_s - 1.0, begun, late) for client in clients]
             progress(f"{size} ranks after {took_s:.1f} s: longest gap {max(during):.3f} s, beside {max(beside):.3f} s")
             figures += [
                 Figure(f"to {size} ranks: time", "s", (took_s,)),
                 Figure(f"to {size} ranks: longest gap", "s", tuple(during)),
                 Figure("  in as much time before", "s", tuple(beside)),
                 Figure("  beyond that", "s", (max(during) - max(beside),), goal=GOAL_S),
+                Figure("  clients themselves late", "s", (late.within(begun, begun + took_s + 1.0),)),
             ]
         over.set()
         await asyncio.gather(*running)
+        timer.cancel()
     return figures
 
 

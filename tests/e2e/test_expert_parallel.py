@@ -219,7 +219,7 @@ def test_a_rank_is_drained_and_replaced_under_streams(server: Scaled, reference:
     async def scene() -> None:
         streams = Streams(server, asks(7, 4, LENGTH))
         running = await streams.start()
-        told = await asyncio.to_thread(server.command, "experts", "drain", drained, "--url", server.url)
+        told = await asyncio.to_thread(server.command, "experts", "drain", drained, "--wait", "--url", server.url)
         assert told.returncode == 0, told.stderr
         await running
         assert all(stream.follows(reference) for stream in streams.streams)

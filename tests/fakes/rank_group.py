@@ -67,6 +67,8 @@ class FakeRank:
     name: RankName
     life: RankLife
     pid: int
+    gently: bool = False
+    """Whether it was built so."""
     frozen: bool = False
     order: RegroupOrder | None = None
     map: ExpertMap | None = None
@@ -184,7 +186,7 @@ class FakePort:
             tuple(world.ranks), frozenset(world.placed), frozenset(world.shells), frozenset(world.added), room
         )
 
-    async def make(self, name: RankName, founder: RankLease) -> None:
+    async def make(self, name: RankName, founder: RankLease, *, gently: bool) -> None:
         await self._turns()
         world = self._world
         world.store()
@@ -196,7 +198,7 @@ class FakePort:
             world.added.add((name.group, name.rank))
         world.made += 1
         held: list[int | None] = [2 * name.rank % EXPERTS, (2 * name.rank + 1) % EXPERTS, None]
-        world.ranks[name] = FakeRank(name, RankLife(founder, 0.0), pid=1000 + world.made, held=[held])
+        world.ranks[name] = FakeRank(name, RankLife(founder, 0.0), pid=1000 + world.made, gently=gently, held=[held])
 
     async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
         await self._turns()
@@ -256,7 +258,7 @@ class FakePort:
                 assert rank.life.phase is not RankPhase.LOADING
                 rank.life.enter(RankPhase.LEAVING if rank.life.phase is RankPhase.SERVING else RankPhase.LEFT)
             case MoveExperts(lease, orders):
-                if lease != rank.life.lease:
+                if lease.shell != rank.life.lease.shell:
                     raise RankSilentError("another shell holds it")
                 if not rank.loads and any(isinstance(one, LoadExpert) for one in orders):
                     raise RankSilentError("no answer")

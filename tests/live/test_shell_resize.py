@@ -4,9 +4,10 @@ from itertools import count
 
 import pytest
 
+from serving.instance.core.group_growth import MOST_TRIES
 from serving.instance.core.rank_names import RankName
 from serving.instance.live.ranks.group_port import Begin, EndRank, QuitGroup
-from serving.instance.live.ranks.shell import MOST_TRIES, SWEEP_PERIOD_S
+from serving.instance.live.ranks.shell import SWEEP_PERIOD_S
 from serving.values.group import RankPhase
 from serving.values.operator_order import DrainRank, OrderAnswer, PostedOrder, ResizeGroup
 from tests.live.group_scene import Scene, played
@@ -39,6 +40,8 @@ def test_two_four_two() -> None:
         assert scene.serving(GROUP, 4)[:2] == first
         assert epochs(scene, 0) == [(0, 1), (0, 1, 2, 3)], "both newcomers join at once"
         assert scene.world.added == {(GROUP, 2), (GROUP, 3)}
+        assert [rank.gently for rank in scene.world.of(GROUP)] == [False, False, True, True]
+        await scene.until(lambda: not shell.lease.former)  # it is whole: a later loss is no growth
         gone = scene.world.of(GROUP)[2:]
         assert (await ordered(scene, ResizeGroup(2), at=3)).accepted
         await scene.until(lambda: scene.serving(GROUP) == first)
@@ -160,9 +163,29 @@ def test_a_group_whose_new_rank_cannot_be_built_keeps_its_size() -> None:
         await scene.until(lambda: scene.serving(GROUP))
         assert scene.world.made == 2 + MOST_TRIES + 1
         await scene.until(lambda: not scene.world.added)
+        await scene.until(lambda: scene.world.of(GROUP)[0].shown.get("not_grown") == 1)
         await scene.close(shell)
 
     played(Scene(), act)
+
+
+def test_the_next_shell_gives_a_growth_up_too() -> None:
+    async def act(scene: Scene) -> None:
+        first = await scene.formed("abc")
+        serving = scene.serving(GROUP)
+        scene.world.unbuildable_ranks = {2, 3}
+        assert (await ordered(scene, ResizeGroup(4))).accepted
+        await scene.until(lambda: first.size == 4 and scene.world.made > 2)
+        await scene.killed("abc")
+        shell = await scene.formed("xyz")
+        assert (shell.group, shell.size) == (GROUP, 2), "it does not try for ever"
+        assert scene.serving(GROUP) == serving
+        scene.clock.seconds += SWEEP_PERIOD_S + 1
+        await scene.until(lambda: not scene.world.added)
+        await scene.until(lambda: scene.world.of(GROUP)[0].shown.get("not_grown") == 1)
+        await scene.close(shell)
+
+    played(Scene(silence_s=2 * SWEEP_PERIOD_S), act)
 
 
 def test_a_place_that_a_shell_did_not_live_to_give_back_is_swept() -> None:

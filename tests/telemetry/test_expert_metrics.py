@@ -86,13 +86,14 @@ def test_of_many_layers_the_worst_few_are_named() -> None:
 
 def test_moves_rebalances_and_losses_of_a_group() -> None:
     metrics = GatewayMetrics("m")
-    told = GroupStats("decode#a", "decode", (1, 0.0), (), 5, {"done": 2, "late": 1}, {"dead": 3}, rebalancing=True)
+    told = GroupStats("decode#a", "decode", (1, 0.0), (), 5, {"done": 2, "late": 1}, {"dead": 3}, True, 4)
     metrics.publish_groups([told])
     own = {"group": "decode#a", "pool": "decode"}
     assert value(metrics, "cloudmatrix:expert_moves_total", **own) == 5
     assert value(metrics, "cloudmatrix:expert_rebalances_total", outcome="late", **own) == 1
     assert value(metrics, "cloudmatrix:rank_losses_total", reason="dead", **own) == 3
     assert value(metrics, "cloudmatrix:expert_rebalance_running", **own) == 1
+    assert value(metrics, "cloudmatrix:rank_growths_given_up_total", **own) == 4
 
 
 def test_a_group_is_there_once_as_its_ranks_told_last() -> None:

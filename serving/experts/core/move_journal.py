@@ -29,6 +29,7 @@ class MoveJournal:
         self._counts: Counter[str] = Counter()
         self._losses: Counter[str] = Counter()
         self._moved = 0
+        self._not_grown = 0
         self.changed = False
         """Whether there is something that has not been shown."""
 
@@ -82,6 +83,11 @@ class MoveJournal:
         self._losses[kind] += 1
         self.changed = True
 
+    def not_grown(self) -> None:
+        """The group was to have more ranks, and could not."""
+        self._not_grown += 1
+        self.changed = True
+
     def shown(self, now: float) -> dict[str, Any]:
         """All of it, the latest first. Effects: nothing has changed since."""
         self.changed = False
@@ -92,4 +98,5 @@ class MoveJournal:
             "outcomes": dict(self._counts),
             "moved": self._moved,
             "losses": dict(self._losses),
+            "not_grown": self._not_grown,
         }

@@ -59,6 +59,7 @@ def group_stats(status: Mapping[str, Any]) -> list[GroupStats]:
             ),
             moves=one["moved"], rebalances=dict.fromkeys(OUTCOMES, 0) | one["outcomes"],
             losses=dict.fromkeys((kind.value for kind in LossKind), 0) | one["losses"],
+            not_grown=one["not_grown"],
             rebalancing=any(each["outcome"] == RUNNING for each in one["rebalances"]),
         )
         for one in status["groups"]
@@ -104,6 +105,7 @@ def _of_group(members: list[AnnouncedMember]) -> dict[str, Any]:
         "outcomes": newest.get("outcomes", {}),
         "moved": newest.get("moved", 0),
         "losses": newest.get("losses", {}),
+        "not_grown": newest.get("not_grown", 0),
     }
 
 

@@ -87,7 +87,7 @@ class SlotMover:
         held: those, in the rank's own slots.
         report: takes events; called by the thread that copies, and of loads by the one that computes; must not wait.
         bytes_per_s: how fast experts are fetched.
-    Effects: starts a thread.
+    Effects: the first `join` starts a thread.
     """
 
     def __init__(
@@ -105,7 +105,6 @@ class SlotMover:
         self._before: tuple[ExpertMap, Table] | None = None
         self._asked: int | None = None  # version that is to come into use
         self._thread = threading.Thread(target=self._run, name=f"expert-slots-{rank}", daemon=True)
-        self._thread.start()
 
     def join(self, user: MapUser, peers: Mapping[int, PeerRecords]) -> None:
         """Belong to a group. Again whenever its ranks have changed.
@@ -114,6 +113,8 @@ class SlotMover:
             peers: ranks whose experts are read from their slots; others' come from this rank's own source.
         """
         self._user, self._peers = user, dict(peers)
+        if self._thread.ident is None:
+            self._thread.start()
 
     @property
     def held(self) -> Held:
@@ -132,7 +133,8 @@ class SlotMover:
         """End the thread; what was ordered and not begun is not done."""
         self._given_up.set()
         self._orders.put(None)
-        self._thread.join(_END_S)
+        if self._thread.ident is not None:
+            self._thread.join(_END_S)
 
     def _run(self) -> None:
         while True:

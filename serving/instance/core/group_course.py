@@ -49,12 +49,14 @@ class SeenGroup:
     Args:
         shell: that holds it, or made it if no rank says more.
         size: ranks that it is to have; 0 = it drains, and ends; None = no rank has said.
+        former: ranks that it had, while it grows; else 0.
     """
 
     name: str
     shell: str
     term: int = 1
     size: int | None = None
+    former: int = 0
 
     @property
     def leaving(self) -> bool:
@@ -156,13 +158,16 @@ def abandoned(places: Collection[str], groups: Collection[str], shells: Collecti
     return sorted(name for name in places if name not in groups and name.partition("#")[2] not in shells)
 
 
-def mend(ranks: Mapping[int, RankSight], size: int, silence_s: float, *, anew: bool = False) -> list[GroupOrder]:
+def mend(
+    ranks: Mapping[int, RankSight], size: int, silence_s: float, *, former: int = 0, anew: bool = False
+) -> list[GroupOrder]:
     """Orders that make the group whole, or keep it so. Ask again after they are carried out, and now and then.
 
     Args:
         ranks: those that have a process, or had one when last looked at, by number.
         size: ranks of the group.
         silence_s: a rank that does not answer for longer is frozen [s].
+        former: ranks that it had, while it grows; else 0.
         anew: those that serve are to be regrouped although nothing has changed.
     Returns: orders; none while everything is as it should be or comes by itself.
     Effects: none.
@@ -175,9 +180,21 @@ def mend(ranks: Mapping[int, RankSight], size: int, silence_s: float, *, anew: b
     orders += [BeginDrain(rank) for rank, phase in phases.items() if rank >= size and phase is RankPhase.SERVING]
     orders += [Dismiss(rank) for rank, phase in phases.items() if rank >= size and phase in _NOT_BEGUN]
     left = tuple(rank for rank, phase in phases.items() if phase is RankPhase.LEFT)
-    due = _regroup(there, size, left, anew=anew)
+    absent = _absent(ranks, size, former)
+    coming = former > 0 and any(rank not in ranks or ranks[rank].report is None for rank in range(former, size))
+    due = _regroup(there, size, left, coming=coming, anew=anew)
     orders += [due] if due is not None else [Dismiss(rank) for rank in left]
-    return orders + [Make(rank) for rank in range(size) if rank not in ranks]
+    return orders + [Make(rank) for rank in absent]
+
+
+def _absent(ranks: Mapping[int, RankSight], size: int, former: int) -> list[int]:
+    """Ranks whose processes are to start: all at once, but newcomers to a group that computes one by one, since the
+    start of a process takes the processor from those that compute.
+    """
+    absent = [rank for rank in range(size) if rank not in ranks]
+    starts = any(rank >= former and one.report is None and not one.dead for rank, one in ranks.items())
+    new = [rank for rank in absent if rank >= former] if former else []
+    return [rank for rank in absent if rank not in new] + ([] if starts else new[:1])
 
 
 def whole(ranks: Mapping[int, RankSight], size: int) -> bool:
@@ -224,18 +241,23 @@ def spare_places(places: Iterable[int], ranks: Collection[int], size: int) -> li
     return sorted(rank for rank in places if rank >= size and rank not in ranks)
 
 
-def _regroup(there: Mapping[int, RankReport | None], size: int, left: tuple[int, ...], *, anew: bool) -> Regroup | None:
+def _regroup(
+    there: Mapping[int, RankReport | None], size: int, left: tuple[int, ...], *, coming: bool, anew: bool
+) -> Regroup | None:
     """The regrouping that is due, if any: to those that compute, and those that wait to, without those that have left.
 
     Before the first one all must be there. Later, newcomers wait for those that are being built: each regrouping costs
-    a moment.
+    a moment. So they do for those that are about to start.
+
+    Args:
+        coming: whether there are some.
     """
     reports = {rank: one for rank, one in there.items() if one is not None}
     computing = {rank: one for rank, one in reports.items() if one.phase in _COMPUTING}
     new = {rank: one for rank, one in reports.items() if rank < size and one.phase is RankPhase.OFFERED}
     if not computing and len(new) < size:
         return None
-    if computing and any(rank < size and one.phase is RankPhase.LOADING for rank, one in reports.items()):
+    if computing and (coming or any(rank < size and one.phase is RankPhase.LOADING for rank, one in reports.items())):
         new = {}
     members = dict(sorted((computing | new).items()))
     pids = tuple(one.pid for one in members.values())

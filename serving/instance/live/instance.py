@@ -6,7 +6,8 @@ Knows no Ray: a Serve replica passes in which NPUs and which node it was given, 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
@@ -19,6 +20,7 @@ from serving.instance.core.record import header_of, recorded
 from serving.instance.live.compute import Attached, GroupMember, InstanceCache, InstancePlace
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.faulty_ports import FaultyPorts
+from serving.instance.live.gentle import run_gently
 from serving.instance.live.instance_server import InstanceServer
 from serving.instance.live.make_compute import make_compute
 from serving.instance.live.pool_access import PoolAccess
@@ -31,6 +33,8 @@ from serving.values.pool_view import PoolView
 from serving.wire.messages import InstanceWelcome
 
 __all__ = ["Instance", "InstancePlace"]
+
+Result = TypeVar("Result")
 
 
 class Instance:
@@ -47,21 +51,25 @@ class Instance:
         secret: str,
         read_remote: RemoteReader | None = None,
         pool_view: Callable[[], PoolView] | None = None,
+        *,
+        gently: bool = False,
     ) -> None:
         """Load the model and take memory; slow.
 
         Args:
             secret: shared by gateways, instances and memory servers.
             pool_view: gives the newest view of the KV-cache pool; None = there is no pool.
+            gently: do what takes long at low priority.
         Raises: ModelError, ConfigError, HardwareError (no room in HBM or in the UB segment).
         Effects: makes the instance's UB segment; and those of the compute.
         """
         self.place = place
         access = PoolAccess(pool_view, secret, config.kvcache) if pool_view is not None else None
-        self.compute = compute = make_compute(config, place, access)
+        heavy = run_gently if gently else _run
+        self.compute = compute = heavy(partial(make_compute, config, place, access))
         self.npus, self.kv = compute.npus, compute.kv
         arena_bytes = self.kv.count * self.kv.real_bytes
-        self._segment = UbSegment.create(place.segment_path, arena_bytes, max_regions=1)
+        self._segment = heavy(partial(UbSegment.create, place.segment_path, arena_bytes, max_regions=1))
         self._region: UbRegion = self._segment.allocate(arena_bytes, owner=place.replica)
         arena = self._segment.view(self._region)
         self._attached = attached = compute.attach(arena)
@@ -236,6 +244,10 @@ class Instance:
             kv_blocks=self.kv.count,
             max_model_len=self.settings.max_model_len,
         )
+
+
+def _run(work: Callable[[], Result]) -> Result:
+    return work()
 
 
 def report_period_s(health: HealthConfig, simulated_s: float | None) -> float:

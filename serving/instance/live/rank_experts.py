@@ -51,7 +51,7 @@ class RankExperts:
     Args:
         path: where the segment of copied slots goes.
     Raises: PlacementError if the model has no experts for so many ranks; HardwareError if there is no memory.
-    Effects: fills the own slots as `opening_map` says; starts a thread.
+    Effects: fills the own slots as `opening_map` says.
     """
 
     def __init__(

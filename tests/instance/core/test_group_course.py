@@ -25,6 +25,7 @@ from serving.instance.core.group_course import (
     spare_places,
     whole,
 )
+from serving.instance.core.group_growth import former_size
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
 from tests.fakes.rank_group import ordered, progress
 
@@ -170,6 +171,17 @@ def test_a_group_grows_by_all_newcomers_at_once() -> None:
     assert not whole({**there, 2: offered[2]}, 3)
 
 
+def test_newcomers_start_one_by_one() -> None:
+    """A start takes the processor from those that compute."""
+    group = sights(RankPhase.SERVING, RankPhase.SERVING)
+    assert mend(group, 4, SILENCE_S, former=2) == [Make(2)]
+    assert mend(group | {2: RankSight()}, 4, SILENCE_S, former=2) == [], "it has not answered yet"
+    assert mend(group | {2: RankSight(dead=True)}, 4, SILENCE_S, former=2)[1:] == [Make(3)]
+    loading = {2: RankSight(report=report(2, RankPhase.LOADING))}
+    assert mend(group | loading, 4, SILENCE_S, former=2) == [Make(3)]
+    assert mend({0: group[0]}, 4, SILENCE_S, former=2)[1:] == [Make(1), Make(2)], "what is lost does not wait"
+
+
 def test_a_loss_while_it_grows_does_not_wait_for_newcomers() -> None:
     there = {**sights(RankPhase.SERVING, RankPhase.SERVING), 1: RankSight(dead=True)}
     loading = RankSight(report=report(2, RankPhase.LOADING, 2))
@@ -242,7 +254,7 @@ class Group(RuleBasedStateMachine):
 
     @initialize(size=st.integers(1, 4))
     def begin(self, size: int) -> None:
-        self.size = size
+        self.size, self.former = size, 0
         self.ranks: dict[int, Played] = {}
         self.pids = 0
 
@@ -265,6 +277,7 @@ class Group(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, 5))
     def resize(self, size: int) -> None:
+        self.former = former_size(self.size, self.former, size)
         self.size = size
 
     @rule(data=st.data())
@@ -288,7 +301,7 @@ class Group(RuleBasedStateMachine):
     @rule(told=st.integers(0, 5), begun=st.integers(0, 5))
     def obey(self, told: int, begun: int) -> None:
         """Carry out orders; of a regrouping so many ranks are told and begin, then the shell dies."""
-        for order in mend(self.sights(), self.size, SILENCE_S):
+        for order in mend(self.sights(), self.size, SILENCE_S, former=self.former):
             match order:
                 case Make(rank):
                     assert rank not in self.ranks
@@ -346,7 +359,7 @@ class Group(RuleBasedStateMachine):
         """Left alone, it gets whole, and has no rank too many."""
         if not hasattr(self, "ranks"):
             return
-        for _ in range(12):
+        for _ in range(16):
             self.obey(9, 9)
             for one in self.ranks.values():
                 self._go_on(one)

@@ -110,11 +110,12 @@ class GroupPort(Protocol):
         """Look for what there is."""
         ...
 
-    async def make(self, name: RankName, founder: RankLease) -> None:
+    async def make(self, name: RankName, founder: RankLease, *, gently: bool) -> None:
         """Start a rank's process in its place in the group, and make that place if there is none.
 
         Args:
             founder: says how many ranks the group is to have.
+            gently: build it behind those that compute, at low priority.
         """
         ...
 

@@ -35,7 +35,7 @@ class GroupSearch:
             if newest is None:
                 groups.append(SeenGroup(group, group.partition("#")[2]))
             else:
-                groups.append(SeenGroup(group, newest.shell, newest.term, newest.size))
+                groups.append(SeenGroup(group, newest.shell, newest.term, newest.size, newest.former))
         return groups
 
     async def sweep(self, found: FoundRanks, own: str, ranks: Collection[int], size: int) -> None:

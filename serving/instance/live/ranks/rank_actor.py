@@ -46,6 +46,7 @@ class RankOrder:
     Args:
         secret: shared by gateways, instances and memory servers.
         threads: compute threads.
+        gently: build it at low priority: its peers compute meanwhile.
     """
 
     config: ServeConfig
@@ -53,6 +54,7 @@ class RankOrder:
     founder: RankLease
     secret: str
     threads: int
+    gently: bool = False
 
 
 @ray.remote(num_cpus=0, max_restarts=0)
@@ -147,7 +149,7 @@ class RankActor:
 
     def _make(self) -> Instance:
         order = self._order
-        return Instance(order.config, self._place, order.secret, read_remote, self._view)
+        return Instance(order.config, self._place, order.secret, read_remote, self._view, gently=order.gently)
 
     async def _build(self) -> None:
         config = self._order.config

@@ -84,10 +84,10 @@ class RayGroup:
         ranks = tuple(name for name in names if name is not None and name.pool == self._pool)
         return FoundRanks(ranks, places.groups, shells, places.added, places.room)
 
-    async def make(self, name: RankName, founder: RankLease) -> None:
+    async def make(self, name: RankName, founder: RankLease, *, gently: bool) -> None:
         """Implements `GroupPort.make`."""
         try:
-            self._actors[name] = await _of_ray(partial(self._make, name, founder))
+            self._actors[name] = await _of_ray(partial(self._make, name, founder, gently))
         except NoPlaceYetError:
             raise RankSilentError(f"{name.group} has no place yet") from None
         self._watch(name)
@@ -152,7 +152,7 @@ class RayGroup:
         """Implements `GroupPort.remove`."""
         await _of_ray(partial(remove_placement, self._session, group, rank))
 
-    def _make(self, name: RankName, founder: RankLease) -> Any:
+    def _make(self, name: RankName, founder: RankLease, gently: bool) -> Any:
         place, bundle = placement(name.session, name.group, name.rank, founder.size, self._resources)
         actor_class: Any = RankActor
         return actor_class.options(
@@ -161,7 +161,7 @@ class RayGroup:
             lifetime="detached",
             resources=self._resources,
             scheduling_strategy=PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=bundle),
-        ).remote(RankOrder(self._config, name, founder, self._secret, self._threads))
+        ).remote(RankOrder(self._config, name, founder, self._secret, self._threads, gently))
 
     async def _actor(self, name: RankName) -> Any:
         """Raises: RankDeadError if Ray knows it no more."""

@@ -26,6 +26,7 @@ from serving.instance.core.group_course import (
     orphan,
     whole,
 )
+from serving.instance.core.group_growth import MOST_TRIES, GroupGrowth, former_size
 from serving.instance.core.rank_names import RankName
 from serving.instance.live.ranks.group_moves import GroupMoves
 from serving.instance.live.ranks.group_port import (
@@ -54,8 +55,6 @@ HOLD_DEADLINE_S = 0.5
 """A rank that answers later is heard in a later round: a frozen one must not hold up what the others say of it."""
 FOLLOW_DEADLINE_S = 30.0
 SWEEP_PERIOD_S = 30.0
-MOST_TRIES = 3
-"""Processes of one rank that may end while a new group is made; then something is wrong with all of them."""
 END_DEADLINE_S = 10.0
 """A rank needs a few seconds at most to give back what it has; then it is killed."""
 
@@ -97,8 +96,7 @@ class GroupShell:
         self._port = port_of(self._died)
         self._search = GroupSearch(self._port, session, pool)
         self._orders = SizeOrders(self._port, sizes, self)
-        self._grown: tuple[int, dict[int, int]] | None = None
-        """While the group grows: ranks that it had, and processes that each had had by then."""
+        self._growth = GroupGrowth()
         self.lease: RankLease = RankLease(shell, os.getpid(), 0, sizes.first)
         self._moves = GroupMoves(self._port, rules or ExpertRules(), lambda: self.lease, clock)
         self.group = ""
@@ -156,9 +154,10 @@ class GroupShell:
             await self._give_up_if_one_failed()
         await self._orders.obey(self._known, self._sights())
         await self._give_up_growing()
-        orders = mend(self._sights(), self.size, self._silence_s)
+        sights, former = self._sights(), self._growth.former
+        orders = mend(sights, self.size, self._silence_s, former=former)
         if not orders and self._moves.stuck(self._known, self.size):
-            orders = mend(self._sights(), self.size, self._silence_s, anew=True)
+            orders = mend(sights, self.size, self._silence_s, former=former, anew=True)
         fenced = True
         for order in orders:
             match order:
@@ -200,8 +199,10 @@ class GroupShell:
 
     async def resize(self, size: int) -> None:
         """Implements `SizedGroup.resize`; 0 = it is to end."""
-        self._grown = (self.size, dict(self._births)) if size > self.size else None
-        self.lease = RankLease(self.lease.shell, self.lease.pid, self.lease.term + 1, size)
+        lease = self.lease
+        former = former_size(lease.size, lease.former, size)
+        self._growth = GroupGrowth(former, self._births)
+        self.lease = RankLease(lease.shell, lease.pid, lease.term + 1, size, former)
         await self._hold_all()
         self._news.set()
 
@@ -239,14 +240,15 @@ class GroupShell:
         self.group = taken.name if taken is not None else f"{self._pool}#{self.lease.shell}"
         term = taken.term + 1 if taken is not None else 1
         size = taken.size if taken is not None and taken.size is not None else self._sizes.first
-        self.lease = RankLease(self.lease.shell, self.lease.pid, term, size)
+        self.lease = RankLease(self.lease.shell, self.lease.pid, term, size, taken.former if taken is not None else 0)
         for name in sorted(found.ranks):
             if name.group == self.group:
                 former = self._known.get(name.rank)
                 if former is not None:  # its end is under way
-                    await self._did(self._port.kill(former.name, former.report), f"kill {former.name.actor}")
+                    await self._end_process(former)
                 self._known[name.rank] = KnownRank(name, self._clock())
                 self._births[name.rank] = name.birth
+        self._growth = GroupGrowth(self.lease.former, self._births)
 
     async def _sweep(self, found: FoundRanks) -> None:
         await self._search.sweep(found, self.group, self._known, self.size)
@@ -284,16 +286,15 @@ class GroupShell:
     async def _make(self, rank: int) -> None:
         birth = self._births[rank] = self._births.get(rank, 0) + 1
         name = RankName(self._session, self.group, rank, birth)
-        if await self._did(self._port.make(name, self.lease), f"make {name.actor}"):
+        made = self._port.make(name, self.lease, gently=self._growth.is_new(rank))
+        if await self._did(made, f"make {name.actor}"):
             self._known[rank] = KnownRank(name, self._clock())
 
     async def _kill(self, lost: Kill) -> bool:
         """Returns: whether it is dead for certain: alive it could still write into its peers' windows."""
         known = self._known[lost.rank]
         logger.warning("%s %s; replacing it", known.name.replica, lost.reason)
-        if not known.dead and not await self._did(
-            self._port.kill(known.name, known.report), f"kill {known.name.actor}"
-        ):
+        if not known.dead and not await self._end_process(known):
             return False
         self._moves.experts.journal.lost(lost.kind.value)
         await self._forget(lost.rank)
@@ -304,7 +305,7 @@ class GroupShell:
         known = self._known[rank]
         if known.report is not None and known.report.phase is RankPhase.LEFT:
             await self._tell(known, EndRank(), END_DEADLINE_S)
-        if await self._did(self._port.kill(known.name, known.report), f"kill {known.name.actor}"):
+        if await self._end_process(known):
             logger.info("%s has left", known.name.replica)
             await self._forget(rank)
 
@@ -317,20 +318,17 @@ class GroupShell:
 
     async def _quit(self, known: KnownRank) -> bool:
         """Returns: whether nothing of a rank that has left touches its peers' windows any more."""
-        return await self._tell(known, QuitGroup(), END_DEADLINE_S) or await self._did(
-            self._port.kill(known.name, known.report), f"kill {known.name.actor}"
-        )
+        return await self._tell(known, QuitGroup(), END_DEADLINE_S) or await self._end_process(known)
 
     async def _give_up_growing(self) -> None:
         """Let a group be as large as it was, if a new rank cannot be built."""
-        if self._grown is None:
-            return
-        before, births = self._grown
-        if whole(self._sights(), self.size):
-            self._grown = None
-        elif any(self._births[rank] - births.get(rank, 0) > MOST_TRIES for rank in self._births if rank >= before):
-            logger.error("%s cannot have %d ranks, the new ones end; it keeps %d", self.group, self.size, before)
-            await self.resize(before)
+        growth = self._growth
+        if growth and whole(self._sights(), self.size):
+            self._growth, self.lease = GroupGrowth(), msgspec.structs.replace(self.lease, former=0)
+        elif growth and growth.hopeless(self._births):
+            self._moves.experts.journal.not_grown()
+            logger.error("%s", growth.given_up(self.group, self.size))
+            await self.resize(growth.former)
 
     async def _regroup(self, due: Regroup) -> None:
         """Have all members follow, then let the epoch begin. If one does not follow, a later round asks for another.
@@ -355,7 +353,7 @@ class GroupShell:
     async def _remove(self) -> None:
         """End all ranks at once, and give their places back."""
         for known in self._known.values():
-            await self._did(self._port.kill(known.name, known.report), f"kill {known.name.actor}")
+            await self._end_process(known)
         await self._did(self._port.remove(self.group), f"remove {self.group}")
 
     async def _tell_all(self, call: RankCall, limit_s: float) -> None:
@@ -367,6 +365,9 @@ class GroupShell:
         return await self._did(
             self._port.tell(known.name, call, limit_s), f"tell {known.name.actor} to {type(call).__name__}"
         )
+
+    async def _end_process(self, known: KnownRank) -> bool:
+        return await self._did(self._port.kill(known.name, known.report), f"kill {known.name.actor}")
 
     async def _did(self, call: Awaitable[object], what: str) -> bool:
         """Do something that a later round does again if it fails. Returns: whether it was done."""

@@ -1,0 +1,85 @@
+"""Places of a group's ranks, as they are asked of Ray."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import ray
+
+from serving.instance.core.rank_names import placement_group_name
+from serving.instance.live.ranks import placement as places
+from serving.instance.live.ranks.placement import NoPlaceYetError, placement, remove_placement
+
+SESSION, GROUP = "5e55", "decode#abc"
+RESOURCES = {"NPU": 1.0}
+FIRST = placement_group_name(SESSION, GROUP)
+
+
+@dataclass
+class FakeTable:
+    """Ray's table of placement groups: by name, bundles and their node."""
+
+    rows: dict[str, tuple[int, str]] = field(default_factory=dict)
+    made: list[tuple[str, int, Any]] = field(default_factory=list)
+    """Name, bundles, and the node that was asked for."""
+    removed: list[str] = field(default_factory=list)
+
+    def table(self) -> dict[str, dict[str, Any]]:
+        return {
+            name: {"name": name, "state": "CREATED", "bundles": [{}] * count, "bundles_to_node_id": {0: node}}
+            for name, (count, node) in self.rows.items()
+        }
+
+    def make(self, bundles: list[Any], _: str, name: str, bundle_label_selector: Any = None, **__: Any) -> str:
+        node = bundle_label_selector[0]["ray.io/node-id"] if bundle_label_selector else None
+        self.made.append((name, len(bundles), node))
+        self.rows[name] = len(bundles), node or ""
+        return name
+
+    def remove(self, name: str) -> None:
+        self.removed.append(name)
+        del self.rows[name]
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> FakeTable:
+    fake = FakeTable()
+    monkeypatch.setattr(ray.util, "placement_group_table", fake.table)
+    monkeypatch.setattr(ray.util, "get_placement_group", lambda name: name)
+    monkeypatch.setattr(places, "placement_group", fake.make)
+    monkeypatch.setattr(places, "remove_placement_group", fake.remove)
+    return fake
+
+
+def test_the_first_ranks_share_a_place(table: FakeTable) -> None:
+    assert placement(SESSION, GROUP, 0, 2, RESOURCES) == (FIRST, 0)
+    assert placement(SESSION, GROUP, 1, 2, RESOURCES) == (FIRST, 1)
+    assert table.made == [(FIRST, 2, None)]
+
+
+def test_one_that_is_added_has_its_own_beside_them(table: FakeTable) -> None:
+    table.rows[FIRST] = 2, ""
+    with pytest.raises(NoPlaceYetError):
+        placement(SESSION, GROUP, 2, 4, RESOURCES)
+    table.rows[FIRST] = 2, "node-a"
+    assert placement(SESSION, GROUP, 2, 4, RESOURCES) == (f"{FIRST}.r2", 0)
+    assert placement(SESSION, GROUP, 2, 4, RESOURCES) == (f"{FIRST}.r2", 0)
+    assert table.made == [(f"{FIRST}.r2", 1, "node-a")], "once"
+
+
+def test_one_that_was_added_follows_its_group_to_another_node(table: FakeTable) -> None:
+    """Windows are shared memory of one host: when all ranks of a node were lost, the first place moves."""
+    table.rows = {FIRST: (2, "node-b"), f"{FIRST}.r2": (1, "node-a"), f"{FIRST}.r3": (1, "")}
+    assert placement(SESSION, GROUP, 2, 4, RESOURCES) == (f"{FIRST}.r2", 0)
+    assert table.removed == [f"{FIRST}.r2"]
+    assert table.made == [(f"{FIRST}.r2", 1, "node-b")]
+    assert placement(SESSION, GROUP, 3, 4, RESOURCES) == (f"{FIRST}.r3", 0)
+    assert len(table.made) == 1, "one that is nowhere yet waits for the node that it was asked for"
+
+
+def test_places_are_given_back_one_by_one_or_all(table: FakeTable) -> None:
+    table.rows = {FIRST: (2, "a"), f"{FIRST}.r2": (1, "a"), placement_group_name(SESSION, "decode#other"): (2, "a")}
+    remove_placement(SESSION, GROUP, 2)
+    assert table.removed == [f"{FIRST}.r2"]
+    remove_placement(SESSION, GROUP)
+    assert table.removed[1:] == [FIRST]
