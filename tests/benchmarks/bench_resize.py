@@ -5,14 +5,16 @@ the same prompt again and again, so that every answer must equal the first. For 
 between two tokens from the order until all ranks compute together (for a shrink: until the others are alone), and the
 longest in as much time just before the order. Goals: none fails or differs, no gap above its neighbour's by 50 ms.
 
-Where clients share the processors with the ranks, they are late themselves while processes start: for how long, a timer
-beside them tells, and that is taken off their gaps.
+Where clients share the processors with the ranks they are late themselves, for seconds while processes start, and see
+gaps that are their own. So they run before all others where the system allows it (as root, or with CAP_SYS_NICE), and
+the longest time that they were late is shown.
 """
 
 import asyncio
 import json
+import os
 import time
-from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -40,32 +42,28 @@ class Client:
     failed: int = 0
     differ: int = 0
 
-    def longest(self, begin: float, end: float, late: "Lateness") -> float:
-        """The longest gap that ended then [s], without the time that clients were late themselves."""
-        return max(
-            (length - late.within(at - length, at) for at, length in self.gaps if begin <= at <= end), default=0.0
-        )
+    def longest(self, begin: float, end: float) -> float:
+        """The longest gap that ended then [s]."""
+        return max((length for at, length in self.gaps if begin <= at <= end), default=0.0)
 
 
 class Lateness:
-    """Time that clients did not run although there was something to do: a timer that is late like them."""
+    """How long clients did not run although there was something to do: a timer that is late like them."""
 
     def __init__(self) -> None:
-        self.spans: list[tuple[float, float]] = []
-        """(when it was to go off, when it did), `time.monotonic`."""
+        self._seen: list[tuple[float, float]] = []
 
     async def watch(self) -> None:
         """Take note of it. Never returns."""
         while True:
             due = time.monotonic() + TIMER_S
             await asyncio.sleep(TIMER_S)
-            self.spans.append((due, time.monotonic()))
+            now = time.monotonic()
+            self._seen.append((now, now - due))
 
-    def within(self, begin: float, end: float) -> float:
-        """Late time between two moments [s]."""
-        first = bisect_left(self.spans, begin, key=lambda span: span[1])
-        last = bisect_left(self.spans, end, key=lambda span: span[0])
-        return sum(min(end, ended) - max(begin, due) for due, ended in self.spans[first:last])
+    def longest(self, begin: float, end: float) -> float:
+        """The longest that ended then [s]."""
+        return max((length for at, length in self._seen if begin <= at <= end), default=0.0)
 
 
 async def read(client: Client, http: httpx.AsyncClient, model: str, over: asyncio.Event) -> None:
@@ -106,15 +104,15 @@ async def measure(url: str, key: str | None, pool: str, sizes: list[int], client
             await asyncio.to_thread(partial(wait_for_size, url, key, answer))
             took_s = time.monotonic() - begun
             await asyncio.sleep(SETTLE_S)
-            during = [client.longest(begun, begun + took_s + 1.0, late) for client in clients]
-            beside = [client.longest(begun - took_s - 1.0, begun, late) for client in clients]
+            during = [client.longest(begun, begun + took_s + 1.0) for client in clients]
+            beside = [client.longest(begun - took_s - 1.0, begun) for client in clients]
             progress(f"{size} ranks after {took_s:.1f} s: longest gap {max(during):.3f} s, beside {max(beside):.3f} s")
             figures += [
                 Figure(f"to {size} ranks: time", "s", (took_s,)),
                 Figure(f"to {size} ranks: longest gap", "s", tuple(during)),
                 Figure("  in as much time before", "s", tuple(beside)),
                 Figure("  beyond that", "s", (max(during) - max(beside),), goal=GOAL_S),
-                Figure("  clients themselves late", "s", (late.within(begun, begun + took_s + 1.0),)),
+                Figure("  clients late themselves", "s", (late.longest(begun, begun + took_s + 1.0),)),
             ]
         over.set()
         await asyncio.gather(*running)
@@ -132,6 +130,8 @@ def main() -> None:
     args = parser.parse_args()
     found = conditions(args.model, streams=args.streams, tokens=TOKENS)
     show_conditions(found)
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     clients = [Client([5 + (7 * number + i) % 90 for i in range(40)]) for number in range(args.streams)]
     figures = asyncio.run(measure(args.url, args.api_key, args.pool, [4, 2] * args.repeats, clients))
     answers = sum(client.answers for client in clients)

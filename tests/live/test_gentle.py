@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from hardware.topology import NpuId
+from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
-from serving.instance.live import instance
-from serving.instance.live.compute import InstancePlace, RankPlace
+from serving.instance.live.compute import Compute, InstancePlace, RankPlace
 from serving.instance.live.gentle import NICENESS, run_gently
 from serving.instance.live.instance import Instance
+from serving.instance.live.make_compute import make_compute
+from serving.instance.live.pool_access import PoolAccess
 from tests.live.harness import SECRET, small_config
 
 STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
@@ -41,20 +43,24 @@ def test_a_system_that_forbids_it_has_it_done_all_the_same(monkeypatch: pytest.M
     assert run_gently(lambda: 7) == 7
 
 
-def test_a_rank_that_was_built_gently_serves_at_the_usual_priority(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that computes, or copies experts, and was started by gentle work would be slow for ever."""
-    before, seen = niceness(), []
-    make = instance.make_compute
-    monkeypatch.setattr(instance, "make_compute", lambda *args: seen.append(niceness()) or make(*args))
-    config = small_config(STORYTELLER, hardware={"hbm_per_die_mib": 64}, engine={"threads": 2})
+def test_a_rank_that_is_built_gently_starts_nothing_that_stays_slow(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its priority cannot be raised again: a thread that copies experts would be slow for ever."""
+    before, seen, left = niceness(), list[int](), set[threading.Thread]()
+
+    def make(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> Compute:
+        others = set(threading.enumerate())
+        made = make_compute(config, place, access)
+        seen.append(niceness())
+        left.update(set(threading.enumerate()) - others)
+        return made
+
+    monkeypatch.setattr("serving.instance.live.instance.make_compute", make)
+    config = small_config(STORYTELLER, hardware={"hbm_per_die_mib": 64})
     rank = RankPlace(0, 2, 2, "decode#abc")
     place = InstancePlace(
-        ReplicaId("decode#abc.r0"), "decode", NodeId("n"), (NpuId(0, 0),), shm / "ub", "127.0.0.1", 2, rank
+        ReplicaId("decode#abc.r0"), "decode", NodeId("n"), (NpuId(0, 0),), shm / "ub", "127.0.0.1", 1, rank
     )
-    others = set(os.listdir("/proc/self/task"))
     built = Instance(config, place, SECRET, gently=True)
-    started = set(os.listdir("/proc/self/task")) - others
     assert seen == [max(before, NICENESS)]
-    assert started
-    assert {os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in started} == {before}
+    assert not left
     asyncio.run(built.stop())

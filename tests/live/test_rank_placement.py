@@ -51,29 +51,34 @@ def table(monkeypatch: pytest.MonkeyPatch) -> FakeTable:
     return fake
 
 
+def place(rank: int, size: int) -> tuple[object, int]:
+    """Name of a rank's place, and its bundle there."""
+    return placement(SESSION, GROUP, rank, size, RESOURCES)
+
+
 def test_the_first_ranks_share_a_place(table: FakeTable) -> None:
-    assert placement(SESSION, GROUP, 0, 2, RESOURCES) == (FIRST, 0)
-    assert placement(SESSION, GROUP, 1, 2, RESOURCES) == (FIRST, 1)
+    assert place(0, 2) == (FIRST, 0)
+    assert place(1, 2) == (FIRST, 1)
     assert table.made == [(FIRST, 2, None)]
 
 
 def test_one_that_is_added_has_its_own_beside_them(table: FakeTable) -> None:
     table.rows[FIRST] = 2, ""
     with pytest.raises(NoPlaceYetError):
-        placement(SESSION, GROUP, 2, 4, RESOURCES)
+        place(2, 4)
     table.rows[FIRST] = 2, "node-a"
-    assert placement(SESSION, GROUP, 2, 4, RESOURCES) == (f"{FIRST}.r2", 0)
-    assert placement(SESSION, GROUP, 2, 4, RESOURCES) == (f"{FIRST}.r2", 0)
+    assert place(2, 4) == (f"{FIRST}.r2", 0)
+    assert place(2, 4) == (f"{FIRST}.r2", 0)
     assert table.made == [(f"{FIRST}.r2", 1, "node-a")], "once"
 
 
 def test_one_that_was_added_follows_its_group_to_another_node(table: FakeTable) -> None:
     """Windows are shared memory of one host: when all ranks of a node were lost, the first place moves."""
     table.rows = {FIRST: (2, "node-b"), f"{FIRST}.r2": (1, "node-a"), f"{FIRST}.r3": (1, "")}
-    assert placement(SESSION, GROUP, 2, 4, RESOURCES) == (f"{FIRST}.r2", 0)
+    assert place(2, 4) == (f"{FIRST}.r2", 0)
     assert table.removed == [f"{FIRST}.r2"]
     assert table.made == [(f"{FIRST}.r2", 1, "node-b")]
-    assert placement(SESSION, GROUP, 3, 4, RESOURCES) == (f"{FIRST}.r3", 0)
+    assert place(3, 4) == (f"{FIRST}.r3", 0)
     assert len(table.made) == 1, "one that is nowhere yet waits for the node that it was asked for"
 
 
