@@ -13,8 +13,8 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-NICENESS = 19
-"""The lowest priority, 1/68 of the usual weight. Not `SCHED_IDLE`, with which a lock might be held for ever."""
+NICENESS = 10
+"""A ninth of the usual weight. Not the lowest priority, with which a lock might be held for seconds."""
 
 
 def run_gently(work: Callable[[], Result]) -> Result:
