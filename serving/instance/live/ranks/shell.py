@@ -45,7 +45,7 @@ from serving.instance.live.ranks.group_port import (
 from serving.instance.live.ranks.group_search import GroupSearch
 from serving.instance.live.ranks.known_rank import KnownRank
 from serving.instance.live.ranks.size_orders import SizeOrders
-from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
+from serving.values.group import RankLease, RankPhase, RegroupOrder
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class GroupShell:
             return
         await self.resize(0)
         await self._tell_all(Leave(drain_s), CALL_DEADLINE_S)
-        while any(not known.dead and _stays(known.report) for known in self._known.values()):
+        while any(not known.dead and known.serves for known in self._known.values()):
             await self._wait()
             await asyncio.gather(*(self._hold(known) for known in self._known.values()))
         await self._tell_all(EndRank(), END_DEADLINE_S)
@@ -394,8 +394,3 @@ class GroupShell:
     def _sights(self) -> dict[int, RankSight]:
         now = self._clock()
         return {rank: known.sight(now) for rank, known in self._known.items()}
-
-
-def _stays(report: RankReport | None) -> bool:
-    """Whether a rank that was told to leave has still something to do."""
-    return report is not None and report.phase in (RankPhase.SERVING, RankPhase.LEAVING)
