@@ -17,6 +17,7 @@ from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.from_config import engine_settings
 from serving.instance.core.rank_life import check_offers
 from serving.instance.core.record import header_of, recorded
+from serving.instance.core.settings import EngineSettings
 from serving.instance.live.compute import Attached, GroupMember, InstanceCache, InstancePlace
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.faulty_ports import FaultyPorts
@@ -73,15 +74,7 @@ class Instance:
         self._region: UbRegion = self._segment.allocate(arena_bytes, owner=place.replica)
         arena = self._segment.view(self._region)
         self._attached = attached = compute.attach(arena)
-        self.settings = engine_settings(
-            config,
-            place.pool,
-            config.pools[place.pool],
-            compute.max_model_len,
-            self.kv.count,
-            draft_tokens=compute.draft_tokens,
-            speculation=compute.speculation,
-        )
+        self.settings = self._make_settings(config)
         faults = FaultyPorts(config.chaos, place)
         self._transport = self._make_transport(attached, arena, read_remote, config.health, faults.link())
         self.engine = InstanceEngine(self.settings, self.kv.count)
@@ -198,6 +191,18 @@ class Instance:
             **self.compute.facts(),
             **{name: getattr(snapshot, name) for name in snapshot.__dataclass_fields__},
         }
+
+    def _make_settings(self, config: ServeConfig) -> EngineSettings:
+        pool, compute = self.place.pool, self.compute
+        return engine_settings(
+            config,
+            pool,
+            config.pools[pool],
+            compute.max_model_len,
+            self.kv.count,
+            draft_tokens=compute.draft_tokens,
+            speculation=compute.speculation,
+        )
 
     def _make_cache(self, access: PoolAccess | None, attached: Attached, arena: memoryview) -> InstanceCache | None:
         if access is None or not self.settings.pool:
