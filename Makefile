@@ -36,10 +36,16 @@ COMPUTING := $(wildcard $(addprefix tests/, \
 	$(addprefix loadgen/, arrivals compare metrics report run_report recording search trace workload)))
 # With a real Ray cluster, or minutes of a compiler. Named, since to read all other tests takes longer than a cluster.
 SLOW      := $(shell grep -rl --include='test_*.py' 'mark\.slow' tests | sort)
+# Those that take longest come first, so that those who share the work end together.
+LONGEST   := $(addprefix tests/e2e/, one_node test_two_nodes test_expert_parallel test_ray_failures test_shutdown)
+SLOW      := $(filter tests/tutorials/% $(addsuffix %,$(LONGEST)),$(SLOW)) $(filter-out tests/tutorials/% $(addsuffix %,$(LONGEST)),$(SLOW))
 # A process that dies is a failure; started again, it would leave the others waiting for ever.
 PARALLEL  := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # One process more than cores: many tests wait for a moment.
 MANY      := --numprocesses $$(( $$(nproc) + 1 )) $(PARALLEL)
+
+# Two clusters at once: one alone leaves the processor idle for a third of its time. Each has ports and folders of its own.
+PAIR      := --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 
 # Gets the processor only when nobody else wants it: clusters are as quick as alone.
 IDLE      := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
@@ -55,7 +61,7 @@ serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ct
 	@exec $(BIN)/cloudmatrix serve $(ARGS)
 
 ifeq ($(strip $(PYTEST_ARGS)),)
-test: style all-at-once ## lint and all tests: many at once, then real Ray clusters one by one, the rest and mypy beside them
+test: style all-at-once ## lint and all tests: many at once, then real Ray clusters two by two, the rest and mypy beside them
 else
 test: lint
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -65,7 +71,7 @@ quick: $(VENV)/.installed-test ## the tests without a cluster
 	@$(BIN)/python -m pytest -m "not slow" $(MANY)
 
 slow: $(VENV)/.installed-test ## the tests with a real Ray cluster, and those with a C compiler
-	@$(BIN)/python -m pytest -m slow $(SLOW)
+	@$(BIN)/python -m pytest -m slow $(PAIR) $(SLOW)
 
 # Tests that wait, and clusters, leave the processor idle most of their time. What only computes, mypy first, takes it when they do,
 # from the beginning on, and tells of it at the end.
@@ -78,7 +84,7 @@ all-at-once: $(VENV)/.installed-test
 	computing=$$! && \
 	trap 'kill $$computing 2> /dev/null || true; rm "$$told"' EXIT && result=0 && \
 	{ $(BIN)/python -m pytest -m "not slow" $(MANY) $(COMPUTING:%=--ignore=%) || result=$$?; } && \
-	{ $(BIN)/python -m pytest -m "slow and not builds" $(SLOW) || result=$$?; } && \
+	{ $(BIN)/python -m pytest -m "slow and not builds" $(PAIR) $(SLOW) || result=$$?; } && \
 	{ wait $$computing || result=$$?; } && cat "$$told" && exit $$result
 
 lint: style ## ruff, mypy, and whether the documentation can be built

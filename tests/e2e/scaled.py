@@ -46,7 +46,7 @@ class Scaled(Server):
         """`cloudmatrix ...` on the same machine, which finds the system by itself."""
         command = [sys.executable, "-m", "serving.cli", *arguments]
         environment = {**os.environ, "TMPDIR": str(self.folder)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
     def kill(self, title: str) -> int:
         """kill -9 the one process of that title. Returns: its id."""

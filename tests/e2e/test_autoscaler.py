@@ -37,7 +37,7 @@ manual_hold_s = 600.0
 """
 NARROW = "max_sequences = 2\n"
 """Of a decode instance, so that a few streams are a load."""
-LOAD_S = 60.0
+LOAD_S = 150.0
 """How long decode is kept under load at most, until it has grown."""
 
 

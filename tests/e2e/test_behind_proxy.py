@@ -70,7 +70,7 @@ def test_the_proxy_dies_streams_are_cut_and_the_door_opens_again(server: Scaled)
         begun = time.monotonic()
         with pytest.raises(httpx.TransportError):
             list(lines)
-        assert time.monotonic() - begun < 5.0, "cut, not left hanging"
+        assert time.monotonic() - begun < 30.0, "cut, not left hanging"
 
     def answers() -> bool:
         with contextlib.suppress(httpx.HTTPError):

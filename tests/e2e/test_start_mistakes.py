@@ -31,7 +31,7 @@ def refused(config: Path, *arguments: str, port: int | None = None) -> str:
     server = Server(config, *arguments, port=port)
     try:
         server.launch()
-        assert server.process.wait(60) == 2
+        assert server.process.wait(120) == 2
         server.wait_ended()
         server.assert_nothing_left()
         assert server.out == ""

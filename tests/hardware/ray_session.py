@@ -47,8 +47,8 @@ def main() -> None:
     try:
         two = start_holder(npus=2)
         none = start_holder(npus=0)
-        print("two NPUs:", ray.get(two.ids.remote(), timeout=60))
-        print("none:", ray.get(none.refusal.remote(), timeout=60))
+        print("two NPUs:", ray.get(two.ids.remote(), timeout=120))
+        print("none:", ray.get(none.refusal.remote(), timeout=120))
         left = ray.available_resources()
         print(f"left: {left['NPU']:.0f} NPU, {left['UB_MEMORY']:.0f} UB_MEMORY")
     finally:
