@@ -45,7 +45,7 @@ PARALLEL  := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 MANY      := --numprocesses $$(( $$(nproc) + 1 )) $(PARALLEL)
 
 # Two clusters at once: one alone leaves the processor idle for a third of its time. Each has ports and folders of its own.
-PAIR      := --numprocesses 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
+PAIR      := --numprocesses 2 $(PARALLEL)
 
 # Gets the processor only when nobody else wants it: clusters are as quick as alone.
 IDLE      := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)

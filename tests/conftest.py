@@ -13,11 +13,9 @@ from hypothesis import HealthCheck, settings
 import serving.gateway.core.router  # noqa: F401
 from serving.model.native.library import load
 
-pytest_plugins = ["tests.pauses"]
+pytest_plugins = ["tests.pauses", "tests.sharing"]
 
 SLOW_TIMEOUT_S = 600
-SHARED_CLUSTERS = ("one_node",)
-"""Folders whose files share one cluster."""
 
 settings.register_profile(
     "default",
@@ -46,16 +44,9 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Moves tests that start a real cluster behind all others; gives each the time that a cluster needs.
-
-    Those that share a cluster, a module's or a package's, run in one process (`--dist loadgroup`).
-    """
+    """Moves tests that start a real cluster behind all others; gives each the time that a cluster needs."""
     items.sort(key=lambda item: bool(item.get_closest_marker("slow")) > bool(item.get_closest_marker("builds")))
     for item in items:
-        if item.get_closest_marker("slow"):
-            if not item.get_closest_marker("timeout"):
-                item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
-            shares = item.path.parent if item.path.parent.name in SHARED_CLUSTERS else item.path
-            item.add_marker(pytest.mark.xdist_group(shares.stem))
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))

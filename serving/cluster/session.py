@@ -106,6 +106,8 @@ def enter() -> SystemSession:
         # processes listen there, not on every interface; `_node_ip_address` would turn it into the LAN's.
         RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
         RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
+        # A dashboard that dies is noticed at once; one that a busy machine starts late is waited for.
+        RAY_DASHBOARD_STARTUP_TIMEOUT_S="300",
         # An unhealthy replica is one that does not move: to wait for it would keep its NPUs from its replacement.
         RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS="1",
         # A proxy that does not answer is replaced after three misses; by default that takes half a minute.

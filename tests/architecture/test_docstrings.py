@@ -18,17 +18,17 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 def bad_first_words(sources: Sequence[Source]) -> list[str]:
     """Docstrings of modules, classes and functions that begin with one of `BAD_FIRST_WORDS`."""
     return [
-        f"{source.path}:{line} {text.splitlines()[0]}"
+        f"{source.path}:{line} {text.strip().splitlines()[0]}"
         for source in sources
         for line, text in docstrings(source.tree)
-        if text.split()[0].rstrip(",.:;") in BAD_FIRST_WORDS
+        if text.split(None, 1)[0].rstrip(",.:;") in BAD_FIRST_WORDS
     ]
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and text of each docstring that is not empty."""
     for node in ast.walk(tree):
-        if isinstance(node, Documented) and (text := ast.get_docstring(node)):
+        if isinstance(node, Documented) and (text := ast.get_docstring(node, clean=False)):
             yield node.body[0].lineno, text
 
 

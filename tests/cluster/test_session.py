@@ -32,6 +32,12 @@ from serving.cluster.session import enter
 enter()
 print(os.environ["PYTHONPATH"])
 """
+TELL_PATIENCE = """
+from serving.cluster.session import enter
+enter()
+from ray._private.ray_constants import RAY_DASHBOARD_STARTUP_TIMEOUT_S
+print(RAY_DASHBOARD_STARTUP_TIMEOUT_S)
+"""
 EARLY = """
 import os, signal, socket, sys
 from serving.cli import main
@@ -114,6 +120,12 @@ def test_the_dashboard_page_comes_first_on_the_path_that_ray_inherits(short_fold
     site, *rest = told.strip().split(os.pathsep)
     assert (Path(site) / "sitecustomize.py").exists()
     assert rest == [before] * bool(before)
+
+
+def test_ray_waits_for_a_dashboard_that_a_busy_machine_starts_late(short_folder: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(short_folder)}
+    told = subprocess.check_output([sys.executable, "-c", TELL_PATIENCE], cwd=REPOSITORY, env=environment, text=True)
+    assert int(told) == 300
 
 
 def test_a_folder_goes_although_somebody_still_writes_into_it(tmp_path: Path) -> None:

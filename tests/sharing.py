@@ -1,0 +1,21 @@
+"""Which test files run in one process: those of a folder that share a fixture which takes long to make."""
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+TOGETHER = ("tests/e2e/one_node", "tests/tools/paper")
+"""Their package and session fixtures are a Ray cluster and all figures of a paper."""
+
+
+class ByFixture(LoadFileScheduling):
+    """Deals out files, as `--dist loadfile` does, but the folders of `TOGETHER` whole."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        folder = file.rpartition("/")[0]
+        return folder if folder in TOGETHER else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFixture | None:
+    """Takes the place of xdist's own `loadfile`."""
+    return ByFixture(config, log) if config.getoption("dist") == "loadfile" else None
