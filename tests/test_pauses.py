@@ -35,7 +35,7 @@ def attempts(folder: Path, body: str, *, mark: str = "@pytest.mark.real_time") -
     (folder / "pytest.ini").write_text(INI)
     command = [sys.executable, "-m", "pytest", "-rA", "-p", "tests.pauses", "-p", "no:cacheprovider", str(path)]
     root = Path(__file__).parent.parent
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=170, check=False)
     return done.returncode, done.stdout.splitlines()[-1].strip("= ")
 
 

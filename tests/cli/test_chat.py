@@ -205,7 +205,7 @@ class Terminal:
 
 def test_keys_at_a_terminal(harness: Harness, url: str) -> None:
     """Ctrl-C stops the answer, which frees what it holds, Ctrl-D leaves; a model's text steers no terminal."""
-    scripts = iter([harness.say("Once upon a time " * 40, delay_s=0.05), harness.say("a \x1b[31mtree")])
+    scripts = iter([harness.say("Once upon a time " * 9, hang_after=20), harness.say("a \x1b[31mtree")])
     harness.script_of = lambda _: next(scripts)
     terminal = Terminal("--url", url)
     try:

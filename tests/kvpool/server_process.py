@@ -65,7 +65,7 @@ class ServerProcess:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
-            self.process.wait(10)
+            self.process.wait(START_S)
         except subprocess.TimeoutExpired:
             self.kill()
         assert self.process.stdout is not None

@@ -47,7 +47,7 @@ def small_config(model: Path, *, mode: str = "disaggregated", pool_mib: int = 4,
     )
     config = ServeConfig(
         model=ModelConfig(path=model, dtype="float32", device="cpu"),
-        gateway=GatewayConfig(),
+        gateway=GatewayConfig(role_wait_s=PATIENCE_S),
         hardware=HardwareConfig(hbm_per_die_mib=16),
         engine=EngineConfig(threads=1),
         serving=ServingConfig(mode="aggregated" if mode == "aggregated" else "disaggregated"),

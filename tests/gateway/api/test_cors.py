@@ -48,7 +48,7 @@ def test_a_preflight_needs_no_key(served: ServedModel, origins: tuple[str, ...],
 def test_streams_and_errors_are_readable(served: ServedModel) -> None:
     harness = server(served, PAGE)
     headers = {"origin": PAGE, "authorization": "Bearer one"}
-    with running_server(harness.app) as url, httpx.Client(base_url=url, headers=headers) as client:
+    with running_server(harness.app) as url, httpx.Client(base_url=url, headers=headers, timeout=60) as client:
         replies = [
             client.post("/v1/chat/completions", json=BODY),
             client.post("/v1/chat/completions", json={"messages": []}),
