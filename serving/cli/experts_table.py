@@ -127,20 +127,32 @@ def heat(rows: list[int]) -> str:
 def _ranks(console: Console, group: dict[str, Any]) -> None:
     table = plain_table(
         ("rank", "state"),
-        ("pid", "epoch", "members", "rows sent", "rows computed", "held", "borrowed", "waited", "mostly for"),
+        ("pid", "epoch", "members", "rows sent", "rows computed", "held", "borrowed", "waited", "mostly for", "pace"),
     )
     for one in group["ranks"]:
         rows, rank = group["rank_rows"], one["rank"]
         computed = rows[rank] if rank < len(rows) else 0  # it leaves, and takes no more
         numbers = one["epoch"], _numbers(one["members"]), one["rows_sent"], computed
-        cells = one["pid"], *numbers, one["held_count"], one["borrowed_count"], *_waits(group["exchange"], one["rank"])
+        cells = one["pid"], *numbers, one["held_count"], one["borrowed_count"], *_waits(group["exchange"], rank)
+        cells += (_pace(group, rank),)
         table.add_row(f"r{one['rank']}", str(one["state"]), *map(str, cells))
     console.print(table)
     console.print(
-        "waited: share of the time of all steps; mostly for: the peer whose word came last, and the time [s]",
+        "waited: share of the time of all steps; mostly for: the peer whose word came last, and the time [s]; "
+        "pace: its experts' time for the same work, of the median rank's",
         markup=False,
         soft_wrap=True,
     )
+    for one in group["measures"]:
+        what = one["measure"].replace("_", " ")
+        console.print(f"{_time_of(one['at_s'])} r{one['rank']} {what}: {one['reason']}", markup=False, highlight=False)
+
+
+def _pace(group: dict[str, Any], rank: int) -> str:
+    """Time for the same work over the median's, and what is done about it."""
+    pace, measure = group["paces"].get(str(rank)), group["treated"].get(str(rank))
+    shown = f"{pace:.2f}" if pace is not None else "-"
+    return f"{shown}, {measure.replace('_', ' ')}" if measure else shown
 
 
 def _waits(exchange: dict[str, Any], rank: int) -> tuple[str, str]:

@@ -51,6 +51,13 @@ class ExpertsConfig:
         low=0.001,
         high=1.0,
     )
+    straggler: Literal["off", "balance", "drain"] = key(
+        "what is done about a rank whose experts take longer for the same work than those of other ranks, and which"
+        " keeps those waiting: `off` = it is only shown; `balance` = it gets less of the experts' rows, as far as they"
+        " have copies elsewhere (`redundant`), and if that does not help, fewer sequences; `drain` = if that does not"
+        " help either, another process takes its place; only in groups of three ranks and more",
+        default="off",
+    )
     slots: Literal["copied", "mapped"] = key(
         "memory of expert slots: `copied` = each rank holds its own experts and no others; `mapped` = slots point into"
         " the whole model, which the ranks of a node share where the KV-cache pool keeps its image",

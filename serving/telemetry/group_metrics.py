@@ -24,6 +24,8 @@ class GroupStats(Struct, frozen=True, array_like=True):
             ranks by reason.
         rebalancing: whether a rebalance is under way.
         not_grown: since then: orders to grow that were given up.
+        paces: time of each rank's experts for the same work over the median rank's, by rank.
+        measures: taken against slow ranks, or taken back, by measure.
     """
 
     group: str
@@ -35,6 +37,8 @@ class GroupStats(Struct, frozen=True, array_like=True):
     losses: dict[str, int] = {}
     rebalancing: bool = False
     not_grown: int = 0
+    paces: dict[str, float] = {}
+    measures: dict[str, int] = {}
 
 
 class GroupBoard(Collector):
@@ -83,6 +87,16 @@ class GroupBoard(Collector):
             "Orders for more ranks that were given up, since the new ones could not be built",
             labels=_LABELS,
         )
+        pace = GaugeMetricFamily(
+            "cloudmatrix:rank_pace",
+            "Time of the rank's experts for the same work over that of the group's median rank; 1 = as fast as that",
+            labels=(*_LABELS, "rank"),
+        )
+        measures = CounterMetricFamily(
+            "cloudmatrix:straggler_measures",
+            "Measures taken against slow ranks, by measure; none = one was taken back",
+            labels=(*_LABELS, "measure"),
+        )
         for one in self._groups:
             own = self._model_name, one.pool, one.group
             for layer, value in _shown(one.balancedness):
@@ -94,7 +108,11 @@ class GroupBoard(Collector):
                 rebalances.add_metric((*own, outcome), count)
             for reason, count in one.losses.items():
                 losses.add_metric((*own, reason), count)
-        yield from (balance, moves, rebalances, running, losses, not_grown)
+            for rank, value in one.paces.items():
+                pace.add_metric((*own, rank), value)
+            for measure, count in one.measures.items():
+                measures.add_metric((*own, measure), count)
+        yield from (balance, moves, rebalances, running, losses, not_grown, pace, measures)
 
 
 def _shown(balance: Sequence[float | None]) -> Iterable[tuple[str, float]]:

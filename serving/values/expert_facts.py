@@ -11,6 +11,19 @@ class ExpertRows(Struct, frozen=True, array_like=True):
     rows: int
 
 
+class ExpertWork(Struct, frozen=True, array_like=True):
+    """What the experts of one rank have done for all ranks since it joined. Its attention and waits are not in it.
+
+    Args:
+        seconds: of computing. rows: that came, each as often as it chose.
+        nets: experts whose weights were read, counted anew in each layer of each step.
+    """
+
+    seconds: float = 0.0
+    rows: int = 0
+    nets: int = 0
+
+
 class ExchangeFacts(Struct, frozen=True):
     """One rank's exchange with its peers since it joined. Lists are by rank; its own place is 0.
 
@@ -19,12 +32,14 @@ class ExchangeFacts(Struct, frozen=True):
         returned_bytes: results for them, from each peer.
         waited_s: time that it waited, by the peer that was there last [s].
         worked_s: time that its steps took beside that, those that only served peers included [s].
+        work: of the experts here, which is a part of it.
     """
 
     sent_bytes: tuple[int, ...]
     returned_bytes: tuple[int, ...]
     waited_s: tuple[float, ...]
     worked_s: float
+    work: ExpertWork = ExpertWork()
 
 
 class ExpertFacts(Struct, frozen=True):

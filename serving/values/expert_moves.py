@@ -2,6 +2,7 @@
 
 import msgspec
 
+from serving.values.expert_facts import ExchangeFacts
 from serving.values.expert_map import ExpertMap, ExpertSlot
 
 Held = tuple[tuple[int | None, ...], ...]
@@ -90,10 +91,12 @@ class RowsCounted(msgspec.Struct, frozen=True):
 
     Args:
         rows: [layer][expert]
+        exchange: of the rank with its peers; None where nobody counts it.
     """
 
     rank: int
     rows: tuple[tuple[int, ...], ...]
+    exchange: ExchangeFacts | None = None
 
 
 MoveOrder = FetchExpert | SwitchMap | LoadExpert | MovesEnded

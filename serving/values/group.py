@@ -87,6 +87,7 @@ class RankLease(Struct, frozen=True):
         term: counts the shells that the group has had, and its changes of size.
         size: ranks that the group is to have; 0 = it is to end. Ranks keep it for the next shell.
         former: ranks that it had, while it grows; else 0.
+        share: of the sequences that gateways would send to this rank otherwise: less than 1 for a slow one.
     """
 
     shell: str
@@ -94,6 +95,7 @@ class RankLease(Struct, frozen=True):
     term: int
     size: int = 0
     former: int = 0
+    share: float = 1.0
 
 
 class RankReport(Struct, frozen=True):

@@ -33,3 +33,5 @@ class Status(Value, frozen=True, gc=False):
     """Those in `running` whose blocks are on their way: from another instance, from the KV-cache pool."""
     blocks_cached: int = 0
     """Free blocks that still hold a prefix."""
+    share: float = 1.0
+    """Of the sequences that it would get otherwise: less for a rank that is slower than its peers."""

@@ -23,6 +23,7 @@ from serving.instance.live.ranks.group_port import (
     RankSilentError,
     ShowFacts,
 )
+from serving.values.expert_facts import ExchangeFacts
 from serving.values.expert_map import ExpertMap
 from serving.values.expert_moves import (
     CountRows,
@@ -79,6 +80,7 @@ class FakeRank:
     quit: bool = False
     """Whether it computes no more."""
     rows: tuple[tuple[int, ...], ...] = ((0,) * EXPERTS,)
+    exchange: ExchangeFacts | None = None
     orders: list[PostedOrder] = field(default_factory=list)
     """Operators' orders in its mailbox."""
     answers: dict[str, OrderAnswer] = field(default_factory=dict)
@@ -108,7 +110,7 @@ class FakeRank:
         """Carry out an order about experts, if it is for this rank."""
         match order:
             case CountRows():
-                return RowsCounted(self.name.rank, self.rows)
+                return RowsCounted(self.name.rank, self.rows, self.exchange)
             case MovesEnded():
                 return MovesStopped(self.name.rank, self.offer.held)
             case SwitchMap(new):

@@ -18,6 +18,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,6 +70,8 @@ class Order:
         ranks: of the group; 0 = none, it computes all alone.
         library: the one with faults; None = as usual.
         die_at: place of the exchange and how often it is passed before, `wait:3`; empty = nowhere.
+        slow_at: place of the exchange and how long each pass takes [µs], `gather:100`; empty = nowhere.
+        facts: file for what it has counted when its work is done.
     """
 
     folder: Path
@@ -80,6 +83,8 @@ class Order:
     settings: EngineSettings = SETTINGS
     library: Path | None = None
     die_at: str = ""
+    slow_at: str = ""
+    facts: Path | None = None
 
 
 def all_maps(layers: int, experts: int, members: Sequence[int], seed: int) -> NDArray[np.uint32]:
@@ -99,7 +104,7 @@ def rank_main(pipe: Connection, order: Order) -> None:
     """The child."""
     if order.library is not None:
         library.__dict__["packaged_library"] = lambda: order.library
-        os.environ["CM_DIE_AT"] = order.die_at
+        os.environ |= {"CM_DIE_AT": order.die_at, "CM_SLOW_AT": order.slow_at}
     model = load_model(order.folder, dtype=order.dtype, native=True, coarse_drafts=order.settings.speculation)
     layers = model.config.num_hidden_layers + order.settings.speculation
     cache = KvCache(model.config, BLOCKS, BLOCK_TOKENS, model.dtype, num_layers=layers)
@@ -146,6 +151,8 @@ def _compute(pipe: Connection, order: Order, executor: NativeGroupExecutor) -> N
     def idle() -> bool:
         if not told.is_set():
             told.set()
+            if order.facts is not None:
+                order.facts.write_bytes(msgspec.msgpack.encode(executor.exchanged()))
             with sending:
                 pipe.send(answers)
         executor.serve(IDLE_S)

@@ -14,6 +14,7 @@ from serving.errors import EngineError, GroupError, ModelError
 from serving.ids import SequenceId
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.model.loader import DtypeName
+from serving.values.expert_facts import ExpertWork
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.instance.native_pair import RAGGED, dirty_cache, load_for_native, native_or_skip
 from tests.instance.rank_threads import SETTINGS, MappedSlots, RankThreads, drive, prompts
@@ -157,6 +158,10 @@ def test_bytes_and_time_of_the_exchange_are_counted_by_peer(rounded: bool, tmp_p
     assert source.waited_s[0] == home.waited_s[1] == 0.0, "no rank waits for itself"
     assert home.waited_s[0] > 0
     assert min(source.worked_s, home.worked_s) > 0
+    assert source.work == ExpertWork(), "it has no experts"
+    assert home.work.rows == rows
+    assert 0 < home.work.nets <= rows
+    assert 0 < home.work.seconds < home.worked_s
 
 
 def test_a_peer_that_never_comes_is_named(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ Nothing moves until every member computes by the map that the ledger has: what a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from serving.experts.core.group_pace import GroupPace, StragglerMode
 from serving.experts.core.load import LayerLoad, LoadReport, LoadWindow
 from serving.experts.core.move_journal import DONE, UNDONE, MoveJournal
 from serving.experts.core.mover import MoverTick
@@ -50,6 +51,7 @@ class ExpertRules:
         window_s: time over which load is counted [s]. slices: of that time.
         min_gain: see `RebalanceSettings`.
         bytes_per_s: rate of moves.
+        straggler: how far measures against a slow rank may go.
     """
 
     policy: str = "time_sliced"
@@ -57,6 +59,12 @@ class ExpertRules:
     slices: int = 5
     min_gain: float = 0.05
     bytes_per_s: float = 100.0 * 2**20
+    straggler: StragglerMode = "off"
+
+    @property
+    def slice_s(self) -> float:
+        """Time between two counts [s]."""
+        return self.window_s / self.slices
 
 
 class GroupExperts:
@@ -71,6 +79,7 @@ class GroupExperts:
         self.ledger: SlotLedger | None = None
         """None until the group is regrouped for the first time, or taken over."""
         self.journal = MoveJournal(epoch_s)
+        self.pace = GroupPace(rules.straggler, rules.slice_s)
         self._members: dict[int, RankOffer] = {}
         self._said: dict[int, Held] = {}
         """By process: what ranks said that the ledger does not know."""
@@ -108,7 +117,10 @@ class GroupExperts:
         experts = members[0].experts
         if ledger is not None:
             version = max(version, ledger.next_version())
-        found = regroup_map(contents, max(ranks, 1 + max(contents)), experts, version, self._totals(now))
+        ranks = max(ranks, 1 + max(contents))
+        self.pace.follow({one.rank: one.pid for one in members})
+        speeds = [self.pace.speeds().get(rank, 1.0) for rank in range(ranks)]
+        found = regroup_map(contents, ranks, experts, version, self._totals(now), speeds)
         if ledger is None:
             self.ledger = ledger = SlotLedger(found, experts)
         ledger.regroup(found, newcomers)
@@ -140,10 +152,16 @@ class GroupExperts:
     # ---- load --------------------------------------------------------------------------------------------------------
 
     def count_due(self, now: float) -> bool:
-        """Whether rows are to be counted now, once in each slice of the window. Effects: not again in this one."""
+        """Whether rows are to be counted now, once in each slice of the window.
+
+        Effects: not again in this one. What was counted in the one before is judged.
+        """
         if now < self._count_at or self.ledger is None:
             return False
-        self._count_at = now + self.rules.window_s / self.rules.slices
+        self._count_at = now + self.rules.slice_s
+        changes = self.pace.look(now)
+        self.journal.pace(self.pace.ratios(), self.pace.measures(), changes, now)
+        self._take_speeds()
         return True
 
     def plan(self, now: float) -> RebalancePlan | None:
@@ -175,8 +193,10 @@ class GroupExperts:
                 self._stopped(rank, pid, held)
             case _ if self._pid(rank) != pid or self._rebalancer is None:
                 pass  # of one that is no member any more
-            case RowsCounted(_, rows):
+            case RowsCounted(_, rows, exchange):
                 self._count(rank, pid, rows, now)
+                if exchange is not None:
+                    self.pace.count(rank, exchange)
             case MapSwitched(version):
                 by = self._switched.setdefault(version, set())
                 by.add(rank)
@@ -272,6 +292,7 @@ class GroupExperts:
         nodes = (0,) * len(ledger.map.slots)
         if self._rebalancer is not None:
             self._rebalancer.nodes = nodes
+            self._take_speeds()
             return
         settings = RebalanceSettings(
             expert_bytes=max(one.expert_bytes for one in self._members.values()),
@@ -282,6 +303,12 @@ class GroupExperts:
         )
         policy = policy_of(rules.policy, self._groups) or StaticPlacement()
         self._rebalancer = Rebalancer(ledger, policy, nodes, settings)
+
+    def _take_speeds(self) -> None:
+        """Plans, and weights of copies, are for ranks as fast as they are."""
+        one = self._rebalancer
+        if one is not None:
+            one.settings = replace(one.settings, speeds=self.pace.speeds())
 
     def _count(self, rank: int, pid: int, rows: tuple[tuple[int, ...], ...], now: float) -> None:
         assert self._window is not None

@@ -1,14 +1,18 @@
 """Journal of a group for whoever looks: its latest moves and rebalances, and counts of those and of lost ranks."""
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serving.experts.core.moves import MoveRound
+from serving.experts.core.straggler import MeasureChanged
 from serving.values.expert_moves import ExpertMove
 
 MOST_MOVES = 40
 MOST_REBALANCES = 20
+MOST_MEASURES = 20
+NEWS = 0.05
+"""Change of a rank's pace from which it is shown anew."""
 RUNNING = "running"
 DONE = "done"
 UNDONE = "undone"
@@ -30,6 +34,10 @@ class MoveJournal:
         self._losses: Counter[str] = Counter()
         self._moved = 0
         self._not_grown = 0
+        self._paces: dict[int, float] = {}
+        self._treated: dict[int, str] = {}
+        self._measures: deque[dict[str, Any]] = deque(maxlen=MOST_MEASURES)
+        self._taken: Counter[str] = Counter()
         self.changed = False
         """Whether there is something that has not been shown."""
 
@@ -88,6 +96,29 @@ class MoveJournal:
         self._not_grown += 1
         self.changed = True
 
+    def pace(
+        self,
+        paces: Mapping[int, float],
+        treated: Mapping[int, str],
+        changes: Sequence[MeasureChanged],
+        now: float,
+    ) -> None:
+        """Paces of ranks have been judged.
+
+        Args:
+            paces: time for the same work over the median's, by rank. treated: measures in force, by rank.
+            changes: of those.
+        """
+        for one in changes:
+            self._taken[one.measure.value] += 1
+            entry = {"at_s": round(now + self._epoch_s, 3), "rank": one.rank, "measure": one.measure.value}
+            self._measures.append(entry | {"reason": one.reason})
+        moved = any(abs(pace - self._paces.get(rank, 0.0)) >= NEWS for rank, pace in paces.items())
+        if moved or changes or paces.keys() != self._paces.keys() or treated != self._treated:
+            self._paces = {rank: round(pace, 3) for rank, pace in paces.items()}
+            self._treated = dict(treated)
+            self.changed = True
+
     def shown(self, now: float) -> dict[str, Any]:
         """All of it, the latest first. Effects: nothing has changed since."""
         self.changed = False
@@ -99,4 +130,8 @@ class MoveJournal:
             "moved": self._moved,
             "losses": dict(self._losses),
             "not_grown": self._not_grown,
+            "paces": {str(rank): pace for rank, pace in self._paces.items()},
+            "treated": {str(rank): measure for rank, measure in self._treated.items()},
+            "measures": [dict(one) for one in reversed(self._measures)],
+            "measures_taken": dict(self._taken),
         }

@@ -6,7 +6,7 @@ by the time that moving takes of the time that they will last. A layer first tri
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ from serving.experts.core.mover import ExpertMover, MovePhase, MoverEffect, Move
 from serving.experts.core.moves import MoveRound, Slots, align, move_rounds
 from serving.experts.core.placement import GroupShape, PlacementPolicy
 from serving.experts.core.slot_ledger import SlotLedger
-from serving.experts.core.split import rank_loads, split
+from serving.experts.core.split import slowest, split
 from serving.values.expert_map import Placement
 from serving.values.expert_moves import MovesEnded
 
@@ -32,6 +32,7 @@ class RebalanceSettings:
         deadline_s: a rebalance that takes longer is undone [s].
         expert_bytes: weights of one expert of one layer.
         bytes_per_s: rate of moving, all ranks together.
+        speeds: of slow ranks, as `split` takes them; others have 1.
     """
 
     expert_bytes: int
@@ -41,6 +42,11 @@ class RebalanceSettings:
     rest_s: float = 60.0
     looks: int = 2
     deadline_s: float = 120.0
+    speeds: Mapping[int, float] = field(default_factory=dict)
+
+    def speeds_of(self, ranks: int) -> list[float]:
+        """[rank] Relative speeds."""
+        return [self.speeds.get(rank, 1.0) for rank in range(ranks)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +56,8 @@ class LayerPlan:
     Args:
         loads: [expert] tokens that it was planned for.
         rounds: of moves; one without moves = only weights change.
-        saved: tokens less for the busiest rank, on load that the plan has not seen.
-        gain: the same as a share of what the busiest rank has now, cost deducted.
+        saved: tokens less for the rank that is done last, on load that the plan has not seen.
+        gain: the same as a share of what that rank has now, cost deducted.
     """
 
     layer: int
@@ -120,6 +126,7 @@ class Rebalancer:
             expert_bytes=self.settings.expert_bytes,
             bytes_per_s=self.settings.bytes_per_s,
             deadline=now + self.settings.deadline_s,
+            speeds=self.settings.speeds_of(len(self.ledger.map.slots)),
         )
         return self._counted(self._mover.start(now), now)
 
@@ -222,7 +229,8 @@ def _best_change(
     experts, ranks = len(ledger.map.layers[layer].homes), len(ledger.map.slots)
     loads = total(load, experts)
     fit, judge = (load[::2], total(load[1::2], experts)) if len(load) > 1 else (load, loads)
-    before = max(rank_loads(ledger.map.layers[layer], judge, ranks), default=0.0)
+    speeds = settings.speeds_of(ranks)
+    before = slowest(ledger.map.layers[layer], judge, speeds)
     current, target = ledger.usable(layer), target_slots(ledger, layer, load, policy, nodes)
     rounds = move_rounds(layer, current, target)
     away = ledger.map.layers[layer].masked | ledger.borrowed(layer).keys()
@@ -231,9 +239,9 @@ def _best_change(
     if not before or ledger.borrowed(layer):  # what is borrowed has no place that could be compared
         return True
     seen = total(fit, experts)
-    weighted = max(rank_loads(split(ledger.contents(layer), seen), judge, ranks))
+    weighted = slowest(split(ledger.contents(layer), seen, speeds), judge, speeds)
     trial = target_slots(ledger, layer, fit, policy, nodes)
-    placed = max(rank_loads(split(_placement(trial, ledger), seen), judge, ranks))
+    placed = slowest(split(_placement(trial, ledger), seen, speeds), judge, speeds)
     best = LayerPlan(layer, loads, (MoveRound(layer, ()),), before - weighted, 1 - weighted / before)
     least = max(best.gain, 0.0) + settings.min_gain
     if rounds is None:

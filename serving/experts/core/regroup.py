@@ -19,6 +19,7 @@ def regroup_map(
     experts: int,
     version: int,
     loads: Sequence[Sequence[float]] = (),
+    speeds: Sequence[float] | None = None,
 ) -> ExpertMap:
     """The map. The number of own slots may differ from rank to rank, and the number of ranks from call to call.
 
@@ -28,6 +29,7 @@ def regroup_map(
         experts: of a layer.
         version: higher than that of any map before.
         loads: [layer][expert] tokens, for weights and for who borrows what; all alike by default.
+        speeds: [rank], as `split` takes them.
     Returns: a map in which every expert has a home, and whose slots count the reserves.
     Raises: PlacementError without members, or if their layers differ in number.
     """
@@ -37,10 +39,18 @@ def regroup_map(
     slots = tuple(len(contents[rank][0]) + experts if rank in contents else 0 for rank in range(ranks))
     even = (1.0,) * experts
     rows = [loads[layer] if layer < len(loads) and any(loads[layer]) else even for layer in range(*layers)]
-    return ExpertMap(version, slots, tuple(_layer(contents, layer, slots, row) for layer, row in enumerate(rows)))
+    return ExpertMap(
+        version, slots, tuple(_layer(contents, layer, slots, row, speeds) for layer, row in enumerate(rows))
+    )
 
 
-def _layer(contents: Mapping[int, Held], layer: int, slots: Sequence[int], loads: Sequence[float]) -> LayerMap:
+def _layer(
+    contents: Mapping[int, Held],
+    layer: int,
+    slots: Sequence[int],
+    loads: Sequence[float],
+    speeds: Sequence[float] | None,
+) -> LayerMap:
     experts = len(loads)
     held: list[list[int | None]] = [
         [*contents[rank][layer], *[None] * experts] if rank in contents else [] for rank in range(len(slots))
@@ -52,4 +62,4 @@ def _layer(contents: Mapping[int, Held], layer: int, slots: Sequence[int], loads
         rank = min(busy, key=busy.__getitem__)
         held[rank][slots[rank] - experts + expert] = expert
         busy[rank] += loads[expert] or 1e-9  # even experts without tokens are shared out
-    return split(tuple(map(tuple, held)), loads)
+    return split(tuple(map(tuple, held)), loads, speeds)

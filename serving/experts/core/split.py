@@ -41,6 +41,17 @@ def rank_loads(layer: LayerMap, loads: Sequence[float], ranks: int) -> list[floa
     return found
 
 
+def slowest(layer: LayerMap, loads: Sequence[float], speeds: Sequence[float]) -> float:
+    """Tokens of the rank that is done last, a slow rank's counted as what a usual one would do in that time.
+
+    Args:
+        speeds: [rank], as `split` takes them.
+    """
+    return max(
+        (load / speed for load, speed in zip(rank_loads(layer, loads, len(speeds)), speeds, strict=True)), default=0.0
+    )
+
+
 def balancedness(loads: Iterable[float]) -> float:
     """Mean over the largest of the ranks' loads, at most 1; 1 without load.
 

@@ -2,6 +2,9 @@
 
 All ranks take a step together, so the slowest sets the pace. A rank is treated one measure further only while others
 still wait for it after the measure before, and step by step back once it is as fast as the others again.
+
+    none ─► fewer_tokens ─► fewer_sequences ─► drain      slow and awaited in `looks` intervals in a row
+    none ◄─ fewer_tokens ◄─ fewer_sequences               fine in `looks` intervals, and never slow in between
 """
 
 import statistics
@@ -29,7 +32,8 @@ class RankPace(msgspec.Struct, frozen=True):
 
     Args:
         seconds_per_row: of experts' work, without waits.
-        awaited: share of the interval in which all others had to wait for this rank, 0 to 1.
+        awaited: share of the interval in which all others had to wait for this rank, beyond what they wait for a usual
+            one, 0 to 1.
     """
 
     seconds_per_row: float
@@ -58,8 +62,10 @@ class StragglerRules:
     Args:
         awaited: share of an interval that others may wait for one rank.
         slow: seconds a row over the median, from which a rank counts as slow; below `fine` it no longer does.
-        looks: intervals in a row that must agree.
-        patience_s: how long a measure may take to show, before the next one [s].
+        looks: intervals that must agree.
+        patience_s: how long a measure may take to show, before the next one, of whatever rank [s].
+        drain_rest_s: least time between two drains: if a new process is slow, too, something else is wrong [s].
+        furthest: the last measure that may be taken.
     """
 
     awaited: float = 0.1
@@ -67,6 +73,8 @@ class StragglerRules:
     fine: float = 1.1
     looks: int = 3
     patience_s: float = 30.0
+    drain_rest_s: float = 600.0
+    furthest: StragglerMeasure = StragglerMeasure.DRAIN
 
 
 @dataclass(slots=True)
@@ -74,60 +82,84 @@ class _Rank:
     measure: StragglerMeasure = StragglerMeasure.NONE
     late: int = 0
     well: int = 0
-    since: float = float("-inf")
+    ratio: float = 1.0
 
 
 class Stragglers:
-    """Ranks of one group. At most one is drained at a time; ranks that are gone are forgotten."""
+    """Ranks of one group. One measure at a time is taken, and at most one rank drained."""
 
     def __init__(self, rules: StragglerRules | None = None) -> None:
         self._rules = rules or StragglerRules()
         self._ranks: dict[int, _Rank] = {}
+        self._taken_at = self._drained_at = float("-inf")
 
     def measures(self) -> dict[int, StragglerMeasure]:
         """Measure in force for each rank."""
         return {rank: one.measure for rank, one in self._ranks.items()}
 
+    def ratios(self) -> dict[int, float]:
+        """Seconds a row of each rank over the median, in the last interval in which that was known."""
+        return {rank: one.ratio for rank, one in self._ranks.items()}
+
+    def keep(self, ranks: Mapping[int, bool]) -> None:
+        """Forget all ranks but these.
+
+        Args:
+            ranks: those that compute together; True = another process than at the last call, which is begun anew.
+        """
+        self._ranks = {rank: one for rank, one in self._ranks.items() if not ranks.get(rank, True)}
+
     def look(self, paces: Mapping[int, RankPace], now: float) -> list[MeasureChanged]:
         """Judge one interval; called at the same interval, since `looks` counts calls.
 
         Args:
-            paces: of the ranks that had work. With fewer than three there is no telling which is slow.
+            paces: of the ranks that had work. With fewer than three there is no telling which is slow. Of a rank that
+                is not there nothing is known: it has to begin counting anew.
         """
-        self._ranks = {rank: self._ranks.get(rank, _Rank()) for rank in paces}
+        for rank, one in self._ranks.items():
+            if rank not in paces:
+                one.late = one.well = 0
         if len(paces) < 3:
             return []
         median = statistics.median(pace.seconds_per_row for pace in paces.values())
         effects = []
         for rank, pace in sorted(paces.items()):
-            ratio = pace.seconds_per_row / median if median > 0 else 1.0
-            changed = self._judge(rank, pace, ratio, now)
+            one = self._ranks.setdefault(rank, _Rank())
+            one.ratio = pace.seconds_per_row / median if median > 0 else 1.0
+            changed = self._judge(rank, one, pace, now)
             if changed is not None:
                 effects.append(changed)
         return effects
 
-    def _judge(self, rank: int, pace: RankPace, ratio: float, now: float) -> MeasureChanged | None:
-        one, rules = self._ranks[rank], self._rules
-        late = ratio >= rules.slow and pace.awaited >= rules.awaited
+    def _judge(self, rank: int, one: _Rank, pace: RankPace, now: float) -> MeasureChanged | None:
+        rules = self._rules
+        late = one.ratio >= rules.slow and pace.awaited >= rules.awaited
         one.late = one.late + 1 if late else 0
-        one.well = one.well + 1 if ratio < rules.fine else 0
+        one.well = 0 if one.ratio >= rules.slow else one.well + (one.ratio < rules.fine)
         place = _ORDER.index(one.measure)
-        if one.late >= rules.looks and now - one.since >= rules.patience_s and place + 1 < len(_ORDER):
-            if _ORDER[place + 1] is StragglerMeasure.DRAIN and self._draining():
-                return None
-            waited = f"others waited for it {pace.awaited:.0%} of the time"
-            return self._change(rank, _ORDER[place + 1], ratio, now, f"{ratio:.2f} times the median, {waited}")
+        if one.late >= rules.looks and self._may_take(place + 1, now):
+            waited = f"others waited for it {pace.awaited:.0%} of the time more than for others"
+            return self._change(rank, one, _ORDER[place + 1], now, f"{one.ratio:.2f} times the median, {waited}")
         if one.well >= rules.looks and one.measure not in (StragglerMeasure.NONE, StragglerMeasure.DRAIN):
-            return self._change(rank, _ORDER[place - 1], ratio, now, f"{ratio:.2f} times the median: well again")
+            return self._change(rank, one, _ORDER[place - 1], now, f"{one.ratio:.2f} times the median: well again")
         return None
 
-    def _change(self, rank: int, measure: StragglerMeasure, ratio: float, now: float, reason: str) -> MeasureChanged:
-        self._ranks[rank] = _Rank(measure, since=now)
+    def _may_take(self, place: int, now: float) -> bool:
+        rules = self._rules
+        if place > _ORDER.index(rules.furthest) or now - self._taken_at < rules.patience_s:
+            return False
+        draining = any(one.measure is StragglerMeasure.DRAIN for one in self._ranks.values())
+        rests = now - self._drained_at < rules.drain_rest_s
+        return _ORDER[place] is not StragglerMeasure.DRAIN or not (draining or rests)
+
+    def _change(self, rank: int, one: _Rank, measure: StragglerMeasure, now: float, reason: str) -> MeasureChanged:
+        if _ORDER.index(measure) > _ORDER.index(one.measure):
+            self._taken_at = now
+        if measure is StragglerMeasure.DRAIN:
+            self._drained_at = now
+        self._ranks[rank] = _Rank(measure, ratio=one.ratio)
         slow = measure is not StragglerMeasure.NONE
         fewer = _ORDER.index(measure) >= _ORDER.index(StragglerMeasure.FEWER_SEQUENCES)
-        speed = min(1.0, 1 / max(ratio, 1.0)) if slow else 1.0
+        speed = min(1.0, 1 / max(one.ratio, 1.0)) if slow else 1.0
         sequences = 0.0 if measure is StragglerMeasure.DRAIN else speed if fewer else 1.0
         return MeasureChanged(rank, measure, speed, sequences, reason)
-
-    def _draining(self) -> bool:
-        return any(one.measure is StragglerMeasure.DRAIN for one in self._ranks.values())

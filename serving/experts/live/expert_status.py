@@ -9,6 +9,7 @@ import msgspec
 
 from serving.experts.core.move_journal import OUTCOMES, RUNNING
 from serving.experts.core.split import balancedness
+from serving.experts.core.straggler import StragglerMeasure
 from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import GroupStats
 from serving.values.expert_facts import ExpertFacts
@@ -60,6 +61,8 @@ def group_stats(status: Mapping[str, Any]) -> list[GroupStats]:
             moves=one["moved"], rebalances=dict.fromkeys(OUTCOMES, 0) | one["outcomes"],
             losses=dict.fromkeys((kind.value for kind in LossKind), 0) | one["losses"],
             not_grown=one["not_grown"],
+            paces=one["paces"],
+            measures=dict.fromkeys((each.value for each in StragglerMeasure), 0) | one["measures_taken"],
             rebalancing=any(each["outcome"] == RUNNING for each in one["rebalances"]),
         )
         for one in status["groups"]
@@ -106,6 +109,10 @@ def _of_group(members: list[AnnouncedMember]) -> dict[str, Any]:
         "moved": newest.get("moved", 0),
         "losses": newest.get("losses", {}),
         "not_grown": newest.get("not_grown", 0),
+        "paces": newest.get("paces", {}),
+        "treated": newest.get("treated", {}),
+        "measures": newest.get("measures", []),
+        "measures_taken": newest.get("measures_taken", {}),
     }
 
 

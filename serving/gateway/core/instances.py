@@ -97,6 +97,7 @@ class Instances:
             status.draining,
             tokens_per_s=status.tokens_per_s,
             gateways=status.gateways,
+            share=status.share,
         )
 
     def unreachable(self, replica: ReplicaId) -> None:

@@ -22,6 +22,7 @@ class InstanceView(Struct, frozen=True, gc=False):
         promised_blocks: that this gateway's sequences there are expected to grow by.
         tokens_per_s: recently computed there; 0 = not known.
         gateways: that send work there, this one included.
+        share: of the sequences that it would get otherwise.
     """
 
     replica: ReplicaId
@@ -39,6 +40,7 @@ class InstanceView(Struct, frozen=True, gc=False):
     promised_blocks: int = 0
     tokens_per_s: float = 0.0
     gateways: int = 1
+    share: float = 1.0
 
 
 class RouteDecision(Struct, frozen=True, gc=False):

@@ -29,6 +29,9 @@ SLOW, SLOWEST = 0.5, 0.25
 Lesser differences tell what the instance had to do lately, full steps being faster than small ones: were they heeded,
 who has work would get more of it. A straggler must get some work, or it would look like one for ever."""
 
+LEAST_SHARE = 0.05
+"""Of an instance's sequences, as little as it may ask for."""
+
 _by_name = attrgetter("replica")
 
 
@@ -83,7 +86,7 @@ def route_decode(
 
     An instance without room holds the pull back until it has some, so a full pool slows down and refuses nothing here.
     What there is to do is the sum of two shares of the mean: sequences, because each takes a row of every step, and KV
-    blocks, because attention reads them all.
+    blocks, because attention reads them all. An instance that asks for a share of what it would get counts as fuller.
 
     Args:
         needed_blocks: KV blocks of the tokens known so far, and of those that are expected.
@@ -103,6 +106,9 @@ def route_decode(
     used = [v.kv_blocks_total - room for v, room in zip(roomy, rooms, strict=True)]
     sequences, blocks = max(1.0, sum(inside) / len(roomy)), max(1.0, sum(used) / len(roomy))
     loads = [one / sequences + other / blocks for one, other in zip(inside, used, strict=True)]
+    if any([v.share < 1.0 for v in roomy]):  # one sequence more than it has: an empty slow rank is not an empty one
+        own = 1 / sequences
+        loads = [(load + own) / max(v.share, LEAST_SHARE) for load, v in zip(loads, roomy, strict=True)]
     place, among = choose(loads, turn, rule, NEAR * min(loads))
     chosen = roomy[place]
     reason = (

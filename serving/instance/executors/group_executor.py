@@ -13,7 +13,7 @@ from hardware.ub.exchange_layout import WindowShape
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.model.native.layout import NativeWindowShape
 from serving.model.native.rank_group import GroupPlace, address_of, native_map, native_place
-from serving.values.expert_facts import ExchangeFacts
+from serving.values.expert_facts import ExchangeFacts, ExpertWork
 from serving.values.step_plan import StepPlan, StepResult
 
 
@@ -108,11 +108,14 @@ class NativeGroupExecutor(NativeExecutor):
         found = np.zeros((3, len(self._joined.windows)), np.uint64)
         step_ns = int(self._functions.cm_group_usage(self._engine.address, found.ctypes.data))
         sent, returned, waited = found.tolist()
+        work = (ctypes.c_int64 * 3)()
+        self._functions.cm_group_work(self._engine.address, work)
         return ExchangeFacts(
             sent_bytes=tuple(sent),
             returned_bytes=tuple(returned),
             waited_s=tuple(ns / 1e9 for ns in waited),
             worked_s=max(0, step_ns - sum(waited)) / 1e9,  # a wait counts before the step that it is part of
+            work=ExpertWork(work[0] / 1e9, work[1], work[2]),
         )
 
     def awaited(self) -> tuple[int, float] | None:

@@ -72,6 +72,8 @@ class InstanceServer:
         self._status_task: asyncio.Task[None] | None = None
         self._step = 0
         self.draining = False
+        self.share = 1.0
+        """See `Status.share`."""
 
     async def start(self, engine_loop: EngineLoop, host: str) -> tuple[str, int]:
         """Listen on `host` at a free port.
@@ -282,6 +284,7 @@ class InstanceServer:
             pulling=snapshot.pulling,
             fetching=snapshot.fetching,
             blocks_cached=snapshot.kv_blocks_cached,
+            share=self.share,
         )
         for connection, hello in self._gateways.items():
             if hello is not None:

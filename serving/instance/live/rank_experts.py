@@ -129,7 +129,7 @@ class RankExperts:
         Args:
             answered: is called once, by any thread, when all is done, has failed, or was ended by `MovesEnded`.
         """
-        counted = [RowsCounted(self._number, self._counted()) for one in orders if isinstance(one, CountRows)]
+        counted = [self._counted() for one in orders if isinstance(one, CountRows)]
         mine = [one for one in orders if not isinstance(one, CountRows) and self._is_mine(one)]
         if not mine:
             answered(tuple(counted))
@@ -227,9 +227,11 @@ class RankExperts:
             if any(home.at.rank == self._number and home.at.slot >= self.own for home in homes)
         ]
 
-    def _counted(self) -> tuple[tuple[int, ...], ...]:
+    def _counted(self) -> RowsCounted:
         executor = self._executor
-        return () if executor is None else tuple(map(tuple, executor.rows_sent().tolist()))
+        if executor is None:
+            return RowsCounted(self._number, ())
+        return RowsCounted(self._number, tuple(map(tuple, executor.rows_sent().tolist())), executor.exchanged())
 
     def _is_mine(self, order: MoveOrder) -> bool:
         return not isinstance(order, FetchExpert | LoadExpert) or order.move.to.rank == self._number

@@ -244,6 +244,20 @@ void Group::count_time(ub::Clock::time_point begun) {
     add<int64_t>(step_ns_, std::chrono::nanoseconds(ub::Clock::now() - begun).count());
 }
 
+// The round's rows are computed: two looks at the clock a layer, beside some hundred thousand products.
+void Group::count_work() {
+    if (total_ == 0) return;
+    add<int64_t>(work_ns_, std::chrono::nanoseconds(ub::Clock::now() - work_begun_).count());
+    add(work_rows_, total_);
+    add(work_nets_, static_cast<int64_t>(used_slots_.size()));
+}
+
+void Group::work(int64_t* to) const {
+    to[0] = work_ns_.load(std::memory_order_relaxed);
+    to[1] = work_rows_.load(std::memory_order_relaxed);
+    to[2] = work_nets_.load(std::memory_order_relaxed);
+}
+
 int64_t Group::usage(uint64_t* per_peer) const {
     const uint32_t ranks = exchange_.shape().ranks;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
@@ -372,6 +386,8 @@ uint64_t cm_group_map_version(cm_engine* engine) { return engine->group->map_ver
 void cm_group_counts(cm_engine* engine, uint64_t* counts) { engine->group->counts(counts); }
 
 int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer) { return engine->group->usage(per_peer); }
+
+void cm_group_work(const cm_engine* engine, int64_t* work) { engine->group->work(work); }
 
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns) {
     std::chrono::nanoseconds waited;

@@ -63,6 +63,8 @@ class Group {
     void counts(uint64_t* to) const;
     // See cm_group_usage.
     int64_t usage(uint64_t* per_peer) const;
+    // See cm_group_work.
+    void work(int64_t* to) const;
     // A step of the group that began then is over.
     void count_time(ub::Clock::time_point begun);
 
@@ -87,6 +89,7 @@ class Group {
     }
     ub::Outcome count_rows();
     void count_bytes(int64_t row_bytes);
+    void count_work();
 
     cm_group_place place_;
     const cm_model& model_;
@@ -106,6 +109,7 @@ class Group {
     std::vector<std::atomic<uint64_t>> counts_;  // [layers][experts]
     std::array<std::atomic<uint64_t>, ub::kMostRanks> row_bytes_{}, result_bytes_{};  // to and from each peer
     std::atomic<int64_t> step_ns_{0};
+    std::atomic<int64_t> work_ns_{0}, work_rows_{0}, work_nets_{0};  // of the experts here, whoever sent the rows
 
     // The present round.
     std::optional<ub::Dispatch> dispatch_;
@@ -113,6 +117,7 @@ class Group {
     std::vector<int32_t> slot_rows_;    // [slots] rows that came for each
     std::vector<uint32_t> used_slots_;  // those with rows, ascending
     int64_t total_ = 0, taken_ = 0;     // rows that came, and are in pieces already
+    ub::Clock::time_point work_begun_;
     std::vector<Received> received_;    // of one piece
     std::vector<ExpertJob> jobs_;
 };

@@ -214,6 +214,9 @@ void cm_group_counts(cm_engine* engine, uint64_t* counts);  // [layers][experts]
 // per_peer: [3][ranks] bytes of rows sent to each peer, bytes of results from it, ns waited until it was there at last.
 // Returns ns of all steps so far, waits included. Any thread.
 int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer);
+// work: [3] ns of computing rows at the experts here, whoever sent them; those rows; how many experts' weights they
+// took, counted anew in each layer of each step. Waits and this rank's attention are not in it. Any thread.
+void cm_group_work(const cm_engine* engine, int64_t* work);
 // The rank that this one waits for at the moment, or -1; and for how long. Any thread.
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns);
 

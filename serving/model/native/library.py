@@ -151,6 +151,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "cm_group_map_version": (ctypes.c_uint64, [_Address]),
         "cm_group_counts": (None, [_Address, _Address]),
         "cm_group_usage": (ctypes.c_int64, [_Address, _Address]),
+        "cm_group_work": (None, [_Address, _Address]),
         "cm_group_awaits": (_Int, [_Address, ctypes.POINTER(ctypes.c_int64)]),
         "cm_apply": (_Int, [_Address, _Address, _Int, _Int, _Address, _Int]),
     }

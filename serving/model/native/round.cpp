@@ -55,6 +55,7 @@ bool Round::over() const { return group_.dispatch_->over(); }
 // Rows go into pieces in order of slots, and within a slot in order of ranks.
 bool Round::next_piece(Piece& piece) {
     Group& g = group_;
+    if (g.taken_ == 0) g.work_begun_ = ub::Clock::now();
     const int64_t first = g.taken_, end = std::min(first + static_cast<int64_t>(g.received_.size()), g.total_);
     if (first == end) return false;
     CM_EXCHANGE_POINT("gather");
@@ -88,6 +89,7 @@ bool Round::next_piece(Piece& piece) {
 
 void Round::announce_results() {
     CM_EXCHANGE_POINT("written");
+    group_.count_work();
     group_.combine_->announce();
 }
 

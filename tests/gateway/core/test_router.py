@@ -80,6 +80,20 @@ def test_a_slow_instance_gets_less_but_never_nothing() -> None:
     assert route_prefill(unknown, 10, 0, 5.0).replica == "new"
 
 
+def test_who_asks_for_fewer_sequences_gets_them_but_never_none() -> None:
+    """As a rank does that is slower than its peers."""
+    inside, free = {"a": 0, "b": 0, "c": 0}, {"a": 100, "b": 100, "c": 100}
+    for turn in range(50):
+        views = [
+            view(name, sequences=inside[name], free=free[name], share=0.5 if name == "c" else 1.0) for name in free
+        ]
+        chosen = str(route_decode(views, 1, turn, 5.0).replica)
+        inside[chosen] += 1
+        free[chosen] -= 1
+    assert inside == {"a": 20, "b": 20, "c": 10}
+    assert route_decode([view("a", share=0.0)], 1, 0, 5.0).replica == "a"
+
+
 def test_nearly_equal_instances_take_turns_and_gateways_begin_elsewhere() -> None:
     views = [view("a", 1000), view("b", 1030), view("c", 1200)]
     assert Counter(route_prefill(views, 1, n, 5.0).replica for n in range(20)) == {"a": 10, "b": 10}

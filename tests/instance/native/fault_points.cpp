@@ -1,7 +1,8 @@
-// Kills this process at a place of the exchange: CM_DIE_AT=place:hits.
+// Faults at a place of the exchange: CM_DIE_AT=place:hits kills this process, CM_SLOW_AT=place:us makes it slow there.
 #include "fault_points.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -10,20 +11,21 @@
 namespace {
 
 struct Point {
-    Point() {
-        const char* given = std::getenv("CM_DIE_AT");
+    explicit Point(const char* variable) {
+        const char* given = std::getenv(variable);
         const char* colon = given ? std::strchr(given, ':') : nullptr;
         if (!colon) return;
         place.assign(given, static_cast<size_t>(colon - given));
-        hits = std::atoi(colon + 1);
+        number = std::atoi(colon + 1);
     }
     std::string place;
-    int hits = 0;
+    int number = 0;
 };
 
 }  // namespace
 
 extern "C" void cm_pass(const char* place) {
-    static Point point;
-    if (point.hits && point.place == place && --point.hits == 0) raise(SIGKILL);
+    static Point death("CM_DIE_AT"), delay("CM_SLOW_AT");
+    if (death.number && death.place == place && --death.number == 0) raise(SIGKILL);
+    if (delay.number && delay.place == place) usleep(static_cast<useconds_t>(delay.number));
 }

@@ -111,7 +111,8 @@ def _rank(shape: Shape, rank: int, there: tuple[int, ...]) -> FakeMember:
     )  # fmt: skip
     told = {
         "group": GROUP, "rank": rank, "ranks": shape.ranks, "pid": 5000 + rank, "state": "serving", "told_s": 9.0,
-        "of_group": {"shown_s": 1.0, "moves": [], "rebalances": REBALANCES, "outcomes": {"done": 1, "undone": 1}},
+        "of_group": {"shown_s": 1.0, "moves": [], "rebalances": REBALANCES, "outcomes": {"done": 1, "undone": 1},
+                     "paces": {"0": 0.98, "1": 1.43}, "treated": {"1": "fewer_tokens"}},
     }  # fmt: skip
     name = ReplicaId(f"{GROUP}.r{rank}")
     return FakeMember(name, "decode", {**told, "experts": msgspec.to_builtins(facts)})

@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from serving.experts.core.group_experts import ExpertRules, GroupExperts
 from serving.instance.core.group_course import Regroup
 from serving.instance.live.ranks.group_port import (
@@ -108,6 +110,10 @@ class GroupMoves:
         if trouble is not None:
             logger.error("%s; the group begins another epoch", trouble)
         return trouble is not None
+
+    def lease_of(self, rank: int) -> RankLease:
+        """Lease of this shell for one rank: a slow one is to get fewer sequences."""
+        return msgspec.structs.replace(self._lease(), share=self.experts.pace.share(rank))
 
     def close(self) -> None:
         """End what is under way here; ranks end what they do themselves."""

@@ -73,6 +73,8 @@ class Rank:
         """A shell renews its lease, takes the rank over, or, with term 0, only asks."""
         self._life.hold(asker, self._clock())
         instance, life = self._instance, self._life
+        if instance is not None:
+            instance.server.share = life.lease.share
         order = instance.member.order if instance is not None else None
         stalled = instance is not None and instance.stalled(self._stall_timeout_s)
         return RankReport(

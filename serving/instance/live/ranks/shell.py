@@ -152,7 +152,7 @@ class GroupShell:
             return
         if not self.formed.is_set() and not self.adopted:
             await self._give_up_if_one_failed()
-        await self._orders.obey(self._known, self._sights())
+        await self._orders.obey(self._known, self._sights(), self._moves.experts.pace.to_drain())
         await self._give_up_growing()
         sights, former = self._sights(), self._growth.former
         orders = mend(sights, self.size, self._silence_s, former=former)
@@ -265,7 +265,9 @@ class GroupShell:
 
     async def _hold(self, known: KnownRank) -> None:
         try:
-            known.report = report = await self._port.hold(known.name, self.lease, HOLD_DEADLINE_S)
+            known.report = report = await self._port.hold(
+                known.name, self._moves.lease_of(known.name.rank), HOLD_DEADLINE_S
+            )
         except RankDeadError:
             known.dead = True
         except RankSilentError as error:

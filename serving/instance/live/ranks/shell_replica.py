@@ -53,6 +53,7 @@ class ShellDeployment:
                 config.experts.slices,
                 config.experts.min_gain,
                 config.experts.move_mib_per_s * MIB,
+                config.experts.straggler,
             ),
         )
         self._living = asyncio.create_task(self._shell.live())

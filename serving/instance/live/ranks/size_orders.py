@@ -4,7 +4,7 @@ Decides nothing, see `resize_refusal` and `drain_refusal` in `serving.instance.c
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from serving.instance.core.group_course import GroupSizes, RankSight, drain_refusal, resize_refusal
@@ -44,8 +44,18 @@ class SizeOrders:
         self._port, self._sizes, self._of = port, sizes, of
         self._seen: dict[str, None] = {}
 
-    async def obey(self, known: Mapping[int, KnownRank], sights: Mapping[int, RankSight]) -> None:
-        """Carry out what waits at ranks, each order once."""
+    async def obey(
+        self, known: Mapping[int, KnownRank], sights: Mapping[int, RankSight], slow: Collection[int] = ()
+    ) -> None:
+        """Carry out what waits at ranks, each order once.
+
+        Args:
+            slow: ranks that are to be drained without an order, as soon as that can be.
+        """
+        for rank in slow:
+            if not drain_refusal(sights, self._of.size, rank):
+                logger.warning("%s: rank %d is slow: it drains, another process takes its place", self._of.group, rank)
+                await self._of.drain(rank)
         for one in known.values():
             for posted in one.report.orders if one.report is not None else ():
                 if isinstance(posted.order, ResizeGroup | DrainRank) and posted.id not in self._seen:

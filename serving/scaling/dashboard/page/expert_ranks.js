@@ -3,7 +3,7 @@
 import { bar, keep, make, write } from "./dom.js";
 import { count, dash, percent, seconds } from "./words.js";
 
-const COLUMNS = ["rank", "epoch", "map", "rows computed", "experts", "waits", "mostly for", ""];
+const COLUMNS = ["rank", "epoch", "map", "rows computed", "experts", "waits", "mostly for", "pace", ""];
 
 /** drain(rank) has a rank replaced without a loss. */
 export function rankTable(group, drain) {
@@ -16,11 +16,12 @@ export function rankTable(group, drain) {
 }
 
 /** A rank that is missing has a row, too. */
-function rowsOf({ ranks, ranks_total: all, rank_rows: rows, exchange }, controls) {
+function rowsOf({ ranks, ranks_total: all, rank_rows: rows, exchange, paces, treated }, controls) {
   const most = Math.max(1, ...rows);
   return Array.from({ length: all }, (_, rank) => ({
     rank, controls: controls && all > 1, told: ranks.find((one) => one.rank === rank), rows: rows[rank], share: rows[rank] / most,
     waited: exchange.waited_s[rank], worked: exchange.worked_s[rank],
+    pace: paces[rank], treated: treated[rank],
   }));
 }
 
@@ -29,11 +30,11 @@ function row({ rank }, drain) {
   const load = bar(`Rows that r${rank} computed, of the busiest rank's`);
   const waits = bar(`Share of its time that r${rank} waits`);
   const leave = make("button.small-button", { type: "button", "aria-label": `Drain rank ${rank}`, onclick: () => drain(rank) }, "Drain");
-  const cells = { pid: make("span.quiet"), epoch: make("td"), map: make("td"), rows: make("span"), experts: make("td"), waited: make("span"), late: make("td") };
+  const cells = { pid: make("span.quiet"), epoch: make("td"), map: make("td"), rows: make("span"), experts: make("td"), waited: make("span"), late: make("td"), pace: make("td") };
   const line = make("tr", {},
     make("th", { scope: "row" }, make("div.chips", {}, make("span.name", {}, `r${rank}`), cells.pid, state)), cells.epoch, cells.map,
-    make("td.fill-cell", {}, load, cells.rows), cells.experts, make("td.fill-cell", {}, waits, cells.waited), cells.late, make("td", {}, leave));
-  line.update = ({ told, controls, rows, share, waited, worked }) => {
+    make("td.fill-cell", {}, load, cells.rows), cells.experts, make("td.fill-cell", {}, waits, cells.waited), cells.late, cells.pace, make("td", {}, leave));
+  line.update = ({ told, controls, rows, share, waited, worked, pace, treated }) => {
     const missing = told === undefined;
     line.dataset.state = missing ? "dead" : told.state ?? "";
     write(state, missing ? "missing" : ["serving", null].includes(told.state) ? "" : told.state);
@@ -50,6 +51,8 @@ function row({ rank }, drain) {
     write(cells.waited, percent(part));
     const latest = waited.indexOf(Math.max(...waited));
     write(cells.late, total ? `r${latest}, ${seconds(waited[latest])}` : dash);
+    cells.pace.title = "time of its experts for the same work, of the median rank's";
+    write(cells.pace, pace === undefined ? dash : `${pace.toFixed(2)}${treated ? `: ${treated.replace("_", " ")}` : ""}`);
   };
   return line;
 }
