@@ -131,7 +131,9 @@ def _experts() -> ExpertFacts:
 
 def _group() -> GroupStats:
     """One that has done everything once."""
-    return GroupStats("decode#a", "decode", (1, 0.0), (1.0,), 1, {"done": 1}, {"dead": 1})
+    return GroupStats(
+        "decode#a", "decode", (1, 0.0), (1.0,), 1, {"done": 1}, {"dead": 1}, False, {"0": 1.0}, {"none": 1}
+    )
 
 
 def _server() -> MemoryServerStats:

@@ -96,6 +96,15 @@ def test_moves_rebalances_and_losses_of_a_group() -> None:
     assert value(metrics, "cloudmatrix:rank_growths_given_up_total", **own) == 4
 
 
+def test_pace_of_ranks_and_measures_against_slow_ones() -> None:
+    metrics = GatewayMetrics("m")
+    told = GroupStats("decode#a", "decode", (1, 0.0), paces={"2": 1.5}, measures={"fewer_tokens": 2, "none": 1})
+    metrics.publish_groups([told])
+    own = {"group": "decode#a", "pool": "decode"}
+    assert value(metrics, "cloudmatrix:rank_pace", rank="2", **own) == 1.5
+    assert value(metrics, "cloudmatrix:straggler_measures_total", measure="fewer_tokens", **own) == 2
+
+
 def test_a_group_is_there_once_as_its_ranks_told_last() -> None:
     one, other = GatewayMetrics("m", name="a"), GatewayMetrics("m", name="b")
     one.publish_groups([GroupStats("decode#a", "decode", (1, 9.0), (0.5,))])

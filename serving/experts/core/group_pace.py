@@ -15,8 +15,10 @@ from serving.values.expert_facts import ExchangeFacts
 StragglerMode = Literal["off", "balance", "drain"]
 """`[experts] straggler`."""
 
-NET_ROWS = 8.0
-"""Rows whose products take as long as reading one expert's weights; measured 5 to 12 with storyteller, float32."""
+NET_ROWS = 4.0
+"""Rows whose products take as long as reading one expert's weights: between those measured with storyteller on a busy
+machine, 1 in BF16 and 8 in float32. Twice as many or as few change the pace of a rank with half of the rows for each
+expert by a tenth."""
 LEAST_WORK_S = 0.02
 """Time of experts in an interval from which it says something [s]: a few hundred layers of a small model."""
 HOLDS_S = 20.0

@@ -143,6 +143,17 @@ def test_moves_are_shown_as_the_shell_told_them_last(capsys: pytest.CaptureFixtu
     assert "no expert has been moved" in capsys.readouterr().out
 
 
+def test_the_pace_of_ranks_and_what_is_done_about_a_slow_one(capsys: pytest.CaptureFixture[str]) -> None:
+    one = {"at_s": 1.7e9, "rank": 1, "measure": "fewer_tokens", "reason": "1.50 times the median"}
+    told = {"shown_s": 1.0, "paces": {"1": 1.5}, "treated": {"1": "fewer_tokens"}, "measures": [one]}
+    status = two_ranks()
+    status["groups"][0].update(told)
+    print_experts(status, "ranks", as_json=False)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1.50, fewer tokens" in text
+    assert "r1 fewer tokens: 1.50 times the median" in text
+
+
 def test_an_orders_answer_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     moves = [{"expert": expert, "from": 0, "to": 1, "slot": 2} for expert in range(MOST_MOVES + 1)]
     answer = {"message": "this would be done", "moves": len(moves), "layers": [{"layer": 0, "moves": moves}]}
