@@ -134,8 +134,7 @@ def _ranks(console: Console, group: dict[str, Any]) -> None:
         computed = rows[rank] if rank < len(rows) else 0  # it leaves, and takes no more
         numbers = one["epoch"], _numbers(one["members"]), one["rows_sent"], computed
         cells = one["pid"], *numbers, one["held_count"], one["borrowed_count"], *_waits(group["exchange"], rank)
-        cells += (_pace(group, rank),)
-        table.add_row(f"r{one['rank']}", str(one["state"]), *map(str, cells))
+        table.add_row(f"r{one['rank']}", str(one["state"]), *map(str, cells), _pace(group, rank))
     console.print(table)
     console.print(
         "waited: share of the time of all steps; mostly for: the peer whose word came last, and the time [s]; "
