@@ -132,7 +132,7 @@ def _experts() -> ExpertFacts:
 def _group() -> GroupStats:
     """One that has done everything once."""
     return GroupStats(
-        "decode#a", "decode", (1, 0.0), (1.0,), 1, {"done": 1}, {"dead": 1}, False, {"0": 1.0}, {"none": 1}
+        "decode#a", "decode", (1, 0.0), (1.0,), 1, {"done": 1}, {"dead": 1}, paces={"0": 1.0}, measures={"none": 1}
     )
 
 
