@@ -135,6 +135,8 @@ def _ranks(console: Console, group: dict[str, Any]) -> None:
         numbers = one["epoch"], _numbers(one["members"]), one["rows_sent"], computed
         cells = one["pid"], *numbers, one["held_count"], one["borrowed_count"], *_waits(group["exchange"], rank)
         table.add_row(f"r{one['rank']}", str(one["state"]), *map(str, cells), _pace(group, rank))
+    for rank in group["spares"]:
+        table.add_row(f"r{rank}", "spare", *["-"] * 10)
     console.print(table)
     console.print(
         "waited: share of the time of all steps; mostly for: the peer whose word came last, and the time [s]; "

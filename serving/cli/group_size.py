@@ -43,10 +43,10 @@ def wait_for_size(url: str, api_key: str | None, answer: dict[str, Any], wait_s:
     Returns: how long it took [s].
     Raises: ScaleError if it takes too long; UnavailableError.
     """
-    wanted = {one["group"]: list(range(one["ranks"])) for one in answer["groups"]}
+    wanted = {one["group"]: one["ranks"] for one in answer["groups"]}
 
     def done() -> bool:
-        members = {one["group"]: one["members"] for one in _groups(url, api_key)}
+        members = {one["group"]: len(one["members"]) for one in _groups(url, api_key)}
         return all(members.get(group) == ranks for group, ranks in wanted.items())
 
     return _wait(done, "the groups have not got their size", wait_s)

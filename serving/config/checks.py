@@ -184,6 +184,13 @@ def _check_ranks(name: str, pool: PoolConfig, config: ServeConfig) -> None:
         )
     if pool.ep > 1 and device not in ("auto", "cpu"):
         raise ConfigError(f'[{name}] ep = {pool.ep} needs [model] device = "cpu", and it is "{device}": change either')
+    experts = config.experts
+    most = experts.most_ranks_of(pool.ep)
+    if pool.ep > 1 and pool.ep + experts.spares > most:
+        raise ConfigError(
+            f"[{name}] ep = {pool.ep} with [experts] spares = {experts.spares} makes more than {most} ranks: raise"
+            f" most_ranks to {pool.ep + experts.spares}"
+        )
 
 
 def _check_simulation(config: ServeConfig) -> None:

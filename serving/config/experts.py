@@ -27,6 +27,13 @@ class ExpertsConfig:
         low=0,
         high=_MOST_RANKS,
     )
+    spares: int = key(
+        "ranks of each group that wait, loaded, to take the place of one that is lost: then nobody waits for a process"
+        " to start; each takes dies and UB memory as any other rank does; at most what `most_ranks` leaves room for",
+        default=0,
+        low=0,
+        high=_MOST_RANKS - 1,
+    )
     policy: Literal["none", "static", "time_sliced", "hierarchical", "global"] = key(
         "when experts move and where to: `time_sliced` = copies of experts that are hot at some time (xDeepServe),"
         " `global`, `hierarchical` = as DeepSeek's EPLB packs them, `static` = back to where they began, `none` = only"

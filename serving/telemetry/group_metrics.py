@@ -26,6 +26,7 @@ class GroupStats(Struct, frozen=True, array_like=True):
         not_grown: since then: orders to grow that were given up.
         paces: time of each rank's experts for the same work over the median rank's, by rank.
         measures: taken against slow ranks, or taken back, by measure.
+        spares: ranks that wait to join.
     """
 
     group: str
@@ -39,6 +40,7 @@ class GroupStats(Struct, frozen=True, array_like=True):
     not_grown: int = 0
     paces: dict[str, float] = {}
     measures: dict[str, int] = {}
+    spares: int = 0
 
 
 class GroupBoard(Collector):
@@ -97,6 +99,7 @@ class GroupBoard(Collector):
             "Measures taken against slow ranks, by measure; none = one was taken back",
             labels=(*_LABELS, "measure"),
         )
+        spares = GaugeMetricFamily("cloudmatrix:group_spares", "Ranks that wait, loaded, to join", labels=_LABELS)
         for one in self._groups:
             own = self._model_name, one.pool, one.group
             for layer, value in _shown(one.balancedness):
@@ -104,6 +107,7 @@ class GroupBoard(Collector):
             moves.add_metric(own, one.moves)
             running.add_metric(own, one.rebalancing)
             not_grown.add_metric(own, one.not_grown)
+            spares.add_metric(own, one.spares)
             for outcome, count in one.rebalances.items():
                 rebalances.add_metric((*own, outcome), count)
             for reason, count in one.losses.items():
@@ -112,7 +116,7 @@ class GroupBoard(Collector):
                 pace.add_metric((*own, rank), value)
             for measure, count in one.measures.items():
                 measures.add_metric((*own, measure), count)
-        yield from (balance, moves, rebalances, running, losses, not_grown, pace, measures)
+        yield from (balance, moves, rebalances, running, losses, not_grown, pace, measures, spares)
 
 
 def _shown(balance: Sequence[float | None]) -> Iterable[tuple[str, float]]:

@@ -95,6 +95,10 @@ REFUSED = {
         '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n[decode]\nep = 2\nnpus_per_instance = 1',
         '[decode] ep = 2, but [engine] executor = "simulated" knows no ranks',
     ),
+    "more spares than a group may have ranks": (
+        "[experts]\nspares = 3\nmost_ranks = 4\n[decode]\nep = 2\nnpus_per_instance = 1",
+        "[decode] ep = 2 with [experts] spares = 3 makes more than 4 ranks: raise most_ranks to 5",
+    ),
     "ranks on an accelerator": (
         'device = "cuda"\n[decode]\nep = 2\nnpus_per_instance = 1',
         '[decode] ep = 2 needs [model] device = "cpu", and it is "cuda": change either',

@@ -18,10 +18,10 @@ SILENCE_S = 15.0
 class Scene:
     """A world and its shells."""
 
-    def __init__(self, ranks: int = 2, silence_s: float = SILENCE_S) -> None:
+    def __init__(self, ranks: int = 2, silence_s: float = SILENCE_S, spares: int = 0) -> None:
         self.world = FakeWorld()
         self.clock = ManualClock()
-        self._ranks = ranks
+        self._ranks, self._spares = ranks, spares
         self.rules = ExpertRules()
         self._silence_s = silence_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -32,7 +32,7 @@ class Scene:
         shell = GroupShell(
             "5e55",
             "decode",
-            GroupSizes(self._ranks, 6),
+            GroupSizes(self._ranks, 6, spares=self._spares),
             name,
             self.world.port,
             self._silence_s,

@@ -38,6 +38,7 @@ class MoveJournal:
         self._treated: dict[int, str] = {}
         self._measures: deque[dict[str, Any]] = deque(maxlen=MOST_MEASURES)
         self._taken: Counter[str] = Counter()
+        self._spares: list[int] = []
         self.changed = False
         """Whether there is something that has not been shown."""
 
@@ -91,6 +92,11 @@ class MoveJournal:
         self._losses[kind] += 1
         self.changed = True
 
+    def set_spares(self, ranks: Sequence[int]) -> None:
+        """Ranks that wait to join."""
+        self.changed |= self._spares != list(ranks)
+        self._spares = list(ranks)
+
     def not_grown(self) -> None:
         """The group was to have more ranks, and could not."""
         self._not_grown += 1
@@ -134,4 +140,5 @@ class MoveJournal:
             "treated": {str(rank): measure for rank, measure in self._treated.items()},
             "measures": [dict(one) for one in reversed(self._measures)],
             "measures_taken": dict(self._taken),
+            "spares": list(self._spares),
         }

@@ -63,6 +63,7 @@ def group_stats(status: Mapping[str, Any]) -> list[GroupStats]:
             not_grown=one["not_grown"],
             paces=one["paces"],
             measures=dict.fromkeys((each.value for each in StragglerMeasure), 0) | one["measures_taken"],
+            spares=len(one["spares"]),
             rebalancing=any(each["outcome"] == RUNNING for each in one["rebalances"]),
         )
         for one in status["groups"]
@@ -113,6 +114,7 @@ def _of_group(members: list[AnnouncedMember]) -> dict[str, Any]:
         "treated": newest.get("treated", {}),
         "measures": newest.get("measures", []),
         "measures_taken": newest.get("measures_taken", {}),
+        "spares": newest.get("spares", []),
     }
 
 

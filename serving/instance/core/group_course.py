@@ -12,6 +12,9 @@ and compute its experts, too; its replacement joins at another regrouping. Only 
 A group that is to be larger gets more ranks behind those that it has, which join at one regrouping when all of them
 have offered. In one that is to be smaller the last ranks drain; the others are regrouped without them, and then they
 end. So does a single rank that is to be replaced without a loss. Ranks' phases tell any shell where a change is.
+
+Spares are ranks that have offered and are no members: as soon as fewer than `size` serve, the first of them joins under
+its own number. The lost rank's number is given to the next spare. So members need not be the ranks 0 to size - 1.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -35,11 +38,21 @@ class GroupSizes:
     Args:
         first: as it begins. most: that its windows have room for.
         redundant: expert slots of a rank beside its share.
+        spares: ranks beside those of the size, if there is room for them.
     """
 
     first: int
     most: int
     redundant: int = 0
+    spares: int = 0
+
+    def spares_of(self, size: int) -> int:
+        """Spares of a group of some size; one that ends has none."""
+        return min(self.spares, self.most - size) if size else 0
+
+    def room_of(self, size: int) -> int:
+        """Ranks of such a group, spares included."""
+        return size + self.spares_of(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +94,14 @@ class RankSight:
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """Start a process for a rank that has none."""
+    """Start a process for a rank that has none.
+
+    Args:
+        gently: at low priority, since the group computes and lacks nobody.
+    """
 
     rank: int
+    gently: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +177,7 @@ def abandoned(places: Collection[str], groups: Collection[str], shells: Collecti
 
 
 def mend(
-    ranks: Mapping[int, RankSight], size: int, silence_s: float, *, former: int = 0, anew: bool = False
+    ranks: Mapping[int, RankSight], size: int, silence_s: float, *, former: int = 0, spares: int = 0, anew: bool = False
 ) -> list[GroupOrder]:
     """Orders that make the group whole, or keep it so. Ask again after they are carried out, and now and then.
 
@@ -168,6 +186,7 @@ def mend(
         size: ranks of the group.
         silence_s: a rank that does not answer for longer is frozen [s].
         former: ranks that it had, while it grows; else 0.
+        spares: ranks beside those, which wait to join.
         anew: those that serve are to be regrouped although nothing has changed.
     Returns: orders; none while everything is as it should be or comes by itself.
     Effects: none.
@@ -177,40 +196,60 @@ def mend(
     there = {rank: sight.report for rank, sight in sorted(ranks.items()) if rank not in lost}
     phases = {rank: report.phase if report is not None else RankPhase.LOADING for rank, report in there.items()}
     orders: list[GroupOrder] = [Kill(rank, why, kind) for rank, (kind, why) in lost.items()]
-    orders += [BeginDrain(rank) for rank, phase in phases.items() if rank >= size and phase is RankPhase.SERVING]
-    orders += [Dismiss(rank) for rank, phase in phases.items() if rank >= size and phase in _NOT_BEGUN]
+    orders += [BeginDrain(rank) for rank in _too_many(phases, size, spares)]
+    orders += [Dismiss(rank) for rank, phase in phases.items() if rank >= size + spares and phase in _NOT_BEGUN]
     left = tuple(rank for rank, phase in phases.items() if phase is RankPhase.LEFT)
-    absent = _absent(ranks, size, former)
+    absent = _absent(ranks, size, former, spares)
     coming = former > 0 and any(rank not in ranks or ranks[rank].report is None for rank in range(former, size))
-    due = _regroup(there, size, left, coming=coming, anew=anew)
+    due = _regroup(there, size, left, spares=spares, coming=coming, anew=anew)
     orders += [due] if due is not None else [Dismiss(rank) for rank in left]
-    return orders + [Make(rank) for rank in absent]
+    well = whole(ranks, size, spares)
+    return orders + [Make(rank, gently=well or 0 < former <= rank) for rank in absent]
 
 
-def _absent(ranks: Mapping[int, RankSight], size: int, former: int) -> list[int]:
+def _too_many(phases: Mapping[int, RankPhase], size: int, spares: int) -> list[int]:
+    """Ranks that serve and are to leave: the last ones."""
+    serving = [rank for rank, phase in phases.items() if phase is RankPhase.SERVING]
+    if not spares:
+        return [rank for rank in serving if rank >= size]
+    stay = [rank for rank in serving if rank < size + spares][:size]
+    return [rank for rank in serving if rank not in stay]
+
+
+def _absent(ranks: Mapping[int, RankSight], size: int, former: int, spares: int) -> list[int]:
     """Ranks whose processes are to start: all at once, but newcomers to a group that computes one by one, since the
-    start of a process takes the processor from those that compute.
+    start of a process takes the processor from those that compute. Spares come last.
     """
-    absent = [rank for rank in range(size) if rank not in ranks]
-    starts = any(rank >= former and one.report is None and not one.dead for rank, one in ranks.items())
-    new = [rank for rank in absent if rank >= former] if former else []
-    return [rank for rank in absent if rank not in new] + ([] if starts else new[:1])
+    first_new = former or size
+    absent = [rank for rank in range(size + spares) if rank not in ranks]
+    lost = [rank for rank in absent if rank < first_new]
+    new = [rank for rank in absent if rank >= first_new]
+    starts = any(rank >= first_new and one.report is None and not one.dead for rank, one in ranks.items())
+    wait = starts or (not former and not whole(ranks, size, spares))
+    return lost + ([] if wait else new[:1])
 
 
-def whole(ranks: Mapping[int, RankSight], size: int) -> bool:
-    """Whether every rank serves, or is about to be replaced without a loss. Effects: none."""
+def whole(ranks: Mapping[int, RankSight], size: int, spares: int = 0) -> bool:
+    """Whether every rank serves, or is about to be replaced without a loss; with spares, whether as many do.
+
+    Effects: none.
+    """
     serving = {rank for rank, sight in ranks.items() if sight.report and sight.report.phase in _COMPUTING}
-    return serving.issuperset(range(size))
+    return len(serving) >= size if spares else serving.issuperset(range(size))
 
 
-def drain_refusal(ranks: Mapping[int, RankSight], size: int, rank: int) -> str:
+def drain_refusal(ranks: Mapping[int, RankSight], size: int, rank: int, spares: int = 0) -> str:
     """Why a rank cannot be drained and replaced now; empty = it can. Effects: none."""
-    if not 0 <= rank < size:
-        return f"there is no rank {rank}: the group's are 0 to {size - 1}"
+    if not 0 <= rank < size + spares or (spares and rank not in ranks):
+        return f"there is no rank {rank}: the group's are 0 to {size + spares - 1}"
     if size == 1:
         return "it is the only rank: no other one could take its streams"
     phases = {one: sight.report.phase if sight.report is not None else None for one, sight in ranks.items()}
-    if set(phases) != set(range(size)) or set(phases.values()) != {RankPhase.SERVING}:
+    if spares and phases[rank] is not RankPhase.SERVING:
+        return f"rank {rank} is a spare: it has no streams"
+    serving = {one for one, phase in phases.items() if phase is RankPhase.SERVING}
+    well = len(serving) == size if spares else serving == set(phases) == set(range(size))
+    if not well:
         return "the group is not whole, or is being resized: wait until all of its ranks serve"
     return ""
 
@@ -231,18 +270,26 @@ def resize_refusal(size: int, sizes: GroupSizes, experts: int) -> str:
     return ""
 
 
+def waiting_spares(ranks: Mapping[int, RankSight], size: int, spares: int) -> list[int]:
+    """Ranks that have offered and are no members, of a group that is whole. Effects: none."""
+    if not spares or not whole(ranks, size, spares):
+        return []
+    return [rank for rank, one in sorted(ranks.items()) if one.report and one.report.phase is RankPhase.OFFERED]
+
+
 def spare_places(places: Iterable[int], ranks: Collection[int], size: int) -> list[int]:
     """Ranks whose own places nobody needs any more: those that a shell did not live to give back.
 
     Args:
         places: ranks that were added and have a place of their own. ranks: that have a process.
+        size: of the group, its spares included.
     Effects: none.
     """
     return sorted(rank for rank in places if rank >= size and rank not in ranks)
 
 
 def _regroup(
-    there: Mapping[int, RankReport | None], size: int, left: tuple[int, ...], *, coming: bool, anew: bool
+    there: Mapping[int, RankReport | None], size: int, left: tuple[int, ...], *, spares: int, coming: bool, anew: bool
 ) -> Regroup | None:
     """The regrouping that is due, if any: to those that compute, and those that wait to, without those that have left.
 
@@ -250,15 +297,19 @@ def _regroup(
     a moment. So they do for those that are about to start.
 
     Args:
+        spares: ranks beside those of the size, of which the first ones join where others are missing.
         coming: whether there are some.
     """
     reports = {rank: one for rank, one in there.items() if one is not None}
     computing = {rank: one for rank, one in reports.items() if one.phase in _COMPUTING}
-    new = {rank: one for rank, one in reports.items() if rank < size and one.phase is RankPhase.OFFERED}
+    offered = [rank for rank, one in reports.items() if rank < size + spares and one.phase is RankPhase.OFFERED]
+    room = size - sum(one.phase is RankPhase.SERVING for one in computing.values()) if spares else size
+    new = {rank: reports[rank] for rank in offered[: max(0, room)] if spares or rank < size}
     if not computing and len(new) < size:
         return None
-    if computing and (coming or any(rank < size and one.phase is RankPhase.LOADING for rank, one in reports.items())):
-        new = {}
+    if computing and not (spares and len(new) >= room):
+        waits = any(rank < size and one.phase is RankPhase.LOADING for rank, one in reports.items())
+        new = {} if coming or (waits and not spares) else new
     members = dict(sorted((computing | new).items()))
     pids = tuple(one.pid for one in members.values())
     if not new and not anew and all(one.members == pids and one.raised == one.epoch for one in computing.values()):

@@ -68,7 +68,9 @@ class RankExperts:
         self.experts = model.config.n_routed_experts
         """Of a layer."""
         self.groups = model.config.n_group
-        opening = contents_of(opening_map(self.experts, place.ranks, config.redundant, source.layers), place.number)
+        opening = contents_of(
+            opening_map(self.experts, place.ranks, config.redundant, source.layers), place.number % place.ranks
+        )
         self.own = len(opening[0])
         """Slots of a layer that have memory of their own."""
         self._slots: ExpertSlots = make_slots(config.slots, source, self.own, path, self.experts)

@@ -23,42 +23,13 @@ from serving.instance.core.group_course import (
     orphan,
     resize_refusal,
     spare_places,
+    waiting_spares,
     whole,
 )
 from serving.instance.core.group_growth import former_size
-from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
-from tests.fakes.rank_group import ordered, progress
-
-SILENCE_S = 15.0
-LEASE = RankLease("abc", 1, 1)
-
-
-def report(
-    rank: int,
-    phase: RankPhase,
-    pid: int = 0,
-    order: RegroupOrder | None = None,
-    raised: int = 0,
-    stalled_s: float = 0.0,
-) -> RankReport:
-    offered = phase not in (RankPhase.LOADING, RankPhase.FAILED)
-    offer = RankOffer(rank, pid, "", "x") if offered else None
-    problem = "no room" * (phase is RankPhase.FAILED)
-    return RankReport(LEASE, phase, pid, "n", offer, *progress(order, raised), stalled_s=stalled_s, problem=problem)
-
-
-def sights(*phases: RankPhase) -> dict[int, RankSight]:
-    """Ranks of which those that serve do so in the first epoch."""
-    order = first_order(len(phases))
-    serving = RankPhase.SERVING
-    return {
-        n: RankSight(report=report(n, phase, n, *((order, 1) if phase is serving else (None, 0))))
-        for n, phase in enumerate(phases)
-    }
-
-
-def first_order(size: int) -> RegroupOrder:
-    return ordered(1, 1, tuple(RankOffer(rank, rank, "", "x") for rank in range(size)))
+from serving.values.group import RankPhase, RegroupOrder
+from tests.fakes.rank_group import ordered
+from tests.instance.core.group_sights import SILENCE_S, first_order, report, sights
 
 
 def test_a_shell_takes_over_what_nobody_holds() -> None:
@@ -252,9 +223,9 @@ class Played:
 class Group(RuleBasedStateMachine):
     """A group whose ranks die, freeze, fail and drain at any time, and whose size changes, between a shell's orders."""
 
-    @initialize(size=st.integers(1, 4))
-    def begin(self, size: int) -> None:
-        self.size, self.former = size, 0
+    @initialize(size=st.integers(1, 4), spares=st.integers(0, 2))
+    def begin(self, size: int, spares: int) -> None:
+        self.size, self.former, self.spares = size, 0, spares
         self.ranks: dict[int, Played] = {}
         self.pids = 0
 
@@ -284,7 +255,7 @@ class Group(RuleBasedStateMachine):
     @precondition(lambda self: self.ranks)
     def drain(self, data: st.DataObject) -> None:
         rank = data.draw(st.sampled_from(sorted(self.ranks)))
-        if not drain_refusal(self.sights(), self.size, rank):
+        if not drain_refusal(self.sights(), self.size, rank, self.spares):
             self.ranks[rank].phase = RankPhase.LEAVING
 
     @rule(data=st.data())
@@ -301,17 +272,18 @@ class Group(RuleBasedStateMachine):
     @rule(told=st.integers(0, 5), begun=st.integers(0, 5))
     def obey(self, told: int, begun: int) -> None:
         """Carry out orders; of a regrouping so many ranks are told and begin, then the shell dies."""
-        for order in mend(self.sights(), self.size, SILENCE_S, former=self.former):
+        for order in mend(self.sights(), self.size, SILENCE_S, former=self.former, spares=self.spares):
             match order:
                 case Make(rank):
                     assert rank not in self.ranks
-                    assert rank < self.size
+                    assert rank < self.size + self.spares
                     self.pids += 1
                     self.ranks[rank] = Played(self.pids)
                 case Kill(rank):
                     del self.ranks[rank]
                 case BeginDrain(rank):
-                    assert rank >= self.size
+                    assert rank >= self.size or self.spares
+                    assert self.ranks[rank].phase is RankPhase.SERVING
                     self.ranks[rank].phase = RankPhase.LEAVING
                 case Dismiss(rank):
                     self._end(rank)
@@ -359,13 +331,15 @@ class Group(RuleBasedStateMachine):
         """Left alone, it gets whole, and has no rank too many."""
         if not hasattr(self, "ranks"):
             return
-        for _ in range(16):
+        for _ in range(24):
             self.obey(9, 9)
             for one in self.ranks.values():
                 self._go_on(one)
-        assert whole(self.sights(), self.size)
-        assert set(self.ranks) == set(range(self.size))
-        assert mend(self.sights(), self.size, SILENCE_S) == []
+        assert whole(self.sights(), self.size, self.spares)
+        assert set(self.ranks) == set(range(self.size + self.spares))
+        assert sum(one.phase is RankPhase.SERVING for one in self.ranks.values()) == self.size
+        assert len(waiting_spares(self.sights(), self.size, self.spares)) == self.spares
+        assert mend(self.sights(), self.size, SILENCE_S, spares=self.spares) == []
 
 
 TestGroup = Group.TestCase

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
@@ -24,6 +25,7 @@ from serving.instance.core.group_course import (
     Regroup,
     mend,
     orphan,
+    waiting_spares,
     whole,
 )
 from serving.instance.core.group_growth import MOST_TRIES, GroupGrowth, former_size
@@ -34,7 +36,6 @@ from serving.instance.live.ranks.group_port import (
     CloseLog,
     EndRank,
     Follow,
-    FoundRanks,
     GroupPort,
     Leave,
     QuitGroup,
@@ -119,7 +120,9 @@ class GroupShell:
             if self._clock() - swept_at > SWEEP_PERIOD_S:
                 swept_at = self._clock()
                 with contextlib.suppress(RankSilentError):
-                    await self._sweep(await self._port.found())
+                    await self._search.sweep(
+                        await self._port.found(), self.group, self._known, self._sizes.room_of(self.size)
+                    )
         if self.lost:
             self._moves.close()
             logger.error("another shell holds %s; this one ends", self.group)
@@ -135,7 +138,7 @@ class GroupShell:
             await self._claim()
             while not self.lost and not self._closing:
                 await self.round()
-                if whole(self._sights(), self.size):
+                if whole(self._sights(), self.size, self._spares):
                     logger.info("%s serves, of %d ranks, processes %s", self.group, self.size, self.pids)
                     return self.formed.set()
                 await self._wait()
@@ -154,15 +157,16 @@ class GroupShell:
             await self._give_up_if_one_failed()
         await self._orders.obey(self._known, self._sights(), self._moves.experts.pace.to_drain())
         await self._give_up_growing()
-        sights, former = self._sights(), self._growth.former
-        orders = mend(sights, self.size, self._silence_s, former=former)
+        due = partial(mend, self._sights(), self.size, self._silence_s, former=self._growth.former, spares=self._spares)
+        orders = due()
+        self._moves.experts.journal.set_spares(waiting_spares(self._sights(), self.size, self._spares))
         if not orders and self._moves.stuck(self._known, self.size):
-            orders = mend(sights, self.size, self._silence_s, former=former, anew=True)
+            orders = due(anew=True)
         fenced = True
         for order in orders:
             match order:
-                case Make(rank):
-                    await self._make(rank)
+                case Make(rank, gently):
+                    await self._make(rank, gently)
                 case Kill():
                     fenced &= await self._kill(order)
                 case BeginDrain(rank):
@@ -191,6 +195,10 @@ class GroupShell:
             await asyncio.gather(*(self._hold(known) for known in self._known.values()))
         await self._tell_all(EndRank(), END_DEADLINE_S)
         await self._remove()
+
+    @property
+    def _spares(self) -> int:
+        return self._sizes.spares_of(self.size)
 
     @property
     def size(self) -> int:
@@ -226,7 +234,7 @@ class GroupShell:
         while True:
             try:
                 found = await self._port.found()
-                await self._sweep(found)
+                await self._search.sweep(found, self.group, self._known, self._sizes.room_of(self.size))
                 groups = await self._search.groups(found, RankLease(self.lease.shell, self.lease.pid, 0))
             except RankSilentError:
                 logger.exception("cannot look for groups; trying again")
@@ -243,15 +251,11 @@ class GroupShell:
         self.lease = RankLease(self.lease.shell, self.lease.pid, term, size, taken.former if taken is not None else 0)
         for name in sorted(found.ranks):
             if name.group == self.group:
-                former = self._known.get(name.rank)
-                if former is not None:  # its end is under way
-                    await self._end_process(former)
+                if name.rank in self._known:  # its end is under way
+                    await self._end_process(self._known[name.rank])
                 self._known[name.rank] = KnownRank(name, self._clock())
                 self._births[name.rank] = name.birth
         self._growth = GroupGrowth(self.lease.former, self._births)
-
-    async def _sweep(self, found: FoundRanks) -> None:
-        await self._search.sweep(found, self.group, self._known, self.size)
 
     async def _claim(self) -> None:
         """Take a group over by its first rank that answers: of several shells that try at once one gets that one."""
@@ -285,11 +289,10 @@ class GroupShell:
                 why = known.report.problem if failed and known.report else f"its process ended {MOST_TRIES} times"
                 raise GroupError(f"rank {rank} of {self.size}: {why}")
 
-    async def _make(self, rank: int) -> None:
+    async def _make(self, rank: int, gently: bool) -> None:
         birth = self._births[rank] = self._births.get(rank, 0) + 1
         name = RankName(self._session, self.group, rank, birth)
-        made = self._port.make(name, self.lease, gently=self._growth.is_new(rank))
-        if await self._did(made, f"make {name.actor}"):
+        if await self._did(self._port.make(name, self.lease, gently=gently), f"make {name.actor}"):
             self._known[rank] = KnownRank(name, self._clock())
 
     async def _kill(self, lost: Kill) -> bool:
@@ -314,7 +317,7 @@ class GroupShell:
     async def _forget(self, rank: int) -> None:
         """A rank's process has ended."""
         del self._known[rank]
-        if rank >= self.size:
+        if rank >= self._sizes.room_of(self.size):
             await self._did(self._port.remove(self.group, rank), f"remove the place of rank {rank}")
         self._news.set()  # the next round comes at once, and makes another
 
@@ -325,7 +328,7 @@ class GroupShell:
     async def _give_up_growing(self) -> None:
         """Let a group be as large as it was, if a new rank cannot be built."""
         growth = self._growth
-        if growth and whole(self._sights(), self.size):
+        if growth and whole(self._sights(), self.size, self._spares):
             self._growth, self.lease = GroupGrowth(), msgspec.structs.replace(self.lease, former=0)
         elif growth and growth.hopeless(self._births):
             self._moves.experts.journal.not_grown()
@@ -394,5 +397,4 @@ class GroupShell:
             self._news.set()
 
     def _sights(self) -> dict[int, RankSight]:
-        now = self._clock()
-        return {rank: known.sight(now) for rank, known in self._known.items()}
+        return {rank: known.sight(self._clock()) for rank, known in self._known.items()}

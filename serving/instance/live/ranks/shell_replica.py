@@ -42,7 +42,7 @@ class ShellDeployment:
         self._shell = GroupShell(
             session,
             pool,
-            GroupSizes(ep, config.experts.most_ranks_of(ep), config.experts.redundant),
+            GroupSizes(ep, config.experts.most_ranks_of(ep), config.experts.redundant, config.experts.spares),
             serve.get_replica_context().replica_id.unique_id,
             partial(RayGroup, session, config, pool, secret, threads),
             MISSES * config.health.shell_timeout_s,

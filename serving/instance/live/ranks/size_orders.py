@@ -100,9 +100,10 @@ class SizeOrders:
         )
 
     async def _drain(self, rank: int, sights: Mapping[int, RankSight]) -> OrderAnswer:
-        refusal = drain_refusal(sights, self._of.size, rank)
+        spares = self._sizes.spares_of(self._of.size)
+        refusal = drain_refusal(sights, self._of.size, rank, spares)
         if refusal:
-            return OrderAnswer(False, refusal, unknown=not 0 <= rank < self._of.size)
+            return OrderAnswer(False, refusal, unknown=not 0 <= rank < self._of.size + spares)
         if not await self._of.drain(rank):
             return OrderAnswer(False, f"rank {rank} does not answer; try again", detail={"kind": "unavailable"})
         return OrderAnswer(True, f"{self._of.group}: rank {rank} drains, another process takes its place")
