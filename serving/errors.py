@@ -17,6 +17,7 @@ ServingError
 ├── PlacementError              the experts of a layer do not fit the slots of a group
 ├── GroupError                  ranks of one instance cannot compute together; the shell makes the group whole again
 ├── ExpertError                 an expert's weights could not be brought into a slot, which is empty then
+├── GrammarError                a grammar cannot be compiled, or an output cannot go on by it
 ├── DeadlineError               408, the request's time is over
 ├── EngineError                 500, an instance failed and no retry was left
 │   └── PoisonError                 500, the request took its instances down; it must not be repeated
@@ -151,6 +152,10 @@ class GroupError(ServingError):
 
 class ExpertError(ServingError):
     """An expert's weights could not be brought into a slot of a rank."""
+
+
+class GrammarError(ServingError):
+    """A grammar is none, takes too much, or allows no token."""
 
 
 class DeadlineError(ServingError):

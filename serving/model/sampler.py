@@ -4,7 +4,7 @@ Order of operations, per row of float32 logits:
 
 1. stop tokens are hidden until `min_tokens` are out; `logit_bias` is added;
 2. repetition penalty on tokens of prompt and output (a positive logit is divided, another multiplied), then frequency
-   and presence penalties on tokens of the output;
+   and presence penalties on tokens of the output; then tokens that the row's grammar forbids are out;
 3. `temperature = 0`: the largest logit wins, the lowest id on a tie. Otherwise logits are divided by the temperature
    and, as float64, turned into weights `w = exp(logit - max)`;
 4. filters, each by value, so that equal weights stay or leave together: `min_p` keeps `w >= min_p` (the best has 1);
@@ -21,7 +21,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from serving.values.sequence import SamplingParams, TokenLogprobs
@@ -62,17 +64,28 @@ def uniform(seed: int, position: int) -> float:
     return (mix(mix(seed + _GOLDEN) + _GOLDEN * (position + 1)) >> 11) * 2.0**-53
 
 
-def sample(logits: Tensor, orders: Sequence[SampleOrder]) -> list[Sampled]:
+Mask = NDArray[np.bool_] | None
+"""`[vocab]`: tokens that may be drawn, at least one; None = all of them."""
+
+
+def sample(logits: Tensor, orders: Sequence[SampleOrder], masks: Sequence[Mask] = ()) -> list[Sampled]:
     """Draw one token per row.
 
     Args:
         logits: `[rows, vocab] float32`, as the model gave them.
         orders: one per row.
+        masks: one per row, or none at all.
     Effects: none; `logits` is left alone.
     """
-    if all(_is_plain_greedy(order.sampling) for order in orders):
+    masked = [row for row, mask in enumerate(masks) if mask is not None]
+    if not masked and all(_is_plain_greedy(order.sampling) for order in orders):
         return [Sampled(token, None) for token in logits.argmax(-1).tolist()]
     adjusted = _adjusted(logits, orders)
+    if masked:
+        adjusted = adjusted.clone() if adjusted is logits else adjusted
+        forbidden = torch.from_numpy(~np.stack([mask for mask in masks if mask is not None]))
+        rows = torch.tensor(masked, device=logits.device)
+        adjusted[rows] = adjusted[rows].masked_fill(forbidden.to(logits.device), float("-inf"))
     tokens: list[int] = adjusted.argmax(-1).tolist()
     drawn = [row for row, order in enumerate(orders) if order.sampling.temperature > 0]
     if drawn:

@@ -29,6 +29,31 @@ class FinishReason(Enum):
     ABORT = "abort"
     DEADLINE = "deadline"
     ERROR = "error"
+    GRAMMAR = "grammar"
+    """No token could follow that its grammar allows; the same anywhere, so nothing is tried again."""
+
+
+class GrammarKind(Enum):
+    """Language that a grammar is written in."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+    """llguidance's dialect."""
+
+
+class Grammar(Struct, frozen=True, gc=False):
+    """Constraint on a whole output. Only this text travels: matchers are made of it wherever the sequence is computed.
+
+    Args:
+        free_whitespace: JSON may have any whitespace between its tokens; else it is `", "` and `": "`, nothing else.
+        whitespace_pattern: regular expression of the whitespace that JSON may have; empty = as above.
+    """
+
+    kind: GrammarKind
+    text: str
+    free_whitespace: bool = False
+    whitespace_pattern: str = ""
 
 
 class SamplingParams(Struct, frozen=True, gc=False):
@@ -57,6 +82,8 @@ class SamplingParams(Struct, frozen=True, gc=False):
     """Top alternatives to report per output token (0 = the chosen one only); None = none at all."""
     prompt_logprobs: int | None = None
     """The same for prompt tokens; makes the engine compute the whole prompt, cached or not."""
+    grammar: Grammar | None = None
+    """What the output must match. Stop tokens are allowed where it is complete, and nowhere else."""
 
 
 class SequenceSpec(Struct, frozen=True, gc=False):

@@ -87,6 +87,7 @@ class SequenceResult(Struct, frozen=True, gc=False):
         logprobs: one entry per new token when asked, else empty.
         prompt_logprobs: entries for the prompt positions among `start + 1 ... start + len(tokens)`, else empty.
         drafts: guesses of what follows `tokens`, as many as were wanted, or fewer.
+        failure: why its grammar gave no token where one was to be drawn; then there is none.
     """
 
     sequence_id: SequenceId
@@ -94,6 +95,7 @@ class SequenceResult(Struct, frozen=True, gc=False):
     logprobs: tuple[TokenLogprobs, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     drafts: tuple[int, ...] = ()
+    failure: str = ""
 
 
 class StepResult(Struct, frozen=True, gc=False):

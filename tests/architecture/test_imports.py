@@ -44,6 +44,7 @@ LAYERS = (
     "serving.errors",
     "serving.report_files",
     "serving.values",
+    "serving.grammar",
     "serving.terminal",
     "serving.allocator",
     "serving.server_address",

@@ -18,7 +18,7 @@ from serving.instance.live.instance import Instance
 from serving.values.sequence import FinishReason, SamplingParams, TokenLogprobs
 from serving.values.step_plan import StepPlan
 from tests.live.harness import PATIENCE_S, Pools, executor, small_config, until
-from tests.live.workload import EOS, GREEDY, Ask, Reference
+from tests.live.workload import EOS, GREEDY, LETTERS, RECORD, Ask, Reference
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
@@ -33,6 +33,8 @@ ASKS = [
     Ask(tuple(range(3, 90)), structs.replace(SEEDED, seed=99, logprobs=2, prompt_logprobs=0), n=2),
     Ask(tuple(range(70, 90)), structs.replace(SEEDED, repetition_penalty=1.2, presence_penalty=0.6, logprobs=1)),
     Ask((90,), structs.replace(SEEDED, frequency_penalty=0.4, logit_bias=((5, 4.0), (9, -3.0)), top_k=40)),
+    Ask(tuple(range(20, 70)), structs.replace(SEEDED, min_tokens=0, grammar=LETTERS), n=2),
+    Ask(tuple(range(10, 80)), structs.replace(SEEDED, min_tokens=0, grammar=RECORD, temperature=1.5)),
     Ask(tuple(range(40, 90)), structs.replace(GREEDY, max_tokens=90, stop_token_ids=(17, 200), min_tokens=30)),
 ]
 

@@ -8,8 +8,9 @@ import pytest
 from msgspec import structs
 
 from serving.values.jobs import SequenceUpdate
+from serving.values.sequence import Grammar
 from tests.live.harness import Pools, small_config
-from tests.live.workload import GREEDY, Ask, Reference, tokens, varied_asks
+from tests.live.workload import GREEDY, LETTERS, Ask, Reference, tokens, varied_asks
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
@@ -57,12 +58,18 @@ async def test_handoffs_between_nodes(checkpoint: Path, shm: Path, reference: Re
         await pools.audit()
 
 
+@pytest.mark.parametrize("grammar", [None, LETTERS], ids=["free", "grammar"])
 @pytest.mark.parametrize("topology", ["one-and-one", "aggregated"])
-async def test_preempted_sequences(topology: str, checkpoint: Path, shm: Path, reference: Reference) -> None:
+async def test_preempted_sequences(
+    topology: str, grammar: Grammar | None, checkpoint: Path, shm: Path, reference: Reference
+) -> None:
     # 136 blocks of 16 tokens for 24 sequences that grow to 10 blocks each.
     config = small_config(checkpoint, mode="aggregated" if topology == "aggregated" else "disaggregated", pool_mib=1)
     rng = random.Random(3)
-    asks = [Ask(tokens(rng, rng.randrange(60, 90)), structs.replace(GREEDY, max_tokens=70)) for _ in range(24)]
+    asks = [
+        Ask(tokens(rng, rng.randrange(60, 90)), structs.replace(GREEDY, max_tokens=70, grammar=grammar))
+        for _ in range(24)
+    ]
     async with Pools(config, shm) as pools:
         await pools.start(*TOPOLOGIES[topology][-1:] if topology == "aggregated" else TOPOLOGIES[topology])
         preempted, told_of = 0, 0

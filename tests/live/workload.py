@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from serving.values.sequence import FinishReason, SamplingParams
+from serving.values.sequence import FinishReason, Grammar, GrammarKind, SamplingParams
 from tests.model.reference import ReferenceGenerator
 
 VOCAB = 320
@@ -85,6 +85,7 @@ def varied_asks(block_tokens: int, step_tokens: int, count: int = 200) -> list[A
     asks += [Ask(tokens(rng, rng.randrange(1, 80)), rng_greedy(rng), n=rng.randrange(2, 5)) for _ in range(20)]
     while len(asks) < count:
         asks.append(Ask(tokens(rng, rng.randrange(1, 120)), rng_sampled(rng), n=rng.choice((1, 1, 1, 2))))
+    asks[-24:] = [Ask(tokens(rng, rng.randrange(1, 150)), rng_grammar(rng), n=rng.choice((1, 1, 3))) for _ in range(24)]
     rng.shuffle(asks)
     return asks[:count]
 
@@ -101,6 +102,31 @@ def rng_greedy(rng: random.Random) -> SamplingParams:
     stop = (EOS, rng.randrange(VOCAB), rng.randrange(VOCAB)) if rng.random() < 0.5 else ()
     most = rng.randrange(1, 20)
     return replace(GREEDY, max_tokens=most, stop_token_ids=stop, min_tokens=rng.randrange(0, most))
+
+
+RECORD = Grammar(
+    GrammarKind.JSON_SCHEMA,
+    '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 6}, "kind": {"enum": ["cat", "dog"]}, '
+    '"ages": {"type": "array", "items": {"type": "integer"}, "maxItems": 3}}, "required": ["name", "kind", "ages"], '
+    '"additionalProperties": false}',
+)
+LETTERS = Grammar(GrammarKind.REGEX, "[a-z ]*")
+GRAMMARS = (
+    RECORD,
+    replace(RECORD, free_whitespace=True),
+    Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object"}'),
+    Grammar(GrammarKind.REGEX, "[a-z]{2,5}(-[0-9]{3}){1,4}"),
+    Grammar(GrammarKind.LARK, 'start: "yes, please" | "no"'),
+    LETTERS,
+)
+
+
+def rng_grammar(rng: random.Random) -> SamplingParams:
+    """A grammar, greedy or sampled, some with penalties or log-probabilities."""
+    sampling = rng_greedy(rng) if rng.random() < 0.3 else rng_sampled(rng)
+    most, stops = rng.randrange(2, 48), (EOS, *sampling.stop_token_ids[:1])
+    rules = {"max_tokens": most, "min_tokens": 0, "stop_token_ids": stops, "grammar": rng.choice(GRAMMARS)}
+    return replace(sampling, **rules) if rng.random() < 0.3 else replace(GREEDY, **rules, temperature=0.9, seed=most)
 
 
 def rng_sampled(rng: random.Random) -> SamplingParams:

@@ -10,10 +10,13 @@ from typing import Literal
 
 import torch
 
+from serving.gateway.api.tokenizer import Tokenizer
+from serving.grammar.compile import Grammars
+from serving.grammar.matcher import Matcher
 from serving.model.batch import ForwardBatch, PromptChunk, future_mask
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
-from serving.model.sampler import sample
+from serving.model.sampler import Mask, sample
 from serving.values.sequence import SamplingParams
 from serving.values.step_plan import SampleOrder
 
@@ -22,7 +25,7 @@ class ReferenceGenerator:
     """Generates with a model in this process, alone.
 
     Args:
-        folder: checkpoint.
+        folder: checkpoint; with a tokenizer, where grammars are asked for.
         dtype: as in `load_model`.
         max_tokens: longest prompt plus output; default the model's context, at most 4096.
     """
@@ -36,6 +39,7 @@ class ReferenceGenerator:
     ) -> None:
         self.model = load_model(folder, dtype=dtype)
         self.capacity = max_tokens or min(self.model.config.max_position_embeddings, 4096)
+        self._grammars = Grammars(lambda: Tokenizer.from_folder(folder).vocabulary(self.model.config.vocab_size))
         self._cache = KvCache(self.model.config, 1, self.capacity, self.model.dtype)
 
     def generate(self, prompt_ids: list[int], sampling: SamplingParams) -> list[int]:
@@ -46,13 +50,23 @@ class ReferenceGenerator:
         with torch.inference_mode():
             while len(output) < sampling.max_tokens:
                 logits = self._feed(fed, start)[-1:]
-                token = sample(logits, [SampleOrder(sampling, prompt_ids, output)])[0].token
+                mask = self._mask(sampling, output)
+                token = sample(logits, [SampleOrder(sampling, prompt_ids, output)], [mask])[0].token
                 output.append(token)
                 if token in sampling.stop_token_ids:
                     break
                 start += len(fed)
                 fed = [token]
         return output
+
+    def _mask(self, sampling: SamplingParams, output: list[int]) -> Mask:
+        """Tokens that the grammar allows behind the output, found by a matcher that sees all of it anew."""
+        if sampling.grammar is None:
+            return None
+        fresh, size = self._grammars.fresh(sampling.grammar), self._grammars.vocabulary.size
+        matcher = Matcher(fresh, size, sampling.stop_token_ids)
+        matcher.take(output)
+        return matcher.allowed()
 
     def logits(self, tokens: list[int]) -> torch.Tensor:
         """`[tokens, vocab] float32` of a whole sequence in one pass."""

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as RawTokenizer
 
 from hardware.nesting import parse_json
 from serving.errors import ModelError
+from serving.grammar.vocabulary import Vocabulary
 from serving.regular_file import MOST_JSON_BYTES, check_regular, read_regular
 
 _LONG_TEXT = 2048
@@ -183,6 +184,28 @@ class Tokenizer:
         """A token to stand before others, and its text."""
         ids = self.encode("a", add_special_tokens=False)
         return (ids[-1], self.decode(ids[-1:], skip_special_tokens=False)) if ids else None
+
+    def vocabulary(self, size: int) -> Vocabulary:
+        """The tokens as grammars see them.
+
+        Args:
+            size: of the model's vocabulary; ids that only one side knows are never drawn.
+        """
+        added = frozenset(self.raw.get_added_tokens_decoder())
+        own = range(min(size, self.vocab_size))
+        tokens = [self.token_string(i).encode() if i in added else self.token_bytes(i) for i in own]
+        plain = RawTokenizer(self.raw.model)  # knows no added tokens: their spelling is text, as any other
+        if self.raw.normalizer is not None:
+            plain.normalizer = self.raw.normalizer
+        if self.raw.pre_tokenizer is not None:
+            plain.pre_tokenizer = self.raw.pre_tokenizer
+
+        def encode(text: str) -> list[int]:
+            ids: list[int] = plain.encode(text, add_special_tokens=False).ids
+            return ids
+
+        tokens += [b""] * (size - len(tokens))
+        return Vocabulary(tuple(tokens), frozenset(i for i in added if i < size), encode)
 
     def token_string(self, token: int) -> str:
         """One token as the vocabulary spells it (`Ġthe`); empty for an id without an entry."""

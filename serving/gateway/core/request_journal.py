@@ -23,6 +23,12 @@ from serving.values.sequence import FinishReason, HandoffTicket, SequenceSpec
 
 Commands = tuple[Command, ...]
 
+_FINAL = {
+    FinishReason.DEADLINE: (FailKind.DEADLINE, "the deadline passed at the instance"),
+    FinishReason.GRAMMAR: (FailKind.ENGINE, "no token can follow that the request's grammar allows"),
+}
+"""Ends that would be the same at any instance."""
+
 
 class SequenceJournal:
     """One sequence from acceptance to its end."""
@@ -180,15 +186,13 @@ class SequenceJournal:
         if new > 0 and (self.phase is not JournalPhase.PREFILLING or new > 1):
             self.attempts.progress(decoding=True)
         self.phase = JournalPhase.DECODING
-        broken = finish_reason in (FinishReason.ABORT, FinishReason.ERROR, FinishReason.DEADLINE)
-        end = None if broken else finish_reason
+        end = finish_reason if finish_reason in (FinishReason.STOP, FinishReason.LENGTH) else None
         commands += self._deliver(news, end)
-        if finish_reason is FinishReason.DEADLINE:
+        if finish_reason in _FINAL:
             self._close()
-            return (*commands, Fail(FailKind.DEADLINE, "the deadline passed at the instance"))
-        if broken and finish_reason is not None:
-            reason = f"the instance ended it: {finish_reason.value}"
-            return (*commands, *self._resubmit(FailKind.ENGINE, reason, cancel=False))
+            return (*commands, Fail(*_FINAL[finish_reason]))
+        if finish_reason is not end:
+            return (*commands, *self._resubmit(FailKind.ENGINE, f"the instance: {finish_reason}", cancel=False))
         if end is not None:
             self._close()
         return commands

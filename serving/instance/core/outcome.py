@@ -14,6 +14,7 @@ from serving.values.sequence import DraftUse, FinishReason, TokenLogprobs
 from serving.values.step_plan import SequenceResult, SequenceStep, StepResult
 
 _PROMPT_ONLY = Accepted((), FinishReason.LENGTH)
+_DEAD_END = Accepted((), FinishReason.GRAMMAR)
 
 
 def answered(planned: PlannedStep, result: StepResult) -> Iterator[tuple[LiveSequence, SequenceStep, SequenceResult]]:
@@ -53,6 +54,8 @@ def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceR
     if step.sample is None:
         # With max_tokens = 0 only the prompt is computed, for its log-probabilities.
         return _PROMPT_ONLY if sequence.num_missing == 0 else None
+    if outcome.failure:
+        return _DEAD_END
     if not outcome.tokens:
         raise LedgerError(f"the executor sampled nothing for {sequence.sequence_id}")
     output, total = len(sequence.output), len(sequence.tokens)

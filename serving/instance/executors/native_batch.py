@@ -202,7 +202,7 @@ class NativeAnswer:
 def _native(order: SampleOrder) -> bool:
     """Whether the library knows all that this draw needs."""
     p = order.sampling
-    if p.logprobs is not None or p.logit_bias or p.repetition_penalty != 1:
+    if p.logprobs is not None or p.logit_bias or p.repetition_penalty != 1 or p.grammar is not None:
         return False
     if p.presence_penalty or p.frequency_penalty:
         return False

@@ -11,6 +11,8 @@ from functools import partial
 import torch
 
 from serving.errors import EngineError, GroupError, ModelError
+from serving.grammar.matcher import Matchers
+from serving.instance.executors.masks import StepMasks
 from serving.instance.executors.native_batch import NativeAnswer, NativeBatch
 from serving.instance.executors.native_engine import NativeEngine
 from serving.instance.executors.prompt_logprobs import prompt_logprobs
@@ -35,6 +37,7 @@ class NativeExecutor:
         threads: that compute a step, this one included.
         max_rows: most tokens that a plan feeds, guesses included.
         expert_shapes: as for `BoundModel`.
+        matchers: of sequences with a grammar; None = such a sequence fails.
     Raises: ModelError if there is no library, the model cannot be bound to it, or there is no memory or thread.
     Effects: starts the other threads, which sleep between steps; they end with this object.
     """
@@ -47,6 +50,7 @@ class NativeExecutor:
         threads: int,
         max_rows: int,
         expert_shapes: ExpertShapes = (),
+        matchers: Matchers | None = None,
     ) -> None:
         library = load()
         if library is None:
@@ -55,6 +59,7 @@ class NativeExecutor:
         self.model = model
         self.kv_cache = kv_cache
         self._library = library
+        self._matchers = matchers
         self._bound = BoundModel(model, expert_shapes)
         room = kv_cache.num_blocks * kv_cache.block_tokens
         context = min(model.config.max_position_embeddings + _DRAFT_POSITIONS, room)
@@ -110,7 +115,8 @@ class NativeExecutor:
         if not batch.special:
             pairs = zip(steps, tokens, drafts, strict=True)
             return tuple([SequenceResult(step.sequence_id, own, (), (), guessed) for step, own, guessed in pairs])
-        draws = self._draw(steps)
+        masks = StepMasks(self._matchers, [steps[index] for index in batch.logits_of])
+        draws = self._draw(steps, masks)
         prompts = self._prompt_logprobs(steps)
         for index, draw in draws.items():
             tokens[index] = (draw.token,)
@@ -118,15 +124,26 @@ class NativeExecutor:
             drafts[index] = guessed
         logprobs = {index: (draw.logprobs,) for index, draw in draws.items() if draw.logprobs is not None}
         return tuple(
-            SequenceResult(step.sequence_id, tokens[i], logprobs.get(i, ()), prompts.get(i, ()), drafts[i])
+            SequenceResult(
+                step.sequence_id,
+                tokens[i],
+                logprobs.get(i, ()),
+                prompts.get(i, ()),
+                drafts[i],
+                masks.failures.get(step.sequence_id, ""),
+            )
             for i, step in enumerate(steps)
         )
 
-    def _draw(self, steps: Sequence[SequenceStep]) -> dict[int, Sampled]:
-        """Draws from the logits that were handed out, by index in the plan."""
+    def _draw(self, steps: Sequence[SequenceStep], masks: StepMasks) -> dict[int, Sampled]:
+        """Draws from the logits that were handed out, by index in the plan; none for who fails."""
         wanted = self._batch.logits_of
+        if not wanted:
+            return {}
         orders = [order for index in wanted if (order := steps[index].sample) is not None]
-        return dict(zip(wanted, sample(self._answer.logits, orders), strict=True)) if wanted else {}
+        allowed = [masks.rows(steps[index])[0] for index in wanted]  # guesses of such sequences are not fed
+        drawn = zip(wanted, sample(self._answer.logits, orders, allowed), strict=True)
+        return {index: draw for index, draw in drawn if steps[index].sequence_id not in masks.failures}
 
     def _prompt_logprobs(self, steps: Sequence[SequenceStep]) -> dict[int, tuple[TokenLogprobs, ...]]:
         """Log-probabilities of prompt tokens, from the hidden states that were handed out, by index in the plan."""

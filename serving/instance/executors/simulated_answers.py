@@ -58,7 +58,7 @@ class SimulatedAnswers:
         """The answer to come. Effects: none."""
         sampling, seed = order.sampling, _seed(order)
         limit, end = sampling.max_tokens, None
-        open_ended = len(order.prompt) + limit >= self._max_model_len
+        open_ended = len(order.prompt) + limit >= self._max_model_len and sampling.grammar is None
         if open_ended and sampling.stop_token_ids:
             drawn = max(self._drawn(seed), sampling.min_tokens + 1)
             if drawn <= limit:

@@ -16,9 +16,11 @@ import xxhash
 
 from hardware.cost.cost_model import CostModel
 from hardware.cost.loads import DecodeLoad, PrefillLoad
+from serving.errors import GrammarError
 from serving.instance.core.settings import EngineRole
-from serving.instance.executors.simulated_answers import SimulatedAnswers
+from serving.instance.executors.simulated_answers import SimulatedAnswer, SimulatedAnswers
 from serving.instance.executors.simulated_dies import DecodeDies, DieLoad
+from serving.instance.executors.simulated_grammar import GrammarAnswers
 from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
 
@@ -121,6 +123,7 @@ class SimulatedExecutor:
 
     Args:
         decodes: whether single tokens of sequences with output are decode steps; not so on prefill instances.
+        grammars: answers of sequences that have a grammar; None = theirs are as any other's.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class SimulatedExecutor:
         pacer: StepPacer,
         *,
         decodes: bool,
+        grammars: GrammarAnswers | None = None,
     ) -> None:
         self._times = times
         self._answers = answers
@@ -139,6 +143,7 @@ class SimulatedExecutor:
         self._stamps = stamps
         self._pacer = pacer
         self._decodes = decodes
+        self._grammars = grammars
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step.
@@ -147,6 +152,8 @@ class SimulatedExecutor:
         Effects: waits; stamps the blocks that the step begins.
         """
         self._pacer.begin()
+        if self._grammars is not None:
+            self._grammars.begin_step()
         dies = self._dies
         dies.begin()
         chunk_tokens, attended = 0, 0.0
@@ -171,20 +178,33 @@ class SimulatedExecutor:
         self._dies.take_part(seat, context)
         count = self._answers.decoded(seat.answer, order)
         self._stamps.stamp(step, count)
-        tokens = self._answers.tokens(seat.answer, order, count)
-        return SequenceResult(step.sequence_id, tokens, _logprobs(tokens, order.sampling.logprobs))
+        tokens, failure = self._tokens(step, seat.answer, order, count)
+        logprobs = _logprobs(tokens, order.sampling.logprobs)
+        return SequenceResult(step.sequence_id, tokens, logprobs, failure=failure)
+
+    def _tokens(
+        self, step: SequenceStep, answer: SimulatedAnswer, order: SampleOrder, count: int
+    ) -> tuple[tuple[int, ...], str]:
+        """The next tokens of an answer; none, and why, where its grammar allows none."""
+        if order.sampling.grammar is None or self._grammars is None:
+            return self._answers.tokens(answer, order, count), ""
+        try:
+            return self._grammars.tokens(step.sequence_id, answer.seed, order, count), ""
+        except GrammarError as error:
+            return (), str(error)
 
     def _chunk(self, step: SequenceStep, fed: int) -> SequenceResult:
         self._stamps.stamp(step, fed)
         tokens: tuple[int, ...] = ()
-        asked = None
+        asked, failure = None, ""
         if (order := step.sample) is not None:
-            tokens, asked = self._answers.tokens(self._answers.answer(order), order, 1), order.sampling.logprobs
+            tokens, failure = self._tokens(step, self._answers.answer(order), order, 1)
+            asked = order.sampling.logprobs
         prompt: tuple[TokenLogprobs, ...] = ()
         if step.prompt_logprobs is not None:
             seen = [*step.tokens[1:], *(() if step.next_prompt_token is None else (step.next_prompt_token,))]
             prompt = _logprobs(tuple(seen), step.prompt_logprobs)
-        return SequenceResult(step.sequence_id, tokens, _logprobs(tokens, asked), prompt)
+        return SequenceResult(step.sequence_id, tokens, _logprobs(tokens, asked), prompt, failure=failure)
 
 
 def _logprobs(tokens: tuple[int, ...], asked: int | None) -> tuple[TokenLogprobs, ...]:

@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 
 from serving.errors import EngineError
+from serving.grammar.matcher import Matchers
 from serving.instance.core.known_tokens import KnownTokens
 from serving.instance.executors.decode_graphs import CudaRecorder, DecodeGraphs, records
+from serving.instance.executors.masks import StepMasks
 from serving.instance.executors.prompt_logprobs import prompt_logprobs
 from serving.instance.executors.step_batch import build_batch, step_feeds
 from serving.instance.executors.torch_drafts import TorchDrafter
 from serving.model.kv_cache import KvCache
 from serving.model.model import DeepseekModel
-from serving.model.sampler import Sampled, sample
+from serving.model.sampler import Mask, Sampled, sample
 from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
 
@@ -29,13 +31,15 @@ class TorchExecutor:
     Args:
         kv_cache: on the model's device, of the model's dtype, at least as many layers as the model; guesses need one
             more.
+        matchers: of sequences with a grammar; None = such a sequence fails.
     """
 
-    def __init__(self, model: DeepseekModel, kv_cache: KvCache) -> None:
+    def __init__(self, model: DeepseekModel, kv_cache: KvCache, matchers: Matchers | None = None) -> None:
         assert kv_cache.device == model.device, "the KV cache lies on another device than the model"
         assert kv_cache.dtype == model.dtype, "the KV cache has another dtype than the model"
         self.model = model
         self.kv_cache = kv_cache
+        self._matchers = matchers
         drafts = bool(model.mtp) and kv_cache.num_layers > model.config.num_hidden_layers
         self._drafter = TorchDrafter(model, kv_cache) if drafts else None
         self._graphs = DecodeGraphs(model, kv_cache, CudaRecorder()) if records(model) else None
@@ -56,14 +60,16 @@ class TorchExecutor:
 
     def _results(self, plan: StepPlan) -> tuple[SequenceResult, ...]:
         hidden, rows = self._forward(plan)
-        steps, draws = plan.sequences, self._draw(plan.sequences, rows, hidden)
+        steps, masks = plan.sequences, StepMasks(self._matchers, plan.sequences)
+        draws = self._draw(steps, masks, rows, hidden)
         drawn = [tuple(draw.token for draw in own) for own in draws]
         guesses = self._guess(steps, rows, hidden, drawn)
         results = []
         for step, fed, own, tokens, drafts in zip(steps, rows, draws, drawn, guesses, strict=True):
             prompt = self._prompt_logprobs(step, fed, hidden)
             logprobs = tuple(draw.logprobs for draw in own if draw.logprobs is not None)
-            results.append(SequenceResult(step.sequence_id, tokens, logprobs, prompt, drafts))
+            failure = masks.failures.get(step.sequence_id, "")
+            results.append(SequenceResult(step.sequence_id, tokens, logprobs, prompt, drafts, failure))
         return tuple(results)
 
     def _forward(self, plan: StepPlan) -> tuple[Tensor, tuple[Sequence[int], ...]]:
@@ -78,7 +84,7 @@ class TorchExecutor:
         return self.model.forward(batch.forward, self.kv_cache), batch.rows
 
     def _draw(
-        self, steps: Sequence[SequenceStep], rows_of: Sequence[Sequence[int]], hidden: Tensor
+        self, steps: Sequence[SequenceStep], masks: StepMasks, rows_of: Sequence[Sequence[int]], hidden: Tensor
     ) -> list[list[Sampled]]:
         """Sampled output of each sequence's step: the right guesses among its drafts, and one token more.
 
@@ -87,15 +93,17 @@ class TorchExecutor:
         """
         rows: list[int] = []
         orders: list[SampleOrder] = []
+        allowed: list[Mask] = []
         for step, own in zip(steps, rows_of, strict=True):
             if step.sample is not None:
                 rows.extend(own[len(step.tokens) - 1 :])
                 orders.extend(_ahead(step.sample, step.drafts[:count]) for count in range(len(step.drafts) + 1))
+                allowed.extend(masks.rows(step))
         if not orders:
             return [[] for _ in steps]
         logits = self.model.logits(hidden.index_select(0, torch.tensor(rows, device=hidden.device)))
-        draws = iter(sample(logits, orders))
-        return [_until_miss(step, draws) if step.sample is not None else [] for step in steps]
+        draws = iter(sample(logits, orders, allowed))
+        return [_until_miss(step, draws, masks.usable(step)) if step.sample is not None else [] for step in steps]
 
     def _guess(
         self,
@@ -124,10 +132,14 @@ def _ahead(order: SampleOrder, drafts: Sequence[int]) -> SampleOrder:
     return SampleOrder(order.sampling, order.prompt, KnownTokens(order.output, list(drafts))) if drafts else order
 
 
-def _until_miss(step: SequenceStep, draws: Iterator[Sampled]) -> list[Sampled]:
-    """Take one sequence's draws, and keep those up to the first that is not what was guessed."""
+def _until_miss(step: SequenceStep, draws: Iterator[Sampled], usable: int) -> list[Sampled]:
+    """Take one sequence's draws, and keep those up to the first that is not what was guessed.
+
+    Args:
+        usable: draws that count; those behind a guess that the grammar forbids do not.
+    """
     own = [next(draws) for _ in range(len(step.drafts) + 1)]
     right = 0
     while right < len(step.drafts) and own[right].token == step.drafts[right]:
         right += 1
-    return own[: right + 1]
+    return own[: min(right + 1, usable)]

@@ -13,6 +13,7 @@ from hardware.clock import Clock
 from hardware.device.instance import VirtualInstance
 from hardware.topology import NpuId
 from serving.errors import ConfigError
+from serving.grammar.compile import Grammars
 from serving.ids import NodeId, ReplicaId
 from serving.instance.core.ports import ContextCache, KvTransport, StepExecutor
 from serving.instance.live.ub_transport import UbTransport
@@ -131,6 +132,7 @@ class Attached:
         pool_layout: the same with the weights' version: what blocks of the pool are filed under.
         mirror: set when the arena is only the image of a device's memory.
         group: set if this is a rank that computes with its peers.
+        grammars: compiled for its sequences; None = it knows none.
     """
 
     executor: StepExecutor
@@ -138,6 +140,7 @@ class Attached:
     pool_layout: str
     mirror: ArenaMirror | None = None
     group: GroupMember | None = None
+    grammars: Grammars | None = None
 
 
 class InstanceCache(ContextCache, Protocol):

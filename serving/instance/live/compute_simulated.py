@@ -20,11 +20,14 @@ from serving.accounted_kv import AccountedKv, accounted_kv
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.gateway.api.tokenizer import Tokenizer
+from serving.grammar.compile import Grammars
+from serving.grammar.matcher import Matchers
 from serving.instance.core.ports import KvTransport
 from serving.instance.core.settings import EngineRole
 from serving.instance.executors.simulated_answers import SimulatedAnswers
 from serving.instance.executors.simulated_dies import DecodeDies
 from serving.instance.executors.simulated_executor import BlockStamps, SimulatedExecutor, StepTimes
+from serving.instance.executors.simulated_grammar import GrammarAnswers
 from serving.instance.live.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
 from serving.instance.live.npu_of import npu_of
 from serving.instance.live.pace import Pace
@@ -83,8 +86,10 @@ class SimulatedCompute:
             perfect_balance=simulation.expert_balance == "perfect",
             slowdown=self._slowdown,
         )
+        tokenizer = Tokenizer.from_folder(config.model.tokenizer_folder)
+        words, grammars = plain_words(tokenizer), Grammars(lambda: tokenizer.vocabulary(tokenizer.vocab_size))
         answers = SimulatedAnswers(
-            plain_words(Tokenizer.from_folder(config.model.tokenizer_folder)),
+            words,
             config.engine.max_model_len or self.max_model_len,
             simulation.output_tokens,
             self.draft_tokens,
@@ -97,10 +102,11 @@ class SimulatedCompute:
             BlockStamps(arena, self.kv.real_bytes, block_tokens),
             self._pace,
             decodes=self._role is not EngineRole.PREFILL,
+            grammars=GrammarAnswers(Matchers(grammars), words),
         )
         kv, version = self._accounted, config.model.version or self._cost.shape.name
         layout = f"simulated-{self._cost.shape.name}-{block_tokens}x{kv.token_bytes}-{kv.real_bytes}"
-        return Attached(executor, layout, f"{layout}-{version}")
+        return Attached(executor, layout, f"{layout}-{version}", grammars=grammars)
 
     def on_moved(self, nbytes: int) -> None:
         """Real bytes are not those that count; see `transport`."""

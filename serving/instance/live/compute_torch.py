@@ -16,6 +16,10 @@ from hardware.units import MIB
 from serving.allocator import keep_freed_memory, return_freed_memory
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, ModelError
+from serving.gateway.api.tokenizer import Tokenizer
+from serving.grammar.compile import Grammars
+from serving.grammar.matcher import Matchers
+from serving.grammar.vocabulary import Vocabulary
 from serving.instance.core.ports import KvTransport, StepExecutor
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
@@ -74,6 +78,7 @@ class TorchCompute:
             raise ConfigError(f"[{place.pool}] ep = {place.rank.ranks} needs the native step: set it to 1")
         self._model = _load(config, place, access, native=self._native)
         self._rank = self._make_rank(config, place) if place.rank is not None else None
+        self._grammars = Grammars(self._vocabulary)
         self.max_model_len = self._model.config.max_position_embeddings
         self.draft_tokens = _draft_tokens(config, self._model)
         self.speculation = self.draft_tokens > 0
@@ -106,7 +111,7 @@ class TorchCompute:
         version = section.version or model_version(section.path)
         executor = self._executor(cache)
         end_idle_workers()  # from here on the engine's thread computes
-        return Attached(executor, layout, f"{layout}-{version}", mirror, self._rank)
+        return Attached(executor, layout, f"{layout}-{version}", mirror, self._rank, self._grammars)
 
     def transport(self, moves: UbTransport) -> KvTransport:
         """Returns the transport unchanged."""
@@ -132,18 +137,22 @@ class TorchCompute:
             self._rank.close()
 
     def _executor(self, cache: KvCache) -> StepExecutor:
-        model = self._model
+        model, matchers = self._model, Matchers(self._grammars)
         if not self._native:
-            return TorchExecutor(model, cache)
+            return TorchExecutor(model, cache, matchers)
         if self._rank is not None:
-            return self._rank.executor(cache, self._threads, self._max_rows)
+            return self._rank.executor(cache, self._threads, self._max_rows, matchers)
         try:
-            return NativeExecutor(model, cache, threads=self._threads, max_rows=self._max_rows)
+            return NativeExecutor(model, cache, threads=self._threads, max_rows=self._max_rows, matchers=matchers)
         except ModelError as error:
             if self._config.engine.executor == "native":
                 raise
             logger.warning("the native step cannot compute this model (%s); torch does, slower", error)
-            return TorchExecutor(model, cache)
+            return TorchExecutor(model, cache, matchers)
+
+    def _vocabulary(self) -> Vocabulary:
+        folder = self._config.model.tokenizer_folder
+        return Tokenizer.from_folder(folder).vocabulary(self._model.config.vocab_size)
 
     def _make_rank(self, config: ServeConfig, place: InstancePlace) -> RankParts:
         model, path = self._model, config.model.path

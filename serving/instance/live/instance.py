@@ -83,6 +83,7 @@ class Instance:
             secret,
             report_period_s(config.health, compute.status_period_s),
             self._transport.probes.trouble,
+            attached.grammars,
         )
         self.pool_cache = self._make_cache(access, attached, arena)
         folder, header = config.engine.decision_log, header_of(place.replica, self.engine)

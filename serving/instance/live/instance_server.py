@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from serving.errors import LinkError
+from serving.grammar.compile import Grammars
 from serving.ids import SequenceId
 from serving.instance.core.events import Drain, HandoffClosed, MoveOut
 from serving.instance.live.engine_loop import EngineLoop
@@ -22,6 +23,7 @@ from serving.values.instances import CRASHED_AGE_S, Status
 from serving.values.link_health import PathTrouble
 from serving.values.news import FailKind, News, Refused, ends, in_time_of
 from serving.values.orders import Add, Adopt, Cancel, Release, Submission
+from serving.values.sequence import SequenceSpec
 from serving.wire import messages as m
 from serving.wire.connection import Connection
 from serving.wire.listener import Listener
@@ -50,12 +52,15 @@ class InstanceServer:
         secret: str,
         status_period_s: float | None = None,
         trouble: Callable[[], PathTrouble] = PathTrouble,
+        grammars: Grammars | None = None,
     ) -> None:
         """
         Args:
             status_period_s: how often gateways are told how the instance is [s].
             trouble: tells from whom no KV blocks arrive.
+            grammars: are told which ones come, so that no step waits for them.
         """
+        self._grammars = grammars
         self._trouble = trouble
         self._status_period_s = STATUS_PERIOD_S if status_period_s is None else status_period_s
         self._welcome = welcome
@@ -169,9 +174,11 @@ class InstanceServer:
         match message:
             case Add(spec=spec):
                 if self._accept(connection, spec.sequence_id):
+                    self._expect(spec)
                     loop.post(_in_time_of(loop, message))
             case Adopt(spec=spec, ticket=ticket):
                 if self._accept(connection, spec.sequence_id, back=ticket.source == self._welcome.replica):
+                    self._expect(spec)
                     loop.post(_in_time_of(loop, message))
             case Cancel(sequence_id=sequence_id):
                 self._forget(sequence_id)
@@ -181,6 +188,10 @@ class InstanceServer:
             case m.GatewayHello():
                 raise LinkError("a second Hello")
         return None
+
+    def _expect(self, spec: SequenceSpec) -> None:
+        if spec.sampling.grammar is not None and self._grammars is not None:
+            self._grammars.expect(spec.sampling.grammar)
 
     def _greet(self, connection: Connection, message: m.ToInstance) -> None:
         if not isinstance(message, m.GatewayHello) or not hmac.compare_digest(message.secret.encode(), self._secret):

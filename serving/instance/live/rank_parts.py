@@ -8,6 +8,7 @@ from pathlib import Path
 from hardware.errors import HardwareError
 from serving.config.experts import ExpertsConfig
 from serving.errors import EngineError, ExpertError, GroupError, ModelError
+from serving.grammar.matcher import Matchers
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.live.compute import InstancePlace, RankPlace
 from serving.instance.live.rank_experts import Answered, RankExperts
@@ -57,10 +58,12 @@ class RankParts:
         self.order: RegroupOrder | None = None
         """The last one that was followed: who computes together, or will as soon as its epoch begins."""
 
-    def executor(self, cache: KvCache, threads: int, max_rows: int) -> NativeGroupExecutor:
+    def executor(self, cache: KvCache, threads: int, max_rows: int, matchers: Matchers) -> NativeGroupExecutor:
         """The executor of this rank, which is to `join`. Effects: makes the rank's window."""
         shapes = self.experts.shapes()
-        made = NativeGroupExecutor(self._model, cache, threads=threads, max_rows=max_rows, expert_shapes=shapes)
+        made = NativeGroupExecutor(
+            self._model, cache, threads=threads, max_rows=max_rows, expert_shapes=shapes, matchers=matchers
+        )
         shape = made.window_shape(self._rank.most)
         self._own = RankWindow.create(self._beside("window"), shape, self._rank.number)
         self._executor = made

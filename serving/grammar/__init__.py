@@ -1,0 +1,1 @@
+"""Outputs that follow a grammar: vocabularies, compiled grammars, and matchers, which follow one output each."""

@@ -1,0 +1,92 @@
+"""Compiled grammars of one process: a bounded number, each compiled once, by whichever thread asks first."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from threading import Lock
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+
+from serving.errors import GrammarError
+from serving.grammar.text import complaint, guidance_text
+from serving.grammar.vocabulary import Vocabulary, guidance_tokenizer
+from serving.values.sequence import Grammar
+
+MOST_COMPILED = 64
+
+
+class Grammars:
+    """Compiled grammars over one vocabulary. Every method may be called by any thread."""
+
+    def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
+        """
+        Args:
+            vocabulary: gives it, when the first grammar comes; may take a second.
+        """
+        self._make_vocabulary = vocabulary
+        self._lock = Lock()
+        self._first_use = Lock()
+        self._known: OrderedDict[Grammar, Future[LLMatcher]] = OrderedDict()
+        self._ahead: ThreadPoolExecutor | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary."""
+        return self._basis[0]
+
+    def fresh(self, grammar: Grammar) -> LLMatcher:
+        """A matcher of an output that has not begun; the caller's own.
+
+        Raises: GrammarError.
+        Effects: compiles the grammar, unless it is known.
+        """
+        with self._lock:
+            found = self._known.get(grammar)
+            mine = found is None
+            if found is None:
+                found = self._known[grammar] = Future()
+                while len(self._known) > MOST_COMPILED:
+                    self._known.popitem(last=False)
+            else:
+                self._known.move_to_end(grammar)
+        if mine:
+            try:
+                found.set_result(self._compile(grammar))
+            except BaseException as error:
+                found.set_exception(error)
+        return found.result().deep_copy()
+
+    def expect(self, grammar: Grammar) -> None:
+        """Compile a grammar in another thread, because it is going to be needed. Errors show when it is."""
+        with self._lock:
+            if grammar in self._known:
+                return
+            if self._ahead is None:
+                self._ahead = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._ahead.submit(self.fresh, grammar)
+
+    @property
+    def _basis(self) -> tuple[Vocabulary, LLTokenizer]:
+        with self._first_use:
+            return self._made
+
+    @cached_property
+    def _made(self) -> tuple[Vocabulary, LLTokenizer]:
+        vocabulary = self._make_vocabulary()
+        return vocabulary, guidance_tokenizer(vocabulary)
+
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        vocabulary, tokenizer = self._basis
+        matcher = LLMatcher(tokenizer, guidance_text(grammar), log_level=0)
+        words = np.zeros(-(-(vocabulary.size + 1) // 32), np.uint32)
+        if not matcher.is_error():
+            matcher.unsafe_compute_mask_ptr(
+                words.ctypes.data, words.nbytes
+            )  # what all outputs begin with is found once
+        if matcher.is_error():
+            raise GrammarError(complaint(matcher.get_error()))
+        if not words.any():
+            raise GrammarError("no token of this model's vocabulary can begin such an output")
+        return matcher

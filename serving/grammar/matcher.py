@@ -1,0 +1,166 @@
+"""Matchers of the outputs under way: which token may come next.
+
+A matcher is a function of a grammar and of an output, as KV is one of tokens. So whoever computes a sequence has one,
+made anew where there is none: handed over, resumed and preempted sequences need nothing to travel. What is kept between
+steps is a cache, and may be dropped at any time.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from serving.errors import GrammarError
+from serving.grammar.text import complaint
+from serving.grammar.vocabulary import Vocabulary
+from serving.ids import SequenceId
+from serving.values.sequence import Grammar
+from serving.values.step_plan import SampleOrder
+
+Allowed = NDArray[np.bool_]
+"""`[vocabulary]`: the tokens that may come next."""
+
+_SWEEP = 64
+"""Steps after which unused matchers are looked for."""
+_UNUSED = 256
+"""Steps for which a matcher is kept though no step needed it."""
+
+
+class GrammarSource(Protocol):
+    """Compiled grammars; see `Grammars`."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that they are about."""
+        ...
+
+    def fresh(self, grammar: Grammar) -> LLMatcher:
+        """A matcher of an output that has not begun; the caller's own.
+
+        Raises: GrammarError.
+        """
+        ...
+
+
+class Matcher:
+    """A grammar and an output that follows it so far."""
+
+    def __init__(self, matcher: LLMatcher, size: int, stops: Iterable[int]) -> None:
+        """
+        Args:
+            matcher: of an output that has not begun; this object's own.
+            size: tokens of the model's vocabulary.
+            stops: tokens that end the output.
+        """
+        self._matcher = matcher
+        self._size = size
+        self._stops = frozenset(token for token in stops if token < size)
+        self._words = np.zeros(-(-(size + 1) // 32), np.uint32)
+        self.length = 0
+        """Tokens of the output."""
+        self.last = -1
+        """The last of them."""
+        self.used = 0
+        """Step that needed it last."""
+
+    def allowed(self) -> Allowed:
+        """Tokens that may come next; stop tokens, where the output is complete.
+
+        Raises: GrammarError if there is none, or finding them takes too much.
+        """
+        words = self._words
+        self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._check()
+        bits = np.unpackbits(words.view(np.uint8), bitorder="little").view(np.bool_)
+        stops = list(self._stops)
+        bits[stops] = bits[self._size]
+        found = bits[: self._size]
+        if not found.any():
+            raise GrammarError("no token can follow that its grammar allows")
+        return found
+
+    def take(self, tokens: Sequence[int]) -> None:
+        """The output goes on with these tokens. A stop token is not the grammar's: it changes nothing.
+
+        Raises: GrammarError if it allows one of them not.
+        """
+        for token in tokens:
+            if token not in self._stops:
+                self._matcher.consume_token(token)
+                self._check()
+            self.length += 1
+            self.last = token
+
+    def copy(self) -> "Matcher":
+        """Another one for the same output."""
+        other = Matcher(self._matcher.deep_copy(), self._size, self._stops)
+        other.length, other.last = self.length, self.last
+        return other
+
+    def forced(self) -> list[int]:
+        """Tokens that are the only way on, up to the first choice."""
+        return [token for token in self._matcher.compute_ff_tokens() if token < self._size]
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarError(complaint(self._matcher.get_error()))
+
+
+class Matchers:
+    """Matchers of one executor's sequences. For its thread alone."""
+
+    def __init__(self, grammars: GrammarSource) -> None:
+        self.grammars = grammars
+        self._known: dict[SequenceId, Matcher] = {}
+        self._steps = 0
+
+    def begin_step(self) -> None:
+        """A step begins. Effects: now and then, drops matchers that no step has needed for long."""
+        self._steps += 1
+        if self._steps % _SWEEP == 0:
+            oldest = self._steps - _UNUSED
+            self._known = {name: one for name, one in self._known.items() if one.used >= oldest}
+
+    def at(self, name: SequenceId, order: SampleOrder) -> Matcher | None:
+        """The matcher of a sequence that is about to draw; None if it has no grammar.
+
+        Raises: GrammarError if its output does not follow the grammar, or that cannot be compiled.
+        """
+        if order.sampling.grammar is None:
+            return None
+        matcher, output = self._known.pop(name, None), order.output
+        if matcher is None or not _follows(output, matcher):
+            fresh = self.grammars.fresh(order.sampling.grammar)
+            matcher = Matcher(fresh, self.grammars.vocabulary.size, order.sampling.stop_token_ids)
+        matcher.take(output[matcher.length :])
+        matcher.used = self._steps
+        self._known[name] = matcher
+        return matcher
+
+
+def allowed_rows(matcher: Matcher, guesses: Collection[int]) -> list[Allowed]:
+    """Tokens allowed at the next position, and behind each guess, up to the first one that is not allowed itself.
+
+    Raises: GrammarError if none is allowed at the next position.
+    """
+    rows = [matcher.allowed()]
+    if not guesses:
+        return rows
+    ahead = matcher.copy()
+    try:
+        for guess in guesses:
+            if not rows[-1][guess]:
+                break
+            ahead.take((guess,))
+            rows.append(ahead.allowed())
+    except GrammarError:  # the step that draws there finds out
+        pass
+    return rows
+
+
+def _follows(output: Sequence[int], matcher: Matcher) -> bool:
+    """Whether a matcher has seen the beginning of this output. A sequence's output only grows."""
+    length = matcher.length
+    return length <= len(output) and (length == 0 or output[length - 1] == matcher.last)

@@ -1,0 +1,46 @@
+"""Grammars as llguidance reads them, and what it says of those that it refuses."""
+
+from typing import Any
+
+from llguidance import LLMatcher
+
+from serving.errors import GrammarError
+from serving.values.sequence import Grammar, GrammarKind
+
+MOST_TEXT = 256 << 10
+"""Characters of a grammar."""
+_MOST_WORDS = 300
+"""Characters of the library's complaint that a caller is shown."""
+
+
+def guidance_text(grammar: Grammar) -> str:
+    """The grammar as llguidance reads it.
+
+    Raises: GrammarError if it is too long, or a schema that is no JSON object.
+    """
+    if len(grammar.text) > MOST_TEXT:
+        raise GrammarError(f"it has {len(grammar.text)} characters; at most {MOST_TEXT} are allowed")
+    if grammar.kind is GrammarKind.REGEX:
+        return str(LLMatcher.grammar_from_regex(grammar.text))
+    if grammar.kind is GrammarKind.LARK:
+        return str(LLMatcher.grammar_from_lark(grammar.text))
+    try:
+        return str(LLMatcher.grammar_from_json_schema(grammar.text, overrides=json_options(grammar)))
+    except ValueError as error:
+        raise GrammarError(complaint(str(error))) from error
+
+
+def json_options(grammar: Grammar) -> Any:  # noqa: ANN401
+    """Options of llguidance's compiler of schemas: the form of whitespace, and `oneOf` as pydantic writes it."""
+    options: dict[str, object] = {"coerce_one_of": True}
+    if grammar.whitespace_pattern:
+        return {**options, "whitespace_pattern": grammar.whitespace_pattern}
+    if grammar.free_whitespace:
+        return {**options, "whitespace_flexible": True}
+    return {**options, "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+def complaint(text: str) -> str:
+    """The library's words in one bounded line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_WORDS else line[:_MOST_WORDS] + " ..."
