@@ -10,7 +10,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
 from serving.errors import GrammarError
-from serving.grammar.text import complaint, guidance_text
+from serving.grammar.text import LIMITS, complaint, guidance_text
 from serving.grammar.vocabulary import Vocabulary, guidance_tokenizer
 from serving.values.sequence import Grammar
 
@@ -79,7 +79,7 @@ class Grammars:
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         vocabulary, tokenizer = self._basis
-        matcher = LLMatcher(tokenizer, guidance_text(grammar), log_level=0)
+        matcher = LLMatcher(tokenizer, guidance_text(grammar), log_level=0, limits=LIMITS)
         words = np.zeros(-(-(vocabulary.size + 1) // 32), np.uint32)
         if not matcher.is_error():
             matcher.unsafe_compute_mask_ptr(

@@ -2,13 +2,18 @@
 
 from typing import Any
 
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLParserLimits
 
 from serving.errors import GrammarError
 from serving.values.sequence import Grammar, GrammarKind
 
 MOST_TEXT = 256 << 10
 """Characters of a grammar."""
+LEXER_FUEL = 200_000
+"""Work that a grammar's first mask may take, in llguidance's units: about 0.2 s at worst, as for `a{1000}{1000}`.
+
+A list of 5,000 texts and a text of at most 20,000 characters need far less."""
+LIMITS = LLParserLimits(initial_lexer_fuel=LEXER_FUEL)
 _MOST_WORDS = 300
 """Characters of the library's complaint that a caller is shown."""
 

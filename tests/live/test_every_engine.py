@@ -11,7 +11,7 @@ from serving.config.simulation import Executor
 from serving.tools.quantize.run import quantise
 from serving.tools.quantize.settings import Settings
 from tests.live.harness import Pools, small_config
-from tests.live.workload import Reference, varied_asks
+from tests.live.workload import Reference, grammar_asks, varied_asks
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import WIDTHS
 
@@ -39,6 +39,21 @@ def int8(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reference]:
 def engine_config(checkpoint: Path, executor: Executor, drafts: int, mode: str) -> ServeConfig:
     config = small_config(checkpoint, mode=mode, pool_mib=2)
     return replace(config, engine=replace(config.engine, executor=executor, draft_tokens=drafts))
+
+
+@pytest.mark.parametrize("roles", [("prefill", "decode"), ("aggregated",)], ids=["disaggregated", "aggregated"])
+@pytest.mark.parametrize(("executor", "drafts"), [("torch", 0), ("torch", 2), ("native", 0), ("native", 3)])
+async def test_outputs_with_a_grammar(
+    executor: Executor, drafts: int, roles: tuple[str, ...], checkpoint: Path, reference: Reference, shm: Path
+) -> None:
+    asks = grammar_asks(24)
+    async with Pools(engine_config(checkpoint, executor, drafts, roles[0]), shm) as pools:
+        await pools.start(*roles)
+        told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
+        for ask, answer in zip(asks, told, strict=True):
+            assert answer.tokens == reference.outputs(ask), ask
+            assert answer.finish == reference.finishes(ask), ask
+        await pools.audit()
 
 
 @pytest.mark.parametrize("roles", [("prefill", "decode"), ("aggregated",)], ids=["disaggregated", "aggregated"])

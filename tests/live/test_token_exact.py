@@ -66,10 +66,8 @@ async def test_preempted_sequences(
     # 136 blocks of 16 tokens for 24 sequences that grow to 10 blocks each.
     config = small_config(checkpoint, mode="aggregated" if topology == "aggregated" else "disaggregated", pool_mib=1)
     rng = random.Random(3)
-    asks = [
-        Ask(tokens(rng, rng.randrange(60, 90)), structs.replace(GREEDY, max_tokens=70, grammar=grammar))
-        for _ in range(24)
-    ]
+    sampling = structs.replace(GREEDY, max_tokens=70, grammar=grammar)
+    asks = [Ask(tokens(rng, rng.randrange(60, 90)), sampling) for _ in range(24)]
     async with Pools(config, shm) as pools:
         await pools.start(*TOPOLOGIES[topology][-1:] if topology == "aggregated" else TOPOLOGIES[topology])
         preempted, told_of = 0, 0

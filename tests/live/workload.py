@@ -85,9 +85,16 @@ def varied_asks(block_tokens: int, step_tokens: int, count: int = 200) -> list[A
     asks += [Ask(tokens(rng, rng.randrange(1, 80)), rng_greedy(rng), n=rng.randrange(2, 5)) for _ in range(20)]
     while len(asks) < count:
         asks.append(Ask(tokens(rng, rng.randrange(1, 120)), rng_sampled(rng), n=rng.choice((1, 1, 1, 2))))
-    asks[-24:] = [Ask(tokens(rng, rng.randrange(1, 150)), rng_grammar(rng), n=rng.choice((1, 1, 3))) for _ in range(24)]
     rng.shuffle(asks)
     return asks[:count]
+
+
+def grammar_asks(count: int) -> list[Ask]:
+    """Requests whose outputs have a grammar: all kinds, shared prefixes, several choices, greedy and sampled."""
+    rng = random.Random(31)
+    base = tokens(rng, 70)
+    prompts = [(*base[: rng.randrange(71)], *tokens(rng, rng.randrange(1, 60))) for _ in range(count)]
+    return [Ask(prompt, rng_grammar(rng), n=rng.choice((1, 1, 3))) for prompt in prompts]
 
 
 def border_lengths(block_tokens: int, step_tokens: int) -> list[int]:

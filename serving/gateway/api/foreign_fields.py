@@ -123,11 +123,10 @@ _RENAMED = {
 }
 
 _CONSTRAINED = _all(
-    "guided_json guided_regex guided_choice guided_grammar guided_decoding_backend guided_whitespace_pattern "
-    "guided_decoding guided_decoding_params guided_decoding_guide guided_decoding_guide_type structured_outputs "
+    "guided_decoding guided_decoding_params guided_decoding_guide guided_decoding_guide_type "
     "structural_tag regex regex_pattern ebnf json_schema grammar grammar_string grammar_triggers preserved_tokens "
     "format output_format stop_regex response_schema response_json_schema response_mime_type guidance choice"
-) | _all("grammar_lazy guided_json_object json_object", False)
+) | _all("grammar_lazy json_object", False)
 
 _SAMPLERS = {
     **_all(
@@ -228,6 +227,7 @@ HARMLESS = frozenset(
         "parallel_tool_calls user_id provider route usage extra_headers extra_query timeout include "
         "inference_geo anthropic_version anthropic_beta betas cache_control api_key api_base base_url "
         # where and how fast a request runs
+        "guided_decoding_backend "
         "stream_interval rid data_parallel_rank routed_dp_rank disagg_prefill_dp_rank routing_key custom_labels "
         "log_metrics keep_alive id_slot slot_id cache_prompt n_cache_reuse num_thread num_gpu num_batch main_gpu "
         "use_mmap use_mlock low_vram f16_kv numa vocab_only use_cache with_cache preserve_cache skip_clone "

@@ -25,6 +25,7 @@ from serving.gateway.api.answers import (
 )
 from serving.gateway.api.backend import GenerationBackend
 from serving.gateway.api.body import parse_body
+from serving.gateway.api.grammar import wants_grammar
 from serving.gateway.api.openapi import BODY_ERRORS, answers, event_stream, text_content
 from serving.gateway.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
 from serving.gateway.api.responses import GenerationResponse
@@ -77,7 +78,10 @@ class RouteServices:
         body = await self._read(request, ChatCompletionRequest)
         rendering = await self._translated(request, lambda: prepare_chat_order(body, self.model, self.settings))
         text = await render_chat(self.model, rendering)
-        order = await self._translated(request, lambda: chat_order(body, self.model, self.settings, tenant, text))
+        grammar = wants_grammar(body)
+        order = await self._translated(
+            request, lambda: chat_order(body, self.model, self.settings, tenant, text), long=grammar
+        )
         return self._answer(order, arrived)
 
     async def complete(self, request: Request) -> Response:
@@ -87,7 +91,10 @@ class RouteServices:
         """
         arrived, tenant = self.metrics.clock(), self.weights.apply(tenant_of(request))
         body = await self._read(request, CompletionRequest)
-        order = await self._translated(request, lambda: completion_order(body, self.model, self.settings, tenant))
+        grammar = wants_grammar(body)
+        order = await self._translated(
+            request, lambda: completion_order(body, self.model, self.settings, tenant), long=grammar
+        )
         return self._answer(order, arrived)
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
@@ -95,9 +102,10 @@ class RouteServices:
         self.check_model(body.model)
         return body
 
-    async def _translated(self, request: Request, work: Callable[[], Result]) -> Result:
-        if request.state.body_size > self.settings.encode_in_thread_bytes:
-            # Tokenizing a long prompt takes tens of milliseconds, in which other streams must not stand still.
+    async def _translated(self, request: Request, work: Callable[[], Result], *, long: bool = False) -> Result:
+        if long or request.state.body_size > self.settings.encode_in_thread_bytes:
+            # Tokenizing a long prompt takes tens of milliseconds, in which other streams must not stand still, and so
+            # does a new grammar.
             return await self.at_desk(request, work)
         return work()
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 from serving.errors import ContextLengthError, InvalidRequestError
 from serving.gateway.api.schema import GenerationRequest
 from serving.gateway.api.settings import ApiSettings, ServedModel
-from serving.values.sequence import SamplingParams
+from serving.values.sequence import Grammar, SamplingParams
 
 T = TypeVar("T")
 
@@ -33,6 +33,7 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None,
     fields: Fields,
+    grammar: Grammar | None = None,
 ) -> SamplingParams:
     """Sampling of one sequence. A request's own value wins over generation_config.json, which wins over neutral.
 
@@ -69,6 +70,7 @@ def sampling_params(
         stop_token_ids=stop_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        grammar=grammar,
     )
 
 

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonS
 from serving.errors import InvalidRequestError
 from serving.gateway.api.foreign_fields import REFUSED, TOKENIZING, Foreign
 from serving.gateway.api.request_ids import MAX_REQUEST_ID, usable_request_id
-from serving.gateway.api.unknown_fields import unsupported
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
@@ -28,12 +27,21 @@ LogitBias = Annotated[
 
 _COUNT_OR_NOT: dict[str, Any] = {"anyOf": [{"type": "integer", "minimum": 0}, {"enum": [None, False]}], "default": None}
 _NO_TOOL: dict[str, Any] = {"enum": ["none", "auto", None], "default": None}
-_TEXT_FORM: dict[str, Any] = {
+_OUTPUT_FORM: dict[str, Any] = {
     "default": None,
     "anyOf": [
         {"type": "null"},
         {"type": "object", "maxProperties": 0},
-        {"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"], "maxProperties": 1},
+        {"type": "object", "properties": {"type": {"enum": ["text", "json_object"]}}, "required": ["type"]},
+        {
+            "type": "object",
+            "properties": {
+                "type": {"const": "json_schema"},
+                "json_schema": {"type": "object", "properties": {"schema": {"type": "object"}}},
+            },
+            "required": ["type", "json_schema"],
+        },
+        {"type": "object", "properties": {"type": {"const": "structural_tag"}}, "required": ["type"]},
     ],
 }
 _PROMPT_OR_MESSAGES: dict[str, Any] = {
@@ -117,27 +125,16 @@ class GenerationRequest(WireModel):
     request_id: str | None = None
     user: str | None = None
 
-    response_format: Annotated[Any, WithJsonSchema(_TEXT_FORM)] = None
+    response_format: Annotated[Any, WithJsonSchema(_OUTPUT_FORM)] = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: Texts | None = None
+    guided_grammar: str | None = None
+    guided_json_object: bool | None = None
+    guided_whitespace_pattern: str | None = None
 
     FOREIGN: ClassVar[Mapping[str, Foreign]] = REFUSED
-
-    def refuse_unsupported(self) -> None:
-        """Refuse values that would be ignored although they change the output.
-
-        Raises: InvalidRequestError naming the field.
-        """
-        form = self.response_format
-        if form is None or form == {}:
-            return
-        if not isinstance(form, dict) or form.get("type") != "text":
-            raise InvalidRequestError(
-                '\'response_format\' other than {"type": "text"} is not supported yet by this server',
-                param="response_format",
-                code="unsupported_parameter",
-            )
-        for name, value in form.items():
-            if name != "type" and not Foreign().changes_nothing(value, {}):
-                raise unsupported(f"response_format.{name[:40]}")
 
     @field_validator("request_id")
     @classmethod
@@ -183,8 +180,10 @@ class ChatCompletionRequest(GenerationRequest, ChatTemplateFields):
     tool_choice: Annotated[Any, WithJsonSchema(_NO_TOOL)] = None
 
     def refuse_unsupported(self) -> None:
-        """Refuse the unsupported, as for every request; tools as well, unless the caller forbids their use."""
-        super().refuse_unsupported()
+        """Refuse tools, unless the caller forbids their use.
+
+        Raises: InvalidRequestError naming the field.
+        """
         if self.tool_choice not in (None, "none", "auto"):
             raise InvalidRequestError(
                 "'tool_choice' other than \"none\" is not supported yet by this server",
@@ -214,8 +213,10 @@ class CompletionRequest(GenerationRequest):
         return None if value is False else value
 
     def refuse_unsupported(self) -> None:
-        """Refuse the unsupported, as for every request; also fill-in-the-middle and best-of selection."""
-        super().refuse_unsupported()
+        """Refuse fill-in-the-middle and best-of selection.
+
+        Raises: InvalidRequestError naming the field.
+        """
         if self.suffix:
             raise InvalidRequestError(
                 "'suffix' is not supported by this model; leave it out", param="suffix", code="unsupported_parameter"

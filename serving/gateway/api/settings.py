@@ -14,6 +14,7 @@ from serving.gateway.api.control_tokens import ControlTokens
 from serving.gateway.api.errors import from_validation
 from serving.gateway.api.schema import GenerationRequest
 from serving.gateway.api.tokenizer import Tokenizer, read_json
+from serving.grammar.compile import Grammars
 from serving.host_names import AllowedHosts
 
 
@@ -72,6 +73,11 @@ class ServedModel:
     def control_tokens(self) -> ControlTokens:
         """Control tokens, which only the chat template may say."""
         return ControlTokens(self.tokenizer, "" if self.chat_template is None else self.chat_template.source)
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Grammars of requests, compiled."""
+        return Grammars(lambda: self.tokenizer.vocabulary(self.token_limit))
 
     @property
     def token_limit(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from serving.errors import InvalidRequestError
 from serving.gateway.api.bounds import USUAL_OUTPUT, check_choices, check_logprobs
 from serving.gateway.api.chat_template import Rendering
+from serving.gateway.api.grammar import grammar_of
 from serving.gateway.api.prompts import Rendered, encode_prompt, prepare_chat, split_prompts
 from serving.gateway.api.sampling import Fields, output_limit, sampling_params, stop_strings
 from serving.gateway.api.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
@@ -20,7 +21,7 @@ from serving.gateway.api.tenant import Tenant
 from serving.ids import RequestId, SequenceId
 from serving.values.jobs import GenerationJob
 from serving.values.namespaces import request_salt
-from serving.values.sequence import SamplingParams, SequenceSpec
+from serving.values.sequence import Grammar, SamplingParams, SequenceSpec
 
 _NO_STOPS = StopSet(())
 _COMPLETION = Fields("prompt", "max_tokens", "logprobs")
@@ -171,7 +172,10 @@ def _order(
         prompt_logprobs = max(logprobs, prompt_logprobs or 0)
     discard = asked == 0
     shown = None if discard else logprobs
-    sequences = _sequences(job_id, prompts, body, model, settings, tenant, asked, shown, prompt_logprobs, fields)
+    grammar = grammar_of(body, model)
+    sequences = _sequences(
+        job_id, prompts, body, model, settings, tenant, asked, shown, prompt_logprobs, fields, grammar
+    )
     check_logprobs(
         sum(len(one.prompt) for one in sequences),
         sum(min(one.sampling.max_tokens, asked or USUAL_OUTPUT) for one in sequences),
@@ -211,6 +215,7 @@ def _sequences(
     logprobs: int | None,
     prompt_logprobs: int | None,
     fields: Fields,
+    grammar: Grammar | None,
 ) -> list[SequenceSpec]:
     """`n` of each prompt."""
     sequences: list[SequenceSpec] = []
@@ -228,6 +233,7 @@ def _sequences(
                 logprobs=logprobs,
                 prompt_logprobs=prompt_logprobs,
                 fields=fields,
+                grammar=grammar,
             )
             sequences.append(_sequence(job_id, len(sequences), ids, sampling, body, settings, tenant))
     return sequences

@@ -1,0 +1,214 @@
+"""What a request wants its output to match, as a `Grammar`: one of many spellings of OpenAI, vLLM and its old releases.
+
+All of them mean the same here, strict or not: the whole output matches, unless its length is cut. A grammar is compiled
+before anything is queued, so that whatever is wrong with it is told at once and names its field.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llguidance import StructTag
+from llguidance.gbnf_to_lark import any_to_lark
+
+from hardware.nesting import parse_json
+from serving.errors import GrammarError, InvalidRequestError
+from serving.gateway.api.schema import GenerationRequest
+from serving.gateway.api.settings import ServedModel
+from serving.grammar.text import MOST_TEXT, json_options
+from serving.values.sequence import Grammar, GrammarKind
+
+_OLD = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "guided_json_object": "json_object",
+}
+_KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "disable_fallback", "whitespace_pattern")
+_ANY_OBJECT = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """One constraint of a request.
+
+    Args:
+        field: the request's name for it, for errors.
+        kind: one of `_KINDS`.
+        options: of `structured_outputs`.
+    """
+
+    field: str
+    kind: str
+    value: object
+    options: Mapping[str, Any]
+
+
+def wants_grammar(body: GenerationRequest) -> bool:
+    """Whether a request may have a grammar: then translating it may take many milliseconds."""
+    form = body.response_format
+    plain = form is None or form == {} or (isinstance(form, dict) and form.get("type") == "text")
+    return not plain or body.structured_outputs is not None or any(getattr(body, name) is not None for name in _OLD)
+
+
+def grammar_of(body: GenerationRequest, model: ServedModel) -> Grammar | None:
+    """The request's grammar, compiled once; None if it has none.
+
+    Raises: InvalidRequestError naming the field.
+    """
+    wishes = [*_response_format(body.response_format), *_structured(body.structured_outputs), *_old(body)]
+    if not wishes:
+        return None
+    wish = wishes[0]
+    if len(wishes) > 1:
+        raise _wrong(wishes[1].field, f"and '{wish.field}' both constrain the output; give one of them")
+    if not any(token < model.token_limit for token in model.eos_ids):
+        raise _wrong(wish.field, "needs a model with an end token, and this one names none")
+    for name in ("ignore_eos", "min_tokens"):
+        if getattr(body, name):
+            raise _wrong(name, f"contradicts '{wish.field}': an output ends where it is complete")
+    try:
+        grammar = _grammar(wish)
+        model.grammars.fresh(grammar)
+    except (GrammarError, ValueError) as error:  # no JSON, or nested too deeply
+        raise _wrong(wish.field, f"cannot be followed: {error}") from error
+    return grammar
+
+
+def _wrong(field: str, words: str) -> InvalidRequestError:
+    return InvalidRequestError(f"'{field}' {words}", param=field, code="invalid_value")
+
+
+def _response_format(form: object) -> list[_Wish]:
+    if form is None or form == {}:
+        return []
+    field = "response_format"
+    kind = form.get("type") if isinstance(form, dict) else None
+    if not isinstance(form, dict) or kind not in ("text", "json_object", "json_schema", "structural_tag"):
+        raise _wrong(field, "must be an object whose type is text, json_object, json_schema or structural_tag")
+    if kind == "text":
+        return []
+    if kind == "json_object":
+        return [_Wish(field, "json_object", True, {})]
+    if kind == "structural_tag":
+        return [_Wish(field, "structural_tag", form, {})]
+    inner = form.get("json_schema")
+    if not isinstance(inner, dict):
+        raise _wrong(f"{field}.json_schema", "must be an object with a 'schema'")
+    schema = inner.get("schema", inner.get("json_schema"))
+    return [_Wish(f"{field}.json_schema", "json", _ANY_OBJECT if schema is None else schema, {})]
+
+
+def _structured(value: object) -> list[_Wish]:
+    if value is None:
+        return []
+    field = "structured_outputs"
+    if not isinstance(value, dict):
+        raise _wrong(field, "must be an object")
+    unknown = [name for name in value if name not in (*_KINDS, *_OPTIONS) and not name.startswith("_backend")]
+    if unknown:
+        raise _wrong(f"{field}.{unknown[0][:40]}", f"is not known; there are {', '.join((*_KINDS, *_OPTIONS))}")
+    given = [name for name in _KINDS if value.get(name) not in (None, False)]
+    options = {name: value.get(name) for name in _OPTIONS}
+    for name, own in options.items():
+        expected: type = str if name == "whitespace_pattern" else bool
+        if own is not None and not isinstance(own, expected):
+            raise _wrong(f"{field}.{name}", f"must be a {'text' if expected is str else 'truth value'}")
+    if len(given) != 1:
+        raise _wrong(field, f"must hold exactly one of {', '.join(_KINDS)}")
+    return [_Wish(f"{field}.{given[0]}", given[0], value[given[0]], options)]
+
+
+def _old(body: GenerationRequest) -> list[_Wish]:
+    options = {"whitespace_pattern": body.guided_whitespace_pattern}
+    found = [(name, kind, getattr(body, name)) for name, kind in _OLD.items()]
+    return [_Wish(name, kind, value, options) for name, kind, value in found if value not in (None, False)]
+
+
+def _grammar(wish: _Wish) -> Grammar:
+    """Raises: GrammarError, InvalidRequestError; ValueError for what is no JSON."""
+    pattern = wish.options.get("whitespace_pattern") or ""
+    free = wish.options.get("disable_any_whitespace") is False
+    if wish.kind in ("json", "json_object"):
+        schema = _ANY_OBJECT if wish.kind == "json_object" else _schema(wish.value)
+        if wish.options.get("disable_additional_properties"):
+            schema = _closed(schema)
+        return Grammar(GrammarKind.JSON_SCHEMA, _dumped(schema), free, pattern)
+    if pattern:
+        raise GrammarError("'whitespace_pattern' is for JSON only")
+    if wish.kind == "choice":
+        return Grammar(GrammarKind.LARK, _choice(wish.value))
+    if wish.kind == "structural_tag":
+        return Grammar(GrammarKind.LARK, _structural_tag(wish.value, free=free))
+    if not isinstance(wish.value, str):
+        raise GrammarError("it must be a text")
+    if wish.kind == "regex":
+        return Grammar(GrammarKind.REGEX, wish.value)
+    return Grammar(GrammarKind.LARK, _lark(wish.value))
+
+
+def _schema(value: object) -> dict[str, Any]:
+    if isinstance(value, str):
+        if len(value) > MOST_TEXT:
+            raise GrammarError(f"it has {len(value)} characters; at most {MOST_TEXT} are allowed")
+        value = parse_json(value)
+    if not isinstance(value, dict):
+        raise GrammarError("a JSON schema must be an object")
+    return value
+
+
+def _dumped(schema: object) -> str:
+    return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
+
+
+def _closed(schema: Any) -> Any:  # noqa: ANN401
+    """The schema, with objects that say nothing of further properties having none."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {name: _closed(value) for name, value in schema.items()}
+    if schema.get("type") == "object" and "additionalProperties" not in schema and "patternProperties" not in schema:
+        closed["additionalProperties"] = False
+    return closed
+
+
+def _choice(value: object) -> str:
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        raise GrammarError("it must be a list of texts, at least one")
+    return "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in value)
+
+
+def _lark(text: str) -> str:
+    """A grammar in llguidance's dialect of Lark, or in llama.cpp's GBNF."""
+    if len(text) > MOST_TEXT:
+        raise GrammarError(f"it has {len(text)} characters; at most {MOST_TEXT} are allowed")
+    try:
+        return str(any_to_lark(text))
+    except RecursionError:
+        raise GrammarError("it is nested too deeply") from None
+    except Exception as error:  # whatever the converter raises: the text is at fault
+        raise GrammarError(f"it is no grammar: {error}") from error
+
+
+def _structural_tag(value: object, *, free: bool) -> str:
+    """Free text in which each tag that begins with a trigger goes on by its schema to its end."""
+    tag = parse_json(value) if isinstance(value, str) else value
+    structures, triggers = (tag.get("structures"), tag.get("triggers")) if isinstance(tag, dict) else (None, None)
+    if not isinstance(structures, list) or not isinstance(triggers, list) or not structures:
+        raise GrammarError("a structural tag must have 'structures' and 'triggers'; other forms are not known here")
+    options = json_options(Grammar(GrammarKind.JSON_SCHEMA, "", free))
+    tags = []
+    for one in structures:
+        begin = one.get("begin") if isinstance(one, dict) else None
+        if not isinstance(begin, str) or not isinstance(one.get("end", ""), str):
+            raise GrammarError("each structure must have 'begin', 'schema' and 'end'")
+        trigger = next((t for t in triggers if isinstance(t, str) and t and begin.startswith(t)), None)
+        if trigger is None:
+            raise GrammarError(f"no trigger begins the structure {begin[:40]!r}")
+        schema = {**_schema(one.get("schema") or {}), "x-guidance": options}
+        tags.append(StructTag(trigger=trigger, begin=begin, grammar=schema, end=one.get("end", "")))
+    return str(StructTag.to_grammar(tags, assume_special=False))
