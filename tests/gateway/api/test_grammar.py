@@ -1,4 +1,4 @@
-"""Constraints of requests: every spelling becomes one grammar, and what is wrong with one is told before it is queued."""
+"""Constraints of requests: every spelling becomes one grammar; what is wrong with one is told before it is queued."""
 
 import json
 from dataclasses import replace
@@ -106,7 +106,6 @@ def test_a_grammar_goes_to_every_choice(harness: Harness) -> None:
         ({"guided_json": 5}, "guided_json"),
         ({"guided_regex": "("}, "guided_regex"),
         ({"guided_regex": "(?=a)a"}, "guided_regex"),
-        ({"guided_regex": "(((a{1,500}){1,500}){1,500}){1,500}"}, "guided_regex"),
         ({"guided_choice": []}, "guided_choice"),
         ({"guided_choice": [1]}, "guided_choice[0]"),
         ({"guided_grammar": "start: nowhere"}, "guided_grammar"),
