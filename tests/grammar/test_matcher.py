@@ -5,7 +5,7 @@ import random
 from functools import cache
 from pathlib import Path
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
@@ -53,7 +53,8 @@ def order(grammar: Grammar | None, output: list[int]) -> SampleOrder:
 
 def drawn(grammar: Grammar, seed: int, most: int = 400) -> list[int]:
     """A random output, with its stop token."""
-    one, rng, output = matcher(grammar), random.Random(seed), []
+    output: list[int] = []
+    one, rng = matcher(grammar), random.Random(seed)
     while len(output) < most and output[-1:] != [STOP]:
         output.append(int(rng.choice(np.flatnonzero(one.allowed()))))
         one.take(output[-1:])
@@ -93,7 +94,7 @@ def test_control_tokens_are_no_text_and_ids_without_a_token_are_never_drawn() ->
 
 
 def test_forced_text_that_spells_a_control_token_is_text() -> None:
-    spelled = tokenizer().raw.id_to_token(STOP)
+    spelled = tokenizer().token_string(STOP)
     output = drawn(Grammar(GrammarKind.LARK, f"start: {json.dumps('a ' + spelled)}"), 0)
     assert output.count(STOP) == 1
     assert tokenizer().decode(output[:-1], skip_special_tokens=False) == "a " + spelled
