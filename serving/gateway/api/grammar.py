@@ -1,4 +1,4 @@
-"""What a request wants its output to match, as a `Grammar`: one of many spellings of OpenAI, vLLM and its old releases.
+"""A request's constraint on its output as a `Grammar`: one of many spellings of OpenAI, vLLM and its old releases.
 
 All of them mean the same here, strict or not: the whole output matches, unless its length is cut. A grammar is compiled
 before anything is queued, so that whatever is wrong with it is told at once and names its field.

@@ -23,11 +23,10 @@ from serving.values.sequence import FinishReason, HandoffTicket, SequenceSpec
 
 Commands = tuple[Command, ...]
 
-_FINAL = {
+_FINAL = {  # ends that would be the same at any instance
     FinishReason.DEADLINE: (FailKind.DEADLINE, "the deadline passed at the instance"),
     FinishReason.GRAMMAR: (FailKind.ENGINE, "no token can follow that the request's grammar allows"),
 }
-"""Ends that would be the same at any instance."""
 
 
 class SequenceJournal:
@@ -188,14 +187,14 @@ class SequenceJournal:
         self.phase = JournalPhase.DECODING
         end = finish_reason if finish_reason in (FinishReason.STOP, FinishReason.LENGTH) else None
         commands += self._deliver(news, end)
-        if finish_reason in _FINAL:
+        if finish_reason not in (end, *_FINAL):
+            return (
+                *commands,
+                *self._resubmit(FailKind.ENGINE, f"the instance ended it: {finish_reason}", cancel=False),
+            )
+        if finish_reason is not None:
             self._close()
-            return (*commands, Fail(*_FINAL[finish_reason]))
-        if finish_reason is not end:
-            return (*commands, *self._resubmit(FailKind.ENGINE, f"the instance: {finish_reason}", cancel=False))
-        if end is not None:
-            self._close()
-        return commands
+        return (*commands, Fail(*_FINAL[finish_reason])) if finish_reason in _FINAL else commands
 
     def _on_refused(self, news: Refused, *, begun: bool) -> Commands:
         """Handle a refusal. is invalid ends; if all are full it waits only if its request streams (`begun`)."""
