@@ -188,10 +188,8 @@ class SequenceJournal:
         end = finish_reason if finish_reason in (FinishReason.STOP, FinishReason.LENGTH) else None
         commands += self._deliver(news, end)
         if finish_reason not in (end, *_FINAL):
-            return (
-                *commands,
-                *self._resubmit(FailKind.ENGINE, f"the instance ended it: {finish_reason}", cancel=False),
-            )
+            reason = f"the instance ended it: {FinishReason(finish_reason).value}"
+            return (*commands, *self._resubmit(FailKind.ENGINE, reason, cancel=False))
         if finish_reason is not None:
             self._close()
         return (*commands, Fail(*_FINAL[finish_reason])) if finish_reason in _FINAL else commands
