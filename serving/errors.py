@@ -15,6 +15,7 @@ ServingError
 │   └── SilentError                 what was asked is there, but gave no answer in time; worth asking again
 ├── ScaleError                  a pool cannot have the size that was asked for; `kind` says why
 ├── PlacementError              the experts of a layer do not fit the slots of a group
+├── RoutingTraceError           a file is no routing trace of experts, or a damaged one
 ├── GroupError                  ranks of one instance cannot compute together; the shell makes the group whole again
 ├── ExpertError                 an expert's weights could not be brought into a slot, which is empty then
 ├── GrammarError                a grammar cannot be compiled, or an output cannot go on by it
@@ -144,6 +145,10 @@ class ScaleError(ServingError):
 
 class PlacementError(ServingError):
     """A group of ranks has too few slots for the experts of a layer."""
+
+
+class RoutingTraceError(ServingError):
+    """A file is no routing trace of experts, or a damaged one."""
 
 
 class GroupError(ServingError):

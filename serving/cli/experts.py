@@ -2,8 +2,10 @@
 
 import argparse
 import json
+from pathlib import Path
 
-from serving.cli.system_options import add_gateway_options
+from loadgen.quantities import Duration
+from serving.cli.system_options import add_gateway_address, add_gateway_options
 
 DESCRIPTION = """\
 Show the experts of a running system's groups of ranks: balancedness by layer (mean over largest of the ranks' rows
@@ -19,11 +21,22 @@ Replace one rank without a loss, for maintenance: it takes nothing new, its stre
 drain_s and are then handed to other ranks, its experts are computed by the others, it ends, and another process takes
 its place. Meanwhile the group has a rank less.
 """
+RECORD = """\
+Write a routing trace of a running group: how many rows chose each expert, by layer, source rank and slice of time
+([experts] window_s / slices). One JSON value a line; serving/experts/core/routing_trace.py says which. Ctrl-C ends it
+and keeps all that came.
+"""
+TRIAL = """\
+Show how evenly each placement policy would spread the rows of a routing trace over a group of another size, or with
+more slots: planned on every other slice, judged on the rest. Asks no running system.
+"""
 EPILOG = """\
 Examples:
   cloudmatrix experts
   cloudmatrix experts ranks
   cloudmatrix experts placement --json
+  cloudmatrix experts record --out routing.jsonl --duration 10min
+  cloudmatrix experts trial routing.jsonl --ranks 8 --redundant 2
   cloudmatrix experts resize decode 4 --wait
   cloudmatrix experts drain decode#k3jx9a.r1 --wait
 
@@ -53,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.set_defaults(action=name)
     _add_orders(actions)
     _add_resize(actions.add_parser("resize", help="give a pool's groups another number of ranks", description=RESIZE))
+    _add_traces(actions)
     drain = actions.add_parser("drain", help="replace one rank without a loss", description=DRAIN)
     drain.add_argument("rank", metavar="RANK", help="as `cloudmatrix status` names it, e.g. decode#k3jx9a.r1")
     add_gateway_options(drain, inherited=True)
@@ -70,6 +84,25 @@ def _add_resize(parser: argparse.ArgumentParser) -> None:
     )
     add_gateway_options(parser, inherited=True)
     parser.set_defaults(action="resize")
+
+
+def _add_traces(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    record = actions.add_parser("record", help="write a group's routing to a file", description=RECORD)
+    record.add_argument("--out", type=Path, required=True, metavar="FILE", help="e.g. routing.jsonl")
+    record.add_argument(
+        "--duration", type=Duration(above_zero=True), metavar="T", help="e.g. 90s; default: until Ctrl-C"
+    )
+    record.add_argument("--group", metavar="NAME", help="e.g. decode#k3jx9a, where there are several")
+    add_gateway_address(record, inherited=True)
+    record.set_defaults(action="record")
+    trial = actions.add_parser("trial", help="try placement policies on a recorded file", description=TRIAL)
+    trial.add_argument("file", type=Path, metavar="FILE", help="of `cloudmatrix experts record`")
+    trial.add_argument("--ranks", type=int, required=True, metavar="N", help="ranks of the group to try")
+    trial.add_argument("--redundant", type=int, default=1, metavar="N", help="[experts] redundant (default 1)")
+    trial.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="print balancedness of all layers"
+    )
+    trial.set_defaults(action="trial")
 
 
 def _add_orders(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -94,10 +127,12 @@ def _add_orders(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Ask and print.
 
-    Raises: UnavailableError, ScaleError, in one line.
+    Raises: UnavailableError, ScaleError, ConfigError, RoutingTraceError, PlacementError, in one line.
     """
     if arguments.action in ("resize", "drain"):
         return _change(arguments)
+    if arguments.action in ("record", "trial"):
+        return _trace(arguments)
     from serving.cli.experts_table import fetch_experts, order_experts, print_experts, print_order
 
     if arguments.action in ORDERS:
@@ -106,6 +141,17 @@ def run(arguments: argparse.Namespace) -> int:
         print_order(answer, as_json=arguments.json)
         return 0
     print_experts(fetch_experts(arguments.url, arguments.api_key), arguments.action, as_json=arguments.json)
+    return 0
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    from serving.cli.experts_record import print_trial, record
+
+    if arguments.action == "trial":
+        print_trial(arguments.file, arguments.ranks, arguments.redundant, as_json=arguments.json)
+        return 0
+    done = record(arguments.url, arguments.api_key, arguments.out, group=arguments.group, duration_s=arguments.duration)
+    print(done)
     return 0
 
 

@@ -37,7 +37,19 @@ class DrainRank(Struct, frozen=True, tag="drain"):
     rank: int
 
 
-OperatorOrder = RebalanceExperts | MoveOneExpert
+class ReadLoad(Struct, frozen=True, tag="load"):
+    """Say how many rows chose each expert, by source rank, in each slice of time that is over.
+
+    Args:
+        after: number of the last slice that is not wanted any more; None = say only which one was the last.
+    """
+
+    after: int | None = None
+
+
+PlannedOrder = RebalanceExperts | MoveOneExpert
+"""Experts are to move."""
+OperatorOrder = PlannedOrder | ReadLoad
 """About experts."""
 SizeOrder = ResizeGroup | DrainRank
 """About ranks."""

@@ -10,7 +10,14 @@ from serving.experts.core.group_experts import STUCK_S
 from serving.instance.live.ranks.group_port import Follow
 from serving.values.expert_map import ExpertMap
 from serving.values.expert_moves import LoadExpert, MovesEnded, SwitchMap
-from serving.values.operator_order import MoveOneExpert, OperatorOrder, OrderAnswer, PostedOrder, RebalanceExperts
+from serving.values.operator_order import (
+    MoveOneExpert,
+    OperatorOrder,
+    OrderAnswer,
+    PostedOrder,
+    ReadLoad,
+    RebalanceExperts,
+)
 from tests.fakes.rank_group import FakeRank
 from tests.live.group_scene import Scene, played
 
@@ -129,6 +136,28 @@ def test_what_cannot_be_is_refused(order: OperatorOrder, unknown: bool, why: str
         refused = await ordered(scene, scene.world.of("decode#abc")[0], order)
         assert (refused.accepted, refused.unknown) == (False, unknown)
         assert why in refused.reason
+        await scene.close(shell)
+
+    played(Scene(silence_s=NEVER_S), act)
+
+
+def test_rows_are_told_by_slice_and_source_rank() -> None:
+    async def act(scene: Scene) -> None:
+        scene.rules = type(scene.rules)(policy="none", window_s=10.0, slices=5)
+        shell = await scene.formed("abc")
+        rank, _ = scene.world.of("decode#abc")
+        await pass_time(scene, 2.0)
+        first = await ordered(scene, rank, ReadLoad())
+        assert (first.accepted, first.detail["slices"]) == (True, [])
+        assert [first.detail[name] for name in ("layers", "experts", "slice_s")] == [1, 4, 2.0]
+        await pass_time(scene, 7.0)
+        rest = (await ordered(scene, rank, ReadLoad(first.detail["last"]))).detail
+        assert rest["last"] == first.detail["last"] + 3
+        assert {one["rank"] for one in rest["slices"]} == {0, 1}
+        assert 2 <= len({one["at_s"] for one in rest["slices"]}) <= 3, "a count may be late on a busy machine"
+        for one in rest["slices"]:
+            hot, *others = one["rows"][0]
+            assert others == [hot / 9] * 3
         await scene.close(shell)
 
     played(Scene(silence_s=NEVER_S), act)

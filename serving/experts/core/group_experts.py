@@ -33,7 +33,7 @@ from serving.values.expert_moves import (
     SwitchMap,
 )
 from serving.values.group import RankOffer
-from serving.values.operator_order import OperatorOrder, OrderAnswer, RebalanceExperts
+from serving.values.operator_order import OrderAnswer, PlannedOrder, RebalanceExperts
 
 LASTING_WINDOWS = 10.0
 """How long a placement is expected to fit, in windows of load."""
@@ -76,6 +76,7 @@ class GroupExperts:
 
     def __init__(self, rules: ExpertRules, epoch_s: float = 0.0) -> None:
         self.rules = rules
+        self._epoch_s = epoch_s
         self.ledger: SlotLedger | None = None
         """None until the group is regrouped for the first time, or taken over."""
         self.journal = MoveJournal(epoch_s)
@@ -224,7 +225,7 @@ class GroupExperts:
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
-    def plan_order(self, order: OperatorOrder, now: float) -> RebalancePlan | Refusal:
+    def plan_order(self, order: PlannedOrder, now: float) -> RebalancePlan | Refusal:
         """Plan what an operator wants. May take long: any thread may ask, one at a time."""
         ledger, settings = self.ledger, self._settings
         if ledger is None or settings is None or not self._confirmed:
@@ -238,7 +239,7 @@ class GroupExperts:
         return move_plan(order, ledger, loads)
 
     def begin_order(
-        self, order: OperatorOrder, plan: RebalancePlan | Refusal, map_version: int, now: float
+        self, order: PlannedOrder, plan: RebalancePlan | Refusal, map_version: int, now: float
     ) -> tuple[OrderAnswer, list[MoveOrder]]:
         """Answer an operator, and begin what was planned."""
         if isinstance(plan, Refusal):
@@ -255,6 +256,29 @@ class GroupExperts:
         return OrderAnswer(
             True, "experts are being moved; `cloudmatrix experts` shows how that goes", detail=shown
         ), effects
+
+    def load_after(self, after: int | None, now: float) -> OrderAnswer:
+        """Rows of slices that are over, for who records them: `after` as in `ReadLoad`."""
+        window = self._window
+        if window is None:
+            return OrderAnswer(False, "the group is being formed; try again when all its ranks serve")
+        experts = window.experts
+        last = int(now // window.slice_s) - 1
+        slices = (
+            [
+                {
+                    "at_s": round(number * window.slice_s + self._epoch_s, 3),
+                    "rank": rank,
+                    "rows": [flat[first : first + experts] for first in range(0, len(flat), experts)],
+                }
+                for number, rank, flat in window.after(after, now)
+                if any(flat)
+            ]
+            if after is not None
+            else []
+        )
+        shown = {"layers": window.layers, "experts": experts, "slice_s": window.slice_s, "last": last, "slices": slices}
+        return OrderAnswer(True, f"{len(slices)} slices of ranks", detail=shown)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

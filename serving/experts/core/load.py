@@ -78,6 +78,15 @@ class LoadWindow:
                 found[rank] = tuple(map(sum, zip(found.get(rank, (0,) * self.experts), row, strict=True)))
         return found
 
+    def after(self, number: int, now: float) -> list[tuple[int, int, tuple[int, ...]]]:
+        """Slices that are over: number, source rank, and its tokens as [layer * experts + expert].
+
+        Args:
+            number: of the last slice that is not wanted any more.
+        """
+        over = [one for one in self._kept(now) if number < one < int(now // self.slice_s)]
+        return [(one, rank, tuple(counts)) for one in over for rank, counts in sorted(self._counts[one].items())]
+
     def forget(self, rank: int) -> None:
         """Drop what a rank has sent: it has left, and its sequences are counted where they are now."""
         for ranks in self._counts.values():

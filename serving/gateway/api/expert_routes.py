@@ -2,6 +2,7 @@
 
     POST /experts/rebalance    {"policy": "global", "dry_run": true, "group": "decode#k3jx9a"}, each optional
     POST /experts/move         {"layer": 0, "expert": 3, "rank": 1}, and "group"
+    POST /experts/load         {"after": 88}, and "group": rows by slice of time, see `ReadLoad`
 
 Refused are those of others (403), for what does not exist (404), and what the group cannot do now (409).
 """
@@ -20,7 +21,7 @@ from serving.gateway.api.errors import RouteError
 from serving.gateway.api.routes import json_response
 from serving.gateway.api.schema import WireModel
 from serving.gateway.api.tenant import tenant_of
-from serving.values.operator_order import MoveOneExpert, OperatorOrder, OrderAnswer, RebalanceExperts
+from serving.values.operator_order import MoveOneExpert, OperatorOrder, OrderAnswer, ReadLoad, RebalanceExperts
 
 MAX_BODY_BYTES = 4096
 
@@ -47,6 +48,13 @@ class MoveRequest(WireModel):
     rank: _Number
 
 
+class LoadRequest(WireModel):
+    """POST /experts/load."""
+
+    group: str | None = None
+    after: Annotated[int, Field(ge=-1, lt=1 << 53)] | None = None
+
+
 def expert_router(post: PostOrder) -> APIRouter:
     """The routes."""
     router = APIRouter(prefix="/experts")
@@ -64,6 +72,13 @@ def expert_router(post: PostOrder) -> APIRouter:
         require_admin(request)
         body = await parse_body(request, MoveRequest, MAX_BODY_BYTES)
         return json_response(accepted(await post(body.group, MoveOneExpert(body.layer, body.expert, body.rank))))
+
+    @router.post("/load", include_in_schema=False)
+    async def load(request: Request) -> Response:
+        """Rows that chose each expert, by source rank and slice of time, for a trace."""
+        require_admin(request)
+        body = await parse_body(request, LoadRequest, MAX_BODY_BYTES)
+        return json_response(accepted(await post(body.group, ReadLoad(body.after))))
 
     return router
 

@@ -9,7 +9,7 @@ from serving.errors import UnavailableError
 from serving.gateway.api.errors import RouteError
 from serving.gateway.api.expert_routes import PostOrder, choose_group, expert_router
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
-from serving.values.operator_order import MoveOneExpert, OperatorOrder, OrderAnswer, RebalanceExperts
+from serving.values.operator_order import MoveOneExpert, OperatorOrder, OrderAnswer, ReadLoad, RebalanceExperts
 from tests.gateway.api.support import Harness, post
 
 SETTINGS = ApiSettings(
@@ -52,10 +52,13 @@ def test_an_order_goes_to_a_group_and_its_answer_comes_back(served: ServedModel,
         (None, RebalanceExperts()),
         ("decode#a", RebalanceExperts("global", dry_run=True)),
     ]
+    asked.clear()
+    ask(served, give, "/experts/load", {"after": 7})
+    assert asked == [(None, ReadLoad(7))]
 
 
 @pytest.mark.parametrize(("key", "status"), [(None, 401), ("nobody", 401), ("acme-1", 403), ("root", 200)])
-@pytest.mark.parametrize(("path", "body"), [("/experts/move", MOVE), ("/experts/rebalance", {})])
+@pytest.mark.parametrize(("path", "body"), [("/experts/move", MOVE), ("/experts/rebalance", {}), ("/experts/load", {})])
 def test_orders_are_for_administrators(
     served: ServedModel, asked: list, path: str, body: object, key: str | None, status: int
 ) -> None:

@@ -34,7 +34,7 @@ from serving.values.expert_moves import (
     SwitchMap,
 )
 from serving.values.group import RankLease
-from serving.values.operator_order import MoveOneExpert, OperatorOrder, RebalanceExperts
+from serving.values.operator_order import MoveOneExpert, OrderAnswer, PlannedOrder, ReadLoad, RebalanceExperts
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,12 @@ class GroupMoves:
         for one in members:
             for posted in one.report.orders if one.report is not None else ():
                 order = posted.order
-                if isinstance(order, RebalanceExperts | MoveOneExpert) and posted.id not in self._seen:
+                if posted.id in self._seen:
+                    continue
+                if isinstance(order, ReadLoad):
+                    self._see(posted.id)
+                    self._begin(self._answer(one, posted.id, self.experts.load_after(order.after, now)))
+                elif isinstance(order, RebalanceExperts | MoveOneExpert):
                     self._once(partial(self._obey, one, posted.id, order))
         if not self._planning and self.experts.count_due(now):
             self._once(self._rebalance)
@@ -152,17 +157,18 @@ class GroupMoves:
         if plan is not None:
             self._take(self.experts.begin(plan, version, "load", self.experts.rules.policy, self._clock()))
 
-    async def _obey(self, one: KnownRank, posted: str, order: OperatorOrder) -> None:
+    async def _obey(self, one: KnownRank, posted: str, order: PlannedOrder) -> None:
         """Carry out an operator's order, and answer it where it was posted."""
-        self._seen[posted] = None
-        if len(self._seen) > MOST_SEEN:
-            del self._seen[next(iter(self._seen))]
+        self._see(posted)
         ledger = self.experts.ledger
         version = ledger.map.version if ledger is not None else 0
         plan = await asyncio.to_thread(self.experts.plan_order, order, self._clock())
         answer, effects = self.experts.begin_order(order, plan, version, self._clock())
         logger.info("operator: %s: %s", order, answer.reason)
         self._take(effects)
+        await self._answer(one, posted, answer)
+
+    async def _answer(self, one: KnownRank, posted: str, answer: OrderAnswer) -> None:
         try:
             await self._port.tell(one.name, AnswerOperator(posted, answer), SHOW_DEADLINE_S)
         except (RankDeadError, RankSilentError) as error:
@@ -185,6 +191,12 @@ class GroupMoves:
             return
         for event in events:
             self._take(self.experts.on(rank, pid, event, self._clock()))
+
+    def _see(self, posted: str) -> None:
+        """An order is taken up."""
+        self._seen[posted] = None
+        if len(self._seen) > MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
