@@ -40,7 +40,7 @@ class _Recording:
         self._last: int = first["last"]
 
     def batches(self, until: float) -> Iterator[list[dict[str, Any]]]:
-        """What has come, once in each slice, until that time of the clock.
+        """Slices that have come, once in each slice, until that time of the clock.
 
         Raises: UnavailableError if the group does not answer for too long.
         """

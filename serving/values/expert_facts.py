@@ -12,7 +12,7 @@ class ExpertRows(Struct, frozen=True, array_like=True):
 
 
 class ExpertWork(Struct, frozen=True, array_like=True):
-    """What the experts of one rank have done for all ranks since it joined. Its attention and waits are not in it.
+    """Work of one rank's experts for all ranks since it joined. Its attention and waits are not in it.
 
     Args:
         seconds: of computing. rows: that came, each as often as it chose.

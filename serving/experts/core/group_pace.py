@@ -130,7 +130,7 @@ def _awaited(rank: int, intervals: Mapping[int, ExchangeFacts]) -> float:
 
 
 def _since(before: ExchangeFacts, now: ExchangeFacts) -> ExchangeFacts:
-    """What has been counted between two times. Sizes of lists differ if the group's windows were made anew."""
+    """Counts between two times. Sizes of lists differ if the group's windows were made anew."""
     work, was = now.work, before.work
     waited = tuple(
         max(0.0, one - (before.waited_s[rank] if rank < len(before.waited_s) else 0.0))

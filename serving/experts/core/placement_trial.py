@@ -14,8 +14,8 @@ TRIED = ("static", "time_sliced", "global", "hierarchical")
 
 
 @dataclass(frozen=True, slots=True)
-class TrialResult:
-    """What a policy would give.
+class PolicyTrial:
+    """Outcome of one policy.
 
     Args:
         balancedness: mean over largest of the ranks' rows, by layer; 1 = even. Its reciprocal is what the cost model
@@ -27,16 +27,16 @@ class TrialResult:
 
     @property
     def mean(self) -> float:
-        """Of all layers."""
+        """Mean of all layers."""
         return fmean(self.balancedness)
 
     @property
     def worst(self) -> float:
-        """Of the worst layer."""
+        """Balancedness of the worst layer."""
         return min(self.balancedness)
 
 
-def try_policies(loads: Sequence[LayerLoad], ranks: int, redundant: int, groups: int = 1) -> list[TrialResult]:
+def try_policies(loads: Sequence[LayerLoad], ranks: int, redundant: int, groups: int = 1) -> list[PolicyTrial]:
     """Balancedness of all policies for a group of such a size.
 
     Args:
@@ -56,7 +56,7 @@ def try_policies(loads: Sequence[LayerLoad], ranks: int, redundant: int, groups:
     busy = [load for load in loads if any(map(sum, load))]
     if not busy:
         raise PlacementError("the trace has no rows")
-    return [TrialResult(name, tuple(_one(name, load, experts, shape, groups) for load in busy)) for name in TRIED]
+    return [PolicyTrial(name, tuple(_one(name, load, experts, shape, groups) for load in busy)) for name in TRIED]
 
 
 def _one(name: str, load: LayerLoad, experts: int, shape: GroupShape, groups: int) -> float:

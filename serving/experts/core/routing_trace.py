@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from hardware.nesting import parse_json
 from serving.errors import UNREADABLE, RoutingTraceError
 from serving.experts.core.load import LayerLoad
 
@@ -87,10 +88,10 @@ def read_trace(lines: Iterable[bytes]) -> RoutingTrace:
             raise RoutingTraceError(broken)
         try:
             if head is None:
-                head = msgspec.json.decode(line, type=TraceHead)
+                head = msgspec.convert(parse_json(line), TraceHead)
                 continue
-            one = msgspec.json.decode(line, type=TraceSlice)
-        except UNREADABLE as error:  # maybe cut off, which only a last line may be
+            one = msgspec.convert(parse_json(line), TraceSlice)
+        except (*UNREADABLE, ValueError) as error:  # maybe cut off, which only a last line may be
             broken = f"line {number} of the routing trace: {error}"
             continue
         if len(one.rows) != head.layers or any(len(row) != head.experts for row in one.rows):

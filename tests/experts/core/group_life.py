@@ -20,7 +20,7 @@ from serving.values.expert_moves import (
     SwitchMap,
 )
 from serving.values.group import RankOffer
-from serving.values.operator_order import MoveOneExpert, OperatorOrder, RebalanceExperts
+from serving.values.operator_order import MoveOneExpert, PlannedOrder, RebalanceExperts
 
 EXPERTS, LAYERS = 4, 2
 RULES = ExpertRules(policy="none", bytes_per_s=1e12)
@@ -75,7 +75,7 @@ class GroupLife(RuleBasedStateMachine):
             st.builds(RebalanceExperts, st.sampled_from(["static", "global", "time_sliced", "hierarchical"])),
         )
     )
-    def order(self, order: OperatorOrder) -> None:
+    def order(self, order: PlannedOrder) -> None:
         self.confirm()
         ledger = self.core.ledger
         assert ledger is not None

@@ -18,7 +18,7 @@ from serving.model.native.library import load
 from serving.model.native.rank_group import raise_epoch
 from serving.values.expert_moves import CountRows, ExpertOrder, FetchExpert, LoadExpert, MoveOrder, RankEvent
 from serving.values.group import RankOffer
-from serving.values.operator_order import MoveOneExpert, OperatorOrder, RebalanceExperts
+from serving.values.operator_order import MoveOneExpert, PlannedOrder, RebalanceExperts
 from serving.values.sequence import SequenceSpec
 from tests.instance.rank_threads import IDLE_S, Answer, RankThreads, drive
 
@@ -59,7 +59,7 @@ class ShelledGroup:
         self._random_orders.set()
         self._over = threading.Event()
         self._failures: list[BaseException] = []
-        self._orders: list[OperatorOrder] = []
+        self._orders: list[PlannedOrder] = []
         """To be given one after the other; random ones come in between."""
 
     def run(
@@ -182,7 +182,7 @@ class ShelledGroup:
                 self._orders.remove(order)
             self._take(effects)
 
-    def _next_order(self) -> OperatorOrder | None:
+    def _next_order(self) -> PlannedOrder | None:
         if self.busy:
             return None
         if self._orders:
