@@ -195,6 +195,13 @@ def test_a_refused_prompt_goes_elsewhere_unless_it_is_invalid() -> None:
     assert journal.done
 
 
+def test_a_grammar_that_allows_no_token_ends_it_without_another_try() -> None:
+    journal = decoding()
+    (last,) = journal.on_news(Tokens(sid(2), 1, finish_reason=FinishReason.GRAMMAR))
+    assert last == Fail(FailKind.ENGINE, "no token can follow that the request's grammar allows")
+    assert journal.done
+
+
 def test_the_deadline_ends_it() -> None:
     journal = decoding()
     late = journal.on_news(Tokens(sid(2), 1, (12,), finish_reason=FinishReason.DEADLINE))
