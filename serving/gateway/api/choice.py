@@ -1,7 +1,7 @@
 """One choice on its way from tokens to text: detokenizing, stop strings, log-probabilities, counts.
 
 Pure apart from its own state. Fed with a backend's updates, it returns what became visible; the wire forms are built
-from that elsewhere, in `sse` and `full`.
+from that elsewhere, in `forms`.
 """
 
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from serving.errors import DeadlineError, EngineError
 from serving.gateway.api.detokenizer import make_detokenizer
 from serving.gateway.api.draft_tally import DraftTally
+from serving.gateway.api.parts import Part
 from serving.gateway.api.stop_strings import StopStrings
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.gateway.api.translate import OutputOptions
@@ -31,17 +32,26 @@ class Visible:
     """Output that one update made visible.
 
     Args:
+        parts: pieces of the output, none of them empty.
         finish: `stop` or `length` with the last piece.
         stop_reason: the stop string or the stop token that ended the choice, when it was not the end token.
         stopped_by_text: the backend does not know yet that this choice is over.
     """
 
-    text: str = ""
+    parts: list[Part] = field(default_factory=list)
     tokens: tuple[int, ...] = ()
     logprobs: list[LogprobEntry] = field(default_factory=list)
     finish: str | None = None
     stop_reason: str | int | None = None
     stopped_by_text: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text among the parts."""
+        parts = self.parts
+        if len(parts) == 1 and type(parts[0]) is str:  # by far the most common
+            return parts[0]
+        return "".join(part for part in parts if isinstance(part, str))
 
 
 class ChoiceOutput:
@@ -131,19 +141,19 @@ class ChoiceOutput:
                 self.text_length += len(pieces[-1])
             pieces.append(echoed.flush())
             self.text_length += len(pieces[-1])
-            out.text = "".join(pieces)
+            text = "".join(pieces)
         else:
-            out.text = self._tokenizer.decode(self._prompt, skip_special_tokens=options.skip_special_tokens)
-            self.text_length += len(out.text)
+            text = self._tokenizer.decode(self._prompt, skip_special_tokens=options.skip_special_tokens)
+            self.text_length += len(text)
+        if text:
+            out.parts.append(text)
 
     def _take(self, news: Tokens, tokens: tuple[int, ...], out: Visible) -> None:
         """New tokens to text. A stop token itself gives no text unless stops are to be included."""
         silent_last = news.finish_reason is FinishReason.STOP and not self._options.include_stop
         if not self._needs_each_token:
             self.completion_tokens += len(tokens)
-            text = self._detokenizer.push(tokens[:-1] if silent_last else tokens)
-            self.text_length += len(text)
-            out.text += text
+            self._let_out(self._detokenizer.push(tokens[:-1] if silent_last else tokens), out)
             out.tokens = tokens
             return
         logprobs, last = news.logprobs, len(tokens) - 1
@@ -171,8 +181,9 @@ class ChoiceOutput:
             out.finish, out.stop_reason, out.stopped_by_text = "stop", match.stopped_by, True
 
     def _let_out(self, text: str, out: Visible) -> None:
-        out.text += text
-        self.text_length += len(text)
+        if text:
+            out.parts.append(text)
+            self.text_length += len(text)
 
     def _finish(self, reason: FinishReason, tokens: tuple[int, ...], out: Visible) -> None:
         """The backend ended the sequence: give out what was held back."""

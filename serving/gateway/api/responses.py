@@ -16,11 +16,9 @@ from starlette.types import Receive, Scope, Send
 
 from serving.gateway.api.backend import GenerationBackend
 from serving.gateway.api.errors import ErrorReply, reply_for
-from serving.gateway.api.full import FullResponse
+from serving.gateway.api.forms.form import Answering, WireForm
 from serving.gateway.api.run import RequestRun
 from serving.gateway.api.settings import ApiSettings
-from serving.gateway.api.sse import DONE, KEEPALIVE, StreamEncoder, event
-from serving.gateway.api.timing import Timing
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.gateway.api.translate import GenerationOrder
 from serving.telemetry.metrics import GatewayMetrics
@@ -40,6 +38,7 @@ class GenerationResponse(Response):
     def __init__(
         self,
         order: GenerationOrder,
+        form: WireForm,
         backend: GenerationBackend,
         tokenizer: Tokenizer,
         metrics: GatewayMetrics,
@@ -51,6 +50,7 @@ class GenerationResponse(Response):
         self.background = None
         self.body = b""
         self._order = order
+        self._form = form
         self._backend = backend
         self._tokenizer = tokenizer
         self._metrics = metrics
@@ -73,15 +73,15 @@ class GenerationResponse(Response):
             run.close()
 
     async def _full(self, run: RequestRun, send: Send, limit_s: float) -> None:
-        response = FullResponse(self._order, run.choices, self._tokenizer, self._timing(run))
+        answer = self._form.whole(self._answering(run))
         try:
             async with asyncio.timeout(limit_s):
                 while run.open:
                     for index, out in await run.next():
-                        response.add(index, out)
+                        answer.add(index, out)
                 # Thousands of log-probabilities take a while, in which other streams must not stand still.
                 told = run.replicas()
-                body = response.body(told) if response.short else await asyncio.to_thread(response.body, told)
+                body = answer.body(told) if answer.short else await asyncio.to_thread(answer.body, told)
         except Exception as error:
             run.failed = True
             await send_error(send, reply_logged(error, self._order.response_id))
@@ -91,14 +91,14 @@ class GenerationResponse(Response):
                 await send_json(send, 200, body)
 
     async def _stream(self, run: RequestRun, send: Send, limit_s: float) -> None:
-        encoder = StreamEncoder(self._order, run.choices, self._tokenizer, self._timing(run))
+        encoder = self._form.events(self._answering(run))
         started = False
         try:
             async with asyncio.timeout(limit_s):
                 batch = await run.next()
                 started = True
                 await send({"type": "http.response.start", "status": 200, "headers": list(STREAM_HEADERS)})
-                async with self._keepalive(send):
+                async with self._keepalive(send, encoder.silence):
                     while run.open:
                         if body := encoder.batch(batch):
                             self._quiet = False
@@ -115,30 +115,30 @@ class GenerationResponse(Response):
                 return
         with suppress(TimeoutError):  # the client does not read; that may have been the error
             async with asyncio.timeout(self._settings.deadline_grace_s):
-                await send({"type": "http.response.body", "body": event(reply.body()) + DONE})
+                await send({"type": "http.response.body", "body": encoder.failure(reply)})
 
-    def _timing(self, run: RequestRun) -> Timing | None:
-        """The times to tell the client."""
-        return run.timing if self._settings.per_request_metrics else None
+    def _answering(self, run: RequestRun) -> Answering:
+        timing = run.timing if self._settings.per_request_metrics else None
+        return Answering(self._order, run.choices, self._tokenizer, timing)
 
     @asynccontextmanager
-    async def _keepalive(self, send: Send) -> AsyncIterator[None]:
-        """While inside, silence is broken by comments, where the settings ask for it."""
+    async def _keepalive(self, send: Send, beat: bytes) -> AsyncIterator[None]:
+        """While inside, silence is broken by `beat`, where the settings ask for it."""
         seconds = self._settings.keepalive_s
-        pulse = asyncio.ensure_future(self._pulse(send, seconds)) if seconds > 0 else None
+        pulse = asyncio.ensure_future(self._pulse(send, beat, seconds)) if seconds > 0 else None
         try:
             yield
         finally:
             if pulse is not None:
                 pulse.cancel()
 
-    async def _pulse(self, send: Send, seconds: float) -> None:
-        """Send a comment whenever the stream was silent for `seconds`."""
+    async def _pulse(self, send: Send, beat: bytes, seconds: float) -> None:
+        """Send a beat whenever the stream was silent for `seconds`."""
         while True:
             self._quiet = True
             await asyncio.sleep(seconds)
             if self._quiet:
-                await send({"type": "http.response.body", "body": KEEPALIVE, "more_body": True})
+                await send({"type": "http.response.body", "body": beat, "more_body": True})
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

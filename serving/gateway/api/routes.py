@@ -25,6 +25,9 @@ from serving.gateway.api.answers import (
 )
 from serving.gateway.api.backend import GenerationBackend
 from serving.gateway.api.body import parse_body
+from serving.gateway.api.forms.chat import CHAT
+from serving.gateway.api.forms.completions import COMPLETIONS
+from serving.gateway.api.forms.form import WireForm
 from serving.gateway.api.grammar import wants_grammar
 from serving.gateway.api.openapi import BODY_ERRORS, answers, event_stream, text_content
 from serving.gateway.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
@@ -82,7 +85,7 @@ class RouteServices:
         order = await self._translated(
             request, lambda: chat_order(body, self.model, self.settings, tenant, text), long=grammar
         )
-        return self._answer(order, arrived)
+        return self._answer(order, CHAT, arrived)
 
     async def complete(self, request: Request) -> Response:
         """Read a completion request and answer it.
@@ -95,7 +98,7 @@ class RouteServices:
         order = await self._translated(
             request, lambda: completion_order(body, self.model, self.settings, tenant), long=grammar
         )
-        return self._answer(order, arrived)
+        return self._answer(order, COMPLETIONS, arrived)
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
         body = await parse_body(request, kind, self.settings.max_body_bytes)
@@ -109,8 +112,8 @@ class RouteServices:
             return await self.at_desk(request, work)
         return work()
 
-    def _answer(self, order: GenerationOrder, arrived: float) -> Response:
-        return GenerationResponse(order, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived)
+    def _answer(self, order: GenerationOrder, form: WireForm, arrived: float) -> Response:
+        return GenerationResponse(order, form, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived)
 
     async def at_desk(self, request: Request, work: Callable[[], Result]) -> Result:
         """Work on the text of a request whose body was read, when it is its key's turn.

@@ -5,7 +5,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from serving.errors import InvalidRequestError
@@ -25,13 +24,6 @@ from serving.values.sequence import Grammar, SamplingParams, SequenceSpec
 
 _NO_STOPS = StopSet(())
 _COMPLETION = Fields("prompt", "max_tokens", "logprobs")
-
-
-class OutputForm(Enum):
-    """Which wire form the output takes."""
-
-    CHAT = "chatcmpl"
-    COMPLETION = "cmpl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +55,6 @@ class OutputOptions:
 class GenerationOrder:
     """One request, ready to run. Choice `i` belongs to prompt `i // n`."""
 
-    kind: OutputForm
     response_id: str
     created: int
     model: str
@@ -123,7 +114,7 @@ def chat_order(
     if asked == 0:
         raise InvalidRequestError(f"'{limit}' must be at least 1", param=limit, code="invalid_value")
     fields = Fields("messages", limit, "top_logprobs")
-    return _order(OutputForm.CHAT, body, model, settings, tenant, [ids], asked, logprobs, fields, echo=False)
+    return _order("chatcmpl", body, model, settings, tenant, [ids], asked, logprobs, fields, echo=False)
 
 
 def completion_order(
@@ -143,13 +134,11 @@ def completion_order(
     check_choices(len(prompts), body.n or 1, settings)
     must_fit = body.truncate_prompt_tokens is None
     ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
-    return _order(
-        OutputForm.COMPLETION, body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo
-    )
+    return _order("cmpl", body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo)
 
 
 def _order(
-    kind: OutputForm,
+    prefix: str,
     body: GenerationRequest,
     model: ServedModel,
     settings: ApiSettings,
@@ -161,12 +150,16 @@ def _order(
     *,
     echo: bool,
 ) -> GenerationOrder:
-    """The common part of both translations."""
+    """The common part of both translations.
+
+    Args:
+        prefix: of the answer's id.
+    """
     n = body.n or 1
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequestError("'prompt_logprobs' is not available with 'stream'", param="prompt_logprobs")
     prompts = [_truncate(ids, body, model, asked) for ids in prompts]
-    job_id = f"{kind.value}-{uuid.uuid4().hex}"  # unique, which a client's own id need not be
+    job_id = f"{prefix}-{uuid.uuid4().hex}"  # unique, which a client's own id need not be
     prompt_logprobs = body.prompt_logprobs
     if echo and logprobs is not None:
         prompt_logprobs = max(logprobs, prompt_logprobs or 0)
@@ -187,8 +180,7 @@ def _order(
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     running_usage = bool(body.stream_options and body.stream_options.continuous_usage_stats)
     return GenerationOrder(
-        kind=kind,
-        response_id=f"{kind.value}-{body.request_id}" if body.request_id else job_id,
+        response_id=f"{prefix}-{body.request_id}" if body.request_id else job_id,
         created=int(time.time()),
         model=body.model or model.names[0],
         prompts=tuple(tuple(ids) for ids in prompts),

@@ -1,0 +1,1 @@
+"""Wire forms of answers: an encoder for each, behind the protocol in `form`."""

@@ -1,0 +1,115 @@
+"""Output of a request without `stream`, collected until it is whole, and OpenAI's object made of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from serving.gateway.api.choice import ChoiceOutput, LogprobEntry, Visible
+from serving.gateway.api.forms.form import Answering
+from serving.gateway.api.logprob_wire import prompt_logprobs
+from serving.gateway.api.parts import Part
+from serving.gateway.api.usage import times, usage
+
+_MANY = 1000
+"""Log-probabilities; about 10 ms."""
+
+
+class Collected:
+    """All that became visible of one choice."""
+
+    __slots__ = ("end", "logprobs", "parts", "tokens")
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.tokens: list[int] = []
+        self.logprobs: list[LogprobEntry] = []
+        self.end = Visible()
+
+    def add(self, out: Visible) -> None:
+        """Take what one update made visible."""
+        self.parts.extend(out.parts)
+        self.tokens.extend(out.tokens)
+        self.logprobs.extend(out.logprobs)
+        if out.finish is not None:
+            self.end = out
+
+    @property
+    def text(self) -> str:
+        """Its text."""
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+
+class WholeShape(Protocol):
+    """Shape of an answer's choices."""
+
+    name: str
+    """The answer's `object`."""
+
+    def choice(self, index: int, collected: Collected) -> dict[str, Any]:
+        """A choice's own fields: its output and log-probabilities."""
+        ...
+
+    def placed(
+        self, choices: list[dict[str, Any]], prompt_facts: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
+        """Choices, and keys of the answer itself, with what is known about each choice's prompt in either."""
+        ...
+
+
+class WholeAnswer:
+    """Collects all that became visible and encodes it once; a `WholeEncoder`."""
+
+    def __init__(self, answering: Answering, shape: Callable[[Answering], WholeShape]) -> None:
+        self._answering = answering
+        self._order = answering.order
+        self._shape = shape(answering)
+        self._collected = [Collected() for _ in answering.choices]
+
+    def add(self, index: int, out: Visible) -> None:
+        """Take what one update made visible."""
+        self._collected[index].add(out)
+
+    @property
+    def short(self) -> bool:
+        """Whether the body is made in no time."""
+        many = sum(len(one.logprobs) for one in self._collected) >= _MANY
+        return self._order.options.prompt_logprobs is None and not many
+
+    def body(self, told: Mapping[str, Any]) -> bytes:
+        """The response body."""
+        order, choices = self._order, self._answering.choices
+        shown = [self._choice(choice.index) for choice in choices]
+        shown, facts = self._shape.placed(shown, [self._prompt_facts(choice) for choice in choices])
+        answer = {
+            **order.head(self._shape.name),
+            "choices": shown,
+            "usage": usage(order, choices),
+            **times(self._answering.timing, choices),
+            **told,
+            **facts,
+        }
+        return msgspec.json.encode(answer)
+
+    def _choice(self, index: int) -> dict[str, Any]:
+        collected = self._collected[index]
+        shown = self._shape.choice(index, collected)
+        shown["finish_reason"] = collected.end.finish
+        shown["stop_reason"] = collected.end.stop_reason
+        if self._order.options.token_ids:
+            shown["token_ids"] = collected.tokens
+        return shown
+
+    def _prompt_facts(self, choice: ChoiceOutput) -> dict[str, Any]:
+        """The prompt's ids and log-probabilities, as far as they were asked for."""
+        options = self._order.options
+        prompt = self._order.prompts[choice.index // self._order.n]
+        facts: dict[str, Any] = {}
+        if options.token_ids:
+            facts["prompt_token_ids"] = prompt
+        if options.prompt_logprobs is not None:
+            values = choice.prompt_logprobs
+            facts["prompt_logprobs"] = prompt_logprobs(
+                prompt, values, options.prompt_logprobs, self._answering.tokenizer
+            )
+        return facts
