@@ -16,9 +16,10 @@ from tests.references.markdown import made_by_a_script, table
 
 HEAD = """What the endpoint answers. A running one shows the same under `/docs`, and as OpenAPI under `/openapi.json`.
 Any OpenAI client works; its base URL is `http://127.0.0.1:8000/v1`, its API key whatever the system was
-given, or anything.
+given, or anything. Anthropic's clients take the same address without `/v1`.
 
-What is wrong gets an OpenAI error object whose `param` names the field. Fields of a body that are not
+What is wrong gets an OpenAI error object whose `param` names the field, below `/v1/messages` one of
+Anthropic's. Fields of a body that are not
 required may be left out or null. A field that means nothing here is named in the answer's header
 `X-CloudMatrix-Warning`; one that would change the answer, were it heeded, is refused. The routes with which
 pools are scaled are on Ray's dashboard: [its own page](../../serving/scaling/README.md) has them."""

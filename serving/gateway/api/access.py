@@ -6,6 +6,7 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.gateway.api.error_dialects import reply_on
 from serving.gateway.api.request_ids import usable_request_id
 from serving.gateway.api.responses import reply_logged, send_error
 from serving.gateway.api.unknown_fields import WARNING_HEADER, warning_text
@@ -56,7 +57,8 @@ class AccessMiddleware:
         except Exception as error:
             if answered:
                 raise  # to cut the answer off is all that can still be done
-            await send_error(send_with_id, reply_logged(error, own_id or state.get("request_id") or new_id))
+            reply = reply_logged(error, own_id or state.get("request_id") or new_id)
+            await send_error(send_with_id, reply_on(scope["path"], reply))
         finally:
             route = scope.get("route")
             handler = getattr(route, "path", "none")  # a raw path would make a series per typo

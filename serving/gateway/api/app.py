@@ -20,8 +20,10 @@ from serving.gateway.api.backend import GenerationBackend
 from serving.gateway.api.body_room import BodyRoom
 from serving.gateway.api.cors import allow_origins
 from serving.gateway.api.drain import DrainMiddleware, GatewayDrain
+from serving.gateway.api.error_dialects import reply_on
 from serving.gateway.api.errors import ErrorReply, RouteError, reply_for
 from serving.gateway.api.host import HostMiddleware
+from serving.gateway.api.messages_routes import MESSAGES_EXCHANGES, messages_router
 from serving.gateway.api.openapi import describe
 from serving.gateway.api.page_routes import page_router
 from serving.gateway.api.pages.start_page import StartFacts
@@ -58,11 +60,11 @@ def create_app(
     )
     app.state.body_room = BodyRoom(settings.max_body_bytes)
     endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), TextDesk(settings, metrics.clock))
-    for router in (probe_router, info_router, generation_router):
+    for router in (probe_router, info_router, generation_router, messages_router):
         app.include_router(router(endpoint))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
-    metrics.expect(configured, GENERATION_EXCHANGES)
+    metrics.expect(configured, (*GENERATION_EXCHANGES, *MESSAGES_EXCHANGES))
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)
@@ -86,12 +88,13 @@ def _start_facts(model: ServedModel, settings: ApiSettings) -> StartFacts:
     )
 
 
-def _error_response(reply: ErrorReply) -> Response:
+def _error_response(request: Request, reply: ErrorReply) -> Response:
+    reply = reply_on(request.url.path, reply)
     return Response(reply.body(), reply.status, media_type="application/json", headers=dict(reply.headers))
 
 
-async def _on_serving_error(_: Request, error: Exception) -> Response:
-    return _error_response(reply_logged(error))
+async def _on_serving_error(request: Request, error: Exception) -> Response:
+    return _error_response(request, reply_logged(error))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -100,7 +103,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     path, method = request.url.path, request.method
     known = {404: f"no route for {path}", 405: f"{method} is not allowed for {path}"}
     text = known.get(error.status_code, error.detail)
-    response = _error_response(reply_for(RouteError(error.status_code, text)))
+    response = _error_response(request, reply_for(RouteError(error.status_code, text)))
     response.headers.update(error.headers or {})
     if error.status_code == 405:
         response.headers["allow"] = ", ".join(_methods_of(request))

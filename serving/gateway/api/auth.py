@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.errors import AuthenticationError
+from serving.gateway.api.error_dialects import reply_on
 from serving.gateway.api.errors import RouteError, reply_for
 from serving.gateway.api.responses import send_error
 from serving.gateway.api.tenant import KeyRing
@@ -43,8 +44,11 @@ class ApiKeyMiddleware:
             raw = headers.get(b"authorization")
             if raw is not None and raw[:6].lower() == b"basic " and headers.get(b"sec-fetch-site") in _CROSS_SITE:
                 raw = None
+            if raw is None and (key := headers.get(b"x-api-key")) is not None:  # as Anthropic's clients send it
+                raw = b"Bearer " + key
             header = None if raw is None else _text(raw)
-            look = self._keys.glance if scope["path"] in OPEN_PATHS else self._keys.identify
+            probe = scope["path"] in OPEN_PATHS or (scope["path"] == "/" and scope["method"] == "HEAD")
+            look = self._keys.glance if probe else self._keys.identify
             try:
                 scope.setdefault("state", {})["tenant"] = look(header)
             except AuthenticationError as error:
@@ -52,7 +56,7 @@ class ApiKeyMiddleware:
                     await _LOG_IN(scope, receive, send)
                     return
                 hidden = RouteError(404, f"no route for {scope['path']}") if scope["path"] in PAGES else error
-                await send_error(send, reply_for(hidden))
+                await send_error(send, reply_on(scope["path"], reply_for(hidden)))
                 return
         await self._app(scope, receive, send)
 

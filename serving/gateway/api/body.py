@@ -109,6 +109,9 @@ def _ignored(body: WireModel) -> list[str]:
     options = body.stream_options if isinstance(body, GenerationRequest) else None
     if options is not None:
         names += ignored_fields(options.model_extra or {}, options.__dict__, {}, "stream_options.")
+    for name in ("thinking", "output_config"):
+        if isinstance(part := getattr(body, name, None), WireModel):
+            names += ignored_fields(part.model_extra or {}, part.__dict__, {}, f"{name}.")
     if isinstance(body, ChatTemplateFields):
         _refuse_reserved(body)
         for index, message in enumerate(getattr(body, "messages", None) or ()):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.errors import UnavailableError
+from serving.gateway.api.error_dialects import reply_on
 from serving.gateway.api.errors import reply_for
 from serving.gateway.api.responses import send_error
 
@@ -64,7 +65,7 @@ class DrainMiddleware:
             return
         if self._drain.begun:
             error = UnavailableError("this gateway is shutting down; send it again", retry_after_s=RETRY_AFTER_S)
-            reply = reply_for(error)
+            reply = reply_on(scope["path"], reply_for(error))
             await send_error(send, replace(reply, headers={**reply.headers, "connection": "close"}))
             return
         self._drain.entered()

@@ -3,6 +3,7 @@
 Routes declare what is their own with `answers`; what layers around them add (keys, bugs, request ids) is put in here.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -11,8 +12,10 @@ from pydantic import BaseModel
 
 from serving.gateway.api.answers import ChatCompletionChunk, CompletionChunk, ErrorAnswer
 from serving.gateway.api.auth import OPEN_PATHS
+from serving.gateway.api.bodies import BODIES
+from serving.gateway.api.error_dialects import is_messages
 from serving.gateway.api.field_notes import FIELD_NOTES
-from serving.gateway.api.schema import BODIES
+from serving.gateway.api.messages_answers import MESSAGE_EVENTS, MessagesErrorAnswer
 from serving.gateway.api.unknown_fields import WARNING_HEADER
 
 BODY_ERRORS = (400, 408, 413, 415)
@@ -30,6 +33,7 @@ _MEANING = {
     431: "Headers that are too large",
     500: "The server's own fault",
     503: "Nobody can serve this now; try again after the time told",
+    529: "Too much at once; try again after the time told",
 }
 _RETRY_AFTER: dict[str, Any] = {
     "Retry-After": {"description": "seconds", "schema": {"type": "string", "pattern": "^[0-9]+$"}}
@@ -38,13 +42,14 @@ _HEADERS: dict[int, dict[str, Any]] = {
     401: {"WWW-Authenticate": {"schema": {"type": "string"}}},
     429: _RETRY_AFTER,
     503: _RETRY_AFTER,
+    529: _RETRY_AFTER,
 }
 _REQUEST_ID = {"description": "the client's own, else a new one", "schema": {"type": "string"}}
 _IGNORED = {"description": "fields of the body that mean nothing here", "schema": {"type": "string"}}
 _KEY = {"type": "http", "scheme": "bearer"}
 _REF = "#/components/schemas/{model}"
-BODY_PARTS = ("ChatMessage", "StreamOptions")
-_EVENTS: tuple[type[BaseModel], ...] = (ChatCompletionChunk, CompletionChunk)
+BODY_PARTS = ("ChatMessage", "StreamOptions", "MessageTurn", "ThinkingConfig", "OutputConfig")
+_EVENTS: tuple[type[BaseModel], ...] = (ChatCompletionChunk, CompletionChunk, *MESSAGE_EVENTS)
 
 _EVERYWHERE = (400, 408, 431, 500, 503)
 """What is no HTTP, comes too slowly, is too large; bugs; a gateway that is full, or leaves."""
@@ -52,20 +57,26 @@ _EVERYWHERE = (400, 408, 431, 500, 503)
 Responses = dict[int | str, dict[str, Any]]
 
 
-def answers(model: type[BaseModel] | None, *errors: int, content: dict[str, Any] | None = None) -> Responses:
+def answers(
+    model: type[BaseModel] | None,
+    *errors: int,
+    content: dict[str, Any] | None = None,
+    error: type[BaseModel] = ErrorAnswer,
+) -> Responses:
     """A route's `responses`.
 
     Args:
         model: of the JSON object that a success carries.
         errors: statuses of its own beside 405 and those of all routes.
         content: further content of a success by media type.
+        error: of the JSON object that an error carries.
     """
     success: dict[str, Any] = {"description": "Success"}
     if model is not None:
         success["model"] = model
     if content is not None:
         success["content"] = content
-    return {200: success, **{status: {"model": ErrorAnswer, "description": _MEANING[status]} for status in errors}}
+    return {200: success, **{status: {"model": error, "description": _MEANING[status]} for status in errors}}
 
 
 def text_content(media_type: str) -> dict[str, Any]:
@@ -75,14 +86,25 @@ def text_content(media_type: str) -> dict[str, Any]:
 
 def event_stream(chunk: type[BaseModel]) -> dict[str, Any]:
     """A stream of `chunk`, for `answers`. As usual for streams, the schema is of each event."""
-    either = [{"$ref": _REF.format(model=one)} for one in (chunk.__name__, "ErrorAnswer")]
-    chunks = {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": either}}
+    chunks = _event_data((chunk, ErrorAnswer))
     data = {
         "description": "A chunk as JSON, at last `[DONE]`; an error object before that in case of one.",
         "anyOf": [chunks, {"type": "string", "const": "[DONE]"}],
     }
     schema = {"type": "object", "description": "With `stream`.", "properties": {"data": data}, "required": ["data"]}
     return {"text/event-stream": {"schema": schema}}
+
+
+def named_event_stream(*events: type[BaseModel]) -> dict[str, Any]:
+    """A stream of events that have names, each the `type` of its object, for `answers`."""
+    fields = {"event": {"type": "string"}, "data": _event_data(events)}
+    schema = {"type": "object", "description": "With `stream`.", "properties": fields, "required": ["event", "data"]}
+    return {"text/event-stream": {"schema": schema}}
+
+
+def _event_data(models: Sequence[type[BaseModel]]) -> dict[str, Any]:
+    either = [{"$ref": _REF.format(model=one.__name__)} for one in models]
+    return {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": either}}
 
 
 def describe(app: FastAPI, *, keys: bool, hosts: bool = False) -> dict[str, Any]:
@@ -112,17 +134,18 @@ def describe(app: FastAPI, *, keys: bool, hosts: bool = False) -> dict[str, Any]
             for operation in methods.values():
                 needs_key = keys and path not in OPEN_PATHS
                 common = [*_EVERYWHERE, *([401] if needs_key else []), *([403] if hosts else [])]
-                _complete(operation, common, needs_key=needs_key)
+                error = MessagesErrorAnswer if is_messages(path) else ErrorAnswer
+                _complete(operation, common, error, needs_key=needs_key)
         app.openapi_schema = schema
     return app.openapi_schema
 
 
-def _complete(operation: dict[str, Any], errors: list[int], *, needs_key: bool) -> None:
+def _complete(operation: dict[str, Any], errors: list[int], error: type[BaseModel], *, needs_key: bool) -> None:
     """Add what every route has: a request id, limits of headers, bugs, and keys where they are asked for."""
     responses = operation["responses"]
     responses.pop("422", None)
     for status in errors:
-        schema = {"$ref": _REF.format(model="ErrorAnswer")}
+        schema = {"$ref": _REF.format(model=error.__name__)}
         content = {"application/json": {"schema": schema}}
         responses.setdefault(str(status), {"description": _MEANING[status], "content": content})
     if needs_key:

@@ -33,6 +33,11 @@ def page_router(told: StartFacts, describe: Callable[[], dict[str, Any]]) -> API
         """A chat box, and where everything else is."""
         return _sent(start(_url_of(request)))
 
+    @router.head("/")
+    async def here() -> Response:
+        """Nothing: agents ask so whether the server is there, before they have shown a key."""
+        return Response()
+
     @router.get("/docs")
     async def api_documentation(request: Request) -> Response:
         """The API in words."""

@@ -24,11 +24,13 @@ from serving.gateway.api.answers import (
     Version,
 )
 from serving.gateway.api.backend import GenerationBackend
+from serving.gateway.api.bodies import OpenApiKind
 from serving.gateway.api.body import parse_body
 from serving.gateway.api.forms.chat import CHAT
 from serving.gateway.api.forms.completions import COMPLETIONS
 from serving.gateway.api.forms.form import WireForm
 from serving.gateway.api.grammar import wants_grammar
+from serving.gateway.api.messages_schema import CountTokensRequest
 from serving.gateway.api.openapi import BODY_ERRORS, answers, event_stream, text_content
 from serving.gateway.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
 from serving.gateway.api.responses import GenerationResponse
@@ -37,7 +39,6 @@ from serving.gateway.api.schema import (
     CompletionRequest,
     DetokenizeRequest,
     GenerationRequest,
-    OpenApiKind,
     TokenizeRequest,
 )
 from serving.gateway.api.settings import ApiSettings, ServedModel
@@ -57,7 +58,7 @@ GENERATION_EXCHANGES = tuple(
 )
 """Method, route and status of exchanges whose number is told from the start, though it be 0."""
 
-Body = TypeVar("Body", bound=GenerationRequest)
+Body = TypeVar("Body", bound=GenerationRequest | CountTokensRequest)
 Result = TypeVar("Result")
 
 
@@ -78,14 +79,14 @@ class RouteServices:
         Raises: RequestError subclasses.
         """
         arrived, tenant = self.metrics.clock(), self.weights.apply(tenant_of(request))
-        body = await self._read(request, ChatCompletionRequest)
-        rendering = await self._translated(request, lambda: prepare_chat_order(body, self.model, self.settings))
+        body = await self.read(request, ChatCompletionRequest)
+        rendering = await self.translated(request, lambda: prepare_chat_order(body, self.model, self.settings))
         text = await render_chat(self.model, rendering)
         grammar = wants_grammar(body)
-        order = await self._translated(
+        order = await self.translated(
             request, lambda: chat_order(body, self.model, self.settings, tenant, text), long=grammar
         )
-        return self._answer(order, CHAT, arrived)
+        return self.answer(order, CHAT, arrived)
 
     async def complete(self, request: Request) -> Response:
         """Read a completion request and answer it.
@@ -93,26 +94,37 @@ class RouteServices:
         Raises: RequestError subclasses.
         """
         arrived, tenant = self.metrics.clock(), self.weights.apply(tenant_of(request))
-        body = await self._read(request, CompletionRequest)
+        body = await self.read(request, CompletionRequest)
         grammar = wants_grammar(body)
-        order = await self._translated(
+        order = await self.translated(
             request, lambda: completion_order(body, self.model, self.settings, tenant), long=grammar
         )
-        return self._answer(order, COMPLETIONS, arrived)
+        return self.answer(order, COMPLETIONS, arrived)
 
-    async def _read(self, request: Request, kind: type[Body]) -> Body:
+    async def read(self, request: Request, kind: type[Body]) -> Body:
+        """Read a body, and see that its model is served.
+
+        Raises: RequestError subclasses.
+        """
         body = await parse_body(request, kind, self.settings.max_body_bytes)
         self.check_model(body.model)
         return body
 
-    async def _translated(self, request: Request, work: Callable[[], Result], *, long: bool = False) -> Result:
+    async def translated(self, request: Request, work: Callable[[], Result], *, long: bool = False) -> Result:
+        """Work on the text of a request whose body was read: here if it is short.
+
+        Args:
+            long: it takes its time however short the body is.
+        Raises: OverloadedError, RequestError subclasses.
+        """
         if long or request.state.body_size > self.settings.encode_in_thread_bytes:
             # Tokenizing a long prompt takes tens of milliseconds, in which other streams must not stand still, and so
             # does a new grammar.
             return await self.at_desk(request, work)
         return work()
 
-    def _answer(self, order: GenerationOrder, form: WireForm, arrived: float) -> Response:
+    def answer(self, order: GenerationOrder, form: WireForm, arrived: float) -> Response:
+        """The answer to an order, which runs when it is sent."""
         return GenerationResponse(order, form, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived)
 
     async def at_desk(self, request: Request, work: Callable[[], Result]) -> Result:

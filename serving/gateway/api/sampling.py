@@ -21,6 +21,7 @@ class Fields(NamedTuple):
     prompt: str
     limit: str
     logprobs: str
+    stop: str = "stop"
 
 
 def sampling_params(
@@ -93,7 +94,7 @@ def output_limit(model: ServedModel, prompt_tokens: int, asked: int | None, fiel
     return min(room, model.defaults.max_new_tokens or room)
 
 
-def stop_strings(stop: str | list[str] | None, settings: ApiSettings) -> tuple[str, ...]:
+def stop_strings(stop: str | list[str] | None, settings: ApiSettings, field: str = "stop") -> tuple[str, ...]:
     """The request's stop strings, checked. An empty text alone is none, as in forms that nobody filled in.
 
     Raises: InvalidRequestError for empty, too long or too many strings.
@@ -101,13 +102,13 @@ def stop_strings(stop: str | list[str] | None, settings: ApiSettings) -> tuple[s
     stops = (stop,) if isinstance(stop, str) and stop else tuple(stop or ())
     if len(stops) > settings.max_stop_strings:
         raise InvalidRequestError(
-            f"'stop' may hold at most {settings.max_stop_strings} strings", param="stop", code="invalid_value"
+            f"'{field}' may hold at most {settings.max_stop_strings} strings", param=field, code="invalid_value"
         )
     for text in stops:
         if not 0 < len(text) <= settings.max_stop_length:
             raise InvalidRequestError(
-                f"each 'stop' string must have 1 to {settings.max_stop_length} characters",
-                param="stop",
+                f"each '{field}' string must have 1 to {settings.max_stop_length} characters",
+                param=field,
                 code="invalid_value",
             )
     return stops

@@ -278,21 +278,3 @@ class DrainRankRequest(WireModel):
     """POST /experts/drain."""
 
     rank: Annotated[str, Field(max_length=256)]
-
-
-OpenApiKind = Literal[
-    "ChatCompletionRequest",
-    "CompletionRequest",
-    "TokenizeRequest",
-    "DetokenizeRequest",
-    "PoolAuditRequest",
-    "PoolNamespaceRequest",
-]
-BODIES: dict[OpenApiKind, type[WireModel]] = {
-    "ChatCompletionRequest": ChatCompletionRequest,
-    "CompletionRequest": CompletionRequest,
-    "TokenizeRequest": TokenizeRequest,
-    "DetokenizeRequest": DetokenizeRequest,
-    "PoolAuditRequest": PoolAuditRequest,
-    "PoolNamespaceRequest": PoolNamespaceRequest,
-}

@@ -114,7 +114,7 @@ def chat_order(
     if asked == 0:
         raise InvalidRequestError(f"'{limit}' must be at least 1", param=limit, code="invalid_value")
     fields = Fields("messages", limit, "top_logprobs")
-    return _order("chatcmpl", body, model, settings, tenant, [ids], asked, logprobs, fields, echo=False)
+    return build_order("chatcmpl-", body, model, settings, tenant, [ids], asked, logprobs, fields, echo=False)
 
 
 def completion_order(
@@ -134,10 +134,10 @@ def completion_order(
     check_choices(len(prompts), body.n or 1, settings)
     must_fit = body.truncate_prompt_tokens is None
     ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
-    return _order("cmpl", body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo)
+    return build_order("cmpl-", body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo)
 
 
-def _order(
+def build_order(
     prefix: str,
     body: GenerationRequest,
     model: ServedModel,
@@ -150,16 +150,17 @@ def _order(
     *,
     echo: bool,
 ) -> GenerationOrder:
-    """The common part of both translations.
+    """The order for prompts that are tokens already; the common part of all translations.
 
     Args:
         prefix: of the answer's id.
+    Raises: InvalidRequestError, ContextLengthError.
     """
     n = body.n or 1
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequestError("'prompt_logprobs' is not available with 'stream'", param="prompt_logprobs")
     prompts = [_truncate(ids, body, model, asked) for ids in prompts]
-    job_id = f"{prefix}-{uuid.uuid4().hex}"  # unique, which a client's own id need not be
+    job_id = f"{prefix}{uuid.uuid4().hex}"  # unique, which a client's own id need not be
     prompt_logprobs = body.prompt_logprobs
     if echo and logprobs is not None:
         prompt_logprobs = max(logprobs, prompt_logprobs or 0)
@@ -180,13 +181,13 @@ def _order(
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     running_usage = bool(body.stream_options and body.stream_options.continuous_usage_stats)
     return GenerationOrder(
-        response_id=f"{prefix}-{body.request_id}" if body.request_id else job_id,
+        response_id=f"{prefix}{body.request_id}" if body.request_id else job_id,
         created=int(time.time()),
         model=body.model or model.names[0],
         prompts=tuple(tuple(ids) for ids in prompts),
         n=n,
         job=GenerationJob(RequestId(job_id), tuple(sequences), tenant.key, tenant.weight),
-        options=_output_options(body, model.eos_ids, settings, logprobs, echo=echo, discard=discard),
+        options=_output_options(body, model.eos_ids, settings, fields.stop, logprobs, echo=echo, discard=discard),
         stream=bool(body.stream),
         include_usage=include_usage,
         continuous_usage=include_usage and running_usage,
@@ -235,6 +236,7 @@ def _output_options(
     body: GenerationRequest,
     eos_ids: tuple[int, ...],
     settings: ApiSettings,
+    stop_field: str,
     logprobs: int | None,
     *,
     echo: bool,
@@ -242,7 +244,7 @@ def _output_options(
 ) -> OutputOptions:
     own_message = isinstance(body, ChatCompletionRequest) and not body.continue_final_message
     return OutputOptions(
-        stops=StopSet(stop_strings(body.stop, settings)),
+        stops=StopSet(stop_strings(body.stop, settings, stop_field)),
         include_stop=bool(body.include_stop_str_in_output),
         min_tokens=body.min_tokens or 0,
         skip_special_tokens=body.skip_special_tokens is not False,

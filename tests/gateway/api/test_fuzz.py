@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.gateway.api.schema import BODIES
+from serving.gateway.api.bodies import BODIES
 from tests.gateway.api.support import Harness, events, post
 
 SCALARS = (
@@ -39,11 +39,16 @@ PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "top_logprobs": st.integers(0, 3),
     "stop": st.text(max_size=3) | st.lists(st.text(min_size=1, max_size=3), max_size=2),
     "echo": st.booleans(),
+    "system": st.text(max_size=5) | st.lists(JSON, max_size=2),
+    "stop_sequences": st.lists(st.text(max_size=3), max_size=2),
+    "thinking": st.fixed_dictionaries({"type": st.sampled_from(["disabled", "adaptive", "enabled"])}),
     "logit_bias": st.dictionaries(st.integers(0, 450).map(str), st.floats(-100, 100), max_size=2),
 }
 PATHS = {
     "ChatCompletionRequest": "/v1/chat/completions",
     "CompletionRequest": "/v1/completions",
+    "MessagesRequest": "/v1/messages",
+    "CountTokensRequest": "/v1/messages/count_tokens",
     "TokenizeRequest": "/tokenize",
     "DetokenizeRequest": "/detokenize",
 }
@@ -55,7 +60,8 @@ def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     name = draw(st.sampled_from(sorted(PATHS)))
     fields = sorted(BODIES[name].model_fields)  # type: ignore[index]  # the keys are exactly these
     inputs = sorted({"prompt", "messages", "tokens"} & set(fields))
-    chosen = draw(st.sets(st.sampled_from(fields), max_size=4)) - set(inputs) | {draw(st.sampled_from(inputs))}
+    must = {"max_tokens"} & {field for field in fields if BODIES[name].model_fields[field].is_required()}  # type: ignore[index]
+    chosen = draw(st.sets(st.sampled_from(fields), max_size=4)) - set(inputs) | {draw(st.sampled_from(inputs)), *must}
     wild = draw(st.sets(st.sampled_from(fields), max_size=1))
     return PATHS[name], {f: draw(JSON if f in wild else PLAUSIBLE.get(f, SCALARS)) for f in sorted(chosen)}
 
@@ -67,7 +73,10 @@ def test_no_body_makes_the_server_fail(harness: Harness, case: tuple[str, dict[s
     reply = post(harness.app, path, body)
     assert reply.status_code in (200, 400, 404), (reply.status_code, reply.text)
     if reply.status_code != 200:
-        assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
+        theirs = path.startswith("/v1/messages")
+        assert set(reply.json()["error"]) == ({"message", "type"} if theirs else {"message", "type", "param", "code"})
+    elif path == "/v1/messages" and reply.headers["content-type"].startswith("text/event-stream"):
+        assert reply.text.endswith('data: {"type":"message_stop"}\n\n')
     elif reply.headers["content-type"].startswith("text/event-stream"):
         assert events(reply.text)[-1] == "[DONE]"
     else:

@@ -28,7 +28,8 @@ CONFORMANCE = [
 ROUTES = [
     ("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/ready"), ("GET", "/version"),
     ("GET", "/metrics"), ("GET", "/load"), ("GET", "/v1/models"), ("GET", "/v1/models/{name}"), ("POST", "/tokenize"),
-    ("POST", "/detokenize"), ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("GET", "/pool"),
+    ("POST", "/detokenize"), ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"), ("GET", "/pool"),
     ("POST", "/pool/namespaces/{name}"), ("DELETE", "/pool/namespaces/{name}"), ("POST", "/pool/audit"),
 ]  # fmt: skip
 
@@ -106,12 +107,14 @@ def test_what_a_body_may_not_hold_is_described_as_far_as_it_can(document: dict[s
             {"prompt": None, "messages": []},
             {"messages": [], "add_special_tokens": True},
         ],
+        "MessagesRequest": [{"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "tool_choice": None}],
         "PoolNamespaceRequest": [{"weight": 2.0}, {"quota_mib": 4, "weight": None}],
     }
     refused: dict[str, list[dict[str, Any]]] = {
         "CompletionRequest": [{"prompt": "a", "logprobs": True}, {"prompt": "a", "response_format": {"type": "json"}}],
         "ChatCompletionRequest": [{"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}],
         "TokenizeRequest": [{}, {"prompt": "a", "messages": []}, {"prompt": None}],
+        "MessagesRequest": [{"messages": [{"role": "user", "content": "a"}]}],
         "PoolNamespaceRequest": [{}],
     }
     for name, bodies in accepted.items():
@@ -155,6 +158,21 @@ def test_every_event_of_a_stream(whole: Harness, document: dict[str, Any], more:
             conforms(document, name, chunk)
     whole.script_of = lambda _: Script(whole.say("Once upon a").tokens, fail_after=2, error=EngineError("broken"))
     conforms(document, "ErrorAnswer", events(chat(whole.app, stream=True).text)[-2])
+
+
+def test_messages_are_as_described(whole: Harness, document: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9}
+    conforms(document, "MessageAnswer", post(whole.app, "/v1/messages", asked).json())
+    conforms(
+        document, "CountedTokens", post(whole.app, "/v1/messages/count_tokens", {"messages": asked["messages"]}).json()
+    )
+    conforms(document, "MessagesErrorAnswer", post(whole.app, "/v1/messages", {}).json())
+    operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)["/v1/messages"]["POST"]
+    for fail_after in (None, 2):
+        script = Script(whole.say("Once upon a").tokens, fail_after=fail_after, error=EngineError("broken"))
+        whole.script_of = partial(lambda script, _: script, script)
+        reply = operation.Case(body={**asked, "stream": True}).call_and_validate(checks=CONFORMANCE)
+        assert (b"event: error" in reply.content) is (fail_after is not None)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from serving.gateway.api.translate import GenerationOrder
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """What an encoder needs to know of the request that it answers.
+    """The request that an encoder answers, and its choices.
 
     Args:
         timing: times to tell the client; None = none.

@@ -36,7 +36,7 @@ class Collected:
 
     @property
     def text(self) -> str:
-        """Its text."""
+        """The text among the parts."""
         return "".join(part for part in self.parts if isinstance(part, str))
 
 

@@ -13,6 +13,8 @@ from serving.gateway.api.pages.schema_text import JsonSchema, fields_table, note
 EXAMPLES: Mapping[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 40},
     "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 40, "temperature": 0},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 40},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Tell me a story."}]},
     "/tokenize": {"prompt": "Once upon a time"},
     "/detokenize": {"tokens": [40, 41, 42]},
     "/pool/namespaces/{name}": {"quota_mib": 512},
@@ -40,7 +42,9 @@ def api_page(described: Mapping[str, Any], url: str) -> PageDocument:
     lead = (
         "Any OpenAI client works with base URL "
         f"<code>{escape(url)}/v1</code>. Fields of a body that are not required may be left out or null. "
-        "What is no success is an " + type_text({"$ref": "#/ErrorAnswer"}) + "."
+        "Anthropic's take the address without <code>/v1</code>. "
+        "What is no success is an " + type_text({"$ref": "#/ErrorAnswer"}) + ", on Anthropic's routes a "
+        "" + type_text({"$ref": "#/MessagesErrorAnswer"}) + "."
     )
     body = [
         element("h1", "API"),

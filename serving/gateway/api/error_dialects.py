@@ -1,0 +1,45 @@
+"""Errors in the words of the API whose path was asked for: Anthropic's below /v1/messages, OpenAI's elsewhere."""
+
+import msgspec
+
+from serving.gateway.api.errors import ErrorReply
+
+_MESSAGES = "/v1/messages"
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+_OVERLOADED = 529
+"""Anthropic's status for a server that is full; 429 is for a key that has used up its share."""
+
+
+class AnthropicReply(ErrorReply):
+    """An error as Anthropic's clients read it."""
+
+    __slots__ = ()
+
+    def body(self) -> bytes:
+        """`{"type": "error", "error": {"type", "message"}}`; also the payload of an error event in a stream."""
+        return msgspec.json.encode({"type": "error", "error": {"type": self.kind, "message": self.message}})
+
+
+def anthropic_error(reply: ErrorReply) -> ErrorReply:
+    """The same error for Anthropic's clients."""
+    status = _OVERLOADED if reply.code == "rate_limit_exceeded" else reply.status
+    usual = "invalid_request_error" if status < 500 else "api_error"
+    return AnthropicReply(status, reply.message, _KINDS.get(status, usual), reply.param, reply.code, reply.headers)
+
+
+def reply_on(path: str, reply: ErrorReply) -> ErrorReply:
+    """The error as clients of this path read it."""
+    return anthropic_error(reply) if is_messages(path) else reply
+
+
+def is_messages(path: str) -> bool:
+    """Whether clients of Anthropic ask there."""
+    return path == _MESSAGES or path.startswith(f"{_MESSAGES}/")

@@ -1,0 +1,141 @@
+"""Wire form of /v1/messages: Anthropic's message, streamed as content blocks.
+
+    message_start (content_block_start [ping] content_block_delta* content_block_stop)* message_delta message_stop
+
+The common event, some more text of the block that is open, is a join of three byte strings as in OpenAI's streams.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from serving.gateway.api.choice import Visible
+from serving.gateway.api.error_dialects import anthropic_error
+from serving.gateway.api.errors import ErrorReply
+from serving.gateway.api.forms.form import Answering, WireForm
+from serving.gateway.api.forms.whole import Collected
+from serving.gateway.api.usage import cache_use
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _event(payload: dict[str, Any]) -> bytes:
+    name: str = payload["type"]
+    return b"event: " + name.encode() + b"\ndata: " + _encode(payload) + b"\n\n"
+
+
+_PING = _event({"type": "ping"})
+_MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
+
+
+class MessageEvents:
+    """Events of one message; an `EventEncoder`."""
+
+    silence = _PING
+
+    def __init__(self, answering: Answering) -> None:
+        self._answering = answering
+        self._end = Visible()
+        self._begun = False
+        self._block = -1
+        """Of the content; the newest."""
+        self._before, self._after = b"", b""
+        """Around the text of a delta of the open block; empty while none is open."""
+
+    def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
+        """All events of one batch of updates; empty when nothing became visible."""
+        if len(outputs) == 1 and self._before and outputs[0][1].finish is None:  # by far the most common
+            text = outputs[0][1].text
+            return self._before + _encode(text) + self._after if text else b""
+        events = [] if self._begun else [self._opening()]
+        for _, out in outputs:  # of the only choice
+            if text := out.text:
+                if not self._before:
+                    events.append(self._open_text())
+                events.append(self._before + _encode(text) + self._after)
+            if out.finish is not None:
+                self._end = out
+                events.append(self._close_block())
+        return b"".join(events)
+
+    def closing(self, told: Mapping[str, Any]) -> bytes:
+        """Why it ended, the usage, the end mark."""
+        delta = _stop(self._answering, self._end)
+        usage = _usage(self._answering)
+        return _event({"type": "message_delta", "delta": delta, "usage": usage}) + _event({"type": "message_stop"})
+
+    def failure(self, reply: ErrorReply) -> bytes:
+        """The error; nothing follows it."""
+        return b"event: error\ndata: " + anthropic_error(reply).body() + b"\n\n"
+
+    def _opening(self) -> bytes:
+        self._begun = True
+        nothing = {"stop_reason": None, "stop_sequence": None}
+        return _event({"type": "message_start", "message": _message(self._answering, [], nothing)})
+
+    def _open_text(self) -> bytes:
+        self._block += 1
+        block = {"type": "text", "text": ""}
+        delta = {"type": "text_delta", "text": _MARK}
+        whole = _event({"type": "content_block_delta", "index": self._block, "delta": delta})
+        before, after = whole.split(_MARK.encode())
+        self._before, self._after = before[:-1], after[1:]  # without the quotes, which come with the encoded text
+        start = _event({"type": "content_block_start", "index": self._block, "content_block": block})
+        return start + (_PING if self._block == 0 else b"")
+
+    def _close_block(self) -> bytes:
+        if not self._before:
+            return b""
+        self._before, self._after = b"", b""
+        return _event({"type": "content_block_stop", "index": self._block})
+
+
+class MessageWhole:
+    """One message; a `WholeEncoder`."""
+
+    short = True
+
+    def __init__(self, answering: Answering) -> None:
+        self._answering = answering
+        self._collected = Collected()
+
+    def add(self, index: int, out: Visible) -> None:
+        """Take what one update made visible."""
+        self._collected.add(out)
+
+    def body(self, told: Mapping[str, Any]) -> bytes:
+        """The message."""
+        text = self._collected.text
+        content = [{"type": "text", "text": text}] if text else []
+        return _encode(_message(self._answering, content, _stop(self._answering, self._collected.end)))
+
+
+def _message(answering: Answering, content: list[dict[str, Any]], stop: Mapping[str, Any]) -> dict[str, Any]:
+    order = answering.order
+    head = {"id": order.response_id, "type": "message", "role": "assistant", "model": order.model}
+    return {**head, "content": content, **stop, "usage": _usage(answering)}
+
+
+def _stop(answering: Answering, end: Visible) -> dict[str, Any]:
+    """Why the message ended. The output may have been cut at the model's own limit before `max_tokens`."""
+    if end.finish != "length":
+        sequence = end.stop_reason if isinstance(end.stop_reason, str) else None
+        return {"stop_reason": "end_turn" if sequence is None else "stop_sequence", "stop_sequence": sequence}
+    order = answering.order
+    whole = order.max_tokens is None or order.job.sequences[0].sampling.max_tokens >= order.max_tokens
+    return {"stop_reason": "max_tokens" if whole else "model_context_window_exceeded", "stop_sequence": None}
+
+
+def _usage(answering: Answering) -> dict[str, int]:
+    """Tokens so far. Anthropic counts the prompt in disjoint parts; what is written to a cache is not told here."""
+    cached = cache_use(answering.order, answering.choices).cached_tokens
+    return {
+        "input_tokens": sum(map(len, answering.order.prompts)) - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": sum(choice.completion_tokens for choice in answering.choices),
+    }
+
+
+MESSAGES = WireForm(MessageEvents, MessageWhole)

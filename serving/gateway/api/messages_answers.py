@@ -1,0 +1,139 @@
+"""The wire models of Anthropic's Messages answers, for `/openapi.json` alone, as in `answers`."""
+
+from typing import Literal
+
+from serving.gateway.api.answers import Answer, Count
+
+
+class MessagesErrorDetail(Answer):
+    """Error: its kind, and what is wrong in words."""
+
+    type: Literal[
+        "invalid_request_error",
+        "authentication_error",
+        "permission_error",
+        "not_found_error",
+        "request_too_large",
+        "rate_limit_error",
+        "timeout_error",
+        "api_error",
+        "overloaded_error",
+    ]
+    message: str
+
+
+class MessagesErrorAnswer(Answer):
+    """Every answer below /v1/messages that is not a success; within a stream, its last event."""
+
+    type: Literal["error"]
+    error: MessagesErrorDetail
+
+
+class TextBlock(Answer):
+    """Text of the answer."""
+
+    type: Literal["text"]
+    text: str
+
+
+class MessagesUsage(Answer):
+    """Tokens of a request. The prompt has `input_tokens` and `cache_read_input_tokens` together."""
+
+    input_tokens: Count
+    cache_creation_input_tokens: Count
+    cache_read_input_tokens: Count
+    output_tokens: Count
+
+
+class MessageStop(Answer):
+    """Why the model stopped."""
+
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "model_context_window_exceeded"] | None
+    stop_sequence: str | None
+
+
+class MessageAnswer(MessageStop):
+    """POST /v1/messages without `stream`."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[TextBlock]
+    usage: MessagesUsage
+
+
+class MessageStart(Answer):
+    """First event of a stream."""
+
+    type: Literal["message_start"]
+    message: MessageAnswer
+
+
+class BlockStart(Answer):
+    """A block begins."""
+
+    type: Literal["content_block_start"]
+    index: Count
+    content_block: TextBlock
+
+
+class MessagePing(Answer):
+    """Nothing new."""
+
+    type: Literal["ping"]
+
+
+class TextDelta(Answer):
+    """More text."""
+
+    type: Literal["text_delta"]
+    text: str
+
+
+class BlockDelta(Answer):
+    """Addition to a block."""
+
+    type: Literal["content_block_delta"]
+    index: Count
+    delta: TextDelta
+
+
+class BlockStop(Answer):
+    """A block is whole."""
+
+    type: Literal["content_block_stop"]
+    index: Count
+
+
+class MessageDelta(Answer):
+    """Why the message ended, and what it took."""
+
+    type: Literal["message_delta"]
+    delta: MessageStop
+    usage: MessagesUsage
+
+
+class MessageEnd(Answer):
+    """Last event of a stream."""
+
+    type: Literal["message_stop"]
+
+
+class CountedTokens(Answer):
+    """POST /v1/messages/count_tokens."""
+
+    input_tokens: Count
+
+
+MESSAGE_EVENTS = (
+    MessageStart,
+    BlockStart,
+    MessagePing,
+    BlockDelta,
+    BlockStop,
+    MessageDelta,
+    MessageEnd,
+    MessagesErrorAnswer,
+)
+"""Events of a stream."""
