@@ -14,8 +14,10 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from hardware.nesting import parse_json
 from serving.errors import GrammarError, InvalidRequestError
+from serving.gateway.api.foreign_fields import Foreign
 from serving.gateway.api.schema import GenerationRequest
 from serving.gateway.api.settings import ServedModel
+from serving.gateway.api.unknown_fields import unsupported
 from serving.grammar.text import MOST_TEXT, json_options
 from serving.values.sequence import Grammar, GrammarKind
 
@@ -89,6 +91,9 @@ def _response_format(form: object) -> list[_Wish]:
     kind = form.get("type") if isinstance(form, dict) else None
     if not isinstance(form, dict) or kind not in ("text", "json_object", "json_schema", "structural_tag"):
         raise _wrong(field, "must be an object whose type is text, json_object, json_schema or structural_tag")
+    for name, value in form.items():
+        if kind in ("text", "json_object") and name != "type" and not Foreign().changes_nothing(value, {}):
+            raise unsupported(f"{field}.{name[:40]}")
     if kind == "text":
         return []
     if kind == "json_object":

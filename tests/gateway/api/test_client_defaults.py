@@ -124,7 +124,7 @@ def test_values_that_change_the_answer(harness: Harness, fields: dict[str, Any],
 @pytest.mark.parametrize(
     ("name", "ours"),
     [("stopSequences", "stop"), ("repeat-penalty", "repetition_penalty"), ("maxNewTokens", "max_tokens"),
-     ("GUIDED_JSON", "leave it out"), ("systemInstruction", "role system")],
+     ("GUIDED_DECODING", "leave it out"), ("systemInstruction", "role system")],
 )  # fmt: skip
 def test_other_spellings_of_foreign_fields(harness: Harness, name: str, ours: str) -> None:
     check(chat(harness.app, **{name: "x"}), 400, name, "unsupported_parameter", ours)
