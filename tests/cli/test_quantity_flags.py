@@ -32,9 +32,9 @@ COUNTS = frozenset(
     frequency-penalty input-len last layer length limit max-model-len max-tokens min-p npus num-fewshot num-prompts
     num-warmups output output-len poisson port prefill prefix-depth presence-penalty processes prompt
     rank ramp-up-end-rps ramp-up-start-rps random-prefix-len rate-scale length-scale repeat repeats repetition-penalty
-    ranks replicas request-rate reuse seed sizes-decode sizes-prefill step-tokens stride supernodes sweep-points
-    sweep-values system-prompt-len temperature tenants threads tokens top-k top-p turns vocab-size volume weight
-    workers zipf max-probes probe-requests block-tokens streams rate metric-percentiles
+    ranks redundant replicas request-rate reuse seed sizes-decode sizes-prefill step-tokens stride supernodes
+    sweep-points sweep-values system-prompt-len temperature tenants threads tokens top-k top-p turns
+    vocab-size volume weight workers zipf max-probes probe-requests block-tokens streams rate metric-percentiles
     """.split()
 )
 """Numbers that are neither durations nor sizes: counts, rates, weights, and lengths in tokens."""

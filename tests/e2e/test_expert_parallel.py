@@ -125,6 +125,10 @@ def test_experts_move_under_streams(server: Scaled, reference: Reference) -> Non
     there = group["ranks"][1]["held"][0]
     assert wanted not in there
 
+    def arrived() -> bool:
+        (group,) = server.experts()["groups"]
+        return wanted in group["ranks"][1]["held"][layer]
+
     async def scene() -> None:
         streams = Streams(server, asks(5, 4, LENGTH))
         running = await streams.start()
@@ -133,6 +137,7 @@ def test_experts_move_under_streams(server: Scaled, reference: Reference) -> Non
         await asyncio.to_thread(
             wait_for, lambda: outcomes(server)[:1] == ["done"], "it has moved", state=server.experts
         )
+        await asyncio.to_thread(wait_for, arrived, "its new rank tells of it", state=server.experts)
         order = await asyncio.to_thread(server.command, "experts", "rebalance", "--policy", "static", *at(server))
         assert order.returncode == 0, order.stderr
         await running
@@ -143,7 +148,6 @@ def test_experts_move_under_streams(server: Scaled, reference: Reference) -> Non
     (group,) = server.experts()["groups"]
     assert {one["reason"] for one in group["moves"]} >= {"operator"}
     assert group["moves"][-1]["expert"] == wanted
-    assert wanted in group["ranks"][1]["held"][0]
     assert len({one["map_version"] for one in group["ranks"]}) == 1
     refused = server.command("experts", "move", "0", "99", "1", *at(server))
     assert (refused.returncode, "experts 0 to" in refused.stderr) == (2, True)
