@@ -14,6 +14,8 @@ from serving.errors import EngineError, GroupError, ModelError
 from serving.ids import SequenceId
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.model.loader import DtypeName
+from serving.model.native.library import load
+from serving.model.native.rank_group import raise_epoch
 from serving.values.expert_facts import ExpertWork
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.instance.native_pair import RAGGED, dirty_cache, load_for_native, native_or_skip
@@ -201,6 +203,29 @@ def test_an_idle_rank_is_woken_and_not_kept(tmp_path: Path) -> None:
     executor.serve(3600.0)
     timer.join()
     assert executor.awaited() is None
+
+
+def test_a_map_that_sends_rows_to_a_former_member_is_never_used(tmp_path: Path) -> None:
+    """Members that lack the map of an epoch compute nothing, rather than without the experts of who has left."""
+    group = RankThreads(write_random_checkpoint(tmp_path), "float32", 3, copies=0.0, deadline_s=0.5)
+    library = load()
+    assert library is not None
+    failed: list[str] = []
+
+    def serve(rank: int) -> None:
+        with pytest.raises(GroupError) as caught:
+            group.executors[rank].serve(60.0)
+        failed.append(str(caught.value))
+
+    for rank in (0, 1):
+        raise_epoch(library, group.windows[rank], 2, 0b011)
+    group.executors[1].set_map(2, group.other_map(2), 2)
+    threads = [threading.Thread(target=serve, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ["rank 2 of the group: mismatch" in one for one in failed] == [True, True], failed
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

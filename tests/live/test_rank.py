@@ -126,7 +126,8 @@ def test_it_is_built_joins_serves_drains_and_stops() -> None:
     async def act() -> None:
         scene = RankScene()
         assert scene.phase() is RankPhase.LOADING
-        assert not await scene.rank.follow(ORDER), "too early"
+        with pytest.raises(GroupError, match="loading and computes with nobody"):
+            await scene.rank.follow(ORDER)
         await scene.rank.build()
         report = scene.rank.hold(FOUNDER)
         assert (report.phase, report.offer, report.pid) == (RankPhase.OFFERED, OFFERS[1], os.getpid())
@@ -141,7 +142,11 @@ def test_it_is_built_joins_serves_drains_and_stops() -> None:
         scene.instance.empty.set()
         await asyncio.sleep(0)
         assert scene.phase() is RankPhase.LEFT
+        assert not await scene.rank.follow(ordered(2, 2, OFFERS))
+        assert scene.rank.hold(FOUNDER).version == 2, "it is a member until it quits: all others wait for its map"
         await scene.rank.quit()
+        with pytest.raises(GroupError, match="left and computes with nobody"):
+            await scene.rank.follow(ordered(3, 3, OFFERS))
         await scene.rank.stop()
         await scene.rank.stop()
         assert scene.instance.said == ["start", "close log", "leave 5", "quit", "stop"]

@@ -61,6 +61,12 @@ int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int
     return CM_OK;
 }
 
+ub::RankSet ranks_of(const std::vector<uint32_t>& homes) {
+    ub::RankSet found = 0;
+    for (const uint32_t home : homes) found |= ub::just(home >> 16);
+    return found;
+}
+
 int32_t check_slots(const cm_group_place& place, const cm_model& m, int width) {
     for (int slot = 0; slot < place.slots; ++slot) {
         const cm_linear &gate_up = place.gate_up[slot], &down = place.down[slot];
@@ -91,11 +97,12 @@ Group::Group(const cm_group_place& place, const cm_model& model, std::vector<ub:
       model_(model),
       deadline_(place.deadline_ns),
       exchange_(static_cast<uint32_t>(place.rank), windows, watch_, ub::Patience{}),
-      used_{place.map_version, 0, {place.map, place.map + map_entries(place.layers, model.experts)}},
+      used_{place.map_version, 0, {place.map, place.map + map_entries(place.layers, model.experts)}, 0},
       used_version_(place.map_version),
       epoch_(exchange_.epoch()),
       counts_(static_cast<size_t>(place.layers) * static_cast<size_t>(model.experts)),
       slot_rows_(static_cast<size_t>(place.slots)) {
+    used_.ranks = ranks_of(used_.homes);
     for (int layer = 0, next = 0; layer < model.layers; ++layer) {
         layer_of_block_.push_back(next);
         next += model.blocks[layer].gate.out_features ? 1 : 0;
@@ -153,7 +160,8 @@ uint64_t Group::newest_map() {
     return newest;
 }
 
-// Ranks announce the newest map that they have: the oldest of those is what all have.
+// Ranks announce the newest map that they have: the oldest of those is what all have. If that one sends rows to a rank
+// which is no member any more, nobody would compute them: somebody lacks the epoch's map, and the group fails instead.
 bool Group::begin() {
     new_map_.store(false);
     uint64_t common = newest_map();
@@ -161,6 +169,15 @@ bool Group::begin() {
     if (!note(exchange_.begin_step(static_cast<uint32_t>(common), deadline()))) return false;
     ub::Exchange::for_each(exchange_.members(),
                            [&](uint32_t rank) { common = std::min<uint64_t>(common, exchange_.count_from(rank)); });
+    return use_map(common) && note(check_homes());
+}
+
+ub::Outcome Group::check_homes() const {
+    const ub::RankSet gone = used_.ranks & ~exchange_.members();
+    return gone ? exchange_.mismatch(static_cast<uint32_t>(__builtin_ctzll(gone))) : ub::Outcome{};
+}
+
+bool Group::use_map(uint64_t common) {
     if (common == used_.version) return true;
     std::lock_guard<std::mutex> guard(lock_);
     const auto found =
@@ -220,7 +237,8 @@ int32_t Group::set_map(uint64_t version, const uint32_t* homes, uint64_t epoch) 
     if (pending_.size() == kMostPendingMaps)
         return fail(CM_BAD_ARGUMENT, "%zu expert maps wait to be used, and not all ranks have the first",
                     kMostPendingMaps);
-    pending_.push_back({version, epoch, {homes, homes + map_entries(place_.layers, model_.experts)}});
+    pending_.push_back({version, epoch, {homes, homes + map_entries(place_.layers, model_.experts)}, 0});
+    pending_.back().ranks = ranks_of(pending_.back().homes);
     new_map_.store(true);
     ub::ring(exchange_.window(exchange_.self()).bell());
     return CM_OK;

@@ -23,6 +23,7 @@ struct ExpertMap {
     uint64_t version = 0;
     uint64_t epoch = 0;  // not before this one
     std::vector<uint32_t> homes;  // [layers][CM_MAP_POSITIONS][experts]
+    ub::RankSet ranks = 0;  // that hold them
 };
 
 // Another process in the place of a rank.
@@ -72,6 +73,8 @@ class Group {
     friend class Round;
 
     uint64_t newest_map();
+    bool use_map(uint64_t common);
+    ub::Outcome check_homes() const;
     void wait_as_members();  // as long as so many ranks on these cores should
     ub::Deadline deadline() const { return ub::Clock::now() + deadline_; }
     bool note(const ub::Outcome& outcome);

@@ -23,6 +23,8 @@ from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
 
 logger = logging.getLogger(__name__)
 
+_CAN_FOLLOW = frozenset({RankPhase.OFFERED, RankPhase.SERVING, RankPhase.LEAVING, RankPhase.LEFT})
+
 
 class Rank:
     """One rank. Belongs to one event loop.
@@ -54,6 +56,7 @@ class Rank:
         """Where gateways connect to, once it serves."""
         self._following = asyncio.Lock()
         self._leaving: asyncio.Task[None] | None = None
+        self._has_quit = False
         self.mailbox = Mailbox()
         self.shown: dict[str, Any] = {}
         """Facts of the whole group that its shell wants shown."""
@@ -99,13 +102,16 @@ class Rank:
     async def follow(self, order: RegroupOrder) -> bool:
         """Compute with these members from the order's epoch on; the first order lets it serve.
 
+        A rank that has drained meanwhile follows as well: it computes its experts until it is told to quit, and a
+        member that lacks the new map holds all others to the old one.
+
         Returns: whether it serves now and did not before.
-        Raises: GroupError if it cannot, and served before.
+        Raises: GroupError if it cannot; of one that has not served yet only if there is nothing built that could.
         """
         async with self._following:
             instance, phase = self._instance, self._life.phase
-            if instance is None or phase not in (RankPhase.OFFERED, RankPhase.SERVING, RankPhase.LEAVING):
-                return False
+            if instance is None or self._has_quit or phase not in _CAN_FOLLOW:
+                raise GroupError(f"{self.place.replica} is {phase.value} and computes with nobody")
             try:
                 await asyncio.to_thread(instance.follow, order)
                 if phase is not RankPhase.OFFERED:
@@ -158,8 +164,10 @@ class Rank:
 
     async def quit(self) -> None:
         """Compute no more with the group, which goes on without this rank. Idempotent."""
-        if self._instance is not None:
-            await asyncio.to_thread(self._instance.quit)
+        async with self._following:
+            self._has_quit = True
+            if self._instance is not None:
+                await asyncio.to_thread(self._instance.quit)
 
     def close_log(self) -> None:
         """End the decision log, if there is one. May block."""
