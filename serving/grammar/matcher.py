@@ -99,10 +99,6 @@ class Matcher:
         other.length, other.last = self.length, self.last
         return other
 
-    def forced(self) -> list[int]:
-        """Tokens that are the only way on, up to the first choice."""
-        return [token for token in self._matcher.compute_ff_tokens() if token < self._size]
-
     def _check(self) -> None:
         if self._matcher.is_error():
             raise GrammarError(complaint(self._matcher.get_error()))
