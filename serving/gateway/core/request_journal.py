@@ -187,7 +187,7 @@ class SequenceJournal:
         self.phase = JournalPhase.DECODING
         end = finish_reason if finish_reason in (FinishReason.STOP, FinishReason.LENGTH) else None
         commands += self._deliver(news, end)
-        if finish_reason not in (end, *_FINAL):
+        if finish_reason != end and finish_reason not in _FINAL:
             reason = f"the instance ended it: {FinishReason(finish_reason).value}"
             return (*commands, *self._resubmit(FailKind.ENGINE, reason, cancel=False))
         if finish_reason is not None:

@@ -1,6 +1,7 @@
 """No token ever meets wrong weights, whatever happens to a group; and faults that are planted are found."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,7 +12,6 @@ from serving.experts.core import group_experts
 from serving.experts.core.regroup import regroup_map
 from serving.experts.core.slot_ledger import SlotLedger
 from serving.values.expert_map import ExpertHome, ExpertMap, ExpertSlot, LayerMap
-from serving.values.expert_moves import Held
 from tests.experts.core.group_life import EXPERTS, GroupLife
 
 TestGroupLife = GroupLife.TestCase
@@ -48,13 +48,9 @@ def given_twice(of: ExpertMap) -> ExpertMap:
 
 
 @pytest.mark.parametrize("fault", [lost_on_leave, given_twice])
-def test_a_planted_fault_is_found(fault: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    def faulty(
-        contents: Mapping[int, Held], ranks: int, experts: int, version: int, loads: Sequence[Sequence[float]] = ()
-    ) -> ExpertMap:
-        assert callable(fault)
-        found: ExpertMap = fault(regroup_map(contents, ranks, experts, version, loads))
-        return found
+def test_a_planted_fault_is_found(fault: Callable[[ExpertMap], ExpertMap], monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*given: Any) -> ExpertMap:
+        return fault(regroup_map(*given))
 
     monkeypatch.setattr(group_experts, "regroup_map", faulty)
     monkeypatch.setattr(SlotLedger, "_check_holds", lambda *_: None)  # the life alone is to find it
