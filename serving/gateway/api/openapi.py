@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from serving.gateway.api.answers import ChatCompletionChunk, CompletionChunk, ErrorAnswer
 from serving.gateway.api.auth import OPEN_PATHS
-from serving.gateway.api.bodies import BODIES
 from serving.gateway.api.error_dialects import is_messages
 from serving.gateway.api.field_notes import FIELD_NOTES
 from serving.gateway.api.messages_answers import MESSAGE_EVENTS, MessagesErrorAnswer
+from serving.gateway.api.openapi_bodies import BODIES
 from serving.gateway.api.unknown_fields import WARNING_HEADER
 
 BODY_ERRORS = (400, 408, 413, 415)

@@ -24,7 +24,6 @@ from serving.gateway.api.answers import (
     Version,
 )
 from serving.gateway.api.backend import GenerationBackend
-from serving.gateway.api.bodies import OpenApiKind
 from serving.gateway.api.body import parse_body
 from serving.gateway.api.forms.chat import CHAT
 from serving.gateway.api.forms.completions import COMPLETIONS
@@ -32,6 +31,7 @@ from serving.gateway.api.forms.form import WireForm
 from serving.gateway.api.grammar import wants_grammar
 from serving.gateway.api.messages_schema import CountTokensRequest
 from serving.gateway.api.openapi import BODY_ERRORS, answers, event_stream, text_content
+from serving.gateway.api.openapi_bodies import OpenApiKind
 from serving.gateway.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
 from serving.gateway.api.responses import GenerationResponse
 from serving.gateway.api.schema import (

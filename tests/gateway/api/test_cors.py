@@ -168,7 +168,7 @@ def test_a_page_in_a_browser(served: ServedModel, tmp_path: Path, allowed: bool)
 
 
 def _open(pages: _Pages, origin: str, folder: Path) -> dict[str, str]:
-    """What the page tells once it has run in a browser."""
+    """Run the page in a browser. Returns: what it tells."""
     flags = [flag for flag in FLAGS if flag not in ("--dump-dom", "--virtual-time-budget=5000")]
     command = [chromium(), *flags, "--remote-debugging-port=0", f"--user-data-dir={folder / 'profile'}", origin]
     browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

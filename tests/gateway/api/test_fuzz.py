@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serving.gateway.api.bodies import BODIES
+from serving.gateway.api.openapi_bodies import BODIES
 from tests.gateway.api.support import Harness, events, post
 
 SCALARS = (

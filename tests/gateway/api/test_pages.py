@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from serving.gateway.api.bodies import BODIES
 from serving.gateway.api.field_notes import FIELD_NOTES
 from serving.gateway.api.openapi import BODY_PARTS
+from serving.gateway.api.openapi_bodies import BODIES
 from serving.gateway.api.pages.api_page import EXAMPLES
 from serving.gateway.api.pages.schema_text import type_text
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key

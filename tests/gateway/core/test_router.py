@@ -81,7 +81,7 @@ def test_a_slow_instance_gets_less_but_never_nothing() -> None:
 
 
 def test_who_asks_for_fewer_sequences_gets_them_but_never_none() -> None:
-    """As a rank does that is slower than its peers."""
+    """Ranks that are slower than their peers ask so."""
     inside, free = {"a": 0, "b": 0, "c": 0}, {"a": 100, "b": 100, "c": 100}
     for turn in range(50):
         views = [

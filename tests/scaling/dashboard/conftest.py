@@ -40,7 +40,7 @@ class FakeDashboard:
         self.url = f"http://127.0.0.1:{port}"
 
     def end(self) -> None:
-        """As Ray's dashboard ends, its module with it."""
+        """End it as Ray's dashboard ends, its module with it."""
         self._process.communicate(timeout=60)
 
     def wish(self, **wishes: Any) -> None:
@@ -52,7 +52,7 @@ class FakeDashboard:
     def ask(
         self, method: str, path: str, body: object = None, *, token: str | None = TOKEN, **headers: str
     ) -> tuple[int, dict[str, str], Any]:
-        """As a script does. Header names with underscores. Returns: status, headers, JSON or text."""
+        """Ask as a script does. Header names with underscores. Returns: status, headers, JSON or text."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
