@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -91,6 +91,10 @@ class Chromium:
                 reader.cancel()
 
 
+class NavigatedError(Exception):
+    """The page was left while a command ran in it."""
+
+
 class Page:
     """What a person does with a page, and what became of it.
 
@@ -128,7 +132,8 @@ class Page:
         async for message in self._socket:
             said = json.loads(message.data)
             if "id" in said:
-                self._waiting.pop(said["id"]).set_result(said)
+                if not (waiting := self._waiting.pop(said["id"])).done():  # who asked may have given up
+                    waiting.set_result(said)
             elif said["method"] == "Network.requestWillBeSent":
                 self.requested.append(said["params"]["request"]["url"])
             elif said["method"] == "Runtime.exceptionThrown":
@@ -138,7 +143,7 @@ class Page:
                 self.faults.append(said["params"]["entry"]["text"])
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """One command of the protocol. Returns: its result."""
+        """One command of the protocol. Returns: its result. Raises: NavigatedError."""
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()
         command: dict[str, Any] = {"id": number, "method": method, "params": params}
@@ -146,6 +151,8 @@ class Page:
             command["sessionId"] = self._session
         await self._socket.send_json(command)
         said = await asyncio.wait_for(self._waiting[number], PATIENCE_S)
+        if "navigated or closed" in said.get("error", {}).get("message", ""):
+            raise NavigatedError(method)
         assert "error" not in said, (method, said["error"])
         result: dict[str, Any] = said["result"]
         return result
@@ -172,11 +179,14 @@ class Page:
         return told["result"].get("value")
 
     async def wait(self, condition: str, patience_s: float = PATIENCE_S) -> None:
-        """Wait until an expression holds."""
+        """Wait until an expression holds, across pages if it must be."""
         end = time.monotonic() + patience_s
-        while not await self.run(f"Boolean({condition})"):
-            text = await self.run("document.body?.innerText")
-            assert time.monotonic() < end, f"still not so: {condition}\n{text}"
+        while True:
+            with suppress(NavigatedError):
+                if await self.run(f"Boolean({condition})"):
+                    return
+                text = await self.run("document.body?.innerText")
+                assert time.monotonic() < end, f"still not so: {condition}\n{text}"
             await asyncio.sleep(0.03)
 
     async def click(self, selector: str) -> None:
