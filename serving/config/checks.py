@@ -264,10 +264,12 @@ def _check_reuse(config: ServeConfig) -> None:
 
 
 def replicas_at_start(config: ServeConfig) -> list[Need]:
-    """Needs of all replicas towards the nodes, by deployment. A group lies whole on one node, as an instance does."""
+    """Needs of all replicas towards the nodes, by deployment. A group lies whole on one node, as an instance does, and
+    its spares lie beside it."""
     needs = [
-        Need(name, pool.replicas, pool.npus_per_replica, pool.ub_memory_per_replica_mib)
+        Need(name, pool.replicas, ranks * pool.npus_per_instance, ranks * pool.ub_memory_mib)
         for name, pool in config.pools.items()
+        for ranks in (pool.ep + (config.experts.spares if pool.ep > 1 else 0),)
     ]
     if config.kvcache.replicas:
         needs.append(Need("kvcache", config.kvcache.replicas, 0, config.kvcache.ub_memory_mib))

@@ -87,6 +87,10 @@ REFUSED = {
         "[decode]\nep = 2\nnpus_per_instance = 4",
         "prefill 1 x 2 + decode 1 x 8 NPUs = 10, but the cluster offers 8: lower replicas or npus_per_instance",
     ),
+    "ranks without room for their spares": (
+        "[experts]\nspares = 1\n[decode]\nep = 2\nnpus_per_instance = 2\n[prefill]\nnpus_per_instance = 4",
+        "prefill 1 x 4 + decode 1 x 6 NPUs = 10, but the cluster offers 8: lower replicas or npus_per_instance",
+    ),
     "ranks that torch would have to compute": (
         '[engine]\nexecutor = "torch"\n[decode]\nep = 2\nnpus_per_instance = 1',
         '[decode] ep = 2, but [engine] executor = "torch" knows no ranks: set it to "native" or "auto", or ep to 1',

@@ -147,6 +147,8 @@ class FakeWorld:
         self.founded: dict[str, int] = {}
         """Ranks that each group's first place is for."""
         self.unbuildable_ranks: set[int] = set()
+        self.lone_ranks: set[int] = set()
+        """Ranks that cannot join the others."""
         self.silent_at_quit = False
         self._listeners: list[Died] = []
 
@@ -248,6 +250,9 @@ class FakePort:
             rank.calls.append(call)
         match call:
             case Follow(order):
+                if rank.life.phase is RankPhase.OFFERED and name.rank in self._world.lone_ranks:
+                    rank.life.enter(RankPhase.FAILED, "no port is free")
+                    raise RankSilentError("no port is free")
                 if rank.life.phase is RankPhase.OFFERED:
                     rank.life.enter(RankPhase.SERVING)
                 rank.order, rank.map = order, order.map

@@ -210,6 +210,24 @@ def test_a_rank_that_cannot_be_built_later_is_tried_again() -> None:
     played(Scene(), act)
 
 
+def test_no_epoch_begins_with_a_rank_that_cannot_join() -> None:
+    async def act(scene: Scene) -> None:
+        shell = await scene.formed("abc")
+        kept, lost = scene.world.of("decode#abc")
+        scene.world.lone_ranks.add(1)
+        made = scene.world.made
+        scene.world.lose(lost.name)
+        await scene.until(lambda: scene.world.made > made + 2)
+        begun = [call.order.members for call in kept.calls if isinstance(call, Begin)]
+        assert begun[0] == (0, 1)
+        assert set(begun[1:]) == {(0,)}
+        scene.world.lone_ranks.clear()
+        await scene.until(lambda: scene.serving("decode#abc"))
+        await scene.close(shell)
+
+    played(Scene(), act)
+
+
 def test_ray_that_does_not_answer_is_asked_again() -> None:
     async def act(scene: Scene) -> None:
         scene.world.silent_calls = 4

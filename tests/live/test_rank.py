@@ -242,13 +242,15 @@ def never_built(scene: RankScene) -> object:
 
 async def has_other_peers(scene: RankScene) -> None:
     await scene.rank.build()
-    assert not await scene.rank.follow(ordered(1, 1, OFFERS[:1]))
+    with pytest.raises(GroupError, match="is another process by now"):
+        await scene.rank.follow(ordered(1, 1, OFFERS[:1]))
 
 
 async def has_no_port(scene: RankScene) -> None:
     scene.instance.port_taken = True
     await scene.rank.build()
-    assert not await scene.rank.follow(ORDER)
+    with pytest.raises(GroupError, match="no port is free"):
+        await scene.rank.follow(ORDER)
 
 
 @pytest.mark.parametrize(

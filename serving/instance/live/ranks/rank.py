@@ -106,7 +106,7 @@ class Rank:
         member that lacks the new map holds all others to the old one.
 
         Returns: whether it serves now and did not before.
-        Raises: GroupError if it cannot; of one that has not served yet only if there is nothing built that could.
+        Raises: GroupError if it cannot, so that no epoch begins with it.
         """
         async with self._following:
             instance, phase = self._instance, self._life.phase
@@ -119,10 +119,9 @@ class Rank:
                 self.address = await instance.start()
             except (GroupError, OSError) as error:
                 logger.exception("%s could not join its group", self.place.replica)
-                if phase is not RankPhase.OFFERED:
-                    raise
-                self._life.enter(RankPhase.FAILED, str(error))
-                return False
+                if phase is RankPhase.OFFERED:
+                    self._life.enter(RankPhase.FAILED, str(error))
+                raise GroupError(str(error)) from error
             self._life.enter(RankPhase.SERVING)
             return True
 
