@@ -5,6 +5,7 @@ Needs a running server with one group (`deploy/ep.toml`) and a slot to spare on 
 - Stretches of time in turns, with experts moving without pause and without: p99 of the gaps between two tokens, with ÷
   without, of each pair. Goal: at most 1.05. `[experts] policy = "none"` keeps the shell from moving some beside.
 - Streams read another kind of text: time until the mean balancedness of what is counted since is 0.9. Goal: 20 s.
+  `--repeats 0` does only this.
 """
 
 import asyncio
@@ -28,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 STRETCH_S = 10.0
 EVEN = 0.9
 LOOK_S = 2.0
+SETTLE_S = 40.0
+"""Of streams that read one text, before they read another: the map fits the first by then."""
 MOST_S = 120.0
 GOAL_RATIO, GOAL_S = 1.05, 20.0
 PIECE = 40
@@ -113,8 +116,8 @@ def pieces(text: str, count: int) -> list[str]:
     return [" ".join(words[at : at + PIECE]) for at in range(0, count * PIECE, PIECE)]
 
 
-async def measure(url: str, key: str | None, streams: int, pairs: int) -> list[Figure]:
-    """Both."""
+async def measure(url: str, key: str | None, streams: int, pairs: int, files: Sequence[Path]) -> list[Figure]:
+    """Moves while streams read the first text, if any pairs of stretches are asked for; then a switch to each other."""
     model = (await asyncio.to_thread(ask_gateway, url, "/v1/models", key))["data"][0]["id"]
 
     def group() -> dict[str, Any]:
@@ -123,7 +126,7 @@ async def measure(url: str, key: str | None, streams: int, pairs: int) -> list[F
 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     figures: list[Figure] = []
-    texts = [(ROOT / name).read_text() for name in ("README.md", "serving/gateway/api/app.py")]
+    texts = [path.read_text() for path in files]
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=PATIENCE_S) as http:
         for number, text in enumerate(texts):
             over = asyncio.Event()
@@ -132,10 +135,12 @@ async def measure(url: str, key: str | None, streams: int, pairs: int) -> list[F
             running = [asyncio.create_task(read(client, http, model, over)) for client in clients]
             await asyncio.sleep(LOOK_S)
             if number == 0:
-                figures += await gaps_under_moves(url, key, group, clients, pairs)
+                figures += await gaps_under_moves(url, key, group, clients, pairs) if pairs else []
+                await asyncio.sleep(0 if pairs else SETTLE_S)
             else:
                 took_s, first = await time_to_even(group)
-                figures.append(Figure("time to even load after a switch of topic", "s", (took_s,), goal=GOAL_S))
+                switch = f"switch to {files[number].name}"
+                figures.append(Figure(f"{switch}: time to even load", "s", (took_s,), goal=GOAL_S))
                 figures.append(Figure("  balancedness at the first look", "", (first,)))
             over.set()
             await asyncio.gather(*running)
@@ -155,10 +160,20 @@ def main() -> None:
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="of the gateway (default: %(default)s)")
     parser.add_argument("--api-key", help="one of [gateway] admin_keys, where there are keys")
     parser.add_argument("--streams", type=int, default=8, help="at once (default: %(default)s)")
+    parser.add_argument(
+        "--texts",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        default=[ROOT / "README.md", ROOT / "serving/gateway/api/app.py"],
+        help="what streams read, one after the other (default: two files of this repository)",
+    )
     args = parser.parse_args()
     found = conditions(args.model, streams=args.streams)
     show_conditions(found)
-    report("bench_rebalance", found, asyncio.run(measure(args.url, args.api_key, args.streams, args.repeats)))
+    report(
+        "bench_rebalance", found, asyncio.run(measure(args.url, args.api_key, args.streams, args.repeats, args.texts))
+    )
 
 
 if __name__ == "__main__":
