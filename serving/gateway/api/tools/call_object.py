@@ -1,0 +1,129 @@
+"""Calls written as one JSON object, name and arguments in either order: `{"name": "f", "arguments": {"x": 1}}`."""
+
+import json
+from collections.abc import Callable
+from enum import Enum
+
+from serving.gateway.api.tools.json_text import json_value
+from serving.gateway.api.tools.reader import Reader, Steps
+
+_ARGUMENTS = ("arguments", "parameters")
+
+
+class CallOutcome(Enum):
+    """Kinds of objects."""
+
+    CALL = "call"
+    OTHER = "a whole object that is no call"
+    BROKEN = "no object, or one that was cut off"
+
+
+class CallObject:
+    """Reads one object.
+
+    Args:
+        is_tool: whether a name makes it a call.
+        needs_arguments: without them it is none.
+    """
+
+    def __init__(
+        self, reader: Reader, is_tool: Callable[[str], bool] = lambda _: True, *, needs_arguments: bool = False
+    ) -> None:
+        self._reader = reader
+        self._is_tool = is_tool
+        self._needs_arguments = needs_arguments
+        self._name: str | None = None
+        self._arguments: str | None = None
+        self._opened = False
+        self._seen: list[str] = []
+
+    @property
+    def raw(self) -> str:
+        """The text of an object that was no call, as far as it was read."""
+        return "".join(self._seen)
+
+    def read(self) -> Steps[CallOutcome]:
+        """Read it, and emit the call if it is one."""
+        whole = yield from self._object()
+        if not self._opened and whole and self._name is not None and self._is_tool(self._name):
+            if self._arguments is not None or not self._needs_arguments:
+                self._reader.calls.open(self._name)
+                self._reader.calls.write(self._arguments or "{}")
+                self._opened = True
+        if self._opened:
+            if whole:
+                self._reader.calls.close()
+            return CallOutcome.CALL
+        return CallOutcome.OTHER if whole else CallOutcome.BROKEN
+
+    def _object(self) -> Steps[bool]:
+        """Every member. Returns: whether the object is whole."""
+        reader = self._reader
+        if not (yield from self._sign("{")):
+            return False
+        if (yield from self._sign("}")):
+            return True
+        while True:
+            key: list[str] = []
+            if (yield from self._front()) != '"' or not (yield from json_value(reader, key.append)):
+                self._seen += key
+                return False
+            self._seen += key
+            if not (yield from self._sign(":")) or not (yield from self._member("".join(key))):
+                return False
+            if (yield from self._sign("}")):
+                return True
+            if not (yield from self._sign(",")):
+                return False
+
+    def _member(self, key: str) -> Steps[bool]:
+        """The value of one key."""
+        reader = self._reader
+        front = yield from self._front()
+        if key[1:-1] in _ARGUMENTS and front == "{" and self._name is not None and self._is_tool(self._name):
+            reader.calls.open(self._name)
+            self._opened = True
+            return (yield from json_value(reader, reader.calls.write))
+        value: list[str] = []
+        whole = yield from json_value(reader, value.append)
+        self._seen += value
+        text = "".join(value)
+        if whole and key[1:-1] == "name":
+            self._name = _text(text)
+        elif whole and key[1:-1] in _ARGUMENTS:
+            self._arguments = _arguments(text)
+        return whole
+
+    def _front(self) -> Steps[str]:
+        """The next character that is no white space, which stays."""
+        while True:
+            front = yield from self._reader.front()
+            if not front.isspace():
+                return front
+            self._seen.append(self._reader.take(1))
+
+    def _sign(self, sign: str) -> Steps[bool]:
+        """Take one sign of JSON's, if it comes next."""
+        if (yield from self._front()) != sign:
+            return False
+        self._seen.append(self._reader.take(1))
+        return True
+
+
+def _text(value: str) -> str | None:
+    """A JSON string's text."""
+    try:
+        text = json.loads(value)
+    except ValueError:
+        return None
+    return text if isinstance(text, str) else None
+
+
+def _arguments(value: str) -> str | None:
+    """Arguments that were not written as an object in their place: before the name, twice encoded, or as null."""
+    if value.startswith("{"):
+        return value
+    if value == "null":
+        return "{}"
+    inner = _text(value)
+    return inner if inner is not None and inner.strip().startswith("{") else None

@@ -1,0 +1,55 @@
+"""DeepSeek V3, R1 and V3.1: calls between tokens of their own, in one section.
+
+    <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Oslo"}<｜tool▁call▁end｜>
+    <｜tool▁calls▁end｜>
+
+V3 and R1 write the name behind the separator, after the word `function`, and the arguments as a block of Markdown.
+"""
+
+from serving.gateway.api.tools.family import Family
+from serving.gateway.api.tools.json_text import json_value
+from serving.gateway.api.tools.reader import Reader, Steps
+
+_BEGIN_ALL, _END_ALL = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+
+
+def _read(reader: Reader) -> Steps[None]:
+    marks = reader.marks
+    reader.take(1)
+    while (front := (yield from reader.skip_to(marks.chars((_BEGIN, _END_ALL))))) == marks[_BEGIN]:
+        reader.take(1)
+        yield from _call(reader)
+    if front:
+        reader.take(1)
+
+
+def _call(reader: Reader) -> Steps[None]:
+    marks = reader.marks
+    ends = marks.chars((_BEGIN, _END, _END_ALL))
+    head, stop = yield from reader.collect(marks[_SEPARATOR] + ends)
+    if stop != marks[_SEPARATOR]:
+        return
+    reader.take(1)
+    name = head.strip()
+    if name == "function" and (yield from reader.past_space()) != "{":
+        line, _ = yield from reader.collect("\n" + ends)
+        name = line.strip()
+        if (yield from reader.skip_to("{" + ends)) != "{":
+            return
+    reader.calls.open(name)
+    if (yield from reader.past_space()) == "{":
+        yield from json_value(reader, reader.calls.write)
+    elif reader.buffer:
+        reader.calls.write("{}")
+    yield from reader.skip_to(ends)
+    reader.calls.close()
+
+
+_MARKS = (_BEGIN_ALL, _END_ALL, _BEGIN, _SEPARATOR, _END, "<think>", "</think>")
+DEEPSEEK_V3 = Family(
+    name="deepseek-v3", marks=_MARKS, triggers=(_BEGIN_ALL,), read_calls=_read, trims=False, argument_objects=False
+)
+DEEPSEEK_V31 = Family(
+    name="deepseek-v3.1", marks=_MARKS, triggers=(_BEGIN_ALL,), read_calls=_read, trims=False, argument_objects=False
+)

@@ -1,0 +1,52 @@
+"""GLM 4.5 to 5: a call's name and arguments between tags; strings are raw text, other values JSON.
+
+    <tool_call>weather
+    <arg_key>city</arg_key>
+    <arg_value>Oslo</arg_value>
+    </tool_call>
+
+From 4.7 on there are no line breaks.
+"""
+
+from serving.gateway.api.tools.arguments import Arguments
+from serving.gateway.api.tools.closing import Closing
+from serving.gateway.api.tools.family import Family
+from serving.gateway.api.tools.reader import Reader, Steps
+
+_BEGIN, _END = "<tool_call>", "</tool_call>"
+_KEY, _END_KEY, _VALUE, _END_VALUE = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
+
+
+def _read(reader: Reader) -> Steps[None]:
+    marks = reader.marks
+    reader.take(1)
+    closings = (
+        Closing(marks[_END_VALUE], (marks[_KEY], marks[_END])),
+        Closing(marks[_END], (marks[_BEGIN],), stays=True),  # a value's own end was forgotten
+    )
+    name, stop = yield from reader.collect(marks.chars((_KEY, _END)))
+    if not stop:
+        return
+    call = Arguments(reader, name.strip())
+    while (yield from reader.past_space()) == marks[_KEY]:
+        reader.take(1)
+        key, stop = yield from reader.collect(marks.chars((_END_KEY, _END)))
+        if stop != marks[_END_KEY]:
+            return
+        reader.take(1)
+        if (yield from reader.past_space()) != marks[_VALUE]:
+            return
+        reader.take(1)
+        if not (yield from call.argument(key.strip(), closings)):
+            return
+    if reader.buffer.startswith(marks[_END]):
+        reader.take(1)
+        call.end()
+
+
+GLM = Family(
+    name="glm",
+    marks=(_BEGIN, _END, _KEY, _END_KEY, _VALUE, _END_VALUE, "<think>", "</think>"),
+    triggers=(_BEGIN,),
+    read_calls=_read,
+)

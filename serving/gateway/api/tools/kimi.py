@@ -1,0 +1,51 @@
+"""Kimi K2: calls between tokens of their own; a call's id holds its name and its number in the conversation.
+
+<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{"city": "Oslo"}
+<|tool_call_end|><|tool_calls_section_end|>
+"""
+
+from serving.gateway.api.tools.family import Family
+from serving.gateway.api.tools.json_text import json_value
+from serving.gateway.api.tools.reader import Reader, Steps
+
+_BEGIN_ALL, _END_ALL = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_BEGIN, _ARGUMENTS, _END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+
+
+def _read(reader: Reader) -> Steps[None]:
+    marks = reader.marks
+    reader.take(1)
+    while (front := (yield from reader.skip_to(marks.chars((_BEGIN, _END_ALL))))) == marks[_BEGIN]:
+        reader.take(1)
+        yield from _call(reader)
+    if front:
+        reader.take(1)
+
+
+def _call(reader: Reader) -> Steps[None]:
+    marks = reader.marks
+    ends = marks.chars((_BEGIN, _END, _END_ALL))
+    head, stop = yield from reader.collect(marks[_ARGUMENTS] + ends)
+    if stop != marks[_ARGUMENTS]:
+        return
+    reader.take(1)
+    own_id = head.strip()
+    name, colon, number = own_id.removeprefix("functions.").rpartition(":")
+    numbered = bool(colon) and number.isdecimal()
+    reader.calls.open(name if numbered else own_id.removeprefix("functions."), own_id if numbered else None)
+    if (yield from reader.past_space()) == "{":
+        yield from json_value(reader, reader.calls.write)
+    elif reader.buffer:
+        reader.calls.write("{}")
+    yield from reader.skip_to(ends)
+    reader.calls.close()
+
+
+KIMI_K2 = Family(
+    name="kimi-k2",
+    marks=(_BEGIN_ALL, _END_ALL, _BEGIN, _ARGUMENTS, _END, "<think>", "</think>"),
+    triggers=(_BEGIN_ALL,),
+    read_calls=_read,
+    trims=False,
+    argument_objects=False,
+)

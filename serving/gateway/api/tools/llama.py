@@ -1,0 +1,61 @@
+"""Llama 3: a call is the whole answer, or what follows a token.
+
+    {"name": "weather", "parameters": {"city": "Oslo"}}
+
+An object that is no call, or names no tool on offer, is text.
+"""
+
+from serving.gateway.api.tools.call_object import CallObject, CallOutcome
+from serving.gateway.api.tools.family import Family
+from serving.gateway.api.tools.reader import Reader, Steps
+
+_TAG = "<|python_tag|>"
+
+
+def _read_all(reader: Reader) -> Steps[None]:
+    tag = reader.marks[_TAG]
+    if reader.tools:
+        space = ""
+        while (front := (yield from reader.front())).isspace():
+            space += reader.take(1)
+        if front != "{":
+            reader.prose.write(space)
+        yield from _calls(reader)
+        while (yield from reader.copy_to(tag, reader.prose.write)):
+            yield from _calls(reader)
+    yield from reader.copy_to("", reader.prose.write)
+    reader.prose.flush()
+
+
+def _calls(reader: Reader) -> Steps[None]:
+    """Calls one behind the other, as long as they are such."""
+    tag = reader.marks[_TAG]
+    while True:
+        if (yield from reader.front()) == tag:
+            reader.take(1)
+            yield from reader.past_space()
+        if (yield from reader.front()) != "{":
+            return
+        call = CallObject(reader, lambda name: name in reader.tools, needs_arguments=True)
+        if (yield from call.read()) is not CallOutcome.CALL:
+            reader.prose.write(call.raw)
+            return
+        reader.calls.close()
+        if (yield from reader.past_space()) in (";", ","):
+            reader.take(1)
+            yield from reader.past_space()
+
+
+def _none(reader: Reader) -> Steps[None]:
+    yield from reader.front()
+
+
+LLAMA = Family(
+    name="llama",
+    marks=(_TAG,),
+    triggers=(),
+    read_calls=_none,
+    think=None,
+    reads_all=_read_all,
+    trims=False,
+)

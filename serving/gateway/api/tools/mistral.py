@@ -1,0 +1,80 @@
+"""Mistral: calls behind a token, each as its name and arguments, or in older models all in one JSON list.
+
+[TOOL_CALLS]weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]time[ARGS]{}
+[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}]
+"""
+
+import secrets
+import string
+
+from serving.gateway.api.tools.call_object import CallObject, CallOutcome
+from serving.gateway.api.tools.family import Family
+from serving.gateway.api.tools.json_text import json_value
+from serving.gateway.api.tools.reader import Reader, Steps
+
+_BEGIN, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_SIGNS = string.ascii_letters + string.digits
+
+
+def _new_id() -> str:
+    """Nine letters or digits: templates of this family refuse any other."""
+    return "".join(secrets.choice(_SIGNS) for _ in range(9))
+
+
+def _read(reader: Reader) -> Steps[None]:
+    marks = reader.marks
+    reader.take(1)
+    if (yield from reader.past_space()) == "[":
+        yield from _list(reader)
+        return
+    head, stop = yield from reader.collect(marks.chars((_BEGIN, _ARGUMENTS, _ID)) + "{")
+    own_id = None
+    if stop == marks[_ID]:
+        reader.take(1)
+        name, stop = yield from reader.collect(marks.chars((_BEGIN, _ARGUMENTS)))
+        own_id = name.strip() or None
+    if stop == marks[_ARGUMENTS]:
+        reader.take(1)
+    elif stop != "{":
+        if not reader.ended or head.strip().count(" "):  # no name that was cut off
+            reader.prose.write(head)
+        return
+    reader.calls.open(head.strip(), own_id)
+    if (yield from reader.past_space()) == "{":
+        yield from json_value(reader, reader.calls.write)
+    elif reader.buffer:
+        reader.calls.write("{}")
+
+
+def _list(reader: Reader) -> Steps[None]:
+    """All calls of a list."""
+    reader.take(1)
+    while (yield from reader.past_space()) == "{":
+        if (yield from CallObject(reader).read()) is CallOutcome.BROKEN:
+            return
+        if (yield from reader.past_space()) == ",":
+            reader.take(1)
+    if reader.buffer.startswith("]"):
+        reader.take(1)
+
+
+_MARKS = (_BEGIN, _ARGUMENTS, _ID)
+MISTRAL = Family(
+    name="mistral",
+    marks=(*_MARKS, "[THINK]", "[/THINK]"),
+    triggers=(_BEGIN,),
+    read_calls=_read,
+    think=("[THINK]", "[/THINK]"),
+    trims=False,
+    argument_objects=False,
+    new_id=_new_id,
+)
+MISTRAL_TEXT = Family(
+    name="mistral-think-text",
+    marks=(*_MARKS, "<think>", "</think>"),
+    triggers=(_BEGIN,),
+    read_calls=_read,
+    trims=False,
+    argument_objects=False,
+    new_id=_new_id,
+)

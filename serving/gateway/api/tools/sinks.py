@@ -1,0 +1,104 @@
+"""Where a reader puts what it found: text, reasoning and calls, as parts of the output."""
+
+import json
+import secrets
+from collections.abc import Callable
+
+from serving.gateway.api.parts import CallPart, Part, ReasoningPart
+from serving.gateway.api.tools.marks import ToolMarks
+
+NewId = Callable[[], str]
+
+
+def call_id() -> str:
+    """A new name for a call, as OpenAI's look."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+class Prose:
+    """Text on its way out, as answer or as reasoning.
+
+    Args:
+        trims: white space in front of a call, behind reasoning and around it is the template's, not the model's.
+        holds: further characters that may belong to a marker which begins with the next token.
+    """
+
+    def __init__(
+        self, parts: list[Part], marks: ToolMarks, *, trims: bool, holds: str = "", thought: bool = False
+    ) -> None:
+        self._parts = parts
+        self._marks = marks
+        self._trims = trims
+        self._holds = holds
+        self._thought = thought
+        self._held = ""
+        self._skipping = thought and trims
+
+    def write(self, text: str) -> None:
+        """Some more text."""
+        text = self._held + text
+        if self._skipping:
+            text = text.lstrip()
+            self._skipping = not text
+        core = text
+        if self._holds and core.endswith(self._holds):
+            core = core[: -len(self._holds)]
+        if self._trims:
+            core = core.rstrip()
+        self._held = text[len(core) :]
+        self._out(core)
+
+    def skip_space(self) -> None:
+        """White space that comes next is no text."""
+        self._skipping = self._trims
+
+    def cut(self) -> None:
+        """A call begins, or reasoning ends: drop what is held back."""
+        self._held = ""
+
+    def flush(self) -> None:
+        """Nothing more comes: let out what is held back."""
+        held, self._held = self._held, ""
+        self._out(held)
+
+    def _out(self, text: str) -> None:
+        if text:
+            text = self._marks.spelled(text)
+            self._parts.append(ReasoningPart(text) if self._thought else text)
+
+
+class Calls:
+    """Calls on their way out. A call shows with the first piece of its arguments."""
+
+    def __init__(self, parts: list[Part], marks: ToolMarks, new_id: NewId) -> None:
+        self._parts = parts
+        self._marks = marks
+        self._new_id = new_id
+        self._next: tuple[str, str | None] | None = None
+        self._open = False
+        self.count = 0
+
+    def open(self, name: str, own_id: str | None = None) -> None:
+        """A call of this name begins; `own_id` if the model has named it."""
+        self.close()
+        self._next = self._marks.spelled(name), own_id
+
+    def write(self, text: str) -> None:
+        """Some more of the arguments' JSON text."""
+        if self._next is not None:
+            name, own_id = self._next
+            self._next = None
+            self._open = True
+            self._parts.append(CallPart(self.count, id=own_id or self._new_id(), name=name))
+            self.count += 1
+        if text and self._open:
+            self._parts.append(CallPart(self.count - 1, self._marks.spelled(text)))
+
+    def write_string(self, text: str) -> None:
+        """Some more of a string among the arguments."""
+        self.write(json.dumps(self._marks.spelled(text), ensure_ascii=False)[1:-1])
+
+    def close(self) -> None:
+        """The call is whole, or there will be no more of it."""
+        self._next = None
+        self._open = False
