@@ -9,7 +9,7 @@ from hardware.errors import SpecError
 from hardware.ub.layout import round_up
 
 WINDOW_MAGIC = int.from_bytes(b"CMXWIN11", "little")
-WINDOW_VERSION = 1
+WINDOW_VERSION = 2
 LINE = 64
 MOST_RANKS = 64
 MOST_CHOICES = 64

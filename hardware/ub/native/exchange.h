@@ -31,7 +31,8 @@ namespace cm::ub {
 // Raise a rank's epoch and wake it. For the shell; the dead must have been fenced before. Epochs only rise.
 inline void raise_epoch(const Window& window, uint64_t epoch, RankSet members) {
     window.membership().lost.store(0, std::memory_order_relaxed);
-    window.membership().members.store(members, std::memory_order_relaxed);
+    window.membership().coming.store(epoch, std::memory_order_relaxed);
+    window.membership().members.store(members, std::memory_order_release);
     window.membership().epoch.store(epoch, std::memory_order_seq_cst);
     ring(window.bell());
 }
@@ -88,8 +89,11 @@ class Exchange {
 
     // Take up the epoch that the own window names. Steps begin anew.
     void enter() {
-        epoch_ = own().membership().epoch.load(std::memory_order_seq_cst);
-        members_ = own().membership().members.load(std::memory_order_relaxed);
+        const Membership& named = own().membership();
+        do {  // a shell may raise the next one just now: its members are not this one's
+            epoch_ = named.epoch.load(std::memory_order_seq_cst);
+            members_ = named.members.load(std::memory_order_acquire);
+        } while (named.coming.load(std::memory_order_relaxed) != epoch_);
         dead_ = 0;
         now_ = {static_cast<uint32_t>(epoch_ % low_bits(kEpochBits) + 1), ~uint32_t{0}, 0, 0};
         turn_ = ~uint32_t{0};

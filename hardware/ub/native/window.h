@@ -22,7 +22,7 @@
 namespace cm::ub {
 
 constexpr uint64_t kWindowMagic = 0x31314e4957584d43;  // "CMXWIN11"
-constexpr uint32_t kWindowVersion = 1;
+constexpr uint32_t kWindowVersion = 2;
 constexpr size_t kLine = 64;
 constexpr uint32_t kMostRanks = 64;  // a set of ranks is one word
 constexpr uint32_t kMostChoices = 64;
@@ -57,8 +57,9 @@ struct WindowHeader {
 // One line each: what the shell stores seldom, what peers look at after each word.
 struct alignas(kLine) Membership {
     std::atomic<uint64_t> epoch;
-    std::atomic<RankSet> members;  // of that epoch; stored before it
+    std::atomic<RankSet> members;  // of that epoch, or of the one that is coming
     std::atomic<RankSet> lost;     // told by the shell; beside those that the owner sees itself
+    std::atomic<uint64_t> coming;  // stored before `members`, and they before `epoch`; equal to that, they belong to it
 };
 
 struct alignas(kLine) Bell {
@@ -110,6 +111,7 @@ class Window {
         header.owner = owner;
         header.shape = shape;
         window.membership().members.store(members, std::memory_order_relaxed);
+        window.membership().coming.store(epoch, std::memory_order_relaxed);
         window.membership().epoch.store(epoch, std::memory_order_relaxed);
         header.magic = kWindowMagic;
         return window;

@@ -142,6 +142,26 @@ void epoch_changed() {
     require(exchange.begin_step(0, Clock::now()).ending == Ending::kEpochChanged, "nor is it long unseen");
 }
 
+// Whoever enters while a shell is raising the epoch waits for the rest of it: the members are the next epoch's already.
+void half_raised() {
+    const Group group(2);
+    Watch watch;
+    Exchange exchange(0, group.windows, watch, impatient());
+    Membership& membership = group.windows[0].membership();
+    membership.coming.store(2);
+    membership.members.store(just(0));
+    std::atomic<bool> entered{false};
+    std::thread rank([&] {
+        exchange.enter();
+        entered = true;
+    });
+    std::this_thread::sleep_for(milliseconds(10));
+    const bool early = entered.load();
+    membership.epoch.store(2);
+    rank.join();
+    require(!early && exchange.epoch() == 2 && exchange.members() == just(0), "members and epoch belong together");
+}
+
 // A rank without work sleeps until a peer begins a step, or it is wanted; the bell alone wakes it.
 void idle() {
     const Group group(3);
@@ -220,6 +240,7 @@ int main(int count, char** arguments) {
         late();
         mismatches();
         epoch_changed();
+        half_raised();
         idle();
         lost_by_word_of_the_shell();
         lost_by_pidfd();
