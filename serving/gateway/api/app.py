@@ -30,6 +30,7 @@ from serving.gateway.api.pages.start_page import StartFacts
 from serving.gateway.api.pool_admin import PoolAdmin
 from serving.gateway.api.pool_routes import pool_router
 from serving.gateway.api.responses import reply_logged
+from serving.gateway.api.responses_routes import RESPONSES_EXCHANGES, responses_router
 from serving.gateway.api.routes import GENERATION_EXCHANGES, RouteServices, generation_router, info_router, probe_router
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.gateway.api.tenant import KeyRing
@@ -60,11 +61,11 @@ def create_app(
     )
     app.state.body_room = BodyRoom(settings.max_body_bytes)
     endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), TextDesk(settings, metrics.clock))
-    for router in (probe_router, info_router, generation_router, messages_router):
+    for router in (probe_router, info_router, generation_router, responses_router, messages_router):
         app.include_router(router(endpoint))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
-    metrics.expect(configured, (*GENERATION_EXCHANGES, *MESSAGES_EXCHANGES))
+    metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES))
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)

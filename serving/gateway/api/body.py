@@ -109,22 +109,22 @@ def _ignored(body: WireModel) -> list[str]:
     options = body.stream_options if isinstance(body, GenerationRequest) else None
     if options is not None:
         names += ignored_fields(options.model_extra or {}, options.__dict__, {}, "stream_options.")
-    for name in ("thinking", "output_config"):
+    for name in ("thinking", "output_config", "text", "reasoning"):
         if isinstance(part := getattr(body, name, None), WireModel):
             names += ignored_fields(part.model_extra or {}, part.__dict__, {}, f"{name}.")
+    _refuse_reserved(body)
     if isinstance(body, ChatTemplateFields):
-        _refuse_reserved(body)
         for index, message in enumerate(getattr(body, "messages", None) or ()):
             names += _ignored_in_message(message, f"messages[{index}].")
     return names
 
 
-def _refuse_reserved(body: ChatTemplateFields) -> None:
+def _refuse_reserved(body: WireModel) -> None:
     """Template variables that are set from elsewhere, so that a value given here would be lost.
 
     Raises: InvalidRequestError.
     """
-    for name, value in (body.chat_template_kwargs or {}).items():
+    for name, value in (getattr(body, "chat_template_kwargs", None) or {}).items():
         if name in KWARGS and not KWARGS[name].changes_nothing(value, body.__dict__):
             raise unsupported(f"chat_template_kwargs.{name}", KWARGS[name].ours)
 

@@ -224,8 +224,9 @@ HARMLESS = frozenset(
     (
         # bookkeeping of OpenAI and its relatives
         "metadata store service_tier prompt_cache_key prompt_cache_retention prompt_cache_options safety_identifier "
-        "parallel_tool_calls user_id provider route usage extra_headers extra_query timeout include "
-        "inference_geo anthropic_version anthropic_beta betas cache_control api_key api_base base_url "
+        "parallel_tool_calls max_tool_calls client_metadata user_id provider route usage extra_headers "
+        "extra_query timeout include inference_geo anthropic_version anthropic_beta betas cache_control api_key "
+        "api_base base_url "
         # where and how fast a request runs
         "guided_decoding_backend "
         "stream_interval rid data_parallel_rank routed_dp_rank disagg_prefill_dp_rank routing_key custom_labels "

@@ -16,6 +16,7 @@ from serving.gateway.api.error_dialects import is_messages
 from serving.gateway.api.field_notes import FIELD_NOTES
 from serving.gateway.api.messages_answers import MESSAGE_EVENTS, MessagesErrorAnswer
 from serving.gateway.api.openapi_bodies import BODIES
+from serving.gateway.api.responses_answers import RESPONSE_EVENTS
 from serving.gateway.api.unknown_fields import WARNING_HEADER
 
 BODY_ERRORS = (400, 408, 413, 415)
@@ -48,8 +49,16 @@ _REQUEST_ID = {"description": "the client's own, else a new one", "schema": {"ty
 _IGNORED = {"description": "fields of the body that mean nothing here", "schema": {"type": "string"}}
 _KEY = {"type": "http", "scheme": "bearer"}
 _REF = "#/components/schemas/{model}"
-BODY_PARTS = ("ChatMessage", "StreamOptions", "MessageTurn", "ThinkingConfig", "OutputConfig")
-_EVENTS: tuple[type[BaseModel], ...] = (ChatCompletionChunk, CompletionChunk, *MESSAGE_EVENTS)
+BODY_PARTS = (
+    "ChatMessage",
+    "StreamOptions",
+    "ResponseTextConfig",
+    "ResponseReasoningConfig",
+    "MessageTurn",
+    "ThinkingConfig",
+    "OutputConfig",
+)
+_EVENTS: tuple[type[BaseModel], ...] = (ChatCompletionChunk, CompletionChunk, *RESPONSE_EVENTS, *MESSAGE_EVENTS)
 
 _EVERYWHERE = (400, 408, 431, 500, 503)
 """What is no HTTP, comes too slowly, is too large; bugs; a gateway that is full, or leaves."""

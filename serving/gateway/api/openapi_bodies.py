@@ -3,6 +3,7 @@
 from typing import Literal
 
 from serving.gateway.api.messages_schema import CountTokensRequest, MessagesRequest
+from serving.gateway.api.responses_schema import ResponsesRequest
 from serving.gateway.api.schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -16,6 +17,7 @@ from serving.gateway.api.schema import (
 OpenApiKind = Literal[
     "ChatCompletionRequest",
     "CompletionRequest",
+    "ResponsesRequest",
     "MessagesRequest",
     "CountTokensRequest",
     "TokenizeRequest",
@@ -26,6 +28,7 @@ OpenApiKind = Literal[
 BODIES: dict[OpenApiKind, type[WireModel]] = {
     "ChatCompletionRequest": ChatCompletionRequest,
     "CompletionRequest": CompletionRequest,
+    "ResponsesRequest": ResponsesRequest,
     "MessagesRequest": MessagesRequest,
     "CountTokensRequest": CountTokensRequest,
     "TokenizeRequest": TokenizeRequest,

@@ -34,6 +34,7 @@ from serving.gateway.api.openapi import BODY_ERRORS, answers, event_stream, text
 from serving.gateway.api.openapi_bodies import OpenApiKind
 from serving.gateway.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
 from serving.gateway.api.responses import GenerationResponse
+from serving.gateway.api.responses_schema import ResponsesRequest
 from serving.gateway.api.schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -58,7 +59,7 @@ GENERATION_EXCHANGES = tuple(
 )
 """Method, route and status of exchanges whose number is told from the start, though it be 0."""
 
-Body = TypeVar("Body", bound=GenerationRequest | CountTokensRequest)
+Body = TypeVar("Body", bound=GenerationRequest | ResponsesRequest | CountTokensRequest)
 Result = TypeVar("Result")
 
 

@@ -89,11 +89,9 @@ class StreamOptions(WireModel):
     continuous_usage_stats: bool | None = None
 
 
-class GenerationRequest(WireModel):
-    """Fields common to chat and completions."""
+class SamplingFields(WireModel):
+    """How tokens are chosen and where an output ends, under the same names in several bodies."""
 
-    model: str | None = None
-    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
@@ -104,13 +102,21 @@ class GenerationRequest(WireModel):
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    n: Annotated[int, Field(ge=1)] | None = None
     stop: str | Texts | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
+
+
+class GenerationRequest(SamplingFields):
+    """Fields common to chat and completions."""
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    n: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
@@ -126,7 +132,6 @@ class GenerationRequest(WireModel):
     user: str | None = None
 
     response_format: Annotated[Any, WithJsonSchema(_OUTPUT_FORM)] = None
-    structured_outputs: dict[str, Any] | None = None
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
     guided_choice: Texts | None = None

@@ -1,12 +1,12 @@
 """Fixtures of the HTTP surface: one tiny tokenizer for all tests, one application per test that changes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from serving.gateway.api.settings import ApiSettings, ServedModel
-from tests.gateway.api.support import MAX_MODEL_LEN, Harness, write_model_folder
+from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from tests.gateway.api.support import MAX_MODEL_LEN, Harness, running_server, write_model_folder
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +39,11 @@ def refusing(application: Harness) -> Harness:
 @pytest.fixture
 def make_harness(served: ServedModel) -> Callable[[ApiSettings], Harness]:
     return lambda settings: Harness(served, settings)
+
+
+@pytest.fixture(scope="module")
+def shared(served: ServedModel) -> Iterator[tuple[Harness, str]]:
+    """An application behind uvicorn for real clients, with the API key `key`."""
+    harness = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("key"),)))
+    with running_server(harness.app) as url:
+        yield harness, url

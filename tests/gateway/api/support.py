@@ -110,6 +110,17 @@ def events(body: str) -> list[Any]:
     return [p if p == "[DONE]" else json.loads(p) for p in payloads]
 
 
+def named_events(body: str) -> list[Any]:
+    """Payloads of a stream whose events have names, each the one that its `type` says."""
+    shown = []
+    for block in body.split("\n\n")[:-1]:
+        name, data = block.split("\n")
+        payload = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {payload['type']}"
+        shown.append(payload)
+    return shown
+
+
 def post(app: FastAPI, path: str, body: Any, **kwargs: Any) -> httpx.Response:
     """One POST in process; `body` as JSON, or raw with `content=`."""
     if body is not None:

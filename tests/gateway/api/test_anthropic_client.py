@@ -7,17 +7,9 @@ import pytest
 from anthropic.types import MessageParam
 
 from serving.errors import EngineError, OverloadedError
-from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
-from tests.gateway.api.support import Harness, running_server
+from tests.gateway.api.support import Harness
 
 TURNS: list[MessageParam] = [{"role": "user", "content": "hi"}]
-
-
-@pytest.fixture(scope="module")
-def shared(served: ServedModel) -> Iterator[tuple[Harness, str]]:
-    harness = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("key"),)))
-    with running_server(harness.app) as url:
-        yield harness, url
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.gateway.api.openapi_bodies import BODIES
-from tests.gateway.api.support import Harness, events, post
+from tests.gateway.api.support import Harness, events, named_events, post
 
 SCALARS = (
     st.none()
@@ -32,6 +32,24 @@ PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
         max_size=3,
     ),
     "tokens": st.lists(st.integers(0, 399), max_size=5),
+    "input": st.text(max_size=5)
+    | st.lists(
+        st.fixed_dictionaries(
+            {"type": st.sampled_from(["message", "reasoning", "function_call", "function_call_output", "image"])},
+            optional={
+                "role": st.sampled_from(["user", "developer", "assistant", "robot"]),
+                "content": JSON,
+                "call_id": st.text(max_size=3),
+                "name": st.text(max_size=3),
+                "arguments": st.text(max_size=3),
+                "output": JSON,
+            },
+        ),
+        max_size=3,
+    ),
+    "include": st.lists(st.sampled_from(["message.output_text.logprobs", "reasoning.encrypted_content", "x"])),
+    "tools": st.lists(st.fixed_dictionaries({"type": st.sampled_from(["function", "web_search"])}), max_size=2),
+    "text": st.fixed_dictionaries({"format": JSON}),
     "max_tokens": st.integers(0, 600),
     "n": st.integers(1, 3),
     "stream": st.booleans(),
@@ -47,6 +65,7 @@ PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
 PATHS = {
     "ChatCompletionRequest": "/v1/chat/completions",
     "CompletionRequest": "/v1/completions",
+    "ResponsesRequest": "/v1/responses",
     "MessagesRequest": "/v1/messages",
     "CountTokensRequest": "/v1/messages/count_tokens",
     "TokenizeRequest": "/tokenize",
@@ -59,7 +78,7 @@ def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """Mostly plausible fields, some of any kind."""
     name = draw(st.sampled_from(sorted(PATHS)))
     fields = sorted(BODIES[name].model_fields)  # type: ignore[index]  # the keys are exactly these
-    inputs = sorted({"prompt", "messages", "tokens"} & set(fields))
+    inputs = sorted({"prompt", "messages", "tokens", "input"} & set(fields))
     must = {"max_tokens"} & {field for field in fields if BODIES[name].model_fields[field].is_required()}  # type: ignore[index]
     chosen = draw(st.sets(st.sampled_from(fields), max_size=4)) - set(inputs) | {draw(st.sampled_from(inputs)), *must}
     wild = draw(st.sets(st.sampled_from(fields), max_size=1))
@@ -75,6 +94,8 @@ def test_no_body_makes_the_server_fail(harness: Harness, case: tuple[str, dict[s
     if reply.status_code != 200:
         theirs = path.startswith("/v1/messages")
         assert set(reply.json()["error"]) == ({"message", "type"} if theirs else {"message", "type", "param", "code"})
+    elif path == "/v1/responses" and reply.headers["content-type"].startswith("text/event-stream"):
+        assert named_events(reply.text)[-1]["type"] in ("response.completed", "response.incomplete")
     elif path == "/v1/messages" and reply.headers["content-type"].startswith("text/event-stream"):
         assert reply.text.endswith('data: {"type":"message_stop"}\n\n')
     elif reply.headers["content-type"].startswith("text/event-stream"):

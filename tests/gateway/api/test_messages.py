@@ -1,6 +1,5 @@
 """Anthropic's Messages API: translation, event order, counts, errors. Their own types are the oracle of every shape."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from pydantic import TypeAdapter
 
 from serving.errors import DeadlineError, EngineError, OverloadedError, UnavailableError
 from serving.gateway.api.settings import ApiSettings, hash_api_key
-from tests.gateway.api.support import MAX_MODEL_LEN, Harness, chat, post, request
+from tests.gateway.api.support import MAX_MODEL_LEN, Harness, chat, named_events, post, request
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
@@ -34,14 +33,7 @@ def message(reply: httpx.Response) -> Message:
 
 
 def stream(reply: httpx.Response) -> list[Any]:
-    """Events, each under the name that its type says."""
-    shown = []
-    for block in reply.text.split("\n\n")[:-1]:
-        name, data = block.split("\n")
-        payload = json.loads(data.removeprefix("data: "))
-        assert name == f"event: {payload['type']}"
-        shown.append(payload)
-    return shown
+    return named_events(reply.text)
 
 
 def refused(reply: httpx.Response, status: int, kind: str) -> str:

@@ -7,20 +7,13 @@ from collections.abc import Iterator
 
 import openai
 import pytest
+from pydantic import BaseModel
 
 from serving.errors import DeadlineError, EngineError, OverloadedError
-from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
-from tests.gateway.api.support import Harness, running_server
+from tests.gateway.api.support import Harness
 from tests.kvpool.waits import wait_for
 
 MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hi"}]
-
-
-@pytest.fixture(scope="module")
-def shared(served: ServedModel) -> Iterator[tuple[Harness, str]]:
-    harness = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("key"),)))
-    with running_server(harness.app) as url:
-        yield harness, url
 
 
 @pytest.fixture
@@ -143,3 +136,44 @@ def test_a_large_upload_is_read_whole(client: openai.OpenAI) -> None:
     )
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == 4
+
+
+class Answer(BaseModel):
+    """What a structured output is read as."""
+
+    name: str
+    age: int
+
+
+def test_responses(client: openai.OpenAI) -> None:
+    whole = client.responses.create(model="tiny", input="hi", instructions="Be brief.")
+    assert whole.output_text == "Once upon a time 你好"
+    assert whole.usage is not None
+    assert whole.usage.input_tokens_details.cached_tokens == 3
+    with client.responses.stream(model="tiny", input=[{"role": "user", "content": "hi"}]) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert text == final.output_text == "Once upon a time 你好"
+    assert final.status == "completed"
+
+
+def test_a_response_is_parsed_into_a_model(server: tuple[Harness, str], client: openai.OpenAI) -> None:
+    harness, _ = server
+    harness.script_of = lambda _: harness.say('{"name": "Tom", "age": 5}')
+    parsed = client.responses.parse(model="tiny", input="hi", text_format=Answer)
+    assert parsed.output_parsed == Answer(name="Tom", age=5)
+    grammar = harness.backend.jobs[-1].sequences[0].sampling.grammar
+    assert grammar is not None
+    assert '"age"' in grammar.text
+
+
+def test_a_response_that_fails(server: tuple[Harness, str], client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.responses.create(model="tiny", input="hi", previous_response_id="resp_0", background=True)
+    assert bad.value.param == "background"
+    harness, _ = server
+    harness.script_of = lambda _: harness.say("Once upon", fail_after=1, error=EngineError("x"))
+    *_, last = client.responses.create(model="tiny", input="hi", stream=True)
+    assert last.type == "response.failed"
+    assert last.response.error is not None
+    assert last.response.error.code == "server_error"

@@ -15,7 +15,7 @@ from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.values.sequence import PoolUse
 from tests.fakes.backend import Script
 from tests.fakes.pool_admin import two_servers
-from tests.gateway.api.support import Harness, chat, complete, events, post, request
+from tests.gateway.api.support import Harness, chat, complete, events, named_events, post, request
 
 CONFORMANCE = [
     checks.not_a_server_error,
@@ -28,8 +28,8 @@ CONFORMANCE = [
 ROUTES = [
     ("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/ready"), ("GET", "/version"),
     ("GET", "/metrics"), ("GET", "/load"), ("GET", "/v1/models"), ("GET", "/v1/models/{name}"), ("POST", "/tokenize"),
-    ("POST", "/detokenize"), ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("POST", "/v1/messages"),
-    ("POST", "/v1/messages/count_tokens"), ("GET", "/pool"),
+    ("POST", "/detokenize"), ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"),
+    ("POST", "/v1/responses"), ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("GET", "/pool"),
     ("POST", "/pool/namespaces/{name}"), ("DELETE", "/pool/namespaces/{name}"), ("POST", "/pool/audit"),
 ]  # fmt: skip
 
@@ -108,6 +108,7 @@ def test_what_a_body_may_not_hold_is_described_as_far_as_it_can(document: dict[s
             {"messages": [], "add_special_tokens": True},
         ],
         "MessagesRequest": [{"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "tool_choice": None}],
+        "ResponsesRequest": [{"input": "a", "text": {"format": None}}, {"input": [{}], "tool_choice": "auto"}],
         "PoolNamespaceRequest": [{"weight": 2.0}, {"quota_mib": 4, "weight": None}],
     }
     refused: dict[str, list[dict[str, Any]]] = {
@@ -115,6 +116,7 @@ def test_what_a_body_may_not_hold_is_described_as_far_as_it_can(document: dict[s
         "ChatCompletionRequest": [{"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}],
         "TokenizeRequest": [{}, {"prompt": "a", "messages": []}, {"prompt": None}],
         "MessagesRequest": [{"messages": [{"role": "user", "content": "a"}]}],
+        "ResponsesRequest": [{}, {"input": []}, {"input": "a", "tool_choice": 5}],
         "PoolNamespaceRequest": [{}],
     }
     for name, bodies in accepted.items():
@@ -125,6 +127,18 @@ def test_what_a_body_may_not_hold_is_described_as_far_as_it_can(document: dict[s
             with pytest.raises(jsonschema_rs.ValidationError):
                 conforms(document, name, body)
 
+
+EVENT_OF = {
+    f"response.{name}": model
+    for names, model in (
+        ("output_item.added output_item.done", "ResponseItemEvent"),
+        ("content_part.added content_part.done", "ResponsePartEvent"),
+        ("output_text.delta", "ResponseTextDelta"),
+        ("output_text.done", "ResponseTextDone"),
+    )
+    for name in names.split()
+}
+"""Component that describes an event of a response."""
 
 FULL = {
     "logprobs": 3, "prompt_logprobs": 1, "return_token_ids": True, "return_replicas": True, "n": 2, "seed": 1
@@ -173,6 +187,21 @@ def test_messages_are_as_described(whole: Harness, document: dict[str, Any]) -> 
         whole.script_of = partial(lambda script, _: script, script)
         reply = operation.Case(body={**asked, "stream": True}).call_and_validate(checks=CONFORMANCE)
         assert (b"event: error" in reply.content) is (fail_after is not None)
+
+
+def test_responses_are_as_described(whole: Harness, document: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"input": "a", "include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    conforms(document, "ResponseAnswer", post(whole.app, "/v1/responses", asked).json())
+    conforms(document, "ErrorAnswer", post(whole.app, "/v1/responses", {}).json())
+    operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)["/v1/responses"]["POST"]
+    for fail_after in (None, 2):
+        script = Script(whole.say("Once upon a").tokens, fail_after=fail_after, error=EngineError("broken"))
+        whole.script_of = partial(lambda script, _: script, script)
+        reply = operation.Case(body={**asked, "stream": True}).call_and_validate(checks=CONFORMANCE)
+        shown = named_events(reply.text)
+        for one in shown:
+            conforms(document, EVENT_OF.get(one["type"], "ResponseStateEvent"), one)
+        assert shown[-1]["type"] == ("response.failed" if fail_after else "response.completed")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from serving.gateway.api.logprob_wire import prompt_logprobs
 from serving.gateway.api.parts import Part
 from serving.gateway.api.usage import times, usage
 
-_MANY = 1000
-"""Log-probabilities; about 10 ms."""
+MANY_LOGPROBS = 1000
+"""So many take about 10 ms to encode."""
 
 
 class Collected:
@@ -73,7 +73,7 @@ class WholeAnswer:
     @property
     def short(self) -> bool:
         """Whether the body is made in no time."""
-        many = sum(len(one.logprobs) for one in self._collected) >= _MANY
+        many = sum(len(one.logprobs) for one in self._collected) >= MANY_LOGPROBS
         return self._order.options.prompt_logprobs is None and not many
 
     def body(self, told: Mapping[str, Any]) -> bytes:

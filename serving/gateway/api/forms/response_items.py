@@ -1,0 +1,127 @@
+"""Items of a response's output while they grow: a message, reasoning, or a function call each."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from serving.gateway.api.choice import Visible
+from serving.gateway.api.forms.form import Answering
+from serving.gateway.api.logprob_wire import chat_logprobs
+from serving.gateway.api.parts import CallPart, Part, ReasoningPart
+from serving.gateway.api.responses_items import SEALED
+
+Kind = Literal["message", "reasoning", "function_call"]
+_PREFIX: dict[Kind, str] = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+
+
+@dataclass(slots=True)
+class OutputItem:
+    """One item.
+
+    Args:
+        place: its index in the output.
+        call: index of the call within the choice; of function calls only.
+        call_id, name: of a function call.
+        pieces: of its text, or of its arguments.
+        logprobs: of the tokens of its text, as they are shown.
+    """
+
+    kind: Kind
+    place: int
+    id: str
+    call: int = 0
+    call_id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        return "".join(self.pieces)
+
+    def part(self) -> dict[str, Any]:
+        """The only content part of a message, or of reasoning."""
+        if self.kind == "reasoning":
+            return {"type": "reasoning_text", "text": self.text}
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}
+
+
+class OutputItems:
+    """All items of one response.
+
+    Args:
+        stem: what ids of items are made of.
+        sealed: reasoning is told a second time as `encrypted_content`.
+    """
+
+    def __init__(self, stem: str, *, sealed: bool) -> None:
+        self.items: list[OutputItem] = []
+        self._stem = stem
+        self._sealed = sealed
+
+    def take(self, part: Part) -> tuple[OutputItem, str]:
+        """Add a part to the item that it belongs to, which is the last one or a new one.
+
+        Returns: the item and what it has grown by, which may be nothing.
+        """
+        if type(part) is str:
+            item, piece = self._last("message"), part
+        elif isinstance(part, ReasoningPart):
+            item, piece = self._last("reasoning"), part.text
+        else:
+            assert isinstance(part, CallPart), "there are no other parts"
+            item, piece = self._call(part), part.arguments
+        if piece:
+            item.pieces.append(piece)
+        return item, piece
+
+    def shown(self, item: OutputItem, status: str) -> dict[str, Any]:
+        """An item as the response has it.
+
+        Args:
+            status: in_progress, completed or incomplete.
+        """
+        shown: dict[str, Any] = {"type": item.kind, "id": item.id, "status": status}
+        if item.kind == "function_call":
+            return {**shown, "call_id": item.call_id, "name": item.name, "arguments": item.text}
+        content = [] if status == "in_progress" else [item.part()]
+        if item.kind == "message":
+            return {**shown, "role": "assistant", "content": content}
+        sealed = {"encrypted_content": SEALED + item.text} if self._sealed and content else {}
+        return {**shown, "summary": [], "content": content, **sealed}
+
+    def output(self, end: str) -> list[dict[str, Any]]:
+        """All items of a response that is over.
+
+        Args:
+            end: status of the last one.
+        """
+        last = len(self.items) - 1
+        return [self.shown(item, end if item.place == last else "completed") for item in self.items]
+
+    def _last(self, kind: Kind) -> OutputItem:
+        if self.items and self.items[-1].kind == kind:
+            return self.items[-1]
+        return self._open(kind)
+
+    def _call(self, part: CallPart) -> OutputItem:
+        if self.items and self.items[-1].kind == "function_call" and self.items[-1].call == part.index:
+            return self.items[-1]
+        item = self._open("function_call")
+        item.call, item.call_id, item.name = part.index, part.id or f"call_{item.id}", part.name or ""
+        return item
+
+    def _open(self, kind: Kind) -> OutputItem:
+        place = len(self.items)
+        self.items.append(OutputItem(kind, place, f"{_PREFIX[kind]}_{self._stem}_{place}"))
+        return self.items[-1]
+
+
+def text_logprobs(answering: Answering, out: Visible) -> list[dict[str, Any]]:
+    """Log-probabilities of an update, as chat shows them; nothing where they were not asked for."""
+    options = answering.order.options
+    if options.logprobs is None or not out.logprobs:
+        return []
+    told = chat_logprobs(out.logprobs, options.logprobs, answering.tokenizer, as_ids=options.tokens_as_ids)
+    shown: list[dict[str, Any]] = told["content"]
+    return shown

@@ -1,0 +1,85 @@
+"""The response object of the Responses API: what the request asked for, and what came of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from serving.gateway.api.choice import Visible
+from serving.gateway.api.errors import ErrorReply
+from serving.gateway.api.forms.form import Answering
+from serving.gateway.api.usage import cache_use
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFrame:
+    """Parts of a response that the request decides.
+
+    Args:
+        fields: of the response object that repeat the request.
+        sealed: reasoning is told a second time as `encrypted_content`.
+        whole: is given the response object when it is over, before a client is.
+    """
+
+    fields: Mapping[str, Any]
+    sealed: bool
+    whole: Callable[[Json], None]
+
+
+def running_response(answering: Answering, frame: ResponseFrame) -> Json:
+    """The object of a response that has begun."""
+    return _response(answering, frame, "in_progress", [])
+
+
+def failed_response(answering: Answering, frame: ResponseFrame, output: list[Json], reply: ErrorReply) -> Json:
+    """The object of a response that has failed."""
+    code = "rate_limit_exceeded" if reply.status == 429 else "server_error"  # OpenAI has no other that would fit
+    error = {"code": code, "message": reply.message}
+    return {**_response(answering, frame, "failed", output), "error": error}
+
+
+def ended_response(answering: Answering, frame: ResponseFrame, output: list[Json], end: Visible) -> Json:
+    """The object of a response that is over, with its usage."""
+    shown = _response(answering, frame, ended_status(end), output)
+    if end.finish == "length":
+        shown["incomplete_details"] = {"reason": "max_output_tokens"}
+    return {**shown, "usage": _usage(answering)}
+
+
+def ended_status(end: Visible) -> str:
+    """Status of a response, and of its last item."""
+    return "incomplete" if end.finish == "length" else "completed"
+
+
+def _response(answering: Answering, frame: ResponseFrame, status: str, output: list[Json]) -> Json:
+    order = answering.order
+    sampling = order.job.sequences[0].sampling
+    return {
+        "id": order.response_id,
+        "object": "response",
+        "created_at": order.created,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "model": order.model,
+        "output": output,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "usage": None,
+        **frame.fields,
+    }
+
+
+def _usage(answering: Answering) -> Json:
+    """Tokens so far. What is written to a cache is not told here."""
+    prompt = sum(map(len, answering.order.prompts))
+    completion = sum(choice.completion_tokens for choice in answering.choices)
+    cached = cache_use(answering.order, answering.choices).cached_tokens
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": prompt + completion,
+    }

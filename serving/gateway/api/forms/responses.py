@@ -1,0 +1,196 @@
+"""Wire form of /v1/responses: OpenAI's response object, streamed as events that number themselves.
+
+    response.created response.in_progress
+    (response.output_item.added
+        [response.content_part.added] (response.*.delta)* response.*.done [response.content_part.done]
+     response.output_item.done)*
+    response.completed | response.incomplete | response.failed
+
+The common event, some more text of the message that is open, is a join of five byte strings.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from serving.gateway.api.choice import Visible
+from serving.gateway.api.errors import ErrorReply
+from serving.gateway.api.forms.chunk_stream import KEEPALIVE
+from serving.gateway.api.forms.form import Answering, WireForm
+from serving.gateway.api.forms.response_items import OutputItem, OutputItems, text_logprobs
+from serving.gateway.api.forms.response_object import (
+    ResponseFrame,
+    ended_response,
+    ended_status,
+    failed_response,
+    running_response,
+)
+from serving.gateway.api.forms.whole import MANY_LOGPROBS
+
+_encode = msgspec.json.Encoder().encode
+_NUMBER = -1_234_567_890
+"""Stands for the number of an event where it is cut."""
+_MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
+_TEXT = {"message": "output_text", "reasoning": "reasoning_text", "function_call": "function_call_arguments"}
+"""Middle of the names of an item's deltas."""
+
+
+class ResponseEvents:
+    """Events of one response; an `EventEncoder`."""
+
+    silence = KEEPALIVE
+
+    def __init__(self, answering: Answering, frame: ResponseFrame) -> None:
+        self._answering = answering
+        self._frame = frame
+        self._plain = answering.order.options.logprobs is None
+        self._items = OutputItems(item_stem(answering), sealed=frame.sealed)
+        self._open: OutputItem | None = None
+        self._cut = (b"", b"", b"")
+        """Around number and text of a delta of the open item."""
+        self._number = 0
+        self._end = Visible()
+        self._begun = False
+
+    def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
+        """All events of one batch of updates; empty when nothing became visible."""
+        if len(outputs) == 1 and self._plain and self._open is not None and self._open.kind == "message":
+            out = outputs[0][1]
+            if out.finish is None and len(out.parts) == 1 and type(text := out.parts[0]) is str:
+                self._open.pieces.append(text)  # by far the most common
+                return self._delta(text)
+        events = [] if self._begun else self._opening()
+        for _, out in outputs:  # of the only choice
+            self._take(out, events)
+            if out.finish is not None:
+                self._end = out
+                self._close(events, ended_status(out))
+        return b"".join(events)
+
+    def closing(self, told: Mapping[str, Any]) -> bytes:
+        """The whole response."""
+        output = self._items.output(ended_status(self._end))
+        response = {**ended_response(self._answering, self._frame, output, self._end), **told}
+        self._frame.whole(response)
+        return self._event(f"response.{response['status']}", response=response)
+
+    def failure(self, reply: ErrorReply) -> bytes:
+        """The response so far, with its error; nothing follows it."""
+        output = self._items.output("incomplete")
+        response = failed_response(self._answering, self._frame, output, reply)
+        return self._event("response.failed", response=response)
+
+    def _opening(self) -> list[bytes]:
+        self._begun = True
+        response = running_response(self._answering, self._frame)
+        return [self._event(f"response.{name}", response=response) for name in ("created", "in_progress")]
+
+    def _take(self, out: Visible, events: list[bytes]) -> None:
+        told = text_logprobs(self._answering, out)
+        for part in out.parts:
+            item, piece = self._items.take(part)
+            if item is not self._open:
+                self._close(events, "completed")
+                self._begin(item, events)
+            if piece and item.kind == "message" and told:
+                item.logprobs += told
+                events.append(self._event(self._name("delta"), **self._at(item), delta=piece, logprobs=told))
+                told = []
+            elif piece:
+                events.append(self._delta(piece))
+        if told and self._open is not None and self._open.kind == "message":  # of text that is held back
+            self._open.logprobs += told
+
+    def _begin(self, item: OutputItem, events: list[bytes]) -> None:
+        self._open = item
+        shown = self._items.shown(item, "in_progress")
+        if item.kind == "function_call":
+            shown["arguments"] = ""
+        events.append(self._event("response.output_item.added", output_index=item.place, item=shown))
+        if item.kind != "function_call":
+            part = {**item.part(), "text": "", **({"logprobs": []} if item.kind == "message" else {})}
+            events.append(self._event("response.content_part.added", **self._at(item), part=part))
+        more: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
+        number, self._number = self._number, _NUMBER
+        whole = self._event(self._name("delta"), **self._at(item), **more, delta=_MARK)
+        self._number = number
+        before, rest = whole.split(str(_NUMBER).encode())
+        between, after = rest.split(b'"' + _MARK.encode() + b'"')
+        self._cut = before, between, after
+
+    def _close(self, events: list[bytes], status: str) -> None:
+        item, self._open = self._open, None
+        if item is None:
+            return
+        name = f"response.{_TEXT[item.kind]}.done"
+        if item.kind == "function_call":
+            events.append(self._event(name, **self._at(item), name=item.name, arguments=item.text))
+        else:
+            more = {"logprobs": item.logprobs} if item.kind == "message" else {}
+            events.append(self._event(name, **self._at(item), text=item.text, **more))
+            events.append(self._event("response.content_part.done", **self._at(item), part=item.part()))
+        shown = self._items.shown(item, status)
+        events.append(self._event("response.output_item.done", output_index=item.place, item=shown))
+
+    def _name(self, end: str) -> str:
+        assert self._open is not None, "an item is open"
+        return f"response.{_TEXT[self._open.kind]}.{end}"
+
+    def _at(self, item: OutputItem) -> dict[str, Any]:
+        place: dict[str, Any] = {"item_id": item.id, "output_index": item.place}
+        return place if item.kind == "function_call" else {**place, "content_index": 0}
+
+    def _delta(self, text: str) -> bytes:
+        before, between, after = self._cut
+        number = self._number
+        self._number = number + 1
+        return b"".join((before, b"%d" % number, between, _encode(text), after))
+
+    def _event(self, name: str, /, **fields: object) -> bytes:
+        payload = {"type": name, "sequence_number": self._number, **fields}
+        self._number += 1
+        return b"event: " + name.encode() + b"\ndata: " + _encode(payload) + b"\n\n"
+
+
+class ResponseWhole:
+    """One response; a `WholeEncoder`."""
+
+    def __init__(self, answering: Answering, frame: ResponseFrame) -> None:
+        self._answering = answering
+        self._frame = frame
+        self._items = OutputItems(item_stem(answering), sealed=frame.sealed)
+        self._end = Visible()
+
+    def add(self, index: int, out: Visible) -> None:
+        """Take what one update made visible."""
+        told = text_logprobs(self._answering, out)
+        for part in out.parts:
+            self._items.take(part)
+        if told and self._items.items and self._items.items[-1].kind == "message":
+            self._items.items[-1].logprobs += told
+        if out.finish is not None:
+            self._end = out
+
+    @property
+    def short(self) -> bool:
+        """Whether the body is made in no time."""
+        return sum(len(item.logprobs) for item in self._items.items) < MANY_LOGPROBS
+
+    def body(self, told: Mapping[str, Any]) -> bytes:
+        """The response object."""
+        output = self._items.output(ended_status(self._end))
+        response = {**ended_response(self._answering, self._frame, output, self._end), **told}
+        self._frame.whole(response)
+        return _encode(response)
+
+
+def item_stem(answering: Answering) -> str:
+    """What ids of a response's items are made of: its own id without the prefix."""
+    return answering.order.response_id.partition("_")[2]
+
+
+def responses_form(frame: ResponseFrame) -> WireForm:
+    """The form of one response."""
+    return WireForm(partial(ResponseEvents, frame=frame), partial(ResponseWhole, frame=frame))

@@ -1,0 +1,239 @@
+"""The wire models of answers of the Responses API, for `/openapi.json` alone, as in `answers`."""
+
+from typing import Any, Literal
+
+from serving.gateway.api.answers import Answer, Count, TokenLogprob
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(Answer):
+    """Text of a message."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any]
+    logprobs: list[TokenLogprob]
+
+
+class ReasoningText(Answer):
+    """Text of what the model thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class MessageItem(Answer):
+    """What the model says."""
+
+    type: Literal["message"]
+    id: str
+    status: ItemStatus
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class ReasoningItem(Answer):
+    """What the model thinks. `encrypted_content` is the same in the clear, for clients that keep nothing else."""
+
+    type: Literal["reasoning"]
+    id: str
+    status: ItemStatus
+    summary: list[Any]
+    content: list[ReasoningText]
+    encrypted_content: str = ""
+
+
+class FunctionCallItem(Answer):
+    """A function that the model calls."""
+
+    type: Literal["function_call"]
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+
+
+ResponseItem = MessageItem | ReasoningItem | FunctionCallItem
+
+
+class InputTokensDetails(Answer):
+    """Prompt tokens that were not computed; what is written to a cache is not told."""
+
+    cached_tokens: Count
+    cache_write_tokens: Count
+
+
+class OutputTokensDetails(Answer):
+    """Output tokens that were reasoning."""
+
+    reasoning_tokens: Count
+
+
+class ResponsesUsage(Answer):
+    """Tokens of a response."""
+
+    input_tokens: Count
+    input_tokens_details: InputTokensDetails
+    output_tokens: Count
+    output_tokens_details: OutputTokensDetails
+    total_tokens: Count
+
+
+class ResponsesError(Answer):
+    """Error that ended a response."""
+
+    code: Literal["server_error", "rate_limit_exceeded"]
+    message: str
+
+
+class IncompleteDetails(Answer):
+    """Why a response was cut."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ReasoningSettings(Answer):
+    """As asked for."""
+
+    effort: str | None
+    summary: str | None
+
+
+class TextSettings(Answer):
+    """As asked for."""
+
+    format: dict[str, Any]
+
+
+class ResponseAnswer(Answer):
+    """POST /v1/responses without `stream`."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    error: ResponsesError | None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[ResponseItem]
+    temperature: float
+    top_p: float
+    usage: ResponsesUsage | None
+    background: Literal[False]
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    reasoning: ReasoningSettings
+    store: bool
+    text: TextSettings
+    tool_choice: Any
+    tools: list[Any]
+    top_logprobs: Count
+    truncation: Literal["auto", "disabled"]
+    user: str | None
+
+
+class _Numbered(Answer):
+    """An event, with its number in the stream."""
+
+    sequence_number: Count
+
+
+class ResponseStateEvent(_Numbered):
+    """The response begins, or is over."""
+
+    type: Literal[
+        "response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed"
+    ]
+    response: ResponseAnswer
+
+
+class ResponseItemEvent(_Numbered):
+    """An item begins, or is whole."""
+
+    type: Literal["response.output_item.added", "response.output_item.done"]
+    output_index: Count
+    item: ResponseItem
+
+
+class _OfItem(_Numbered):
+    """An event of an item."""
+
+    item_id: str
+    output_index: Count
+
+
+class ResponsePartEvent(_OfItem):
+    """A content part begins, or is whole."""
+
+    type: Literal["response.content_part.added", "response.content_part.done"]
+    content_index: Count
+    part: OutputText | ReasoningText
+
+
+class ResponseTextDelta(_OfItem):
+    """More text."""
+
+    type: Literal["response.output_text.delta"]
+    content_index: Count
+    logprobs: list[TokenLogprob]
+    delta: str
+
+
+class ResponseTextDone(_OfItem):
+    """All of a text."""
+
+    type: Literal["response.output_text.done"]
+    content_index: Count
+    text: str
+    logprobs: list[TokenLogprob]
+
+
+class ResponseReasoningDelta(_OfItem):
+    """More reasoning."""
+
+    type: Literal["response.reasoning_text.delta"]
+    content_index: Count
+    delta: str
+
+
+class ResponseReasoningDone(_OfItem):
+    """All of a reasoning."""
+
+    type: Literal["response.reasoning_text.done"]
+    content_index: Count
+    text: str
+
+
+class ResponseArgumentsDelta(_OfItem):
+    """More of a call's arguments."""
+
+    type: Literal["response.function_call_arguments.delta"]
+    delta: str
+
+
+class ResponseArgumentsDone(_OfItem):
+    """All of a call's arguments."""
+
+    type: Literal["response.function_call_arguments.done"]
+    name: str
+    arguments: str
+
+
+RESPONSE_EVENTS = (
+    ResponseStateEvent,
+    ResponseItemEvent,
+    ResponsePartEvent,
+    ResponseTextDelta,
+    ResponseTextDone,
+    ResponseReasoningDelta,
+    ResponseReasoningDone,
+    ResponseArgumentsDelta,
+    ResponseArgumentsDone,
+)
+"""Events of a stream."""

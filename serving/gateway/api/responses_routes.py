@@ -1,0 +1,57 @@
+"""The routes of OpenAI's Responses API."""
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.gateway.api.forms.response_object import Json, ResponseFrame
+from serving.gateway.api.forms.responses import responses_form
+from serving.gateway.api.grammar import wants_grammar
+from serving.gateway.api.openapi import BODY_ERRORS, answers, named_event_stream
+from serving.gateway.api.prompts import render_chat
+from serving.gateway.api.responses_answers import RESPONSE_EVENTS, ResponseAnswer
+from serving.gateway.api.responses_frame import repeated_fields
+from serving.gateway.api.responses_schema import ResponsesRequest
+from serving.gateway.api.responses_translate import SEALED_REASONING, as_chat, responses_order
+from serving.gateway.api.routes import RouteServices, request_body
+from serving.gateway.api.tenant import tenant_of
+from serving.gateway.api.translate import prepare_chat_order
+
+_ERRORS = (404, 429, 503, *BODY_ERRORS)
+RESPONSES_EXCHANGES = tuple(("POST", "/v1/responses", status) for status in sorted({200, 401, 499, 500, *_ERRORS}))
+"""Method, route and status of exchanges whose number is told from the start, though it be 0."""
+
+
+def responses_router(endpoint: RouteServices) -> APIRouter:
+    """Responses."""
+    router = APIRouter(prefix="/v1", tags=["generation"])
+    model, settings = endpoint.model, endpoint.settings
+
+    @router.post(
+        "/responses",
+        openapi_extra=request_body("ResponsesRequest"),
+        responses=answers(ResponseAnswer, *_ERRORS, content=named_event_stream(*RESPONSE_EVENTS)),
+    )
+    async def responses(request: Request) -> Response:
+        """Answer an input of text or of items, as OpenAI's newer clients ask for it."""
+        arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
+        body = await endpoint.read(request, ResponsesRequest)
+        asked = await endpoint.translated(request, lambda: as_chat(body))
+        request.state.ignored_fields += asked.tools.skipped
+        chat = asked.chat
+        with asked.words.spoken():
+            rendering = await endpoint.translated(request, lambda: prepare_chat_order(chat, model, settings))
+            text = await render_chat(model, rendering)
+            order = await endpoint.translated(
+                request,
+                lambda: responses_order(body, chat, model, settings, tenant, text),
+                long=wants_grammar(chat),
+            )
+        frame = ResponseFrame(repeated_fields(body, stored=False), SEALED_REASONING in (body.include or ()), _forget)
+        return endpoint.answer(order, responses_form(frame), arrived)
+
+    return router
+
+
+def _forget(response: Json) -> None:
+    """Keep nothing."""

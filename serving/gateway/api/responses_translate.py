@@ -1,0 +1,162 @@
+"""A Responses request to the chat request that means the same, and to its `GenerationOrder`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from serving.errors import InvalidRequestError
+from serving.gateway.api.errors import from_validation
+from serving.gateway.api.field_words import FieldWords
+from serving.gateway.api.prompts import Rendered, encode_prompt
+from serving.gateway.api.responses_items import Turns
+from serving.gateway.api.responses_schema import ResponsesRequest
+from serving.gateway.api.responses_tools import ChatTools, chat_choice, chat_tools
+from serving.gateway.api.sampling import Fields
+from serving.gateway.api.schema import ChatCompletionRequest, SamplingFields
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.gateway.api.tenant import Tenant
+from serving.gateway.api.translate import GenerationOrder, build_order
+
+LOGPROBS = "message.output_text.logprobs"
+SEALED_REASONING = "reasoning.encrypted_content"
+_OF_OTHER_TOOLS = (
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
+"""Values of `include` that ask for more about what never happens here."""
+_FIELDS = Fields("input", "max_output_tokens", "top_logprobs")
+_WORDS = {
+    "messages": "input",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+_ALIKE = (*SamplingFields.model_fields, "model", "stream", "cache_salt", "priority", "chat_template_kwargs")
+_ROOM_SHARE = 4
+"""With `truncation` auto an output without a limit is left this part of the context."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesChat:
+    """A Responses request as a chat request.
+
+    Args:
+        words: fields of it in the client's words.
+        tools: of the request.
+    """
+
+    chat: ChatCompletionRequest
+    words: FieldWords
+    tools: ChatTools
+
+
+def as_chat(body: ResponsesRequest, earlier: Sequence[dict[str, Any]] = ()) -> ResponsesChat:
+    """The chat request that means the same.
+
+    Args:
+        earlier: items of the conversation that the request goes on with.
+    Raises: InvalidRequestError naming the field, or the item, that this server cannot take.
+    """
+    _check_include(body)
+    turns = Turns()
+    if body.instructions:
+        turns.say("system", body.instructions, "instructions")
+    for item in earlier:
+        turns.take(item, "previous_response_id")
+    if isinstance(body.input, str):
+        turns.say("user", body.input, "input")
+    else:
+        for index, item in enumerate(body.input):
+            turns.take(item, f"input[{index}]")
+    turns.close()
+    tools = chat_tools(body.tools or ())
+    words = FieldWords(
+        {
+            **_WORDS,
+            **{f"messages[{index}]": path for index, path in enumerate(turns.sources)},
+            **{f"tools[{index}]": f"tools[{place}]" for index, place in enumerate(tools.places)},
+            **{f"tools[{index}].function": f"tools[{place}]" for index, place in enumerate(tools.places)},
+        }
+    )
+    fields: dict[str, Any] = {name: getattr(body, name) for name in _ALIKE}
+    fields |= {
+        "messages": turns.messages,
+        "tools": tools.tools or None,
+        "tool_choice": chat_choice(body.tool_choice, tools),
+        "parallel_tool_calls": body.parallel_tool_calls,
+        "response_format": _response_format(body),
+        "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
+    }
+    with words.spoken():
+        try:
+            return ResponsesChat(ChatCompletionRequest.model_validate(fields), words, tools)
+        except ValidationError as error:
+            raise from_validation(error) from error
+
+
+def responses_order(
+    body: ResponsesRequest,
+    chat: ChatCompletionRequest,
+    model: ServedModel,
+    settings: ApiSettings,
+    tenant: Tenant,
+    text: Rendered,
+) -> GenerationOrder:
+    """Translate a request.
+
+    The output is bounded by what fits the model as well as by `max_output_tokens`: agents ask for more than most
+    models have.
+
+    Args:
+        chat: what `as_chat` has made of it. text: what the template has made of that.
+    Raises: InvalidRequestError, ContextLengthError.
+    """
+    cuts = body.truncation == "auto"
+    ids = encode_prompt(model, text, add_special_tokens=False, param="input", must_fit=not cuts)
+    if cuts:
+        reserve = body.max_output_tokens or model.max_model_len // _ROOM_SHARE
+        ids = ids[-max(1, model.max_model_len - reserve) :]
+    asked = body.max_output_tokens
+    if asked is not None:
+        asked = min(asked, max(1, model.max_model_len - len(ids)))
+    logprobs = body.top_logprobs or 0 if LOGPROBS in (body.include or ()) else None
+    order = build_order("resp_", chat, model, settings, tenant, [ids], asked, logprobs, _FIELDS, echo=False)
+    return replace(order, max_tokens=body.max_output_tokens)
+
+
+def _check_include(body: ResponsesRequest) -> None:
+    """Refuse to leave out what was asked to be included.
+
+    Raises: InvalidRequestError.
+    """
+    known = (LOGPROBS, SEALED_REASONING, *_OF_OTHER_TOOLS)
+    for index, one in enumerate(body.include or ()):
+        if one not in known:
+            field = f"include[{index}]"
+            raise InvalidRequestError(f"'{field}' must be one of {', '.join(known)}", param=field, code="invalid_value")
+    if body.top_logprobs and LOGPROBS not in (body.include or ()):
+        message = f"'top_logprobs' needs '{LOGPROBS}' in 'include'"
+        raise InvalidRequestError(message, param="top_logprobs", code="invalid_value")
+
+
+def _response_format(body: ResponsesRequest) -> dict[str, Any] | None:
+    """`text.format` as chat has it, where the schema lies one level deeper.
+
+    Raises: InvalidRequestError.
+    """
+    form = None if body.text is None else body.text.format
+    if form is None:
+        return None
+    if not isinstance(form, dict) or form.get("type") not in ("text", "json_object", "json_schema"):
+        message = "'text.format' must be an object whose type is text, json_object or json_schema"
+        raise InvalidRequestError(message, param="text.format", code="invalid_value")
+    if form["type"] != "json_schema":
+        return form
+    inner = {name: value for name, value in form.items() if name != "type"}
+    return {"type": "json_schema", "json_schema": inner}
