@@ -1,17 +1,17 @@
 """Compiled grammars of one process: a bounded number, each compiled once, by whichever thread asks first."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from threading import Lock
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
 
 from serving.errors import GrammarError
-from serving.grammar.text import LIMITS, complaint, guidance_text
-from serving.grammar.vocabulary import Vocabulary, guidance_tokenizer
+from serving.grammar.guidance import Compile, GuidanceRoute, PythonRoute, RawMatcher
+from serving.grammar.text import complaint, guidance_text
+from serving.grammar.vocabulary import Vocabulary
 from serving.values.sequence import Grammar
 
 MOST_COMPILED = 64
@@ -20,15 +20,17 @@ MOST_COMPILED = 64
 class Grammars:
     """Compiled grammars over one vocabulary. Every method may be called by any thread."""
 
-    def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
+    def __init__(self, vocabulary: Callable[[], Vocabulary], route: GuidanceRoute | None = None) -> None:
         """
         Args:
             vocabulary: gives it, when the first grammar comes; may take a second.
+            route: how llguidance is called; None = by its Python classes.
         """
         self._make_vocabulary = vocabulary
+        self._route: GuidanceRoute = route or PythonRoute()
         self._lock = Lock()
         self._first_use = Lock()
-        self._known: OrderedDict[Grammar, Future[LLMatcher]] = OrderedDict()
+        self._known: OrderedDict[Grammar, Future[RawMatcher]] = OrderedDict()
         self._ahead: ThreadPoolExecutor | None = None
 
     @property
@@ -36,7 +38,12 @@ class Grammars:
         """The vocabulary."""
         return self._basis[0]
 
-    def fresh(self, grammar: Grammar) -> LLMatcher:
+    @property
+    def step_functions(self) -> Sequence[int]:
+        """C functions for these matchers; see `GuidanceRoute`."""
+        return self._route.step_functions
+
+    def fresh(self, grammar: Grammar) -> RawMatcher:
         """A matcher of an output that has not begun; the caller's own.
 
         Raises: GrammarError.
@@ -56,7 +63,9 @@ class Grammars:
                 found.set_result(self._compile(grammar))
             except BaseException as error:
                 found.set_exception(error)
-        return found.result().deep_copy()
+        compiled = found.result()
+        with self._lock:
+            return compiled.deep_copy()
 
     def expect(self, grammar: Grammar) -> None:
         """Compile a grammar in another thread, because it is going to be needed. Errors show when it is."""
@@ -68,18 +77,18 @@ class Grammars:
         self._ahead.submit(self.fresh, grammar)
 
     @property
-    def _basis(self) -> tuple[Vocabulary, LLTokenizer]:
+    def _basis(self) -> tuple[Vocabulary, Compile]:
         with self._first_use:
             return self._made
 
     @cached_property
-    def _made(self) -> tuple[Vocabulary, LLTokenizer]:
+    def _made(self) -> tuple[Vocabulary, Compile]:
         vocabulary = self._make_vocabulary()
-        return vocabulary, guidance_tokenizer(vocabulary)
+        return vocabulary, self._route(vocabulary)
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
-        vocabulary, tokenizer = self._basis
-        matcher = LLMatcher(tokenizer, guidance_text(grammar), log_level=0, limits=LIMITS)
+    def _compile(self, grammar: Grammar) -> RawMatcher:
+        vocabulary, compile_text = self._basis
+        matcher = compile_text(guidance_text(grammar))
         words = np.zeros(-(-(vocabulary.size + 1) // 32), np.uint32)
         if not matcher.is_error():
             matcher.unsafe_compute_mask_ptr(

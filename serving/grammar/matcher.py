@@ -5,18 +5,19 @@ made anew where there is none: handed over, resumed and preempted sequences need
 steps is a cache, and may be dropped at any time.
 """
 
+from array import array
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
-from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from serving.errors import GrammarError
+from serving.grammar.guidance import RawMatcher
 from serving.grammar.text import complaint
 from serving.grammar.vocabulary import Vocabulary
 from serving.ids import SequenceId
-from serving.values.sequence import Grammar
+from serving.values.sequence import Grammar, SamplingParams
 from serving.values.step_plan import SampleOrder
 
 Allowed = NDArray[np.bool_]
@@ -26,6 +27,7 @@ _SWEEP = 64
 """Steps after which unused matchers are looked for."""
 _UNUSED = 256
 """Steps for which a matcher is kept though no step needed it."""
+_NO_WAY_ON = "no token can follow that its grammar allows"
 
 
 class GrammarSource(Protocol):
@@ -36,7 +38,12 @@ class GrammarSource(Protocol):
         """The vocabulary that they are about."""
         ...
 
-    def fresh(self, grammar: Grammar) -> LLMatcher:
+    @property
+    def step_functions(self) -> Sequence[int]:
+        """C functions for matchers; empty = these have no addresses."""
+        ...
+
+    def fresh(self, grammar: Grammar) -> RawMatcher:
         """A matcher of an output that has not begun; the caller's own.
 
         Raises: GrammarError.
@@ -47,7 +54,7 @@ class GrammarSource(Protocol):
 class Matcher:
     """A grammar and an output that follows it so far."""
 
-    def __init__(self, matcher: LLMatcher, size: int, stops: Iterable[int]) -> None:
+    def __init__(self, matcher: RawMatcher, size: int, stops: Iterable[int]) -> None:
         """
         Args:
             matcher: of an output that has not begun; this object's own.
@@ -57,6 +64,8 @@ class Matcher:
         self._matcher = matcher
         self._size = size
         self._stops = frozenset(token for token in stops if token < size)
+        self.stops = array("i", sorted(self._stops))
+        """Tokens that end the output, for native code."""
         self._words = np.zeros(-(-(size + 1) // 32), np.uint32)
         self.length = 0
         """Tokens of the output."""
@@ -78,7 +87,7 @@ class Matcher:
         bits[stops] = bits[self._size]
         found = bits[: self._size]
         if not found.any():
-            raise GrammarError("no token can follow that its grammar allows")
+            raise GrammarError(_NO_WAY_ON)
         return found
 
     def take(self, tokens: Sequence[int]) -> None:
@@ -87,11 +96,28 @@ class Matcher:
         Raises: GrammarError if it allows one of them not.
         """
         for token in tokens:
-            if token not in self._stops:
-                self._matcher.consume_token(token)
+            if token not in self._stops and not self._matcher.consume_token(token):
                 self._check()
             self.length += 1
             self.last = token
+
+    @property
+    def address(self) -> int:
+        """Where native code finds it; only with `GrammarSource.step_functions`."""
+        return int(self._matcher.address)  # type: ignore[attr-defined]
+
+    def drew(self, tokens: Sequence[int]) -> None:
+        """Native code has drawn these tokens, and told them where `address` is."""
+        self.length += len(tokens)
+        self.last = tokens[-1]
+
+    def why_none(self) -> str:
+        """Why native code got no token here."""
+        return complaint(self._matcher.get_error()) if self._matcher.is_error() else _NO_WAY_ON
+
+    def forced(self, most: int) -> tuple[int, ...]:
+        """Tokens that must come next, as far as there is only one way on."""
+        return tuple(self._matcher.compute_ff_tokens()[:most])
 
     def copy(self) -> "Matcher":
         """Another one for the same output."""
@@ -126,14 +152,35 @@ class Matchers:
         """
         if order.sampling.grammar is None:
             return None
-        matcher, output = self._known.pop(name, None), order.output
+        return self.behind(name, order.sampling, order.output)
+
+    def behind(self, name: SequenceId, sampling: SamplingParams, output: Sequence[int]) -> Matcher:
+        """The matcher of a sequence with a grammar, behind such an output.
+
+        Raises: as `at`.
+        """
+        assert sampling.grammar is not None
+        matcher = self._known.pop(name, None)
         if matcher is None or not _follows(output, matcher):
-            fresh = self.grammars.fresh(order.sampling.grammar)
-            matcher = Matcher(fresh, self.grammars.vocabulary.size, order.sampling.stop_token_ids)
+            fresh = self.grammars.fresh(sampling.grammar)
+            matcher = Matcher(fresh, self.grammars.vocabulary.size, sampling.stop_token_ids)
         matcher.take(output[matcher.length :])
         matcher.used = self._steps
         self._known[name] = matcher
         return matcher
+
+    def kept(self, name: SequenceId, length: int, last: int) -> Matcher | None:
+        """The matcher behind an output of such a length and last token, if there is one already."""
+        matcher = self._known.get(name)
+        if matcher is None or matcher.length != length or matcher.last != last:
+            return None
+        matcher.used = self._steps
+        return matcher
+
+    def forget(self, names: Iterable[SequenceId]) -> None:
+        """Drop matchers of which nobody knows what they were told."""
+        for name in names:
+            self._known.pop(name, None)
 
 
 def allowed_rows(matcher: Matcher, guesses: Collection[int]) -> list[Allowed]:

@@ -3,44 +3,25 @@
 import json
 import random
 from functools import cache
-from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
 from serving.errors import GrammarError
-from serving.gateway.api.tokenizer import Tokenizer
 from serving.grammar.compile import MOST_COMPILED, Grammars
 from serving.grammar.matcher import Matcher, Matchers, allowed_rows
 from serving.grammar.text import MOST_TEXT
 from serving.ids import SequenceId
 from serving.values.sequence import Grammar, GrammarKind, SamplingParams
 from serving.values.step_plan import SampleOrder
-
-STORYTELLER = Path(__file__).parents[2] / "deploy/models/storyteller"
-STOP = 1
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 8},
-        "tags": {"type": "array", "items": {"enum": ["a", "b"]}},
-    },
-    "required": ["name", "tags"],
-    "additionalProperties": False,
-}
-RECORD = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
-YES = Grammar(GrammarKind.LARK, 'start: "yes" | "no"')
-
-
-@cache
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_folder(STORYTELLER)
+from tests.grammar.storyteller import RECORD, SCHEMA, STOP, YES, tokenizer
+from tests.grammar.storyteller import grammars as storyteller_grammars
 
 
 @cache
 def grammars() -> Grammars:
-    return Grammars(lambda: tokenizer().vocabulary(tokenizer().vocab_size + 3))
+    return storyteller_grammars()
 
 
 def matcher(grammar: Grammar) -> Matcher:

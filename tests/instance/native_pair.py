@@ -60,8 +60,9 @@ def native_executor(
 ) -> NativeExecutor:
     """Over a cache of its own."""
     model = load_for_native(folder, dtype)
-    rows = sizes.pop("max_rows", MAX_ROWS)
-    return NativeExecutor(model, dirty_cache(model, kv_dtype=kv_dtype, **sizes), threads=threads, max_rows=rows)
+    rows, matchers = sizes.pop("max_rows", MAX_ROWS), sizes.pop("matchers", None)
+    cache = dirty_cache(model, kv_dtype=kv_dtype, **sizes)
+    return NativeExecutor(model, cache, threads=threads, max_rows=rows, matchers=matchers)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

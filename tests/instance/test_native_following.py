@@ -1,7 +1,5 @@
 """Native steps that were laid out before their tokens were known."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,10 +8,9 @@ from serving.errors import EngineError
 from serving.ids import BlockId, SequenceId
 from serving.instance.core.ports import PreparingExecutor
 from serving.instance.core.settings import EngineSettings
-from serving.values.news import Tokens
 from serving.values.sequence import SamplingParams, SequenceSpec
-from serving.values.step_plan import UNKNOWN, SampleOrder, SequenceStep, StepPlan, StepResult
-from tests.fakes.engine_calls import EngineCalls
+from serving.values.step_plan import UNKNOWN, SampleOrder, SequenceStep, StepPlan
+from tests.instance.native_engine import run_engine
 from tests.instance.native_pair import BLOCK_TOKENS, GREEDY, native_executor, prompt
 from tests.model.random_checkpoint import write_random_checkpoint
 
@@ -33,31 +30,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def outputs(folder: Path, *, ahead: bool) -> tuple[list[tuple[int, ...]], int]:
     """Output of each sequence, and how many steps were prepared."""
-    executor = native_executor(folder)
-    engine = EngineCalls(EngineSettings(block_tokens=BLOCK_TOKENS, max_step_tokens=60, max_sequences=8), BLOCKS)
-    for index, sampling in enumerate(SAMPLINGS):
-        name = SequenceId(str(index))
-        engine.add(SequenceSpec(name, tuple(prompt(5 + 6 * index, index)), sampling), 0.0)
-    run: Callable[[], StepResult] | None = None
-    prepared = 0
-    while not engine.idle():
-        if run is None:
-            plan = engine.next_action(0.0).plan
-            assert plan is not None
-            run = partial(executor.execute, plan)
-        foreseen = engine.foresee(0.0) if ahead else None
-        following = executor.prepare(foreseen) if foreseen is not None else None
-        if following is None:
-            engine.step_finished(run(), 0.0)
-        else:
-            engine.step_followed(run(), 0.0)
-            prepared += 1
-        run = following
-    found: dict[str, tuple[int, ...]] = {}
-    for event in engine.take_events():
-        assert isinstance(event, Tokens)
-        found[event.sequence_id] = found.get(event.sequence_id, ()) + event.tokens
-    return [found[str(index)] for index in range(len(SAMPLINGS))], prepared
+    settings = EngineSettings(block_tokens=BLOCK_TOKENS, max_step_tokens=60, max_sequences=8)
+    specs = [
+        SequenceSpec(SequenceId(str(index)), tuple(prompt(5 + 6 * index, index)), sampling)
+        for index, sampling in enumerate(SAMPLINGS)
+    ]
+    found, _, _, prepared = run_engine(native_executor(folder), settings, BLOCKS, specs, ahead=ahead)
+    return [found[spec.sequence_id] for spec in specs], prepared
 
 
 def test_tokens_are_the_same_greedy_and_sampled(folder: Path) -> None:

@@ -10,30 +10,37 @@ from struct import Struct
 
 import torch
 
+from serving.grammar.matcher import Matcher
 from serving.ids import BlockId
 from serving.model.native import layout
 from serving.values.sequence import SamplingParams
 from serving.values.step_plan import SampleOrder, SequenceStep
 
-_RECORD = Struct("<12i3dQq")
+_RECORD = Struct("<14i3dQq")
 assert _RECORD.size == layout.SEQUENCE.itemsize, "the packed record is not cm_sequence"
+_MATCHER = Struct("<QQii")
+assert _MATCHER.size == layout.SIZES["cm_matcher"], "the packed record is not cm_matcher"
 
 _NONE, _TOKEN, _LOGITS = int(layout.Draw.NONE), int(layout.Draw.TOKEN), int(layout.Draw.LOGITS)
-_NO_RULES = (0, 0.0, 1.0, 0.0, 0, 0)
+_NO_RULES = (0, -1, 0, 0.0, 1.0, 0.0, 0, 0)
 _LARGEST_INT = (1 << 31) - 1
 
 
 class NativeBatch:
     """cm_batch, filled anew for each step.
 
+    Args:
+        grammars: the library makes the masks of sequences with a grammar; else their logits are handed out.
     Attributes:
         sequences: how many there are.
         max_tokens: most tokens, or guesses, that one of them may get.
         drafting: whether any of them wants guesses.
         logits_of, hidden_of: indices of those whose logits, or hidden states of all rows, are handed out.
+        grammar_of: indices of those whose masks the library makes; `output_lengths`: tokens of their outputs before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, grammars: bool = False) -> None:
+        self._grammars = grammars
         self.struct = layout.Batch()
         self.sequences = 0
         self.max_tokens = 1
@@ -65,8 +72,9 @@ class NativeBatch:
             ids += step.tokens
             tables += step.block_table
             order, next_drafts = step.sample, -1 if step.next_drafts is None else step.next_drafts
-            if order is not None and _native(order):
-                draw, rules, next_token, drafts = _TOKEN, _rules(order, unknown), -1, len(step.drafts)
+            if order is not None and self._native(order):
+                draw, next_token, drafts = _TOKEN, -1, len(step.drafts)
+                rules = _rules(order, unknown, self._matcher_of(index, order, unknown))
                 if drafts:
                     ids += step.drafts
                 if next_drafts > 0:
@@ -88,6 +96,16 @@ class NativeBatch:
                 next_drafts, next_token, keep, step.absorbed, *rules,
             )  # fmt: skip
         self._end(len(steps))
+
+    def put_matchers(self, matchers: Sequence[Matcher | None]) -> None:
+        """Say where the matchers of the sequences of `grammar_of` are; None = such a sequence gets no token."""
+        self._matchers = bytearray(len(matchers) * _MATCHER.size)
+        for index, matcher in enumerate(matchers):
+            if matcher is not None:
+                stops, count = matcher.stops.buffer_info()
+                _MATCHER.pack_into(self._matchers, index * _MATCHER.size, matcher.address, stops, count, 0)
+        self.struct.matchers = len(matchers)
+        self.struct.matcher = ctypes.addressof(ctypes.c_char.from_buffer(self._matchers))
 
     def put_tokens(self, tokens: Sequence[int]) -> None:
         """Replace the tokens that are fed: one for each sequence of a plan that was laid out before they were known."""
@@ -118,6 +136,18 @@ class NativeBatch:
         self._end(len(fed))
         self.struct.settled = 1
 
+    def _native(self, order: SampleOrder) -> bool:
+        """Whether the library knows all that this draw needs."""
+        return (order.sampling.grammar is None or self._grammars) and _plain(order)
+
+    def _matcher_of(self, index: int, order: SampleOrder, unknown: int) -> int:
+        """Number of a sequence's matcher; -1 = it has none."""
+        if order.sampling.grammar is None:
+            return -1
+        self.grammar_of.append(index)
+        self.output_lengths.append(len(order.output) + unknown)
+        return len(self.grammar_of) - 1
+
     def _without_draw(self, index: int, step: SequenceStep) -> int:
         if step.sample is None:
             return _NONE
@@ -130,6 +160,8 @@ class NativeBatch:
         self.drafting = False
         self.logits_of: list[int] = []
         self.hidden_of: list[int] = []
+        self.grammar_of: list[int] = []
+        self.output_lengths: list[int] = []
         self.rows_of: list[int] = []
         self._ids: list[int] = []
         self._tables: list[BlockId] = []
@@ -142,7 +174,7 @@ class NativeBatch:
         self._arrays = array("i", self._ids), array("i", self._tables)  # kept for as long as the struct points to them
         ids, tables = self._arrays
         self.struct.sequences = sequences
-        self.struct.settled = 0
+        self.struct.settled = self.struct.matchers = 0
         self.struct.rows = len(ids)
         self.struct.ids, self.struct.tables = ids.buffer_info()[0], tables.buffer_info()[0]
 
@@ -199,18 +231,19 @@ class NativeAnswer:
         self.struct.token_counts, self.struct.tokens, self.struct.draft_counts, self.struct.drafts = places
 
 
-def _native(order: SampleOrder) -> bool:
-    """Whether the library knows all that this draw needs."""
+def _plain(order: SampleOrder) -> bool:
+    """Whether a draw needs nothing of its logits but filters and a mask."""
     p = order.sampling
-    if p.logprobs is not None or p.logit_bias or p.repetition_penalty != 1 or p.grammar is not None:
+    if p.logprobs is not None or p.logit_bias or p.repetition_penalty != 1:
         return False
     if p.presence_penalty or p.frequency_penalty:
         return False
     return not (p.min_tokens and p.stop_token_ids and len(order.output) < p.min_tokens)
 
 
-def _rules(order: SampleOrder, unknown: int) -> tuple[int, float, float, float, int, int]:
+def _rules(order: SampleOrder, unknown: int, matcher: int) -> tuple[int, int, int, float, float, float, int, int]:
     """The end of a record, from `top_k` on."""
     p: SamplingParams = order.sampling
     top_k = min(max(p.top_k, 0), _LARGEST_INT)
-    return top_k, p.temperature, p.top_p, p.min_p, p.seed, len(order.prompt) + len(order.output) + unknown
+    position = len(order.prompt) + len(order.output) + unknown
+    return top_k, matcher, 0, p.temperature, p.top_p, p.min_p, p.seed, position

@@ -1,12 +1,13 @@
 """A cm_engine as Python holds it: the native library's threads and scratch memory for the steps of one instance."""
 
 import ctypes
+from collections.abc import Sequence
 
 from serving.errors import EngineError, GroupError
 from serving.instance.executors.native_batch import NativeAnswer, NativeBatch
 from serving.model.kv_cache import KvCache
 from serving.model.native.bind import BoundModel, bind_cache
-from serving.model.native.layout import NativeFailure
+from serving.model.native.layout import GrammarFunctions, NativeFailure
 from serving.model.native.library import Library
 
 
@@ -30,6 +31,10 @@ class NativeEngine:
     def address(self) -> ctypes.c_void_p:
         """Address of the cm_engine; valid as long as this object."""
         return self._address
+
+    def use_grammars(self, functions: Sequence[int]) -> None:
+        """From now on batches may have matchers. Args: functions: addresses, as `GrammarFunctions` has them."""
+        self._functions.cm_engine_use_grammars(self._address, ctypes.byref(GrammarFunctions(*functions)))
 
     def step(self, batch: NativeBatch, answer: NativeAnswer) -> None:
         """Compute; other Python threads run meanwhile.

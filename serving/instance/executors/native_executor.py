@@ -1,7 +1,8 @@
 """Computes steps with the native library: a plan becomes a few flat arrays, one call does the rest.
 
 What the library does not know of sampling (penalties, biases, log-probabilities) it leaves to `sampler.sample`, on the
-logits that it hands out: same draws, by the same rules. Nothing about sequences is kept between steps.
+logits that it hands out: same draws, by the same rules. Nothing about sequences is kept between steps but matchers of
+their grammars, which can be made anew of their outputs.
 """
 
 import time
@@ -12,9 +13,11 @@ import torch
 
 from serving.errors import EngineError, GroupError, ModelError
 from serving.grammar.matcher import Matchers
+from serving.ids import SequenceId
 from serving.instance.executors.masks import StepMasks
 from serving.instance.executors.native_batch import NativeAnswer, NativeBatch
 from serving.instance.executors.native_engine import NativeEngine
+from serving.instance.executors.native_grammar import StepMatchers
 from serving.instance.executors.prompt_logprobs import prompt_logprobs
 from serving.model.kv_cache import KvCache
 from serving.model.model import DeepseekModel
@@ -64,7 +67,10 @@ class NativeExecutor:
         room = kv_cache.num_blocks * kv_cache.block_tokens
         context = min(model.config.max_position_embeddings + _DRAFT_POSITIONS, room)
         self._engine = NativeEngine(library, self._bound, kv_cache, threads, max_rows, context)
-        self._batch = NativeBatch()
+        self._in_step = matchers is not None and bool(matchers.grammars.step_functions)
+        if matchers is not None and self._in_step:
+            self._engine.use_grammars(matchers.grammars.step_functions)
+        self._batch = NativeBatch(grammars=self._in_step)
         self._drawn: tuple[int, list[tuple[int, ...]]] = (-1, [])
         """Number of the last step, and what it drew."""
         self._answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, model.dtype)
@@ -80,7 +86,7 @@ class NativeExecutor:
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
         """Implements `PreparingExecutor.prepare`."""
-        batch = NativeBatch()
+        batch = NativeBatch(grammars=self._in_step)
         batch.fill(plan.sequences, unknown=1)
         return None if batch.special else partial(self._run, plan, batch)
 
@@ -101,27 +107,43 @@ class NativeExecutor:
 
     def _results(self, plan: StepPlan, prepared: NativeBatch | None) -> tuple[SequenceResult, ...]:
         steps, answer = plan.sequences, self._answer
-        batch = prepared or self._batch
+        batch, drawn = prepared or self._batch, None
         if prepared is None:
             batch.fill(steps)
         else:
             last, drawn = self._drawn
             assert last == plan.step - 1, f"prepared to follow step {plan.step - 1}, called after step {last}"
-            batch.put_tokens([token for (token,) in drawn])
+            batch.put_tokens([own[0] if own else 0 for own in drawn])  # none: its grammar has ended it
         answer.prepare(batch)
-        self._engine.step(batch, answer)
+        failures: dict[SequenceId, str] = {}
+        if batch.grammar_of:
+            failures = self._step(steps, batch, drawn)
+        else:
+            self._engine.step(batch, answer)
         tokens, drafts = answer.tokens(), answer.drafts()
         self._drawn = plan.step, tokens
-        if not batch.special:
+        if not batch.special and not failures:
             pairs = zip(steps, tokens, drafts, strict=True)
             return tuple([SequenceResult(step.sequence_id, own, (), (), guessed) for step, own, guessed in pairs])
+        return self._completed(steps, batch, tokens, drafts, failures)
+
+    def _completed(
+        self,
+        steps: Sequence[SequenceStep],
+        batch: NativeBatch,
+        tokens: list[tuple[int, ...]],
+        drafts: list[tuple[int, ...]],
+        failures: dict[SequenceId, str],
+    ) -> tuple[SequenceResult, ...]:
+        """Results of a step, of which some draws are still to be made here. Effects: makes them."""
         masks = StepMasks(self._matchers, [steps[index] for index in batch.logits_of])
-        draws = self._draw(steps, masks)
-        prompts = self._prompt_logprobs(steps)
+        draws = self._draw(steps, batch.logits_of, masks)
+        prompts = self._prompt_logprobs(steps, batch) if batch.hidden_of else {}
         for index, draw in draws.items():
             tokens[index] = (draw.token,)
         for index, guessed in self._guess(steps, draws):
             drafts[index] = guessed
+        failures = {**failures, **masks.failures}
         logprobs = {index: (draw.logprobs,) for index, draw in draws.items() if draw.logprobs is not None}
         return tuple(
             SequenceResult(
@@ -130,14 +152,27 @@ class NativeExecutor:
                 logprobs.get(i, ()),
                 prompts.get(i, ()),
                 drafts[i],
-                masks.failures.get(step.sequence_id, ""),
+                failures.get(step.sequence_id, ""),
             )
             for i, step in enumerate(steps)
         )
 
-    def _draw(self, steps: Sequence[SequenceStep], masks: StepMasks) -> dict[int, Sampled]:
+    def _step(
+        self, steps: Sequence[SequenceStep], batch: NativeBatch, drawn: Sequence[tuple[int, ...]] | None
+    ) -> dict[SequenceId, str]:
+        """Compute a step in which grammars make masks. Returns: why sequences got no token. Args: as `StepMatchers`."""
+        assert self._matchers is not None
+        grammars = StepMatchers(self._matchers, steps, batch, drawn)
+        try:
+            self._engine.step(batch, self._answer)
+        except Exception:
+            grammars.forget()
+            raise
+        grammars.drew(self._answer.tokens())
+        return grammars.failures
+
+    def _draw(self, steps: Sequence[SequenceStep], wanted: Sequence[int], masks: StepMasks) -> dict[int, Sampled]:
         """Draws from the logits that were handed out, by index in the plan; none for who fails."""
-        wanted = self._batch.logits_of
         if not wanted:
             return {}
         orders = [order for index in wanted if (order := steps[index].sample) is not None]
@@ -145,12 +180,14 @@ class NativeExecutor:
         drawn = zip(wanted, sample(self._answer.logits, orders, allowed), strict=True)
         return {index: draw for index, draw in drawn if steps[index].sequence_id not in masks.failures}
 
-    def _prompt_logprobs(self, steps: Sequence[SequenceStep]) -> dict[int, tuple[TokenLogprobs, ...]]:
+    def _prompt_logprobs(
+        self, steps: Sequence[SequenceStep], batch: NativeBatch
+    ) -> dict[int, tuple[TokenLogprobs, ...]]:
         """Log-probabilities of prompt tokens, from the hidden states that were handed out, by index in the plan."""
         found = {}
         first = 0
-        for index in self._batch.hidden_of:
-            rows = self._batch.rows_of[index]
+        for index in batch.hidden_of:
+            rows = batch.rows_of[index]
             with torch.inference_mode():
                 found[index] = prompt_logprobs(self.model, steps[index], self._answer.hidden[first : first + rows])
             first += rows

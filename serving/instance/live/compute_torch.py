@@ -22,6 +22,7 @@ from serving.grammar.matcher import Matchers
 from serving.grammar.vocabulary import Vocabulary
 from serving.instance.core.ports import KvTransport, StepExecutor
 from serving.instance.executors.native_executor import NativeExecutor
+from serving.instance.executors.native_grammar import route_for_steps
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.instance.live.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
 from serving.instance.live.device_mirror import DeviceMirror
@@ -78,7 +79,7 @@ class TorchCompute:
             raise ConfigError(f"[{place.pool}] ep = {place.rank.ranks} needs the native step: set it to 1")
         self._model = _load(config, place, access, native=self._native)
         self._rank = self._make_rank(config, place) if place.rank is not None else None
-        self._grammars = Grammars(self._vocabulary)
+        self._grammars = Grammars(self._vocabulary, route_for_steps() if self._native else None)
         self.max_model_len = self._model.config.max_position_embeddings
         self.draft_tokens = _draft_tokens(config, self._model)
         self.speculation = self.draft_tokens > 0

@@ -43,6 +43,9 @@ int32_t check_draw(const cm_model& m, int index, const cm_sequence& s) {
                         s.temperature, s.top_k, s.top_p, s.min_p);
         }
     }
+    if (s.matcher < -1 || s.next_forced < 0 || (s.matcher >= 0 && s.draw != CM_DRAW_TOKEN)) {
+        return fail(CM_BAD_ARGUMENT, "sequence %d: matcher %d, %d forced guesses", index, s.matcher, s.next_forced);
+    }
     if (s.next_token < -1 || s.next_token >= m.vocab) {
         return fail(CM_BAD_ARGUMENT, "sequence %d: token %d of a vocabulary of %d", index, s.next_token, m.vocab);
     }
@@ -64,11 +67,30 @@ int32_t check_drafting(const cm_engine& e, int index, const cm_sequence& s, cons
     return CM_OK;
 }
 
+int32_t check_matcher(const cm_engine& e, const cm_batch& batch, int index, const cm_answer& answer) {
+    const cm_sequence& s = batch.sequence[index];
+    if (s.matcher < 0) return CM_OK;
+    if (s.matcher >= batch.matchers || e.grammar.compute_mask == nullptr) {
+        return fail(CM_BAD_ARGUMENT, "sequence %d: matcher %d of %d", index, s.matcher, batch.matchers);
+    }
+    if (s.next_forced > answer.max_tokens) {
+        return fail(CM_BAD_ARGUMENT, "sequence %d: %d guesses into %d columns", index, s.next_forced, answer.max_tokens);
+    }
+    const cm_matcher& m = batch.matcher[s.matcher];
+    for (int32_t i = 0; i < m.stop_count; ++i) {
+        if (m.stops[i] < 0 || m.stops[i] >= e.model.vocab) {
+            return fail(CM_BAD_ARGUMENT, "sequence %d: stop token %d", index, m.stops[i]);
+        }
+    }
+    return CM_OK;
+}
+
 int32_t check_sequence(const cm_engine& e, const cm_batch& batch, int index, const cm_answer& answer) {
     const cm_sequence& s = batch.sequence[index];
     int32_t error = check_table(e, batch, index, s);
     if (!error) error = check_draw(e.model, index, s);
     if (!error) error = check_drafting(e, index, s, answer);
+    if (!error) error = check_matcher(e, batch, index, answer);
     if (error) return error;
     if (s.drafts >= answer.max_tokens) return fail(CM_BAD_ARGUMENT, "sequence %d: more tokens than columns", index);
     if (s.draw == CM_DRAW_LOGITS && !answer.logits)

@@ -117,6 +117,7 @@ extern "C" CM_EXPORT int64_t cm_size_of(const char* name) {
         {"cm_linear", sizeof(cm_linear)},           {"cm_block", sizeof(cm_block)}, {"cm_model", sizeof(cm_model)},
         {"cm_draft_layer", sizeof(cm_draft_layer)}, {"cm_cache", sizeof(cm_cache)}, {"cm_batch", sizeof(cm_batch)},
         {"cm_sequence", sizeof(cm_sequence)},       {"cm_answer", sizeof(cm_answer)},
+        {"cm_matcher", sizeof(cm_matcher)},         {"cm_grammar_functions", sizeof(cm_grammar_functions)},
         {"cm_window_shape", sizeof(cm_window_shape)}, {"cm_group_place", sizeof(cm_group_place)}};
     for (const auto& [known, size] : sizes)
         if (std::strcmp(known, name) == 0) return static_cast<int64_t>(size);

@@ -59,7 +59,7 @@ class DraftStep {
         wanting_ = 0;
         for (int index = 0; index < batch_.sequences; ++index) {
             const cm_sequence& s = batch_.sequence[index];
-            if (s.next_drafts < 0) continue;
+            if (s.next_drafts < 0 || (s.draw == CM_DRAW_TOKEN && answer_.token_counts[index] == 0)) continue;
             const int tokens = answer_.token_counts[index], holding = s.rows - s.drafts + (tokens ? tokens - 1 : 0);
             const int next =
                 tokens ? answer_.tokens[static_cast<int64_t>(index) * answer_.max_tokens + tokens - 1] : s.next_token;
@@ -67,7 +67,7 @@ class DraftStep {
                 w_.draft_row[count] = s.first_row + i;
                 w_.draft_token[count++] = i + 1 < holding ? batch_.ids[s.first_row + i + 1] : next;
             }
-            if (s.next_drafts == 0) continue;
+            if (s.next_drafts == 0 || answer_.draft_counts[index] > 0) continue;  // or its guesses are forced
             w_.draft_sequence[wanting_] = index;
             w_.draft_last[wanting_++] = count - 1;
         }

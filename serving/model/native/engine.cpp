@@ -77,6 +77,8 @@ int32_t cm_engine_new(const cm_model* model, const cm_cache* cache, int32_t thre
 
 void cm_engine_free(cm_engine* engine) { delete engine; }
 
+void cm_engine_use_grammars(cm_engine* engine, const cm_grammar_functions* functions) { engine->grammar = *functions; }
+
 int32_t cm_step(cm_engine* engine, const cm_batch* batch, const cm_answer* answer) {
     if (const int32_t error = cm::check_batch(*engine, *batch, *answer)) return error;
     if (batch->sequences == 0) return CM_OK;

@@ -23,6 +23,7 @@ struct cm_engine {
     cm::Team team;
     void* scratch = nullptr;
     size_t scratch_bytes = 0;
+    cm_grammar_functions grammar{};  // all null: no sequence has a matcher
     cm::Group* group = nullptr;  // owned; none: all experts are here
 };
 

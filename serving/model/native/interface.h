@@ -4,6 +4,7 @@
 // `cm_engine` (threads and scratch memory). Nothing here allocates during a step. All functions return 0, or a
 // `cm_error`; `cm_error_text` says what is wrong in words.
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -11,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 12  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 13  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -119,10 +120,31 @@ typedef struct {
     int32_t keep_hidden;  // 1: hand out the hidden states of all rows (prompt log-probabilities)
     int32_t absorbed;     // 1: each row attends by itself, in latent space; 0: all together, in plain heads
     int32_t top_k;        // 0 = off
+    int32_t matcher;      // in the batch's matchers (CM_DRAW_TOKEN only); -1 = all tokens may be drawn
+    int32_t next_forced;  // most guesses wanted of those that the grammar forces; they go before the draft layer's
     double temperature, top_p, min_p;  // temperature 0 = greedy
     uint64_t seed;
     int64_t position;  // of the first token drawn; keys its random number
 } cm_sequence;
+
+// A matcher of a grammar library: an output that follows a grammar, as far as it is known before the step. A step tells
+// it the tokens that it draws, all but those that stop.
+typedef struct {
+    void* matcher;         // null = there is none to be had: its sequence gets no token
+    const int32_t* stops;  // tokens that end the output: allowed where it is complete
+    int32_t stop_count;
+    int32_t told;  // 0 before a step; tokens that the step has told the matcher
+} cm_matcher;
+
+// What a step needs of the grammar library, which is known by addresses only. Vocabularies there have one token more,
+// which stands for all that stop. 0 = done, less = the matcher has failed, for good. Any thread, one for each matcher.
+typedef struct {
+    int32_t (*compute_mask)(void* matcher, uint32_t* mask, size_t mask_bytes);
+    int32_t (*consume)(void* matcher, uint32_t token);
+    int32_t (*rollback)(void* matcher, size_t tokens);
+    int32_t (*forced)(void* matcher, uint32_t* tokens, size_t most);             // how many
+    int32_t (*validate)(void* matcher, const uint32_t* tokens, size_t count);  // how many of them may be consumed
+} cm_grammar_functions;
 
 typedef struct {
     int32_t sequences, rows;
@@ -130,14 +152,15 @@ typedef struct {
     const int32_t* ids;
     const int32_t* tables;
     int32_t settled;  // 1: the model has left these rows in the cache before; only the draft layer's are written
-    int32_t reserved;
+    int32_t matchers;
+    cm_matcher* matcher;  // [matchers]
 } cm_batch;
 
 // What a step gives. `max_tokens` = columns of `tokens` and `drafts` (at least drafts + 1 of every sequence).
 typedef struct {
     int32_t max_tokens;
     int32_t* token_counts;  // [sequences]
-    int32_t* tokens;        // [sequences, max_tokens]: right guesses, then one more
+    int32_t* tokens;        // [sequences, max_tokens]: right guesses, then one more, unless its grammar allows none
     int32_t* draft_counts;  // [sequences]
     int32_t* drafts;        // [sequences, max_tokens]
     float* logits;          // [sequences with CM_DRAW_LOGITS, vocab], in order; null if there are none
@@ -184,9 +207,22 @@ int32_t cm_pack(const void* weight, const float* scale, int32_t out_features, in
 int32_t cm_engine_new(const cm_model* model, const cm_cache* cache, int32_t threads, int32_t max_rows,
                       int32_t max_context, cm_engine** engine);
 void cm_engine_free(cm_engine* engine);
+// From the next step on sequences may have matchers. Copies the table.
+void cm_engine_use_grammars(cm_engine* engine, const cm_grammar_functions* functions);
 
 // A whole step, draft layer included. Row results do not depend on the other rows of the call, to the bit.
 int32_t cm_step(cm_engine* engine, const cm_batch* batch, const cm_answer* answer);
+
+// ---- tokenizing for a grammar library
+
+// Writes at most `most` tokens of a text; returns how many it has.
+typedef size_t (*cm_tokenize_fn)(const void* data, const uint8_t* text, size_t bytes, uint32_t* tokens, size_t most);
+typedef struct cm_text_tokens cm_text_tokens;
+
+// Remembers the tokens of texts. `ask` gives those of a new one, its data null, to any thread. Null = no memory.
+cm_text_tokens* cm_text_tokens_new(cm_tokenize_fn ask);
+void cm_text_tokens_free(cm_text_tokens* texts);
+size_t cm_tokenize(const void* texts, const uint8_t* text, size_t bytes, uint32_t* tokens, size_t most);
 
 // ---- groups: an engine whose steps need its peers, and theirs it
 

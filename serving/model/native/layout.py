@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 12
+INTERFACE = 13
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -143,7 +143,8 @@ class Batch(ctypes.Structure):
         ("ids", _Address),
         ("tables", _Address),
         ("settled", _Int),
-        ("reserved", _Int),
+        ("matchers", _Int),
+        ("matcher", _Address),
     ]
 
 
@@ -158,7 +159,7 @@ class NativeOutput(ctypes.Structure):
 
 _SEQUENCE_INTS = (
     *("first_row", "rows", "start", "table", "table_size", "drafts", "draw", "next_drafts", "next_token"),
-    *("keep_hidden", "absorbed", "top_k"),
+    *("keep_hidden", "absorbed", "top_k", "matcher", "next_forced"),
 )
 
 SEQUENCE = np.dtype(
@@ -171,6 +172,24 @@ SEQUENCE = np.dtype(
     align=True,
 )
 """cm_sequence, for arrays of them."""
+
+
+class NativeMatcher(ctypes.Structure):
+    """cm_matcher."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        *((name, _Address) for name in ("matcher", "stops")),
+        *((name, _Int) for name in ("stop_count", "told")),
+    ]
+
+
+class GrammarFunctions(ctypes.Structure):
+    """cm_grammar_functions."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        (name, _Address) for name in ("compute_mask", "consume", "rollback", "forced", "validate")
+    ]
+
 
 MAP_POSITIONS = 16
 """CM_MAP_POSITIONS: rows of an expert map's rotation table."""
@@ -210,6 +229,8 @@ SIZES = {
     "cm_cache": ctypes.sizeof(Cache),
     "cm_sequence": SEQUENCE.itemsize,
     "cm_batch": ctypes.sizeof(Batch),
+    "cm_matcher": ctypes.sizeof(NativeMatcher),
+    "cm_grammar_functions": ctypes.sizeof(GrammarFunctions),
     "cm_answer": ctypes.sizeof(NativeOutput),
     "cm_window_shape": ctypes.sizeof(NativeWindowShape),
     "cm_group_place": ctypes.sizeof(NativeGroupPlace),

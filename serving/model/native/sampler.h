@@ -12,6 +12,7 @@
 namespace cm::CM_ISA_NAMESPACE {
 
 constexpr int kNotFinite = -1;
+constexpr int kNotDrawn = -2;  // a draw that is not to be had: a token before it is another, or the grammar allows none
 constexpr int kSumBlock = 256;  // weights whose sum is kept, so that a draw searches one block only
 
 // The first of the largest logits; kNotFinite if any is a NaN or infinite.
@@ -30,7 +31,24 @@ inline int largest_logit(const float* logits, int vocab) {
     return at;
 }
 
-// e^x for -inf < x <= 0 within 2 units in the last place; 0 below -708, where results would be denormal. In plain
+// Hides all tokens but those whose bits are set. Returns the first of the largest logits left; there must be one.
+inline int hide_others(float* logits, int vocab, const uint32_t* allowed) {
+    int at = -1;
+    for (int first = 0; first < vocab; first += 32) {
+        const uint32_t word = allowed[first / 32];
+        const int end = vocab - first < 32 ? vocab : first + 32;
+        for (int i = first; i < end; ++i) {
+            if (!(word >> (i - first) & 1)) {
+                logits[i] = -INFINITY;
+            } else if (at < 0 || logits[i] > logits[at]) {
+                at = i;
+            }
+        }
+    }
+    return at;
+}
+
+// e^x for x <= 0 within 2 units in the last place; 0 below -708, where results would be denormal. In plain
 // arithmetic on doubles and their bits, which compilers turn into vectors.
 inline double exp_of_negative(double x) {
     constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52: adding it leaves an integer in the low bits
@@ -88,14 +106,26 @@ inline int pick(const double* weights, int vocab, double at, double* sums) {
     return last;
 }
 
-// One token by a sequence's rules. weights, spare: [vocab] each.
-inline int draw(const float* logits, int vocab, const cm_sequence& s, int64_t position, double* weights,
-                double* spare) {
-    const int best = largest_logit(logits, vocab);
-    if (best == kNotFinite || s.temperature == 0) return best;
+// One token by a sequence's rules; `best` is the likeliest. weights, spare: [vocab] each.
+inline int draw_beside(int best, const float* logits, int vocab, const cm_sequence& s, int64_t position,
+                       double* weights, double* spare) {
+    if (s.temperature == 0) return best;
     weights_of(logits, vocab, s.temperature, logits[best], weights);
     filter(weights, vocab, s.top_k, s.top_p, s.min_p, spare);
     return pick(weights, vocab, uniform(s.seed, position), spare);
+}
+
+inline int draw(const float* logits, int vocab, const cm_sequence& s, int64_t position, double* weights,
+                double* spare) {
+    const int best = largest_logit(logits, vocab);
+    return best == kNotFinite ? best : draw_beside(best, logits, vocab, s, position, weights, spare);
+}
+
+// The same among those tokens whose bits are set, at least one. Effects: the logits of the others are gone.
+inline int draw_allowed(float* logits, int vocab, const uint32_t* allowed, const cm_sequence& s, int64_t position,
+                        double* weights, double* spare) {
+    if (largest_logit(logits, vocab) == kNotFinite) return kNotFinite;
+    return draw_beside(hide_others(logits, vocab, allowed), logits, vocab, s, position, weights, spare);
 }
 
 }  // namespace cm::CM_ISA_NAMESPACE

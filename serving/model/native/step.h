@@ -2,6 +2,7 @@
 #pragma once
 #include "block.h"
 #include "draft.h"
+#include "grammar.h"
 #include "head.h"
 #include "isa.h"
 #include "rotations.h"
@@ -28,6 +29,7 @@ class Step {
         const int spoiled = take_tokens();
         if (spoiled >= 0) return fail(CM_NOT_FINITE, "sequence %d: logits are not finite", spoiled);
         if (m_.draft) DraftStep<T>(e_, w_, batch_, answer_).run();
+        drop_impossible_guesses();
         return CM_OK;
     }
 
@@ -78,11 +80,42 @@ class Step {
     void draw_row(int i, const float* logits, int thread) {
         const cm_sequence& s = batch_.sequence[w_.drawn_sequence[i]];
         const ThreadSpace<T>& own = w_.threads[thread];
-        if (s.draw == CM_DRAW_LOGITS) {
+        if (s.matcher >= 0) {
+            draw_in_order(i, s, own);
+        } else if (s.draw == CM_DRAW_LOGITS) {
             convert_row(logits, m_.vocab, answer_.logits + w_.drawn_token[i] * static_cast<int64_t>(m_.vocab));
             if (largest_logit(logits, m_.vocab) == kNotFinite) w_.drawn_token[i] = kNotFinite;
         } else {
             w_.drawn_token[i] = draw(logits, m_.vocab, s, s.position + w_.drawn_token[i], own.weights, own.spare);
+        }
+    }
+
+    // All rows of a sequence with a matcher that are drawn now, by whoever gets the first of them: each one's mask needs
+    // the token before. It ends with the first that is not what was guessed; then the grammar may force the next ones.
+    void draw_in_order(int first, const cm_sequence& s, const ThreadSpace<T>& own) {
+        const int index = w_.drawn_sequence[first], chunk = first / kDrawnRows * kDrawnRows;
+        if (first > chunk && w_.drawn_sequence[first - 1] == index) return;
+        const int end = chunk + kDrawnRows < drawn_ ? chunk + kDrawnRows : drawn_;
+        const int32_t* guesses = batch_.ids + s.first_row + s.rows - s.drafts;
+        cm_matcher& matcher = batch_.matcher[s.matcher];
+        const int begin = w_.drawn_token[first];
+        bool going = begin ? w_.drawn_token[first - 1] == guesses[begin - 1] : begin_draws(e_.grammar, matcher);
+        for (int i = first; i < end && w_.drawn_sequence[i] == index; ++i) {
+            const int at = w_.drawn_token[i];
+            w_.drawn_token[i] = kNotDrawn;
+            if (!going) continue;
+            if (!allow_next(e_.grammar, matcher, m_.vocab, own.allowed)) {
+                going = false;
+                continue;
+            }
+            float* logits = w_.logits + (i - chunk) * w_.logits_stride;
+            const int token = draw_allowed(logits, m_.vocab, own.allowed, s, s.position + at, own.weights, own.spare);
+            w_.drawn_token[i] = token;
+            going = token != kNotFinite && tell(e_.grammar, matcher, token);
+            if (!going || (at < s.drafts && guesses[at] == token)) continue;
+            going = false;
+            int32_t* forced = answer_.drafts + static_cast<int64_t>(index) * answer_.max_tokens;
+            if (s.next_forced) answer_.draft_counts[index] = forced_next(e_.grammar, matcher, forced, s.next_forced);
         }
     }
 
@@ -97,12 +130,24 @@ class Step {
             const int32_t* guesses = batch_.ids + s.first_row + s.rows - s.drafts;
             int32_t* tokens = answer_.tokens + static_cast<int64_t>(index) * answer_.max_tokens;
             for (int j = 0; s.draw == CM_DRAW_TOKEN && j <= s.drafts; ++j) {
+                if (w_.drawn_token[i + j] == kNotDrawn) break;
                 tokens[answer_.token_counts[index]++] = w_.drawn_token[i + j];
                 if (j == s.drafts || guesses[j] != w_.drawn_token[i + j]) break;
             }
             i += s.drafts + 1;
         }
         return -1;
+    }
+
+    // The draft layer's guesses up to the first that the grammar forbids.
+    void drop_impossible_guesses() {
+        for (int index = 0; index < batch_.sequences; ++index) {
+            const cm_sequence& s = batch_.sequence[index];
+            int32_t& count = answer_.draft_counts[index];
+            if (s.matcher < 0 || count == 0) continue;
+            const int32_t* guesses = answer_.drafts + static_cast<int64_t>(index) * answer_.max_tokens;
+            count = possible_next(e_.grammar, batch_.matcher[s.matcher], guesses, count);
+        }
     }
 
     cm_engine& e_;

@@ -64,6 +64,7 @@ struct ThreadSpace {
     GateSpace gate_space;
     double* weights;  // [vocab]
     double* spare;    // [vocab]
+    uint32_t* allowed;  // [vocab bits, and one more]
 };
 
 // The widest inner layer of dense and shared nets.
@@ -196,6 +197,7 @@ struct Workspace {
                                 arena.take<uint8_t>(m.experts + m.expert_groups)};
             space.weights = arena.take<double>(m.vocab);
             space.spare = arena.take<double>(m.vocab);
+            space.allowed = arena.take<uint32_t>(m.vocab / 32 + 1);
             if (real) spaces[thread] = space;
         }
         return spaces;

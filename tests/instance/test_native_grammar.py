@@ -1,0 +1,118 @@
+"""Grammars in native steps: the tokens of masks that are made outside, guessed or not, planned ahead or not."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from serving.gateway.api.tokenizer import Tokenizer
+from serving.grammar.compile import Grammars
+from serving.grammar.guidance import GuidanceRoute, PythonRoute
+from serving.grammar.matcher import Matchers
+from serving.ids import BlockId, SequenceId
+from serving.instance.core.settings import EngineSettings
+from serving.instance.executors.native_executor import NativeExecutor
+from serving.instance.executors.native_grammar import route_for_steps
+from serving.values.sequence import FinishReason, Grammar, GrammarKind, SamplingParams, SequenceSpec
+from serving.values.step_plan import UNKNOWN, SampleOrder, SequenceStep, StepPlan
+from tests.instance.native_engine import run_engine
+from tests.instance.native_pair import BLOCK_TOKENS, Feeder, native_executor, prompt
+from tests.live.workload import EOS, GRAMMARS, LETTERS
+from tests.model.random_checkpoint import write_random_checkpoint
+
+BLOCKS = 190
+VOCAB = 320
+CLASH = Grammar(GrammarKind.LARK, 'start: "abcdef" X\nX: /[a-z]{2}/ & /[0-9]+/')
+"""Allows nothing behind its first letters."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+def executor(folder: Path, route: GuidanceRoute) -> NativeExecutor:
+    grammars = Grammars(lambda: Tokenizer.from_folder(folder).vocabulary(VOCAB), route)
+    return native_executor(folder, matchers=Matchers(grammars))
+
+
+def specs() -> list[SequenceSpec]:
+    """Every grammar, greedy and sampled; plain sequences between them, and some whose logits are handed out."""
+    base = SamplingParams(max_tokens=30, stop_token_ids=(EOS,))
+    rules = [
+        replace(base, temperature=0.0),
+        replace(base, temperature=1.0, seed=5),
+        replace(base, temperature=0.7, seed=6, top_p=0.9, top_k=40),
+    ]
+    made = [replace(rules[i % 3], grammar=grammar, seed=i) for i, grammar in enumerate((*GRAMMARS, *GRAMMARS[::-1]))]
+    made[3:3] = [rules[0], replace(rules[1], grammar=LETTERS, logprobs=1), replace(rules[1], presence_penalty=0.4)]
+    return [SequenceSpec(SequenceId(str(i)), tuple(prompt(4 + 3 * i, i)), sampling) for i, sampling in enumerate(made)]
+
+
+def settings(drafts: int) -> EngineSettings:
+    return EngineSettings(
+        block_tokens=BLOCK_TOKENS, max_step_tokens=60, max_sequences=16, draft_tokens=drafts, speculation=drafts > 0
+    )
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_both_routes_give_the_same_tokens(folder: Path, drafts: int) -> None:
+    wanted, ends, _, _ = run_engine(executor(folder, PythonRoute()), settings(0), BLOCKS, specs(), ahead=False)
+    assert {ends[spec.sequence_id] for spec in specs()} == {FinishReason.STOP, FinishReason.LENGTH}
+    inside = executor(folder, route_for_steps())
+    for ahead in (False, True):
+        found, other_ends, engine, prepared = run_engine(inside, settings(drafts), BLOCKS, specs(), ahead=ahead)
+        assert found == wanted
+        assert other_ends == ends
+        assert (prepared > 0) == (ahead and not drafts)
+        if drafts:
+            assert engine.snapshot(0.0).draft_tokens_total > 30
+
+
+def test_few_blocks_preempt_and_matchers_are_made_anew(folder: Path) -> None:
+    wanted, _, _, _ = run_engine(executor(folder, PythonRoute()), settings(0), BLOCKS, specs(), ahead=False)
+    found, _, engine, _ = run_engine(executor(folder, route_for_steps()), settings(3), 60, specs(), ahead=False)
+    assert engine.scheduler.preemptions > 0
+    assert found == wanted
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_grammar_without_a_way_on_ends_its_own_sequence_only(folder: Path, ahead: bool) -> None:
+    inside = executor(folder, route_for_steps())
+    stuck = SequenceSpec(
+        SequenceId("stuck"), tuple(prompt(5)), SamplingParams(temperature=0, grammar=CLASH, max_tokens=40)
+    )
+    wrong = replace(stuck, sequence_id=SequenceId("wrong"), output=(300, 301))
+    others = specs()[:5]
+    wanted, _, _, _ = run_engine(inside, settings(0), BLOCKS, others, ahead=False)
+    found, ends, _, _ = run_engine(inside, settings(0), BLOCKS, [others[0], stuck, wrong, *others[1:]], ahead=ahead)
+    assert {name: found[name] for name in wanted} == wanted
+    assert ends[stuck.sequence_id] is ends[wrong.sequence_id] is FinishReason.GRAMMAR
+    assert len(found[stuck.sequence_id]) > 3
+    assert found[wrong.sequence_id] == ()
+
+
+def following(number: int, order: SampleOrder) -> StepPlan:
+    step = SequenceStep(SequenceId("s0"), (UNKNOWN,), 6, [BlockId(8 * i) for i in range(4)], order, absorbed=True)
+    return StepPlan(number, (step,))
+
+
+def test_a_prepared_step_needs_no_output_but_what_was_drawn(folder: Path) -> None:
+    """Neither the matcher that was kept nor the engine's note of the last token."""
+    inside, plain = executor(folder, route_for_steps()), executor(folder, PythonRoute())
+    sampling = SamplingParams(temperature=1.0, seed=3, grammar=GRAMMARS[0], stop_token_ids=(EOS,))
+    other = Feeder(0, prompt(6), sampling)
+    for number in range(2):
+        step = other.step()
+        other.take(step, plain.execute(StepPlan(number, (step,))).results[0])
+    for kept in (True, False):
+        one = Feeder(0, prompt(6), sampling)
+        step = one.step()
+        run = inside.prepare(following(1, SampleOrder(sampling, one.prompt, one.output)))
+        one.take(step, inside.execute(StepPlan(0, (step,))).results[0])
+        if not kept:
+            one.output.clear()
+            assert inside._matchers is not None
+            inside._matchers.forget([SequenceId("s0")])
+        assert run is not None
+        assert run().results[0].tokens == tuple(other.output[1:2])
