@@ -17,6 +17,7 @@ from serving.errors import ConfigError
 
 _GCS_STORAGE = re.compile(r"embedded|memory|rediss?://[^/?#]+/?")
 _DIRECTORY = re.compile(r"embedded|(redis|rediss|unix)://.+")
+_RESPONSES = re.compile(r"auto|memory|(redis|rediss|unix)://.+")
 
 
 def check_consistency(config: ServeConfig, source: str) -> None:
@@ -28,8 +29,8 @@ def check_consistency(config: ServeConfig, source: str) -> None:
         the autoscaler's least is above its most or its budget below what there is, a step cannot feed the sequences
         that it may hold, an instance or memory server is larger than a node, all of them together are larger than the
         cluster, tenants cannot be told apart, no browser can send an allowed origin or host, settings of health or of
-        the KV-cache pool contradict each other, settings contradict the simulated device, or an instance of several
-        ranks has an executor or a device that knows none.
+        the KV-cache pool contradict each other, responses have no place to be kept, settings contradict the simulated
+        device, or an instance of several ranks has an executor or a device that knows none.
     Effects: none.
     """
     try:
@@ -45,6 +46,7 @@ def check_consistency(config: ServeConfig, source: str) -> None:
         _check_health(config.health)
         _check_kvcache(config.kvcache, config.cluster.nodes)
         _check_reuse(config)
+        _check_responses(config.gateway.response_store)
         _check_simulation(config)
         check_namespaces(config.namespaces, config.gateway)
         check_origins(config.gateway.allowed_origins)
@@ -252,6 +254,13 @@ def _check_kvcache(kvcache: KvCacheConfig, nodes: tuple[NodeConfig, ...]) -> Non
         raise ConfigError(
             f"[kvcache] ub_memory_mib = {kvcache.ub_memory_mib}, but the largest node has {memory} MiB of UB memory:"
             f" lower it or raise [[cluster.nodes]] ub_memory_mib"
+        )
+
+
+def _check_responses(place: str) -> None:
+    if not _RESPONSES.fullmatch(place):
+        raise ConfigError(
+            '[gateway] response_store must be "auto", "memory" or an address such as "redis://127.0.0.1:6379/0"'
         )
 
 

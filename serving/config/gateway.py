@@ -86,6 +86,20 @@ class GatewayConfig:
         low=0.0,
         high=86_400,
     )
+    response_store: str = key(
+        "where answers of `/v1/responses` are kept: `memory` = in each gateway's own; a `redis://` address = there, so "
+        "that any gateway can go on with them; `auto` = in the Redis of [kvcache] directory, if there is one",
+        default="auto",
+        low=1,
+        secret=True,
+    )
+    kept_responses: int = key(
+        "answers of `/v1/responses` that are kept for each namespace; the oldest go first; 0 = none",
+        default=1000,
+        low=0,
+    )
+    kept_responses_mib: int = key("size of all that are kept for a namespace [MiB]", default=64, low=1)
+    kept_response_s: float = key("how long each is kept [s]", default=86_400.0, low=1.0, high=31_536_000)
     allowed_origins: tuple[str, ...] = key(
         "web pages that may call from a browser, as `https://chat.example.com`; `*` = any; none = no page of another "
         "origin",

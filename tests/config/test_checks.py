@@ -180,6 +180,10 @@ REFUSED = {
         '[kvcache] directory must be "embedded" or an address such as "redis://127.0.0.1:6379/0"',
     ),
     "a Redis nowhere": ('[kvcache]\ndirectory = "redis://"', '[kvcache] directory must be "embedded"'),
+    "responses nowhere": (
+        '[gateway]\nresponse_store = "disk"',
+        '[gateway] response_store must be "auto", "memory" or an address such as "redis://127.0.0.1:6379/0"',
+    ),
     "write-through to nothing": (
         "[kvcache]\nwrite_through = true",
         "[kvcache] write_through needs an SSD tier: set ssd_mib above 0, or remove it",

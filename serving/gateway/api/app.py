@@ -29,7 +29,10 @@ from serving.gateway.api.page_routes import page_router
 from serving.gateway.api.pages.start_page import StartFacts
 from serving.gateway.api.pool_admin import PoolAdmin
 from serving.gateway.api.pool_routes import pool_router
+from serving.gateway.api.response_store import MemoryResponseStore, ResponseStore
 from serving.gateway.api.responses import reply_logged
+from serving.gateway.api.responses_kept import ResponseShelf
+from serving.gateway.api.responses_kept_routes import kept_responses_router
 from serving.gateway.api.responses_routes import RESPONSES_EXCHANGES, responses_router
 from serving.gateway.api.routes import GENERATION_EXCHANGES, RouteServices, generation_router, info_router, probe_router
 from serving.gateway.api.settings import ApiSettings, ServedModel
@@ -49,20 +52,25 @@ def create_app(
     metrics: GatewayMetrics,
     pool: PoolAdmin | None = None,
     drain: GatewayDrain | None = None,
+    responses: ResponseStore | None = None,
 ) -> FastAPI:
     """Build the application. Everything it needs is given; it keeps no global state.
 
     Args:
         pool: the KV-cache pool, where there is one.
         drain: whether this gateway leaves; None = it never does.
+        responses: where they are kept; None = in memory.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     app.state.body_room = BodyRoom(settings.max_body_bytes)
     endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), TextDesk(settings, metrics.clock))
-    for router in (probe_router, info_router, generation_router, responses_router, messages_router):
+    shelf = ResponseShelf(responses or MemoryResponseStore(settings.keep, metrics.clock))
+    for router in (probe_router, info_router, generation_router, messages_router):
         app.include_router(router(endpoint))
+    app.include_router(responses_router(endpoint, shelf))
+    app.include_router(kept_responses_router(shelf))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
     metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES))

@@ -7,7 +7,7 @@ sent. The HTTP status goes out with the first update, so that anything that fail
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -34,7 +34,11 @@ STREAM_HEADERS = [
 
 
 class GenerationResponse(Response):
-    """Submits an order when the server runs it, and answers with its output."""
+    """Submits an order when the server runs it, and answers with its output.
+
+    Args:
+        before_end: what is to be done between the last output and the moment when a client learns of it.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class GenerationResponse(Response):
         metrics: GatewayMetrics,
         settings: ApiSettings,
         arrived: float,
+        before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         # The base class would build a body and headers of its own; these three are what others read of a response.
         self.status_code = 200
@@ -57,6 +62,7 @@ class GenerationResponse(Response):
         self._metrics = metrics
         self._settings = settings
         self._arrived = arrived
+        self._before_end = before_end
         self._quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,6 +89,7 @@ class GenerationResponse(Response):
                 # Thousands of log-probabilities take a while, in which other streams must not stand still.
                 told = run.replicas()
                 body = answer.body(told) if answer.short else await asyncio.to_thread(answer.body, told)
+                await self._finish()
         except Exception as error:
             run.failed = True
             await send_error(send, reply_on(path, reply_logged(error, self._order.response_id)))
@@ -106,6 +113,7 @@ class GenerationResponse(Response):
                             await send({"type": "http.response.body", "body": body, "more_body": True})
                         batch = await run.next()
                 body = encoder.batch(batch) + encoder.closing(run.replicas())
+                await self._finish()
                 await send({"type": "http.response.body", "body": body})
             return
         except Exception as error:
@@ -117,6 +125,10 @@ class GenerationResponse(Response):
         with suppress(TimeoutError):  # the client does not read; that may have been the error
             async with asyncio.timeout(self._settings.deadline_grace_s):
                 await send({"type": "http.response.body", "body": encoder.failure(reply)})
+
+    async def _finish(self) -> None:
+        if self._before_end is not None:
+            await self._before_end()
 
     def _answering(self, run: RequestRun) -> Answering:
         timing = run.timing if self._settings.per_request_metrics else None

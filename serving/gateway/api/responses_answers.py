@@ -138,6 +138,24 @@ class ResponseAnswer(Answer):
     user: str | None
 
 
+class ResponseDeleted(Answer):
+    """DELETE /v1/responses/{response_id}."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ResponseInputItems(Answer):
+    """GET /v1/responses/{response_id}/input_items."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class _Numbered(Answer):
     """An event, with its number in the stream."""
 

@@ -147,6 +147,7 @@ def kept_items(given: str | Sequence[object], stem: str) -> list[dict[str, Any]]
 
     Args:
         stem: what ids are made of.
+    Effects: none; what is given stays as it is.
     """
     if isinstance(given, str):
         given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]

@@ -4,13 +4,15 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.gateway.api.forms.response_object import Json, ResponseFrame
-from serving.gateway.api.forms.responses import responses_form
+from serving.gateway.api.forms.response_object import ResponseFrame
+from serving.gateway.api.forms.responses import item_stem, responses_form
 from serving.gateway.api.grammar import wants_grammar
 from serving.gateway.api.openapi import BODY_ERRORS, answers, named_event_stream
 from serving.gateway.api.prompts import render_chat
 from serving.gateway.api.responses_answers import RESPONSE_EVENTS, ResponseAnswer
 from serving.gateway.api.responses_frame import repeated_fields
+from serving.gateway.api.responses_items import kept_items
+from serving.gateway.api.responses_kept import ResponseKeeper, ResponseShelf
 from serving.gateway.api.responses_schema import ResponsesRequest
 from serving.gateway.api.responses_translate import SEALED_REASONING, as_chat, responses_order
 from serving.gateway.api.routes import RouteServices, request_body
@@ -22,8 +24,12 @@ RESPONSES_EXCHANGES = tuple(("POST", "/v1/responses", status) for status in sort
 """Method, route and status of exchanges whose number is told from the start, though it be 0."""
 
 
-def responses_router(endpoint: RouteServices) -> APIRouter:
-    """Responses."""
+def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter:
+    """Responses.
+
+    Args:
+        shelf: where they are kept.
+    """
     router = APIRouter(prefix="/v1", tags=["generation"])
     model, settings = endpoint.model, endpoint.settings
 
@@ -36,7 +42,11 @@ def responses_router(endpoint: RouteServices) -> APIRouter:
         """Answer an input of text or of items, as OpenAI's newer clients ask for it."""
         arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
         body = await endpoint.read(request, ResponsesRequest)
-        asked = await endpoint.translated(request, lambda: as_chat(body))
+        earlier = []
+        if (last := body.previous_response_id) is not None:
+            earlier = (await shelf.find(tenant.namespace, last, "previous_response_id")).conversation
+        given = await shelf.resolve(tenant.namespace, body.input)
+        asked = await endpoint.translated(request, lambda: as_chat(body, given, earlier))
         request.state.ignored_fields += asked.tools.skipped
         chat = asked.chat
         with asked.words.spoken():
@@ -47,11 +57,11 @@ def responses_router(endpoint: RouteServices) -> APIRouter:
                 lambda: responses_order(body, chat, model, settings, tenant, text),
                 long=wants_grammar(chat),
             )
-        frame = ResponseFrame(repeated_fields(body, stored=False), SEALED_REASONING in (body.include or ()), _forget)
-        return endpoint.answer(order, responses_form(frame), arrived)
+        stored = body.store is not False and shelf.keeps
+        items = [*earlier, *kept_items(given, item_stem(order.response_id))] if stored else []
+        keeper = ResponseKeeper(shelf, tenant.namespace, items)
+        sealed = SEALED_REASONING in (body.include or ())
+        frame = ResponseFrame(repeated_fields(body, stored=stored), sealed, keeper.take)
+        return endpoint.answer(order, responses_form(frame), arrived, keeper.keep if stored else None)
 
     return router
-
-
-def _forget(response: Json) -> None:
-    """Keep nothing."""

@@ -56,10 +56,13 @@ class ResponsesChat:
     tools: ChatTools
 
 
-def as_chat(body: ResponsesRequest, earlier: Sequence[dict[str, Any]] = ()) -> ResponsesChat:
+def as_chat(
+    body: ResponsesRequest, given: str | Sequence[object], earlier: Sequence[dict[str, Any]] = ()
+) -> ResponsesChat:
     """The chat request that means the same.
 
     Args:
+        given: its input.
         earlier: items of the conversation that the request goes on with.
     Raises: InvalidRequestError naming the field, or the item, that this server cannot take.
     """
@@ -67,12 +70,12 @@ def as_chat(body: ResponsesRequest, earlier: Sequence[dict[str, Any]] = ()) -> R
     turns = Turns()
     if body.instructions:
         turns.say("system", body.instructions, "instructions")
-    for item in earlier:
-        turns.take(item, "previous_response_id")
-    if isinstance(body.input, str):
-        turns.say("user", body.input, "input")
+    for one in earlier:
+        turns.take(one, "previous_response_id")
+    if isinstance(given, str):
+        turns.say("user", given, "input")
     else:
-        for index, item in enumerate(body.input):
+        for index, item in enumerate(given):
             turns.take(item, f"input[{index}]")
     turns.close()
     tools = chat_tools(body.tools or ())

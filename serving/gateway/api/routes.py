@@ -1,6 +1,6 @@
 """The routes, grouped by who calls them: probes, information, generation."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -124,9 +124,21 @@ class RouteServices:
             return await self.at_desk(request, work)
         return work()
 
-    def answer(self, order: GenerationOrder, form: WireForm, arrived: float) -> Response:
-        """The answer to an order, which runs when it is sent."""
-        return GenerationResponse(order, form, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived)
+    def answer(
+        self,
+        order: GenerationOrder,
+        form: WireForm,
+        arrived: float,
+        before_end: Callable[[], Awaitable[None]] | None = None,
+    ) -> Response:
+        """The answer to an order, which runs when it is sent.
+
+        Args:
+            before_end: as `GenerationResponse` has it.
+        """
+        return GenerationResponse(
+            order, form, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived, before_end
+        )
 
     async def at_desk(self, request: Request, work: Callable[[], Result]) -> Result:
         """Work on the text of a request whose body was read, when it is its key's turn.

@@ -14,6 +14,7 @@ from serving.gateway.api.control_tokens import ControlTokens
 from serving.gateway.api.errors import from_validation
 from serving.gateway.api.schema import GenerationRequest
 from serving.gateway.api.tokenizer import Tokenizer, read_json
+from serving.gateway.core.kept_responses import KeepLimits
 from serving.grammar.compile import Grammars
 from serving.host_names import AllowedHosts
 
@@ -165,6 +166,7 @@ class ApiSettings:
         hosts: names under which requests may come; None = any.
         placeholder_tokens: NPUs are simulated, and answers mean nothing.
         pools_page: address of the dashboard's page about pools; empty = not known.
+        keep: how much of /v1/responses is kept.
     """
 
     version: str = "0"
@@ -188,3 +190,4 @@ class ApiSettings:
     hosts: AllowedHosts | None = None
     placeholder_tokens: bool = False
     pools_page: str = ""
+    keep: KeepLimits = field(default_factory=KeepLimits)

@@ -28,6 +28,7 @@ from serving.gateway.api.expert_routes import choose_group, expert_router
 from serving.gateway.api.group_size_route import OrderedGroup, group_size_router
 from serving.gateway.api.pool_facts import memory_server_stats
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
+from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.connections import DoorLimits
 from serving.gateway.live.fingerprint import system_fingerprint
@@ -36,6 +37,7 @@ from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.metered_backend import MeteredBackend
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import CHECK_PERIOD_S
+from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, instance_stats, state_of
 from serving.gateway.live.traffic_report import TrafficReporter
@@ -106,7 +108,8 @@ class GatewayDeployment:
         settings = _api_settings(config, pool_salt, dashboard_url)
         self._drain = GatewayDrain()
         admin = self._admin(gateway, secret, metered)
-        self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain)
+        responses = response_store(config, settings.keep)
+        self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain, responses)
         self._app.include_router(cluster_router(self._cluster, self._experts))
         self._app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))
         self._app.include_router(expert_router(self._post_order))
@@ -293,6 +296,7 @@ def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = ""
         hosts=_hosts(config),
         placeholder_tokens=config.engine.executor == "simulated",
         pools_page=f"{dashboard_url}/pools" if dashboard_url else "",
+        keep=KeepLimits(gateway.kept_responses, gateway.kept_responses_mib << 20, gateway.kept_response_s),
     )
 
 

@@ -17,6 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from serving.gateway.api.app import create_app
 from serving.gateway.api.pool_admin import PoolAdmin
+from serving.gateway.api.response_store import ResponseStore
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.telemetry.metrics import GatewayMetrics
 from tests.fakes.backend import FakeBackend, Script, ScriptOf
@@ -69,13 +70,19 @@ def write_model_folder(folder: Path) -> Path:
 class Harness:
     """An application over a fake backend, with the parts that tests look at."""
 
-    def __init__(self, model: ServedModel, settings: ApiSettings | None = None, pool: PoolAdmin | None = None) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        settings: ApiSettings | None = None,
+        pool: PoolAdmin | None = None,
+        responses: ResponseStore | None = None,
+    ) -> None:
         self.model = model
         self.script_of: ScriptOf = lambda _: self.say("Once upon a time")
         self.backend = FakeBackend(lambda spec: self.script_of(spec))
         self.metrics = GatewayMetrics(model.names[0], max_model_len=model.max_model_len)
         settings = settings or ApiSettings(version="1.2.3")
-        self.app: FastAPI = create_app(self.backend, model, settings, self.metrics, pool)
+        self.app: FastAPI = create_app(self.backend, model, settings, self.metrics, pool, responses=responses)
 
     def say(self, text: str, *, end: bool = True, **more: Any) -> Script:
         """A script that produces `text` and, with `end`, the end token."""

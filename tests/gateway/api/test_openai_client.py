@@ -167,6 +167,20 @@ def test_a_response_is_parsed_into_a_model(server: tuple[Harness, str], client: 
     assert '"age"' in grammar.text
 
 
+def test_kept_responses(server: tuple[Harness, str], client: openai.OpenAI) -> None:
+    first = client.responses.create(model="tiny", input="hi")
+    assert client.responses.retrieve(first.id) == first
+    second = client.responses.create(model="tiny", input="more", previous_response_id=first.id)
+    items = list(client.responses.input_items.list(second.id, order="asc", limit=2))
+    assert [item.type for item in items] == ["message"] * 3, "the client turns the pages"
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError) as gone:
+        client.responses.create(model="tiny", input="more", previous_response_id=first.id)
+    assert (gone.value.param, gone.value.code) == ("previous_response_id", "response_not_found")
+    with pytest.raises(openai.BadRequestError):
+        client.responses.cancel(second.id)
+
+
 def test_a_response_that_fails(server: tuple[Harness, str], client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as bad:
         client.responses.create(model="tiny", input="hi", previous_response_id="resp_0", background=True)

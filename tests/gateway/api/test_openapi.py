@@ -29,7 +29,9 @@ ROUTES = [
     ("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/ready"), ("GET", "/version"),
     ("GET", "/metrics"), ("GET", "/load"), ("GET", "/v1/models"), ("GET", "/v1/models/{name}"), ("POST", "/tokenize"),
     ("POST", "/detokenize"), ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"),
-    ("POST", "/v1/responses"), ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("GET", "/pool"),
+    ("POST", "/v1/responses"), ("GET", "/v1/responses/{response_id}"), ("DELETE", "/v1/responses/{response_id}"),
+    ("POST", "/v1/responses/{response_id}/cancel"), ("GET", "/v1/responses/{response_id}/input_items"),
+    ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("GET", "/pool"),
     ("POST", "/pool/namespaces/{name}"), ("DELETE", "/pool/namespaces/{name}"), ("POST", "/pool/audit"),
 ]  # fmt: skip
 
@@ -56,7 +58,7 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
     assert there == set(ROUTES)
 
 
-BODIES = [path for method, path in ROUTES if method == "POST" and path != "/ping"]
+BODIES = [path for method, path in ROUTES if method == "POST" and path != "/ping" and "cancel" not in path]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +195,10 @@ def test_responses_are_as_described(whole: Harness, document: dict[str, Any]) ->
     asked: dict[str, Any] = {"input": "a", "include": ["message.output_text.logprobs"], "top_logprobs": 1}
     conforms(document, "ResponseAnswer", post(whole.app, "/v1/responses", asked).json())
     conforms(document, "ErrorAnswer", post(whole.app, "/v1/responses", {}).json())
+    kept = f"/v1/responses/{post(whole.app, '/v1/responses', asked).json()['id']}"
+    conforms(document, "ResponseAnswer", request(whole.app, "GET", kept).json())
+    conforms(document, "ResponseInputItems", request(whole.app, "GET", f"{kept}/input_items").json())
+    conforms(document, "ResponseDeleted", request(whole.app, "DELETE", kept).json())
     operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)["/v1/responses"]["POST"]
     for fail_after in (None, 2):
         script = Script(whole.say("Once upon a").tokens, fail_after=fail_after, error=EngineError("broken"))
@@ -231,7 +237,9 @@ def test_keys_are_described_where_they_are_asked_for(served: ServedModel, docume
     (scheme,) = described["components"]["securitySchemes"]
     for method, path in ROUTES:
         operation = described["paths"][path][method.lower()]
-        needed = request(closed.app, method, path.replace("{name}", "x")).status_code == 401
+        needed = (
+            request(closed.app, method, path.replace("{name}", "x").replace("{response_id}", "x")).status_code == 401
+        )
         assert operation.get("security") == ([{scheme: []}] if needed else None)
         assert ("401" in operation["responses"]) == needed
     assert "401" not in document["paths"]["/v1/models"]["get"]["responses"], "an open server asks for none"

@@ -46,7 +46,7 @@ class ResponseEvents:
         self._answering = answering
         self._frame = frame
         self._plain = answering.order.options.logprobs is None
-        self._items = OutputItems(item_stem(answering), sealed=frame.sealed)
+        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed)
         self._open: OutputItem | None = None
         self._cut = (b"", b"", b"")
         """Around number and text of a delta of the open item."""
@@ -160,7 +160,7 @@ class ResponseWhole:
     def __init__(self, answering: Answering, frame: ResponseFrame) -> None:
         self._answering = answering
         self._frame = frame
-        self._items = OutputItems(item_stem(answering), sealed=frame.sealed)
+        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed)
         self._end = Visible()
 
     def add(self, index: int, out: Visible) -> None:
@@ -186,9 +186,9 @@ class ResponseWhole:
         return _encode(response)
 
 
-def item_stem(answering: Answering) -> str:
+def item_stem(response_id: str) -> str:
     """What ids of a response's items are made of: its own id without the prefix."""
-    return answering.order.response_id.partition("_")[2]
+    return response_id.partition("_")[2]
 
 
 def responses_form(frame: ResponseFrame) -> WireForm:

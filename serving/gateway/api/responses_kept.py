@@ -1,0 +1,140 @@
+"""Responses as they are kept: the object itself, and the items that it was made of, so that one can go on with it."""
+
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from serving.errors import RequestError, UnavailableError
+from serving.gateway.api.response_store import ResponseStore
+
+log = logging.getLogger("serving.gateway.api")
+
+_ID = re.compile(r"resp_[0-9a-f]{32}")
+_ITEM_ID = re.compile(r"(?:msg|rs|fc)_([0-9a-f]{32})_([0-9]{1,6})")
+
+Json = dict[str, Any]
+
+
+class ResponseNotFoundError(RequestError):
+    """A response is not kept: it never was, was deleted, or is forgotten. Another tenant's is not kept either."""
+
+    status = 404
+    code = "response_not_found"
+
+
+class KeptResponse(msgspec.Struct, frozen=True):
+    """One response.
+
+    Args:
+        items: of the conversation before it, its own input included.
+    """
+
+    response: Json
+    items: list[Json]
+
+    @property
+    def conversation(self) -> list[Json]:
+        """All items, its output included."""
+        return [*self.items, *self.response["output"]]
+
+
+_decoder = msgspec.json.Decoder(KeptResponse)
+
+
+class ResponseShelf:
+    """Responses of all tenants, each within its own namespace."""
+
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is kept."""
+        return self._store.limits.responses > 0
+
+    async def find(self, namespace: str, response_id: str, param: str) -> KeptResponse:
+        """A response that is kept.
+
+        Args:
+            param: the field that names it.
+        Raises: ResponseNotFoundError, UnavailableError.
+        """
+        found = await self._store.get(namespace, response_id) if _ID.fullmatch(response_id) else None
+        if found is None:
+            raise self._missing(f"response '{response_id[:80]}'", param)
+        return _decoder.decode(found)
+
+    async def resolve(self, namespace: str, items: str | Sequence[object]) -> str | list[object]:
+        """An input whose references to items of kept responses are replaced by those items.
+
+        Raises: ResponseNotFoundError, UnavailableError.
+        """
+        if isinstance(items, str):
+            return items
+        return [await self._resolved(namespace, item, f"input[{index}]") for index, item in enumerate(items)]
+
+    async def delete(self, namespace: str, response_id: str) -> None:
+        """Forget a response.
+
+        Raises: ResponseNotFoundError, UnavailableError.
+        """
+        if not (_ID.fullmatch(response_id) and await self._store.delete(namespace, response_id)):
+            raise self._missing(f"response '{response_id[:80]}'", "response_id")
+
+    async def keep(self, namespace: str, kept: KeptResponse) -> None:
+        """Keep a response. One that cannot be kept is logged: its client has its answer."""
+        response_id, value = kept.response["id"], msgspec.json.encode(kept)
+        try:
+            if not await self._store.put(namespace, response_id, value):
+                log.warning("a response of %d bytes is not kept: it is larger than all may be", len(value))
+        except UnavailableError as error:
+            log.warning("response %s is not kept: %s", response_id, error)
+
+    async def _resolved(self, namespace: str, item: object, path: str) -> object:
+        if not isinstance(item, dict) or item.get("type") != "item_reference":
+            return item
+        name = item.get("id")
+        parts = _ITEM_ID.fullmatch(name) if isinstance(name, str) else None
+        if parts is not None:
+            kept = await self.find(namespace, f"resp_{parts[1]}", path)
+            output = kept.response["output"]
+            if int(parts[2]) < len(output):
+                return output[int(parts[2])]
+        raise self._missing(f"item '{str(name)[:80]}'", path)
+
+    def _missing(self, what: str, param: str) -> ResponseNotFoundError:
+        limits = self._store.limits
+        life = (
+            f"for {limits.seconds:g} s, {limits.responses} at most, {self._store.place}" if self.keeps else "not at all"
+        )
+        return ResponseNotFoundError(
+            f"'{param}': there is no {what} here; it never was, was deleted or is forgotten: responses are kept {life}",
+            param=param,
+        )
+
+
+@dataclass(slots=True)
+class ResponseKeeper:
+    """Keeps one response when it is over, before its client is told so.
+
+    Args:
+        items: of the conversation before it, its own input included.
+    """
+
+    shelf: ResponseShelf
+    namespace: str
+    items: list[Json]
+    response: Json | None = None
+
+    def take(self, response: Json) -> None:
+        """Take the response object."""
+        self.response = response
+
+    async def keep(self) -> None:
+        """Keep what was taken."""
+        if self.response is not None:
+            await self.shelf.keep(self.namespace, KeptResponse(self.response, self.items))
