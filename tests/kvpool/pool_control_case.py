@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -145,10 +145,12 @@ async def main(session: str, directory: str) -> None:
     await the_controller_is_gone_for_good(follower)
     await announcer.leave()
     await follower.stop()
+    ray.kill(ray.get_actor(NAME, NAMESPACE), no_restart=True)
+    await until(lambda: controllers() == [], "the next pool finds no controller")
 
 
-def run(session: SystemSession, directory: str) -> None:
-    """Everything, in a Ray of its own that is ended afterwards."""
+def run(session: SystemSession, directories: Sequence[str]) -> None:
+    """Everything, a pool for each directory, in a Ray of its own that is ended afterwards."""
     try:
         ray.init(
             address="local",
@@ -161,7 +163,8 @@ def run(session: SystemSession, directory: str) -> None:
             object_store_memory=100 << 20,
         )
         memory_is_bounded()
-        asyncio.run(main(session.name, directory))
+        for directory in directories:
+            asyncio.run(main(session.name, directory))
     finally:
         ray.shutdown()
         session.remove()
