@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import partial
 
 import msgspec
 import numpy as np
 
 from loadgen.compare.request_values import common_requests, request_values
 from loadgen.compare.sides import Side
-from loadgen.compare.statistics import Floats, bootstrap_ratio, welch_ratio
+from loadgen.compare.statistics import Statistic, bootstrap_ratio, welch_ratio
 from loadgen.result import Repetition
 from loadgen.run_report.names import METRIC_TITLES
 
@@ -221,8 +222,8 @@ def _by_requests(
                         name=f"{METRIC_TITLES[name]} {part}",
                         unit="s",
                         higher_is_better=False,
-                        baseline=statistic(values[0][np.isfinite(values[0])]),
-                        other=statistic(values[1][np.isfinite(values[1])]),
+                        baseline=float(statistic(values[0][np.isfinite(values[0])])),
+                        other=float(statistic(values[1][np.isfinite(values[1])])),
                         ratio=ratio if np.isfinite(ratio) else None,
                         ci95=ci95,
                         verdict=verdict_of(ci95, higher_is_better=False),
@@ -261,13 +262,8 @@ def _warnings(sides: tuple[Side, Side], method: Method) -> list[str]:
     return found
 
 
-def _percentile(percentile: float) -> Callable[[Floats], float]:
-    """A percentile as a statistic; NaN of nothing."""
-    return lambda values: float(np.percentile(values, percentile)) if len(values) else float("nan")
-
-
-_STATISTICS: dict[str, Callable[[Floats], float]] = {
-    "mean": lambda values: float(values.mean()) if len(values) else float("nan"),
-    "p50": _percentile(50),
-    "p99": _percentile(99),
+_STATISTICS: dict[str, Statistic] = {
+    "mean": partial(np.mean, axis=-1),
+    "p50": partial(np.percentile, q=50, axis=-1),
+    "p99": partial(np.percentile, q=99, axis=-1),
 }

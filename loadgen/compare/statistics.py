@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 from loadgen.metrics.intervals import student_quantile
 
 Floats = NDArray[np.float64]
-Statistic = Callable[[Floats], float]
+Statistic = Callable[[Floats], Floats | np.floating]
+"""Maps `[..., values]`, at least one and none NaN, to `[...]`."""
 
 CONFIDENCE = 0.95
 _MOST_RESAMPLES, _FEWEST_RESAMPLES = 2000, 300
 _WORK = 20_000_000
 """Values drawn in one bootstrap at most: about a second."""
+_AT_ONCE = 500_000
+"""Values of each side that are drawn and looked at together: some MB, and few enough calls of NumPy."""
 
 
 def welch_ratio(baseline: Sequence[float], other: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
@@ -57,14 +60,17 @@ def bootstrap_ratio(
         paired: position i of both is the same request, so both are drawn together and what they share cancels.
     Returns: the interval is None if the statistic was zero or undefined in some draw.
     """
-    ratio = _ratio(statistic(_known(baseline)), statistic(_known(other)))
-    size = max(len(baseline), len(other))
-    resamples = int(min(_MOST_RESAMPLES, max(_FEWEST_RESAMPLES, _WORK // max(size, 1))))
-    ratios = np.empty(resamples)
-    for draw in range(resamples):
-        first = block_indices(len(baseline), rng)
-        second = first if paired else block_indices(len(other), rng)
-        ratios[draw] = _ratio(statistic(_known(baseline[first])), statistic(_known(other[second])))
+    ratio = float(_ratios(statistic, baseline[None], other[None])[0])
+    size = max(len(baseline), len(other), 1)
+    resamples = int(min(_MOST_RESAMPLES, max(_FEWEST_RESAMPLES, _WORK // size)))
+    together = max(1, _AT_ONCE // size)
+    found = []
+    for begin in range(0, resamples, together):
+        draws = min(together, resamples - begin)
+        first = block_indices(len(baseline), draws, rng)
+        second = first if paired else block_indices(len(other), draws, rng)
+        found.append(_ratios(statistic, baseline[first], other[second]))
+    ratios = np.concatenate(found)
     if not np.isfinite(ratios).all():
         return ratio, None
     tail = 50 * (1 - CONFIDENCE)
@@ -72,23 +78,27 @@ def bootstrap_ratio(
     return ratio, (float(low), float(high))
 
 
-def block_indices(size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Indices of one resample of `size` values in blocks of about sqrt(size) neighbours, around the end.
+def block_indices(size: int, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """`[draws, size]`: indices of resamples of `size` values in blocks of about sqrt(size) neighbours, around the end.
 
     Source: Politis and Romano, A circular block-resampling procedure for stationary data, 1992.
     """
     length = max(1, round(math.sqrt(size)))
-    starts = rng.integers(0, size, -(-size // length))
-    indices: NDArray[np.int64] = ((starts[:, None] + np.arange(length)) % size).reshape(-1)[:size]
+    starts = rng.integers(0, size, (draws, -(-size // length)))
+    indices: NDArray[np.int64] = ((starts[..., None] + np.arange(length)) % size).reshape(draws, -1)[:, :size]
     return indices
 
 
-def _known(values: Floats) -> Floats:
-    """Values that exist."""
-    known: Floats = values[~np.isnan(values)]
-    return known
+def _ratios(statistic: Statistic, baseline: Floats, other: Floats) -> Floats:
+    """statistic(other) / statistic(baseline) for each row; NaN if there is none."""
+    below, above = _of_rows(statistic, baseline), _of_rows(statistic, other)
+    return np.divide(above, below, out=np.full_like(above, np.nan), where=below != 0)
 
 
-def _ratio(baseline: float, other: float) -> float:
-    """other / baseline; NaN if there is none."""
-    return other / baseline if baseline else math.nan
+def _of_rows(statistic: Statistic, rows: Floats) -> Floats:
+    """The statistic of each row's values that exist; NaN if none does."""
+    missing = np.isnan(rows)
+    if not missing.any():
+        return np.asarray(statistic(rows))
+    known = (row[~gone] for row, gone in zip(rows, missing, strict=True))
+    return np.array([statistic(values) if len(values) else np.nan for values in known])

@@ -45,17 +45,17 @@ def test_welch_needs_two_values_and_bears_equal_ones() -> None:
 
 def test_blocks_are_neighbours_and_cover_every_place_evenly() -> None:
     rng = np.random.default_rng(0)
-    indices = block_indices(100, rng)
+    (indices,) = block_indices(100, 1, rng)
     assert len(indices) == 100
     assert (np.diff(indices[:10]) % 100 == 1).all()
-    counts = np.bincount(np.concatenate([block_indices(100, rng) for _ in range(2000)]), minlength=100)
+    counts = np.bincount(block_indices(100, 2000, rng).reshape(-1), minlength=100)
     assert counts.min() > 1600
     assert counts.max() < 2400
-    assert block_indices(1, rng).tolist() == [0]
+    assert block_indices(1, 1, rng).tolist() == [[0]]
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())
+def _mean(values: np.ndarray) -> np.ndarray:
+    return np.asarray(values.mean(-1))
 
 
 def test_bootstrap_covers_a_known_ratio() -> None:
