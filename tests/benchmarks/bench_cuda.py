@@ -101,7 +101,7 @@ def prompts(config: Architecture, batch: int, length: int) -> list[list[int]]:
 
 def transformers_tokens_per_s(folder: Path, config: Architecture, batch: int, device: str) -> float:
     """Decode speed of the reference implementation: the time of `STEPS` tokens less that of one."""
-    model = DeepseekV3ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device)  # type: ignore[arg-type]
+    model = DeepseekV3ForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device)
     ids = torch.tensor(prompts(config, batch, CONTEXT), device=device)
 
     def generate(tokens: int) -> object:

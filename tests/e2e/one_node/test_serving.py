@@ -37,10 +37,10 @@ def test_the_openai_client(server: Server, reference: Reference, tokenizer: Toke
     asked: dict[str, object] = {"model": "tiny", "prompt": TEXT, "max_tokens": 12, "temperature": 0}
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any") as client:
         assert [model.id for model in client.models.list()] == ["tiny"]
-        whole = client.completions.create(**asked, extra_body={"ignore_eos": True})  # type: ignore[call-overload]
+        whole = client.completions.create(**asked, extra_body={"ignore_eos": True})
         assert whole.choices[0].text == expected
         assert whole.usage.completion_tokens == 12
-        pieces = client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True})  # type: ignore[call-overload]
+        pieces = client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True})
         assert "".join(piece.choices[0].text for piece in pieces) == expected
         chat = client.chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=5, temperature=0
@@ -52,8 +52,8 @@ def test_the_async_openai_client(server: Server, reference: Reference, tokenizer
     async def ask() -> tuple[str, str]:
         asked: dict[str, object] = {"model": "tiny", "prompt": TEXT, "max_tokens": 12, "temperature": 0}
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="any") as client:
-            whole = await client.completions.create(**asked, extra_body={"ignore_eos": True})  # type: ignore[call-overload]
-            stream = await client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True})  # type: ignore[call-overload]
+            whole = await client.completions.create(**asked, extra_body={"ignore_eos": True})
+            stream = await client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True})
             return whole.choices[0].text, "".join([piece.choices[0].text async for piece in stream])
 
     expected = expected_text(TEXT, reference, tokenizer)
