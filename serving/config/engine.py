@@ -33,6 +33,14 @@ class EngineConfig:
         low=0,
         high=3,
     )
+    forced_tokens: int = key(
+        "most tokens that a step guesses for each sequence where its grammar leaves one way on, as between the keys of "
+        "a JSON object, to be verified in the next step, with MTP or without; 0 = none; native step only; never "
+        "changes what is generated",
+        default=8,
+        low=0,
+        high=32,
+    )
     max_model_len: int = key("longest prompt plus output [tokens]; 0 = the model's own", default=0, low=0)
     prompt_delay_s: float = key(
         "a prompt's turn comes so much later for every 1,000 of its tokens [s], so a short one passes a long one that "

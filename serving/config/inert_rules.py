@@ -76,7 +76,7 @@ _CACHE_KEYS = (
 _IN_VIRTUAL_TIME = (
     Rule(
         _VIRTUAL,
-        ("engine.draft_tokens",),
+        ("engine.draft_tokens", "engine.forced_tokens"),
         "in virtual time: there [simulation] drafts says how many tokens a step guesses",
     ),
     Rule(
@@ -155,7 +155,7 @@ _BY_EXECUTOR = (
     ),
     Rule(
         _SERVE,
-        ("engine.draft_tokens",),
+        ("engine.draft_tokens", "engine.forced_tokens"),
         'with [engine] executor = "simulated": there [simulation] drafts says how many tokens a step guesses',
         when=_simulated,
     ),

@@ -6,7 +6,8 @@ Executors see only this.
 Speculation. Behind the last known token a step may feed `drafts`, guesses made at the end of the step before. The draw
 at each position is compared with the guess that stands there: all guesses up to the first miss are right, and the draw
 at that place is one more token. Each draw has its own random number, keyed by seed and position, so tokens are the very
-same as without guesses, greedy or sampled. Then the draft layer guesses what follows.
+same as without guesses, greedy or sampled. Then the draft layer guesses what follows, or a sequence's grammar does,
+where it leaves one way on.
 """
 
 from collections.abc import Sequence
@@ -87,6 +88,7 @@ class SequenceResult(Struct, frozen=True, gc=False):
         logprobs: one entry per new token when asked, else empty.
         prompt_logprobs: entries for the prompt positions among `start + 1 ... start + len(tokens)`, else empty.
         drafts: guesses of what follows `tokens`, as many as were wanted, or fewer.
+        forced: these are what its grammar forces, not the draft layer's.
         failure: why its grammar gave no token where one was to be drawn; then there is none.
     """
 
@@ -96,6 +98,7 @@ class SequenceResult(Struct, frozen=True, gc=False):
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     drafts: tuple[int, ...] = ()
     failure: str = ""
+    forced: bool = False
 
 
 class StepResult(Struct, frozen=True, gc=False):
@@ -104,3 +107,8 @@ class StepResult(Struct, frozen=True, gc=False):
     step: int
     results: tuple[SequenceResult, ...]
     elapsed_s: float
+
+    @property
+    def has_guesses(self) -> bool:
+        """Whether there is something to verify in the next step."""
+        return any([one.drafts for one in self.results])

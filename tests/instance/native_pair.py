@@ -60,9 +60,10 @@ def native_executor(
 ) -> NativeExecutor:
     """Over a cache of its own."""
     model = load_for_native(folder, dtype)
-    rows, matchers = sizes.pop("max_rows", MAX_ROWS), sizes.pop("matchers", None)
+    rows = sizes.pop("max_rows", MAX_ROWS)
+    grammars = {name: sizes.pop(name) for name in ("matchers", "most_forced") if name in sizes}
     cache = dirty_cache(model, kv_dtype=kv_dtype, **sizes)
-    return NativeExecutor(model, cache, threads=threads, max_rows=rows, matchers=matchers)
+    return NativeExecutor(model, cache, threads=threads, max_rows=rows, **grammars)
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:

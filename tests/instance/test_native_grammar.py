@@ -31,9 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def executor(folder: Path, route: GuidanceRoute) -> NativeExecutor:
+def executor(folder: Path, route: GuidanceRoute, forced: int = 0) -> NativeExecutor:
     grammars = Grammars(lambda: Tokenizer.from_folder(folder).vocabulary(VOCAB), route)
-    return native_executor(folder, matchers=Matchers(grammars))
+    return native_executor(folder, matchers=Matchers(grammars), most_forced=forced)
 
 
 def specs() -> list[SequenceSpec]:
@@ -49,29 +49,56 @@ def specs() -> list[SequenceSpec]:
     return [SequenceSpec(SequenceId(str(i)), tuple(prompt(4 + 3 * i, i)), sampling) for i, sampling in enumerate(made)]
 
 
-def settings(drafts: int) -> EngineSettings:
+def settings(drafts: int, forced: int = 0) -> EngineSettings:
     return EngineSettings(
-        block_tokens=BLOCK_TOKENS, max_step_tokens=60, max_sequences=16, draft_tokens=drafts, speculation=drafts > 0
+        block_tokens=BLOCK_TOKENS,
+        max_step_tokens=60,
+        max_sequences=16,
+        draft_tokens=drafts,
+        speculation=drafts > 0,
+        forced_tokens=forced,
     )
 
 
+@pytest.mark.parametrize("forced", [0, 8])
 @pytest.mark.parametrize("drafts", [0, 3])
-def test_both_routes_give_the_same_tokens(folder: Path, drafts: int) -> None:
+def test_both_routes_give_the_same_tokens(folder: Path, drafts: int, forced: int) -> None:
     wanted, ends, _, _ = run_engine(executor(folder, PythonRoute()), settings(0), BLOCKS, specs(), ahead=False)
     assert {ends[spec.sequence_id] for spec in specs()} == {FinishReason.STOP, FinishReason.LENGTH}
-    inside = executor(folder, route_for_steps())
+    inside = executor(folder, route_for_steps(), forced)
     for ahead in (False, True):
-        found, other_ends, engine, prepared = run_engine(inside, settings(drafts), BLOCKS, specs(), ahead=ahead)
+        planned = settings(drafts, forced)
+        found, other_ends, engine, prepared = run_engine(inside, planned, BLOCKS, specs(), ahead=ahead)
         assert found == wanted
         assert other_ends == ends
-        assert (prepared > 0) == (ahead and not drafts)
-        if drafts:
+        if not forced:  # else somebody has guesses at every step
+            assert (prepared > 0) == (ahead and not drafts)
+        if drafts or forced:
             assert engine.snapshot(0.0).draft_tokens_total > 30
+
+
+def test_forced_tokens_are_right_guesses(folder: Path) -> None:
+    one = SequenceSpec(
+        SequenceId("one"),
+        tuple(prompt(9)),
+        SamplingParams(max_tokens=60, temperature=1.0, seed=2, grammar=GRAMMARS[0], stop_token_ids=(EOS,)),
+    )
+    steps = {}
+    for most in (0, 8):
+        found, _, engine, prepared = run_engine(
+            executor(folder, route_for_steps(), most), settings(0, most), BLOCKS, [one], ahead=True
+        )
+        assert prepared > 5, "steps are planned ahead where nothing is forced"
+        state = engine.snapshot(0.0)
+        steps[most] = len(found[one.sequence_id]) - sum(state.accepted_drafts_total)
+        assert sum(state.accepted_drafts_total) == state.draft_tokens_total
+    assert steps[8] < 0.7 * steps[0]
 
 
 def test_few_blocks_preempt_and_matchers_are_made_anew(folder: Path) -> None:
     wanted, _, _, _ = run_engine(executor(folder, PythonRoute()), settings(0), BLOCKS, specs(), ahead=False)
-    found, _, engine, _ = run_engine(executor(folder, route_for_steps()), settings(3), 60, specs(), ahead=False)
+    inside = executor(folder, route_for_steps(), 8)
+    found, _, engine, _ = run_engine(inside, settings(3, 8), 60, specs(), ahead=False)
     assert engine.scheduler.preemptions > 0
     assert found == wanted
 

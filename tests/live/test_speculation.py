@@ -41,7 +41,7 @@ async def test_random_weights_and_a_replay(checkpoint: Path, shm: Path, tmp_path
             assert answer.tokens == reference.outputs(ask), ask
         snapshot = pools.of("decode")[0].engine.snapshot(0.0)
         assert snapshot.draft_tokens_total > 50
-        assert len(snapshot.accepted_drafts_total) == 3
+        assert len(snapshot.accepted_drafts_total) == 8, "a grammar might force so many"
         await pools.audit()
     assert differences(tmp_path) == [None] * 3
 

@@ -3,6 +3,9 @@
     step n      ... → makes guesses g1 g2 at its end
     step n + 1  feeds last token, g1, g2; draws three times; keeps what agrees, and one more; makes guesses again
 
+Where a sequence's grammar leaves one way on, the guesses are that: they cost nothing to make and are right, so a step
+takes as many as it has room for, whether anything else is guessed or not. They teach nothing about the draft layer.
+
 Guesses are a luxury. They take blocks only while all running sequences could still grow, they take what the decodes
 left of the step's tokens, and nobody is preempted for them. A sequence that loses its place loses its guesses.
 """
@@ -32,23 +35,29 @@ _KEEP_UP = DraftShare((), 0)
 class DraftPlanner:
     """Guesses of one engine's sequences."""
 
-    def __init__(self, speculation: Speculation, blocks: SequenceBlocks, max_len: int) -> None:
+    def __init__(
+        self, speculation: Speculation | None, blocks: SequenceBlocks, max_len: int, most_forced: int = 0
+    ) -> None:
         """
         Args:
+            speculation: chooses guesses of the draft layer; None = there are none.
             max_len: longest prompt plus output; nothing is ever fed, or written, beyond.
+            most_forced: guesses of a step that a grammar forces.
         """
         self.speculation = speculation
         self.verifications = 0
         """Times that a sequence's guesses were verified."""
         self.drafted = 0
         """Guesses verified."""
-        self.accepted = [0] * speculation.most
+        self.accepted = [0] * max(most_forced, speculation.most if speculation is not None else 0)
         """Guesses that were right and used, by position."""
         self._blocks = blocks
         self._max_len = max_len
 
     def begin(self, running: list[LiveSequence]) -> None:
         """Choose for the decodes of the step being formed. Effects: counts the step if it decodes."""
+        if self.speculation is None:
+            return
         decodes, candidates = 0, []
         for sequence in running:
             if sequence.phase is SequencePhase.DECODING:
@@ -71,15 +80,17 @@ class DraftPlanner:
         Effects: may extend the block table; the sequence's guesses are used up.
         """
         drafts, sequence.drafts = sequence.drafts, ()
+        sequence.feeds_forced = sequence.drafts_forced
+        if self.speculation is None:
+            return self._forced_share(sequence, drafts if samples else (), spare_tokens, spare_blocks)
         acceptance = (sequence.acceptance or self._meet(sequence)) if samples else None
         if acceptance is None:
             never = sequence.phase is SequencePhase.DECODING and not speculates(sequence.spec.sampling)
             return _NO_PART if never else _KEEP_UP
         known = len(sequence.tokens)
-        # With all guesses right the step gives one token more than it feeds guesses; then there must be room for it.
-        to_give, positions = sequence.spec.sampling.max_tokens - len(sequence.output), self._max_len - known
         if drafts:
-            drafts = drafts[: max(0, min(to_give - 1, positions - 1, spare_tokens))]
+            drafts = self._fitting(sequence, drafts, spare_tokens)
+        to_give, positions = sequence.spec.sampling.max_tokens - len(sequence.output), self._max_len - known
         wanted = self.speculation.guesses(acceptance)
         wanted = max(0, min(wanted, to_give - 2, positions - 1 - len(drafts)))
         if self._cover(sequence, known + len(drafts) + (wanted + 1 if wanted else 0), spare_blocks):
@@ -97,7 +108,7 @@ class DraftPlanner:
         Effects: counts; the sequence has the guesses for its next step, if it goes on.
         """
         if accepted.finish_reason is None:
-            sequence.drafts = outcome.drafts
+            sequence.drafts, sequence.drafts_forced = outcome.drafts, outcome.forced
         if not step.drafts:
             return None
         # A guess behind the token that ended the sequence was of no use, right or wrong.
@@ -106,21 +117,37 @@ class DraftPlanner:
         self.drafted += len(step.drafts)
         for position in range(right):
             self.accepted[position] += 1
-        assert sequence.acceptance is not None, "guesses were wanted, hence weighed"
-        self.speculation.observe_guesses(sequence.acceptance, len(step.drafts), right)
+        if self.speculation is not None and not sequence.feeds_forced:
+            assert sequence.acceptance is not None, "guesses were wanted, hence weighed"
+            self.speculation.observe_guesses(sequence.acceptance, len(step.drafts), right)
         return DraftUse(len(step.drafts), right)
 
     def measure(self, plan: StepPlan, result: StepResult) -> None:
         """Learn what a step cost, if it did nothing but decode. Effects: none otherwise."""
         sequences = len(plan.sequences)
-        if plan.num_tokens == sequences:
+        if self.speculation is not None and plan.num_tokens == sequences:
             verified = sum(len(step.drafts) for step in plan.sequences)
             made = sum(len(one.drafts) for one in result.results)
             self.speculation.observe_step(sequences, verified, made, result.elapsed_s)
 
+    def _forced_share(
+        self, sequence: LiveSequence, drafts: tuple[int, ...], spare_tokens: int, spare_blocks: int
+    ) -> DraftShare:
+        """A sequence's guesses where there is no draft layer. Args, effects: as `share`."""
+        fitting = self._fitting(sequence, drafts, spare_tokens) if drafts else ()
+        if fitting and self._cover(sequence, len(sequence.tokens) + len(fitting), spare_blocks):
+            return DraftShare(fitting, None)
+        return _NO_PART
+
+    def _fitting(self, sequence: LiveSequence, drafts: tuple[int, ...], spare_tokens: int) -> tuple[int, ...]:
+        """Guesses that may be fed: all of them right, the step gives one token more, which must have room, too."""
+        to_give = sequence.spec.sampling.max_tokens - len(sequence.output)
+        positions = self._max_len - len(sequence.tokens)
+        return drafts[: max(0, min(to_give - 1, positions - 1, spare_tokens))]
+
     def _meet(self, sequence: LiveSequence) -> Acceptance | None:
         """The acceptance of a sequence that may have guesses from now on; once so, always so. None if not yet."""
-        if speculates_now(sequence.spec.sampling, len(sequence.output)):
+        if self.speculation is not None and speculates_now(sequence.spec.sampling, len(sequence.output)):
             sequence.acceptance = self.speculation.newcomer()
         return sequence.acceptance
 

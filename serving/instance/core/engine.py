@@ -72,8 +72,9 @@ class InstanceEngine:
             pool, settings.block_tokens, prefix_reuse=settings.prefix_reuse, cache_decoded=settings.cache_decoded
         )
         self._drafts: DraftPlanner | None = None
-        if settings.speculation:
-            self._drafts = DraftPlanner(Speculation(settings.draft_tokens), self._blocks, self.max_len)
+        if settings.speculation or settings.forced_tokens:
+            speculation = Speculation(settings.draft_tokens) if settings.speculation else None
+            self._drafts = DraftPlanner(speculation, self._blocks, self.max_len, settings.forced_tokens)
         self.scheduler = Scheduler(settings.scheduler_limits, self._blocks, self._drafts)
         """Queues and block pool, for whoever wants to look; only the engine changes them."""
         self._handoffs = HeldHandoffs(settings.handoff_lease_s)
@@ -326,7 +327,9 @@ class InstanceEngine:
         if accepted is None:
             return
         self._counters.generated_tokens += len(accepted.tokens)
-        drafts = self._drafts.book(sequence, step, outcome, accepted) if self._drafts is not None else None
+        drafts = None
+        if self._drafts is not None and (self.settings.speculation or outcome.drafts or step.drafts):
+            drafts = self._drafts.book(sequence, step, outcome, accepted)
         if accepted.finish_reason is None and self._holds and not sequence.stays:
             self._hold(sequence, accepted, outcome, now)
             return
@@ -368,7 +371,9 @@ class InstanceEngine:
         sequence.num_computed = max(sequence.num_computed, ticket.computed_tokens)
         sequence.num_stored = sequence.num_computed // self.settings.block_tokens  # its prefill instance stored them
         if self._drafts is not None:
-            sequence.drafts = usable_drafts(sequence, ticket, self.settings.draft_tokens)
+            settings = self.settings
+            most = settings.draft_tokens if settings.speculation else settings.forced_tokens
+            sequence.drafts = usable_drafts(sequence, ticket, most)
         self.scheduler.join(sequence)
         self._blocks.publish(sequence)
         self._counters.handoffs_in += 1

@@ -26,6 +26,8 @@ def plan_following(scheduler: Scheduler, running: PlannedStep, step: int, max_le
     batch = scheduler.running.items
     if not batch or len(batch) != len(running.sequences) or scheduler.guesses or scheduler.may_admit():
         return None
+    if any([step.drafts for step in running.plan.sequences]):
+        return None
     blocks, missing = scheduler.blocks, 0
     for sequence in batch:
         if not sequence.in_flight or sequence.phase is not SequencePhase.DECODING:

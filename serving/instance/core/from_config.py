@@ -14,6 +14,7 @@ def engine_settings(
     *,
     draft_tokens: int = 0,
     speculation: bool = False,
+    forced_tokens: int = 0,
 ) -> EngineSettings:
     """Settings of the engine of one instance, or of one DP group.
 
@@ -21,7 +22,7 @@ def engine_settings(
         role: name of the pool: `prefill`, `decode` or `aggregated`.
         model_len: longest prompt plus output of the model; `[engine] max_model_len` may be shorter.
         blocks: KV blocks of the engine.
-        draft_tokens, speculation: as `EngineSettings`.
+        draft_tokens, speculation, forced_tokens: as `EngineSettings`.
     Raises: ConfigError for values that cannot work together.
     """
     engine, kvcache = config.engine, config.kvcache
@@ -40,4 +41,5 @@ def engine_settings(
         max_store_blocks=int(blocks * kvcache.max_store_share),
         draft_tokens=draft_tokens,
         speculation=speculation,
+        forced_tokens=forced_tokens,
     )

@@ -101,7 +101,7 @@ def _kept_steps(plan: StepPlan) -> tuple[KeptStep, ...]:
             step.tokens,
             tuple(step.block_table),
             step.sample is not None,
-            (step.drafts, step.next_drafts) if step.next_drafts is not None else (),
+            (step.drafts, step.next_drafts) if step.drafts or step.next_drafts is not None else (),
         )
         for step in plan.sequences
     )

@@ -166,8 +166,9 @@ class Scheduler:
 
     @property
     def guesses(self) -> bool:
-        """Whether steps may give a sequence several tokens."""
-        return self._planner is not None or self.limits.draft_tokens > 0
+        """Whether any step may give a sequence several tokens, not only one that feeds what a grammar forces."""
+        speculates = self._planner is not None and self._planner.speculation is not None
+        return speculates or self.limits.draft_tokens > 0
 
     def queued_tokens(self) -> int:
         """Tokens that must be computed before everything known here has caught up."""

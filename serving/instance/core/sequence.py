@@ -46,6 +46,8 @@ class LiveSequence:
         "came_s",
         "deadline",
         "drafts",
+        "drafts_forced",
+        "feeds_forced",
         "first_reported",
         "hashes",
         "holder",
@@ -116,6 +118,10 @@ class LiveSequence:
         """A running step reads and writes this sequence's blocks."""
         self.drafts: tuple[int, ...] = ()
         """Guesses of what follows `tokens`, for the next step to verify."""
+        self.drafts_forced = False
+        """They are what its grammar forces, not the draft layer's."""
+        self.feeds_forced = False
+        """The same of the guesses in the last step."""
         self.acceptance: Acceptance | None = None
         """How good this sequence's guesses have been; None before the first."""
         self.cached_tokens: int | None = None

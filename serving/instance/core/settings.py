@@ -42,6 +42,7 @@ class EngineSettings:
         max_store_blocks: full blocks that may wait to be copied into the pool.
         draft_tokens: tokens beyond the first that one step may add to a decoding sequence; it gets blocks for them.
         speculation: guesses travel in plans and results, up to `draft_tokens` a step; else the executor guesses alone.
+        forced_tokens: most guesses a step of those that a sequence's grammar forces; with speculation or without.
     Raises: ConfigError for a value that cannot work.
     """
 
@@ -61,6 +62,7 @@ class EngineSettings:
     max_store_blocks: int = 64
     draft_tokens: int = 0
     speculation: bool = False
+    forced_tokens: int = 0
 
     def __post_init__(self) -> None:
         try:
@@ -76,7 +78,7 @@ class EngineSettings:
             raise ConfigError(f"watermark_blocks must not be negative, got {self.watermark_blocks}")
         if self.pool and not self.prefix_reuse:
             raise ConfigError("a KV-cache pool needs prefix_reuse: its blocks are known by prefix hash")
-        for name in ("max_store_blocks", "draft_tokens"):
+        for name in ("max_store_blocks", "draft_tokens", "forced_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.speculation and not self.draft_tokens:

@@ -8,7 +8,7 @@ from serving.values.step_plan import SequenceStep
 class StepBudget:
     """Token budget of the step being formed."""
 
-    __slots__ = ("_planner", "_unserved", "sequences", "steps", "tokens_left")
+    __slots__ = ("_planner", "_speculates", "_unserved", "sequences", "steps", "tokens_left")
 
     def __init__(self, tokens: int, planner: DraftPlanner | None = None, running: int = 0) -> None:
         """
@@ -19,6 +19,7 @@ class StepBudget:
         """
         self.tokens_left = tokens
         self._planner = planner
+        self._speculates = planner is not None and planner.speculation is not None
         self._unserved = running
         self.sequences: list[LiveSequence] = []
         self.steps: list[SequenceStep] = []
@@ -41,7 +42,8 @@ class StepBudget:
         sample = sequence.sample_order if end == known and sequence.samples else None
         self.tokens_left -= end - start
         name, fed, blocks = sequence.sequence_id, tokens.span(start, end), sequence.blocks
-        if self._planner is None:
+        if self._planner is None or not (self._speculates or sequence.drafts):
+            self._unserved -= 1
             self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following, absorbed=absorbed))
         else:
             self._unserved = spare = max(0, self._unserved - 1)

@@ -31,6 +31,7 @@ class NativeBatch:
 
     Args:
         grammars: the library makes the masks of sequences with a grammar; else their logits are handed out.
+        most_forced: guesses wanted of those that a grammar forces.
     Attributes:
         sequences: how many there are.
         max_tokens: most tokens, or guesses, that one of them may get.
@@ -39,8 +40,9 @@ class NativeBatch:
         grammar_of: indices of those whose masks the library makes; `output_lengths`: tokens of their outputs before.
     """
 
-    def __init__(self, *, grammars: bool = False) -> None:
+    def __init__(self, *, grammars: bool = False, most_forced: int = 0) -> None:
         self._grammars = grammars
+        self._most_forced = most_forced
         self.struct = layout.Batch()
         self.sequences = 0
         self.max_tokens = 1
@@ -74,7 +76,8 @@ class NativeBatch:
             order, next_drafts = step.sample, -1 if step.next_drafts is None else step.next_drafts
             if order is not None and self._native(order):
                 draw, next_token, drafts = _TOKEN, -1, len(step.drafts)
-                rules = _rules(order, unknown, self._matcher_of(index, order, unknown))
+                matcher = self._matcher_of(index, order, unknown) if order.sampling.grammar is not None else -1
+                rules = _rules(order, unknown, matcher, self._most_forced)
                 if drafts:
                     ids += step.drafts
                 if next_drafts > 0:
@@ -141,11 +144,11 @@ class NativeBatch:
         return (order.sampling.grammar is None or self._grammars) and _plain(order)
 
     def _matcher_of(self, index: int, order: SampleOrder, unknown: int) -> int:
-        """Number of a sequence's matcher; -1 = it has none."""
-        if order.sampling.grammar is None:
-            return -1
+        """Number of a sequence's matcher."""
         self.grammar_of.append(index)
         self.output_lengths.append(len(order.output) + unknown)
+        self.drafting = self.drafting or self._most_forced > 0
+        self.max_tokens = max(self.max_tokens, self._most_forced)
         return len(self.grammar_of) - 1
 
     def _without_draw(self, index: int, step: SequenceStep) -> int:
@@ -241,9 +244,11 @@ def _plain(order: SampleOrder) -> bool:
     return not (p.min_tokens and p.stop_token_ids and len(order.output) < p.min_tokens)
 
 
-def _rules(order: SampleOrder, unknown: int, matcher: int) -> tuple[int, int, int, float, float, float, int, int]:
+def _rules(
+    order: SampleOrder, unknown: int, matcher: int, forced: int
+) -> tuple[int, int, int, float, float, float, int, int]:
     """The end of a record, from `top_k` on."""
     p: SamplingParams = order.sampling
     top_k = min(max(p.top_k, 0), _LARGEST_INT)
     position = len(order.prompt) + len(order.output) + unknown
-    return top_k, matcher, 0, p.temperature, p.top_p, p.min_p, p.seed, position
+    return top_k, matcher, forced, p.temperature, p.top_p, p.min_p, p.seed, position

@@ -13,7 +13,6 @@ import torch
 
 from serving.errors import EngineError, GroupError, ModelError
 from serving.grammar.matcher import Matchers
-from serving.ids import SequenceId
 from serving.instance.executors.masks import StepMasks
 from serving.instance.executors.native_batch import NativeAnswer, NativeBatch
 from serving.instance.executors.native_engine import NativeEngine
@@ -41,6 +40,7 @@ class NativeExecutor:
         max_rows: most tokens that a plan feeds, guesses included.
         expert_shapes: as for `BoundModel`.
         matchers: of sequences with a grammar; None = such a sequence fails.
+        most_forced: tokens that a step guesses where a grammar leaves one way on.
     Raises: ModelError if there is no library, the model cannot be bound to it, or there is no memory or thread.
     Effects: starts the other threads, which sleep between steps; they end with this object.
     """
@@ -54,6 +54,7 @@ class NativeExecutor:
         max_rows: int,
         expert_shapes: ExpertShapes = (),
         matchers: Matchers | None = None,
+        most_forced: int = 0,
     ) -> None:
         library = load()
         if library is None:
@@ -70,7 +71,8 @@ class NativeExecutor:
         self._in_step = matchers is not None and bool(matchers.grammars.step_functions)
         if matchers is not None and self._in_step:
             self._engine.use_grammars(matchers.grammars.step_functions)
-        self._batch = NativeBatch(grammars=self._in_step)
+        self._make_batch = partial(NativeBatch, grammars=self._in_step, most_forced=most_forced)
+        self._batch = self._make_batch()
         self._drawn: tuple[int, list[tuple[int, ...]]] = (-1, [])
         """Number of the last step, and what it drew."""
         self._answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, model.dtype)
@@ -86,7 +88,7 @@ class NativeExecutor:
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
         """Implements `PreparingExecutor.prepare`."""
-        batch = NativeBatch(grammars=self._in_step)
+        batch = self._make_batch()
         batch.fill(plan.sequences, unknown=1)
         return None if batch.special else partial(self._run, plan, batch)
 
@@ -115,17 +117,17 @@ class NativeExecutor:
             assert last == plan.step - 1, f"prepared to follow step {plan.step - 1}, called after step {last}"
             batch.put_tokens([own[0] if own else 0 for own in drawn])  # none: its grammar has ended it
         answer.prepare(batch)
-        failures: dict[SequenceId, str] = {}
+        grammars: StepMatchers | None = None
         if batch.grammar_of:
-            failures = self._step(steps, batch, drawn)
+            grammars = self._step(steps, batch, drawn)
         else:
             self._engine.step(batch, answer)
         tokens, drafts = answer.tokens(), answer.drafts()
         self._drawn = plan.step, tokens
-        if not batch.special and not failures:
+        if not batch.special and grammars is None:
             pairs = zip(steps, tokens, drafts, strict=True)
             return tuple([SequenceResult(step.sequence_id, own, (), (), guessed) for step, own, guessed in pairs])
-        return self._completed(steps, batch, tokens, drafts, failures)
+        return self._completed(steps, batch, tokens, drafts, grammars)
 
     def _completed(
         self,
@@ -133,7 +135,7 @@ class NativeExecutor:
         batch: NativeBatch,
         tokens: list[tuple[int, ...]],
         drafts: list[tuple[int, ...]],
-        failures: dict[SequenceId, str],
+        grammars: StepMatchers | None,
     ) -> tuple[SequenceResult, ...]:
         """Results of a step, of which some draws are still to be made here. Effects: makes them."""
         masks = StepMasks(self._matchers, [steps[index] for index in batch.logits_of])
@@ -143,7 +145,7 @@ class NativeExecutor:
             tokens[index] = (draw.token,)
         for index, guessed in self._guess(steps, draws):
             drafts[index] = guessed
-        failures = {**failures, **masks.failures}
+        failures, forced = (grammars.failures, grammars.forced) if grammars is not None else ({}, ())
         logprobs = {index: (draw.logprobs,) for index, draw in draws.items() if draw.logprobs is not None}
         return tuple(
             SequenceResult(
@@ -152,15 +154,16 @@ class NativeExecutor:
                 logprobs.get(i, ()),
                 prompts.get(i, ()),
                 drafts[i],
-                failures.get(step.sequence_id, ""),
+                failures.get(step.sequence_id) or masks.failures.get(step.sequence_id, ""),
+                i in forced,
             )
             for i, step in enumerate(steps)
         )
 
     def _step(
         self, steps: Sequence[SequenceStep], batch: NativeBatch, drawn: Sequence[tuple[int, ...]] | None
-    ) -> dict[SequenceId, str]:
-        """Compute a step in which grammars make masks. Returns: why sequences got no token. Args: as `StepMatchers`."""
+    ) -> StepMatchers:
+        """Compute a step in which grammars make masks. Args: as `StepMatchers`."""
         assert self._matchers is not None
         grammars = StepMatchers(self._matchers, steps, batch, drawn)
         try:
@@ -168,8 +171,8 @@ class NativeExecutor:
         except Exception:
             grammars.forget()
             raise
-        grammars.drew(self._answer.tokens())
-        return grammars.failures
+        grammars.drew(self._answer.tokens(), self._answer.drafts())
+        return grammars
 
     def _draw(self, steps: Sequence[SequenceStep], wanted: Sequence[int], masks: StepMasks) -> dict[int, Sampled]:
         """Draws from the logits that were handed out, by index in the plan; none for who fails."""

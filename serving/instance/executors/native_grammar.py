@@ -34,6 +34,7 @@ class StepMatchers:
         drawn: if it was laid out before they were known: tokens that the step before has drawn.
     Attributes:
         failures: why sequences got no token.
+        forced: indices of those whose guesses their grammars force.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class StepMatchers:
         drawn: Sequence[tuple[int, ...]] | None,
     ) -> None:
         self.failures: dict[SequenceId, str] = {}
+        self.forced: set[int] = set()
         self._all = matchers
         self._steps, self._of = steps, batch.grammar_of
         matchers.begin_step()
@@ -53,11 +55,11 @@ class StepMatchers:
         ]
         batch.put_matchers(self._found)
 
-    def drew(self, tokens: Sequence[tuple[int, ...]]) -> None:
-        """The step has ended. Effects: notes why sequences got no token.
+    def drew(self, tokens: Sequence[tuple[int, ...]], drafts: Sequence[tuple[int, ...]]) -> None:
+        """The step has ended. Effects: notes why sequences got no token, and whose guesses are forced.
 
         Args:
-            tokens: of each sequence of the step.
+            tokens, drafts: of each sequence of the step.
         """
         for index, matcher in zip(self._of, self._found, strict=True):
             if matcher is None:
@@ -66,6 +68,9 @@ class StepMatchers:
                 matcher.drew(own)
             else:
                 self.failures[self._steps[index].sequence_id] = matcher.why_none()
+            # The draft layer gives way to what is forced. Where it guesses, it has to be asked whose guesses these are.
+            if drafts[index] and (not self._steps[index].next_drafts or matcher.forced(1)):
+                self.forced.add(index)
 
     def forget(self) -> None:
         """The step has failed: what its matchers were told is unknown."""

@@ -184,6 +184,11 @@ class Compute(Protocol):
         ...
 
     @property
+    def forced_tokens(self) -> int:
+        """Most guesses a step of those that a sequence's grammar forces."""
+        ...
+
+    @property
     def status_period_s(self) -> float | None:
         """How often gateways are told how full the instance is, in real time [s]; None = as usual."""
         ...

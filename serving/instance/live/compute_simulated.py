@@ -62,6 +62,7 @@ class SimulatedCompute:
         self.clock = ScaledClock(simulation.time_scale)
         self._pace = Pace(simulation.time_scale)
         self.speculation = False
+        self.forced_tokens = 0
         self.draft_tokens = 0 if self._role is EngineRole.PREFILL else simulation.drafts
         self.status_period_s = max(LEAST_STATUS_PERIOD_S, simulation.status_period_s / simulation.time_scale)
         self.max_model_len = Architecture.from_folder(config.model.path).max_position_embeddings

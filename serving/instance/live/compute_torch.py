@@ -83,6 +83,7 @@ class TorchCompute:
         self.max_model_len = self._model.config.max_position_embeddings
         self.draft_tokens = _draft_tokens(config, self._model)
         self.speculation = self.draft_tokens > 0
+        self.forced_tokens = config.engine.forced_tokens if self._native else 0
         # The draft layer keeps its rows behind those of the model: blocks that are shared or moved take them along.
         self._kv_layers = self._model.config.num_hidden_layers + self.speculation
         self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
@@ -142,9 +143,16 @@ class TorchCompute:
         if not self._native:
             return TorchExecutor(model, cache, matchers)
         if self._rank is not None:
-            return self._rank.executor(cache, self._threads, self._max_rows, matchers)
+            return self._rank.executor(cache, self._threads, self._max_rows, matchers, self.forced_tokens)
         try:
-            return NativeExecutor(model, cache, threads=self._threads, max_rows=self._max_rows, matchers=matchers)
+            return NativeExecutor(
+                model,
+                cache,
+                threads=self._threads,
+                max_rows=self._max_rows,
+                matchers=matchers,
+                most_forced=self.forced_tokens,
+            )
         except ModelError as error:
             if self._config.engine.executor == "native":
                 raise

@@ -334,7 +334,8 @@ class EngineLoop:
         result = self._step(plan, partial(self._executor.execute, plan))
         while result is not None:
             self._tell_all()  # first, so that blocks whose copies are done make room for those of this step
-            if self._ahead is None or self._stopping or self._crash is not None:
+            # Guesses are for the next step, and what was planned before they were made has none.
+            if self._ahead is None or result.has_guesses or self._stopping or self._crash is not None:
                 self._tell(e.StepDone(result))
                 break
             following, self._ahead = self._ahead, None

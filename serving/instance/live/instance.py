@@ -203,6 +203,7 @@ class Instance:
             self.kv.count,
             draft_tokens=compute.draft_tokens,
             speculation=compute.speculation,
+            forced_tokens=compute.forced_tokens,
         )
 
     def _make_cache(self, access: PoolAccess | None, attached: Attached, arena: memoryview) -> InstanceCache | None:

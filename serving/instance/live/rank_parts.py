@@ -58,11 +58,19 @@ class RankParts:
         self.order: RegroupOrder | None = None
         """The last one that was followed: who computes together, or will as soon as its epoch begins."""
 
-    def executor(self, cache: KvCache, threads: int, max_rows: int, matchers: Matchers) -> NativeGroupExecutor:
+    def executor(
+        self, cache: KvCache, threads: int, max_rows: int, matchers: Matchers, most_forced: int = 0
+    ) -> NativeGroupExecutor:
         """The executor of this rank, which is to `join`. Effects: makes the rank's window."""
         shapes = self.experts.shapes()
         made = NativeGroupExecutor(
-            self._model, cache, threads=threads, max_rows=max_rows, expert_shapes=shapes, matchers=matchers
+            self._model,
+            cache,
+            threads=threads,
+            max_rows=max_rows,
+            expert_shapes=shapes,
+            matchers=matchers,
+            most_forced=most_forced,
         )
         shape = made.window_shape(self._rank.most)
         self._own = RankWindow.create(self._beside("window"), shape, self._rank.number)
