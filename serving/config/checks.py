@@ -9,7 +9,7 @@ from serving.config.health import HealthConfig
 from serving.config.kvcache import KvCacheConfig
 from serving.config.model import ModelConfig
 from serving.config.namespaces import check_namespaces
-from serving.config.origins import check_hosts, check_origins
+from serving.config.origins import check_hosts, check_origins, check_root_path
 from serving.config.packing import Need, can_pack
 from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
@@ -28,9 +28,10 @@ def check_consistency(config: ServeConfig, source: str) -> None:
     Raises: ConfigError if two nodes share a name, or two servers a port, a pool begins empty and nobody would wake it,
         the autoscaler's least is above its most or its budget below what there is, a step cannot feed the sequences
         that it may hold, an instance or memory server is larger than a node, all of them together are larger than the
-        cluster, tenants cannot be told apart, no browser can send an allowed origin or host, settings of health or of
-        the KV-cache pool contradict each other, responses have no place to be kept, settings contradict the simulated
-        device, or an instance of several ranks has an executor or a device that knows none.
+        cluster, tenants cannot be told apart, no browser can send an allowed origin or host, no proxy can show the root
+        path, settings of health or of the KV-cache pool contradict each other, responses have no place to be kept,
+        settings contradict the simulated device, or an instance of several ranks has an executor or a device that knows
+        none.
     Effects: none.
     """
     try:
@@ -49,6 +50,7 @@ def check_consistency(config: ServeConfig, source: str) -> None:
         _check_responses(config.gateway.response_store)
         _check_simulation(config)
         check_namespaces(config.namespaces, config.gateway)
+        check_root_path(config.gateway.root_path)
         check_origins(config.gateway.allowed_origins)
         check_hosts(config.gateway.allowed_hosts)
         _check_totals(config)

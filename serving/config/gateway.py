@@ -100,6 +100,10 @@ class GatewayConfig:
     )
     kept_responses_mib: int = key("size of all that are kept for a namespace [MiB]", default=64, low=1)
     kept_response_s: float = key("how long each is kept [s]", default=86_400.0, low=1.0, high=31_536_000)
+    root_path: str = key(
+        "path under which a proxy shows the endpoint, as `/llm`, whether the proxy takes it off or not; empty = none",
+        default="",
+    )
     allowed_origins: tuple[str, ...] = key(
         "web pages that may call from a browser, as `https://chat.example.com`; `*` = any; none = no page of another "
         "origin",

@@ -1,4 +1,7 @@
-"""Whether allowed origins and hosts are such as browsers send them; one that is spelled otherwise allows nobody."""
+"""Whether allowed origins and hosts are such as browsers send them, and whether a proxy can show a path.
+
+One that is spelled otherwise allows nobody.
+"""
 
 import re
 
@@ -6,6 +9,9 @@ from serving.errors import ConfigError
 
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
 _HOST = re.compile(r"\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]", re.IGNORECASE)
+_ROOT = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
+_OWN = ("/v1", "/inference", "/pool", "/experts")
+"""Where paths of the endpoint itself begin."""
 _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
@@ -37,3 +43,15 @@ def check_hosts(hosts: tuple[str, ...]) -> None:
                 f"[gateway] allowed_hosts holds {host!r}, which is no host: write its name or address alone, as"
                 f' "llm.example.com", "*.example.com", "[fd00::1]", or "*"'
             )
+
+
+def check_root_path(path: str) -> None:
+    """Checks `[gateway] root_path`.
+
+    Raises: ConfigError if it is no path, or one that the endpoint has itself.
+    Effects: none.
+    """
+    if not _ROOT.fullmatch(path):
+        raise ConfigError(f'[gateway] root_path = {path!r} must begin with a slash and not end with one, as "/llm"')
+    if path.startswith(_OWN):
+        raise ConfigError(f"[gateway] root_path = {path!r} begins as paths of the endpoint do: choose another")

@@ -82,6 +82,8 @@ class SamplingParams(Struct, frozen=True, gc=False):
     """Top alternatives to report per output token (0 = the chosen one only); None = none at all."""
     prompt_logprobs: int | None = None
     """The same for prompt tokens; makes the engine compute the whole prompt, cached or not."""
+    logprob_ids: tuple[int, ...] = ()
+    """With `logprobs`: report these tokens as the alternatives, best first, in place of the likeliest."""
     grammar: Grammar | None = None
     """What the output must match. Stop tokens are allowed where it is complete, and nowhere else."""
 

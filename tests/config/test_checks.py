@@ -180,6 +180,11 @@ REFUSED = {
         '[kvcache] directory must be "embedded" or an address such as "redis://127.0.0.1:6379/0"',
     ),
     "a Redis nowhere": ('[kvcache]\ndirectory = "redis://"', '[kvcache] directory must be "embedded"'),
+    "a root without a slash": ('[gateway]\nroot_path = "llm"', "[gateway] root_path = 'llm' must begin with a slash"),
+    "a root of our own": (
+        '[gateway]\nroot_path = "/v1"',
+        "[gateway] root_path = '/v1' begins as paths of the endpoint",
+    ),
     "responses nowhere": (
         '[gateway]\nresponse_store = "disk"',
         '[gateway] response_store must be "auto", "memory" or an address such as "redis://127.0.0.1:6379/0"',

@@ -91,7 +91,9 @@ class FakeGeneration:
                 reason = script.finish
         news = Tokens(spec.sequence_id, start, tuple(tokens), finish_reason=reason)
         if sampling.logprobs is not None:
-            news = replace(news, logprobs=tuple(fake_logprobs(t, sampling.logprobs) for t in tokens))
+            news = replace(
+                news, logprobs=tuple(fake_logprobs(t, sampling.logprobs, sampling.logprob_ids) for t in tokens)
+            )
         if start == 0:
             news = replace(news, cached_tokens=script.cached_tokens, pool=script.pool)
             if sampling.prompt_logprobs is not None:
@@ -117,8 +119,10 @@ def output(tokens: tuple[int, ...] = (), *, queue_s: float | None = None, **told
     return SequenceUpdate(0, Tokens(SequenceId("r/0"), 0, tokens, **told), queue_s)
 
 
-def fake_logprobs(token: int, top: int) -> TokenLogprobs:
-    """-0.5 for the token, which is also its own best alternative, then the ids below it."""
+def fake_logprobs(token: int, top: int, ids: tuple[int, ...] = ()) -> TokenLogprobs:
+    """-0.5 for the token, which is also its own best alternative, then the ids below it, or those that are named."""
+    if ids:
+        return TokenLogprobs(token, -0.5, tuple((one, -1.0 - i) for i, one in enumerate(ids)))
     return TokenLogprobs(token, -0.5, tuple((max(0, token - i), -0.5 - i) for i in range(top)))
 
 

@@ -255,3 +255,15 @@ def test_what_cannot_be_sampled_gives_some_token_and_leaves_its_neighbours_alone
     strange, neighbour = sample(rows, [order((0, 2), **sampling), order(temperature=0.9, seed=5)])
     assert strange.token in range(3)
     assert neighbour.token == draw([4.0, -2.0, 3.0], temperature=0.9, seed=5)
+
+
+def test_logprobs_of_tokens_that_are_named() -> None:
+    rows = torch.randn(2, 9)
+    found = sample(rows, [order(temperature=0, logprobs=0, logprob_ids=(4, 2)), order(logprobs=1)])
+    expected = rows[0].log_softmax(-1).tolist()
+    assert found[0].logprobs is not None
+    assert sorted(token for token, _ in found[0].logprobs.top) == [2, 4]
+    values = [value for _, value in found[0].logprobs.top]
+    assert values == pytest.approx(sorted((expected[2], expected[4]), reverse=True))
+    assert found[1].logprobs is not None
+    assert len(found[1].logprobs.top) == 1

@@ -30,7 +30,7 @@ def api() -> str:
     """The page."""
     described = _document()
     schemas = described["components"]["schemas"]
-    groups: dict[str, list[str]] = {tag: [] for tag in ("generation", "information", "KV-cache pool")}
+    groups: dict[str, list[str]] = {tag: [] for tag in ("generation", "tokens", "information", "KV-cache pool")}
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             groups.setdefault(operation["tags"][0], []).append(_operation(f"{method.upper()} {path}", operation))

@@ -1,8 +1,8 @@
 """The OpenAI-compatible endpoint as one ASGI application over a `GenerationBackend`.
 
-Routes are thin: read, translate, answer. The order of layers, outermost first: pages of other origins where allowed,
-request ids, counting and bugs, names of this server where no key is asked for, API keys, FastAPI's routing with typed
-errors turned into OpenAI error objects, and raw ASGI responses for generated output.
+Routes are thin: read, translate, answer. The order of layers, outermost first: the prefix of a proxy, pages of other
+origins where allowed, request ids, counting and bugs, names of this server where no key is asked for, API keys,
+FastAPI's routing with typed errors turned into OpenAI error objects, and raw ASGI responses for generated output.
 """
 
 from functools import partial
@@ -34,11 +34,13 @@ from serving.gateway.api.responses import reply_logged
 from serving.gateway.api.responses_kept import ResponseShelf
 from serving.gateway.api.responses_kept_routes import kept_responses_router
 from serving.gateway.api.responses_routes import RESPONSES_EXCHANGES, responses_router
+from serving.gateway.api.root_path import RootPathMiddleware
 from serving.gateway.api.routes import GENERATION_EXCHANGES, RouteServices, generation_router, info_router, probe_router
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.gateway.api.tenant import KeyRing
 from serving.gateway.api.tenant_weights import TenantWeights
 from serving.gateway.api.text_desk import TextDesk
+from serving.gateway.api.tokens_routes import TOKENS_EXCHANGES, tokens_router
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.namespaces import DEFAULT_NAMESPACE
 
@@ -67,17 +69,17 @@ def create_app(
     app.state.body_room = BodyRoom(settings.max_body_bytes)
     endpoint = RouteServices(backend, model, settings, metrics, TenantWeights(pool), TextDesk(settings, metrics.clock))
     shelf = ResponseShelf(responses or MemoryResponseStore(settings.keep, metrics.clock))
-    for router in (probe_router, info_router, generation_router, messages_router):
+    for router in (probe_router, info_router, generation_router, messages_router, tokens_router):
         app.include_router(router(endpoint))
     app.include_router(responses_router(endpoint, shelf))
     app.include_router(kept_responses_router(shelf))
     configured = frozenset({DEFAULT_NAMESPACE, *(one.name for one in settings.namespaces)})
     app.include_router(pool_router(pool, metrics, configured))
-    metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES))
+    metrics.expect(configured, (*GENERATION_EXCHANGES, *RESPONSES_EXCHANGES, *MESSAGES_EXCHANGES, *TOKENS_EXCHANGES))
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientDisconnect, _on_client_gone)
-    app.include_router(page_router(_start_facts(model, settings), lambda: app.openapi()))
+    app.include_router(page_router(_start_facts(model, settings), lambda: app.openapi(), settings.root_path))
     keys = KeyRing(settings)
     app.add_middleware(ApiKeyMiddleware, keys=keys)
     if settings.hosts is not None:
@@ -86,7 +88,10 @@ def create_app(
         app.add_middleware(DrainMiddleware, drain=drain)
     app.add_middleware(AccessMiddleware, metrics=metrics)
     allow_origins(app, settings.allowed_origins)
-    document = partial(describe, app, keys=not keys.open, hosts=settings.hosts is not None)
+    if settings.root_path:
+        app.add_middleware(RootPathMiddleware, root_path=settings.root_path)
+    hosts, root_path = settings.hosts is not None, settings.root_path
+    document = partial(describe, app, keys=not keys.open, hosts=hosts, root_path=root_path)
     app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend the schema
     return app
 

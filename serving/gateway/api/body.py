@@ -12,6 +12,7 @@ from serving.gateway.api.errors import UnsupportedMediaTypeError, from_validatio
 from serving.gateway.api.foreign_fields import KWARGS, MESSAGE
 from serving.gateway.api.schema import ChatMessage, ChatTemplateFields, GenerationRequest, WireModel
 from serving.gateway.api.tenant import tenant_of
+from serving.gateway.api.tokens_schema import GenerateTokensRequest
 from serving.gateway.api.unknown_fields import ignored_fields, unsupported
 
 Body = TypeVar("Body", bound=WireModel)
@@ -83,7 +84,7 @@ async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
         raise from_validation(error) from error
     _refuse_numbers_beyond_json(raw)
     request.state.ignored_fields = _ignored(body)
-    if isinstance(body, GenerationRequest):
+    if isinstance(body, GenerationRequest | GenerateTokensRequest):
         request.state.request_id = body.request_id
     return body
 
@@ -106,12 +107,11 @@ def _ignored(body: WireModel) -> list[str]:
     Raises: InvalidRequestError for one that must not be ignored.
     """
     names = ignored_fields(body.model_extra or {}, body.__dict__, body.FOREIGN)
-    options = body.stream_options if isinstance(body, GenerationRequest) else None
-    if options is not None:
+    if isinstance(options := getattr(body, "stream_options", None), WireModel):
         names += ignored_fields(options.model_extra or {}, options.__dict__, {}, "stream_options.")
-    for name in ("thinking", "output_config", "text", "reasoning"):
+    for name in ("thinking", "output_config", "text", "reasoning", "sampling_params"):
         if isinstance(part := getattr(body, name, None), WireModel):
-            names += ignored_fields(part.model_extra or {}, part.__dict__, {}, f"{name}.")
+            names += ignored_fields(part.model_extra or {}, part.__dict__, part.FOREIGN, f"{name}.")
     _refuse_reserved(body)
     if isinstance(body, ChatTemplateFields):
         for index, message in enumerate(getattr(body, "messages", None) or ()):

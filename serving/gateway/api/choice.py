@@ -127,6 +127,8 @@ class ChoiceOutput:
         self.pool = news.pool
         self.prompt_logprobs = news.prompt_logprobs
         options = self._options
+        if options.opening:
+            out.parts.append(options.opening)
         if not options.echo:
             return
         if options.logprobs is not None:

@@ -87,10 +87,12 @@ def _top_map(values: TokenLogprobs, top: int, tokenizer: Tokenizer, *, as_ids: b
     Where two tokens share a text, it is the chosen one's, else the better one's; the other goes by its id.
     """
     names = {values.token: token_name(values.token, tokenizer, as_ids=as_ids)}
+    taken = set(names.values())
     result: dict[str, float] = {}
     for token, logprob in (*values.top[:top], (values.token, values.logprob)):
         if token not in names:
             name = token_name(token, tokenizer, as_ids=as_ids)
-            names[token] = f"token_id:{token}" if name in names.values() else name
+            names[token] = f"token_id:{token}" if name in taken else name
+            taken.add(names[token])
         result.setdefault(names[token], max(logprob, LOWEST))
     return result

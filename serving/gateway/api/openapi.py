@@ -17,6 +17,7 @@ from serving.gateway.api.field_notes import FIELD_NOTES
 from serving.gateway.api.messages_answers import MESSAGE_EVENTS, MessagesErrorAnswer
 from serving.gateway.api.openapi_bodies import BODIES
 from serving.gateway.api.responses_answers import RESPONSE_EVENTS
+from serving.gateway.api.tokens_answers import GeneratedTokensChunk
 from serving.gateway.api.unknown_fields import WARNING_HEADER
 
 BODY_ERRORS = (400, 408, 413, 415)
@@ -52,13 +53,20 @@ _REF = "#/components/schemas/{model}"
 BODY_PARTS = (
     "ChatMessage",
     "StreamOptions",
+    "TokenSamplingParams",
     "ResponseTextConfig",
     "ResponseReasoningConfig",
     "MessageTurn",
     "ThinkingConfig",
     "OutputConfig",
 )
-_EVENTS: tuple[type[BaseModel], ...] = (ChatCompletionChunk, CompletionChunk, *RESPONSE_EVENTS, *MESSAGE_EVENTS)
+_EVENTS: tuple[type[BaseModel], ...] = (
+    ChatCompletionChunk,
+    CompletionChunk,
+    GeneratedTokensChunk,
+    *RESPONSE_EVENTS,
+    *MESSAGE_EVENTS,
+)
 
 _EVERYWHERE = (400, 408, 431, 500, 503)
 """What is no HTTP, comes too slowly, is too large; bugs; a gateway that is full, or leaves."""
@@ -116,15 +124,18 @@ def _event_data(models: Sequence[type[BaseModel]]) -> dict[str, Any]:
     return {"type": "string", "contentMediaType": "application/json", "contentSchema": {"anyOf": either}}
 
 
-def describe(app: FastAPI, *, keys: bool, hosts: bool = False) -> dict[str, Any]:
+def describe(app: FastAPI, *, keys: bool, hosts: bool = False, root_path: str = "") -> dict[str, Any]:
     """The document, made once.
 
     Args:
         keys: whether requests need an API key.
         hosts: whether they must name this server.
+        root_path: under which a proxy shows it.
     """
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        if root_path:
+            schema["servers"] = [{"url": root_path}]
         parts = schema.setdefault("components", {})
         models = parts.setdefault("schemas", {})
         for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which no route gives

@@ -13,6 +13,7 @@ from serving.gateway.api.schema import (
     TokenizeRequest,
     WireModel,
 )
+from serving.gateway.api.tokens_schema import GenerateTokensRequest
 
 OpenApiKind = Literal[
     "ChatCompletionRequest",
@@ -20,6 +21,7 @@ OpenApiKind = Literal[
     "ResponsesRequest",
     "MessagesRequest",
     "CountTokensRequest",
+    "GenerateTokensRequest",
     "TokenizeRequest",
     "DetokenizeRequest",
     "PoolAuditRequest",
@@ -31,6 +33,7 @@ BODIES: dict[OpenApiKind, type[WireModel]] = {
     "ResponsesRequest": ResponsesRequest,
     "MessagesRequest": MessagesRequest,
     "CountTokensRequest": CountTokensRequest,
+    "GenerateTokensRequest": GenerateTokensRequest,
     "TokenizeRequest": TokenizeRequest,
     "DetokenizeRequest": DetokenizeRequest,
     "PoolAuditRequest": PoolAuditRequest,

@@ -17,12 +17,13 @@ _KEPT = 8
 """Pages differ by the name under which the server was asked; so many are kept."""
 
 
-def page_router(told: StartFacts, describe: Callable[[], dict[str, Any]]) -> APIRouter:
+def page_router(told: StartFacts, describe: Callable[[], dict[str, Any]], root_path: str = "") -> APIRouter:
     """The routes.
 
     Args:
         told: content of the first page.
         describe: gives the OpenAPI document, once all routes are there.
+        root_path: under which a proxy shows this server.
     """
     router = APIRouter(include_in_schema=False)
     start = lru_cache(_KEPT)(lambda url: start_page(told, url))
@@ -31,7 +32,7 @@ def page_router(told: StartFacts, describe: Callable[[], dict[str, Any]]) -> API
     @router.get("/")
     async def first_page(request: Request) -> Response:
         """A chat box, and where everything else is."""
-        return _sent(start(_url_of(request)))
+        return _sent(start(_url_of(request, root_path)))
 
     @router.head("/")
     async def here() -> Response:
@@ -42,13 +43,13 @@ def page_router(told: StartFacts, describe: Callable[[], dict[str, Any]]) -> API
     async def api_documentation(request: Request) -> Response:
         """The API in words."""
         # To describe all of it takes a fifth of a second, in which streams must not stand still.
-        return _sent(await asyncio.to_thread(api, _url_of(request)))
+        return _sent(await asyncio.to_thread(api, _url_of(request, root_path)))
 
     return router
 
 
-def _url_of(request: Request) -> str:
-    return str(request.base_url).rstrip("/")
+def _url_of(request: Request, root_path: str) -> str:
+    return str(request.base_url).rstrip("/") + root_path
 
 
 def _sent(page: PageDocument) -> Response:

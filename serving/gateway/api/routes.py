@@ -46,6 +46,7 @@ from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.gateway.api.tenant import tenant_of
 from serving.gateway.api.tenant_weights import TenantWeights
 from serving.gateway.api.text_desk import TextDesk
+from serving.gateway.api.tokens_schema import GenerateTokensRequest
 from serving.gateway.api.translate import GenerationOrder, chat_order, completion_order, prepare_chat_order
 from serving.telemetry.metrics import GatewayMetrics
 
@@ -59,7 +60,7 @@ GENERATION_EXCHANGES = tuple(
 )
 """Method, route and status of exchanges whose number is told from the start, though it be 0."""
 
-Body = TypeVar("Body", bound=GenerationRequest | ResponsesRequest | CountTokensRequest)
+Body = TypeVar("Body", bound=GenerationRequest | ResponsesRequest | CountTokensRequest | GenerateTokensRequest)
 Result = TypeVar("Result")
 
 
@@ -79,14 +80,8 @@ class RouteServices:
 
         Raises: RequestError subclasses.
         """
-        arrived, tenant = self.metrics.clock(), self.weights.apply(tenant_of(request))
-        body = await self.read(request, ChatCompletionRequest)
-        rendering = await self.translated(request, lambda: prepare_chat_order(body, self.model, self.settings))
-        text = await render_chat(self.model, rendering)
-        grammar = wants_grammar(body)
-        order = await self.translated(
-            request, lambda: chat_order(body, self.model, self.settings, tenant, text), long=grammar
-        )
+        arrived = self.metrics.clock()
+        _, order = await self.chat_order(request)
         return self.answer(order, CHAT, arrived)
 
     async def complete(self, request: Request) -> Response:
@@ -94,13 +89,35 @@ class RouteServices:
 
         Raises: RequestError subclasses.
         """
-        arrived, tenant = self.metrics.clock(), self.weights.apply(tenant_of(request))
-        body = await self.read(request, CompletionRequest)
-        grammar = wants_grammar(body)
-        order = await self.translated(
-            request, lambda: completion_order(body, self.model, self.settings, tenant), long=grammar
-        )
+        arrived = self.metrics.clock()
+        _, order = await self.completion_order(request)
         return self.answer(order, COMPLETIONS, arrived)
+
+    async def chat_order(self, request: Request) -> tuple[ChatCompletionRequest, GenerationOrder]:
+        """Read a chat request and translate it.
+
+        Raises: RequestError subclasses.
+        """
+        tenant = self.weights.apply(tenant_of(request))
+        body = await self.read(request, ChatCompletionRequest)
+        rendering = await self.translated(request, lambda: prepare_chat_order(body, self.model, self.settings))
+        text = await render_chat(self.model, rendering)
+        order = await self.translated(
+            request, lambda: chat_order(body, self.model, self.settings, tenant, text), long=wants_grammar(body)
+        )
+        return body, order
+
+    async def completion_order(self, request: Request) -> tuple[CompletionRequest, GenerationOrder]:
+        """Read a completion request and translate it.
+
+        Raises: RequestError subclasses.
+        """
+        tenant = self.weights.apply(tenant_of(request))
+        body = await self.read(request, CompletionRequest)
+        order = await self.translated(
+            request, lambda: completion_order(body, self.model, self.settings, tenant), long=wants_grammar(body)
+        )
+        return body, order
 
     async def read(self, request: Request, kind: type[Body]) -> Body:
         """Read a body, and see that its model is served.

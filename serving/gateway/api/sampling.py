@@ -27,24 +27,18 @@ class Fields(NamedTuple):
 def sampling_params(
     body: GenerationRequest,
     model: ServedModel,
-    settings: ApiSettings,
     *,
     max_tokens: int,
     seed: int,
     logprobs: int | None,
+    logprob_ids: tuple[int, ...],
     prompt_logprobs: int | None,
-    fields: Fields,
     grammar: Grammar | None = None,
 ) -> SamplingParams:
     """Sampling of one sequence. A request's own value wins over generation_config.json, which wins over neutral.
 
-    Raises: InvalidRequestError for biases outside the vocabulary, contradicting limits, too many logprobs.
+    Raises: InvalidRequestError for biases outside the vocabulary, contradicting limits.
     """
-    for name, asked in ((fields.logprobs, logprobs), ("prompt_logprobs", prompt_logprobs)):
-        if asked is not None and asked > settings.max_logprobs:
-            raise InvalidRequestError(
-                f"'{name}' may ask for at most {settings.max_logprobs} alternatives", param=name, code="invalid_value"
-            )
     min_tokens, stop_ids = body.min_tokens or 0, _stop_token_ids(body, model)
     if min_tokens and len(stop_ids) >= model.token_limit:
         message = "'min_tokens' leaves no token to choose: all of them are stop tokens"
@@ -70,6 +64,7 @@ def sampling_params(
         seed=seed % SEED_SPACE,
         stop_token_ids=stop_ids,
         logprobs=logprobs,
+        logprob_ids=logprob_ids,
         prompt_logprobs=prompt_logprobs,
         grammar=grammar,
     )

@@ -25,7 +25,10 @@ LogitBias = Annotated[
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}),
 ]
 
-_COUNT_OR_NOT: dict[str, Any] = {"anyOf": [{"type": "integer", "minimum": 0}, {"enum": [None, False]}], "default": None}
+_COUNT_OR_NOT: dict[str, Any] = {
+    "anyOf": [{"type": "integer", "minimum": -1}, {"enum": [None, False]}],
+    "default": None,
+}
 _NO_TOOL: dict[str, Any] = {"enum": ["none", "auto", None], "default": None}
 _OUTPUT_FORM: dict[str, Any] = {
     "default": None,
@@ -82,6 +85,17 @@ class WireModel(BaseModel):
     """Fields of other servers that are refused."""
 
 
+def check_request_id(value: str | None) -> str | None:
+    """A client's own id, as it is.
+
+    Raises: InvalidRequestError if it is no id.
+    """
+    if value is not None and usable_request_id(value) is None:
+        message = f"'request_id' must have 1 to {MAX_REQUEST_ID} printable ASCII characters"
+        raise InvalidRequestError(message, param="request_id", code="invalid_value")
+    return value
+
+
 class StreamOptions(WireModel):
     """Content of a stream beside text."""
 
@@ -121,7 +135,8 @@ class GenerationRequest(SamplingFields):
     stream_options: StreamOptions | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     truncation_side: Literal["left", "right"] | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=-1)] | None = None
+    logprob_token_ids: TokenIds | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     return_replicas: bool | None = None
@@ -141,13 +156,7 @@ class GenerationRequest(SamplingFields):
 
     FOREIGN: ClassVar[Mapping[str, Foreign]] = REFUSED
 
-    @field_validator("request_id")
-    @classmethod
-    def _request_id_is_usable(cls, value: str | None) -> str | None:
-        if value is not None and usable_request_id(value) is None:
-            message = f"'request_id' must have 1 to {MAX_REQUEST_ID} printable ASCII characters"
-            raise InvalidRequestError(message, param="request_id", code="invalid_value")
-        return value
+    _request_id_is_usable = field_validator("request_id")(check_request_id)
 
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> Self:
@@ -179,7 +188,8 @@ class ChatCompletionRequest(GenerationRequest, ChatTemplateFields):
     messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    top_logprobs: Annotated[int, Field(ge=-1)] | None = None
+    echo: bool | None = None
     reasoning_effort: str | None = None
     tools: list[Any] | None = None
     tool_choice: Annotated[Any, WithJsonSchema(_NO_TOOL)] = None
@@ -208,7 +218,7 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Prompt
     echo: bool | None = None
-    logprobs: Annotated[Annotated[int, Field(ge=0)] | None, WithJsonSchema(_COUNT_OR_NOT)] = None
+    logprobs: Annotated[Annotated[int, Field(ge=-1)] | None, WithJsonSchema(_COUNT_OR_NOT)] = None
     best_of: Annotated[int, Field(ge=1)] | None = None
     suffix: str | None = None
 

@@ -80,6 +80,12 @@ class ServedModel:
         """Grammars of requests, compiled."""
         return Grammars(lambda: self.tokenizer.vocabulary(self.token_limit))
 
+    @cached_property
+    def tokenizer_info(self) -> dict[str, Any]:
+        """The tokenizer's own configuration with the chat template that is used, as vLLM tells it."""
+        template = {} if self.chat_template is None else {"chat_template": self.chat_template.source}
+        return {"tokenizer_class": "PreTrainedTokenizerFast", **self.tokenizer.config, **template}
+
     @property
     def token_limit(self) -> int:
         """Token ids below this are accepted in prompts and biases."""
@@ -166,6 +172,7 @@ class ApiSettings:
         hosts: names under which requests may come; None = any.
         placeholder_tokens: NPUs are simulated, and answers mean nothing.
         pools_page: address of the dashboard's page about pools; empty = not known.
+        root_path: under which a proxy shows this server; empty = none.
         keep: how much of /v1/responses is kept.
     """
 
@@ -190,4 +197,5 @@ class ApiSettings:
     hosts: AllowedHosts | None = None
     placeholder_tokens: bool = False
     pools_page: str = ""
+    root_path: str = ""
     keep: KeepLimits = field(default_factory=KeepLimits)

@@ -7,7 +7,7 @@ incremental decoding in constant time and for the `bytes` of log-probabilities) 
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ class Tokenizer:
         special_ids: ids left out of the text when special tokens are skipped.
         bytes_of: each id's bytes, or None where a token has no bytes of its own (not byte-level).
         vocab_size: one more than the largest id.
+        config: the folder's tokenizer_config.json.
     """
 
     raw: RawTokenizer
@@ -92,6 +93,7 @@ class Tokenizer:
     special_ids: frozenset[int]
     bytes_of: tuple[bytes, ...] | None
     vocab_size: int
+    config: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> "Tokenizer":
@@ -108,9 +110,10 @@ class Tokenizer:
         except Exception as error:  # tokenizers raises bare Exception
             raise ModelError(f"cannot load {path}: {error}; copy it again from the original checkpoint") from error
         _check_ids(path, raw, max(size, _FEW_IDS))
-        files = ("special_tokens_map.json", "tokenizer_config.json")
-        named = {name: value for file in files for name, value in read_json(path.parent / file).items()}
-        return cls.from_raw(raw, {name: text for name in SPECIAL_NAMES if (text := _token_text(named.get(name)))})
+        config = read_json(path.parent / "tokenizer_config.json")
+        named = {**read_json(path.parent / "special_tokens_map.json"), **config}
+        special = {name: text for name in SPECIAL_NAMES if (text := _token_text(named.get(name)))}
+        return replace(cls.from_raw(raw, special), config=config)
 
     @classmethod
     def from_raw(cls, raw: RawTokenizer, special_tokens: dict[str, str]) -> "Tokenizer":

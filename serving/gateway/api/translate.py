@@ -4,14 +4,15 @@ import secrets
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from serving.errors import InvalidRequestError
+from serving.gateway.api.asked_logprobs import AskedLogprobs, asked_logprobs
 from serving.gateway.api.bounds import USUAL_OUTPUT, check_choices, check_logprobs
 from serving.gateway.api.chat_template import Rendering
 from serving.gateway.api.grammar import grammar_of
-from serving.gateway.api.prompts import Rendered, encode_prompt, prepare_chat, split_prompts
+from serving.gateway.api.prompts import Rendered, encode_prompt, plain_message, prepare_chat, split_prompts
 from serving.gateway.api.sampling import Fields, output_limit, sampling_params, stop_strings
 from serving.gateway.api.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from serving.gateway.api.settings import ApiSettings, ServedModel
@@ -32,6 +33,7 @@ class OutputOptions:
 
     Args:
         min_tokens: a stop string counts only if it ends after so many tokens.
+        opening: shown in front of the output.
         eos_ids: tokens whose stop is not worth a `stop_reason`.
         discard: `max_tokens = 0`: one token is computed and not shown.
         goes_on: the text is read behind the prompt's: not a message of its own.
@@ -44,6 +46,7 @@ class OutputOptions:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool = False
+    opening: str = ""
     token_ids: bool = False
     tokens_as_ids: bool = False
     eos_ids: tuple[int, ...] = ()
@@ -114,7 +117,12 @@ def chat_order(
     if asked == 0:
         raise InvalidRequestError(f"'{limit}' must be at least 1", param=limit, code="invalid_value")
     fields = Fields("messages", limit, "top_logprobs")
-    return build_order("chatcmpl-", body, model, settings, tenant, [ids], asked, logprobs, fields, echo=False)
+    order = build_order("chatcmpl-", body, model, settings, tenant, [ids], asked, logprobs, fields, echo=False)
+    last = body.messages[-1]
+    if not body.echo or last.role != "assistant" or last.content is None:
+        return order
+    opening = plain_message(last, len(body.messages) - 1)["content"]
+    return replace(order, options=replace(order.options, opening=opening))
 
 
 def completion_order(
@@ -157,24 +165,22 @@ def build_order(
     Raises: InvalidRequestError, ContextLengthError.
     """
     n = body.n or 1
-    if body.prompt_logprobs is not None and body.stream:
-        raise InvalidRequestError("'prompt_logprobs' is not available with 'stream'", param="prompt_logprobs")
+    told = asked_logprobs(body, logprobs, fields, model, settings)
     prompts = [_truncate(ids, body, model, asked) for ids in prompts]
     job_id = f"{prefix}{uuid.uuid4().hex}"  # unique, which a client's own id need not be
-    prompt_logprobs = body.prompt_logprobs
-    if echo and logprobs is not None:
-        prompt_logprobs = max(logprobs, prompt_logprobs or 0)
     discard = asked == 0
-    shown = None if discard else logprobs
+    found = told  # by the engine; the prompt is echoed with its own log-probabilities
+    if echo and told.likeliest is not None:
+        found = replace(told, prompt=max(told.likeliest, told.prompt or 0))
     grammar = grammar_of(body, model)
     sequences = _sequences(
-        job_id, prompts, body, model, settings, tenant, asked, shown, prompt_logprobs, fields, grammar
+        job_id, prompts, body, model, settings, tenant, asked, found, fields, grammar, discard=discard
     )
     check_logprobs(
         sum(len(one.prompt) for one in sequences),
         sum(min(one.sampling.max_tokens, asked or USUAL_OUTPUT) for one in sequences),
-        prompt_logprobs=prompt_logprobs,
-        logprobs=None if body.stream else shown,
+        prompt_logprobs=found.prompt,
+        logprobs=None if body.stream or discard else told.shown,
         field=fields.logprobs,
         settings=settings,
     )
@@ -187,7 +193,7 @@ def build_order(
         prompts=tuple(tuple(ids) for ids in prompts),
         n=n,
         job=GenerationJob(RequestId(job_id), tuple(sequences), tenant.key, tenant.weight),
-        options=_output_options(body, model.eos_ids, settings, fields.stop, logprobs, echo=echo, discard=discard),
+        options=_output_options(body, model.eos_ids, settings, fields.stop, told, echo=echo, discard=discard),
         stream=bool(body.stream),
         include_usage=include_usage,
         continuous_usage=include_usage and running_usage,
@@ -205,10 +211,11 @@ def _sequences(
     settings: ApiSettings,
     tenant: Tenant,
     asked: int | None,
-    logprobs: int | None,
-    prompt_logprobs: int | None,
+    told: AskedLogprobs,
     fields: Fields,
     grammar: Grammar | None,
+    *,
+    discard: bool,
 ) -> list[SequenceSpec]:
     """`n` of each prompt."""
     sequences: list[SequenceSpec] = []
@@ -220,12 +227,11 @@ def _sequences(
             sampling = sampling_params(
                 body,
                 model,
-                settings,
                 max_tokens=max(1, limit),
                 seed=seed + i,
-                logprobs=logprobs,
-                prompt_logprobs=prompt_logprobs,
-                fields=fields,
+                logprobs=None if discard else told.likeliest,
+                logprob_ids=told.ids,
+                prompt_logprobs=told.prompt,
                 grammar=grammar,
             )
             sequences.append(_sequence(job_id, len(sequences), ids, sampling, body, settings, tenant))
@@ -237,7 +243,7 @@ def _output_options(
     eos_ids: tuple[int, ...],
     settings: ApiSettings,
     stop_field: str,
-    logprobs: int | None,
+    told: AskedLogprobs,
     *,
     echo: bool,
     discard: bool,
@@ -248,8 +254,8 @@ def _output_options(
         include_stop=bool(body.include_stop_str_in_output),
         min_tokens=body.min_tokens or 0,
         skip_special_tokens=body.skip_special_tokens is not False,
-        logprobs=logprobs,
-        prompt_logprobs=body.prompt_logprobs,
+        logprobs=told.shown,
+        prompt_logprobs=told.prompt,
         echo=echo,
         token_ids=bool(body.return_token_ids),
         tokens_as_ids=bool(body.return_tokens_as_token_ids),

@@ -99,7 +99,6 @@ def test_wrong_and_impossible_parameters(refusing: Harness, fields: dict[str, An
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"documents": [{"text": "x"}]}, "documents"),
-        ({"echo": True}, "echo"),
     ],
 )
 def test_unsupported_fields_are_refused_not_ignored(refusing: Harness, fields: dict[str, Any], param: str) -> None:

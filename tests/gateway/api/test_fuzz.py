@@ -51,6 +51,10 @@ PLAUSIBLE: dict[str, st.SearchStrategy[Any]] = {
     "tools": st.lists(st.fixed_dictionaries({"type": st.sampled_from(["function", "web_search"])}), max_size=2),
     "text": st.fixed_dictionaries({"format": JSON}),
     "max_tokens": st.integers(0, 600),
+    "token_ids": st.lists(st.integers(0, 399), max_size=5),
+    "sampling_params": st.fixed_dictionaries(
+        {}, optional={"n": st.integers(0, 3), "logprobs": st.integers(-1, 3), "temperature": SCALARS, "stop": JSON}
+    ),
     "n": st.integers(1, 3),
     "stream": st.booleans(),
     "logprobs": st.booleans() | st.integers(0, 3),
@@ -68,6 +72,7 @@ PATHS = {
     "ResponsesRequest": "/v1/responses",
     "MessagesRequest": "/v1/messages",
     "CountTokensRequest": "/v1/messages/count_tokens",
+    "GenerateTokensRequest": "/inference/v1/generate",
     "TokenizeRequest": "/tokenize",
     "DetokenizeRequest": "/detokenize",
 }
@@ -77,9 +82,10 @@ PATHS = {
 def bodies(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """Mostly plausible fields, some of any kind."""
     name = draw(st.sampled_from(sorted(PATHS)))
-    fields = sorted(BODIES[name].model_fields)  # type: ignore[index]  # the keys are exactly these
-    inputs = sorted({"prompt", "messages", "tokens", "input"} & set(fields))
-    must = {"max_tokens"} & {field for field in fields if BODIES[name].model_fields[field].is_required()}  # type: ignore[index]
+    models = BODIES[name].model_fields  # type: ignore[index]  # the keys are exactly these
+    fields = sorted(models)
+    inputs = sorted({"prompt", "messages", "tokens", "input", "token_ids"} & set(fields))
+    must = {"max_tokens", "sampling_params"} & {field for field in fields if models[field].is_required()}
     chosen = draw(st.sets(st.sampled_from(fields), max_size=4)) - set(inputs) | {draw(st.sampled_from(inputs)), *must}
     wild = draw(st.sets(st.sampled_from(fields), max_size=1))
     return PATHS[name], {f: draw(JSON if f in wild else PLAUSIBLE.get(f, SCALARS)) for f in sorted(chosen)}

@@ -29,7 +29,9 @@ ROUTES = [
     ("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/ready"), ("GET", "/version"),
     ("GET", "/metrics"), ("GET", "/load"), ("GET", "/v1/models"), ("GET", "/v1/models/{name}"), ("POST", "/tokenize"),
     ("POST", "/detokenize"), ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"),
-    ("POST", "/v1/responses"), ("GET", "/v1/responses/{response_id}"), ("DELETE", "/v1/responses/{response_id}"),
+    ("POST", "/inference/v1/generate"), ("POST", "/v1/chat/completions/render"), ("POST", "/v1/completions/render"),
+    ("GET", "/tokenizer_info"), ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/{response_id}"), ("DELETE", "/v1/responses/{response_id}"),
     ("POST", "/v1/responses/{response_id}/cancel"), ("GET", "/v1/responses/{response_id}/input_items"),
     ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("GET", "/pool"),
     ("POST", "/pool/namespaces/{name}"), ("DELETE", "/pool/namespaces/{name}"), ("POST", "/pool/audit"),
@@ -111,6 +113,7 @@ def test_what_a_body_may_not_hold_is_described_as_far_as_it_can(document: dict[s
         ],
         "MessagesRequest": [{"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "tool_choice": None}],
         "ResponsesRequest": [{"input": "a", "text": {"format": None}}, {"input": [{}], "tool_choice": "auto"}],
+        "GenerateTokensRequest": [{"token_ids": [5], "sampling_params": {"logprobs": -1}}],
         "PoolNamespaceRequest": [{"weight": 2.0}, {"quota_mib": 4, "weight": None}],
     }
     refused: dict[str, list[dict[str, Any]]] = {
@@ -119,6 +122,7 @@ def test_what_a_body_may_not_hold_is_described_as_far_as_it_can(document: dict[s
         "TokenizeRequest": [{}, {"prompt": "a", "messages": []}, {"prompt": None}],
         "MessagesRequest": [{"messages": [{"role": "user", "content": "a"}]}],
         "ResponsesRequest": [{}, {"input": []}, {"input": "a", "tool_choice": 5}],
+        "GenerateTokensRequest": [{"token_ids": []}, {"token_ids": [5], "sampling_params": {"logprobs": -2}}],
         "PoolNamespaceRequest": [{}],
     }
     for name, bodies in accepted.items():
@@ -208,6 +212,21 @@ def test_responses_are_as_described(whole: Harness, document: dict[str, Any]) ->
         for one in shown:
             conforms(document, EVENT_OF.get(one["type"], "ResponseStateEvent"), one)
         assert shown[-1]["type"] == ("response.failed" if fail_after else "response.completed")
+
+
+def test_tokens_are_as_described(whole: Harness, document: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 1}
+    rendered = post(whole.app, "/v1/chat/completions/render", asked).json()
+    conforms(document, "RenderedRequest", rendered)
+    conforms(document, "RenderedPrompts", post(whole.app, "/v1/completions/render", {"prompt": ["a", "b"]}).json())
+    conforms(document, "GenerateTokensRequest", rendered)
+    rendered["sampling_params"]["prompt_logprobs"] = 1
+    conforms(document, "GeneratedTokens", post(whole.app, "/inference/v1/generate", rendered).json())
+    streamed = {"token_ids": [5], "sampling_params": {"logprobs": 1}, "stream": True}
+    streamed["stream_options"] = {"include_usage": True}
+    *chunks, _ = events(post(whole.app, "/inference/v1/generate", streamed).text)
+    for chunk in chunks:
+        conforms(document, "GeneratedTokensChunk", chunk)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""The wire model of requests that are tokens already: vLLM's `GenerateRequest`, as its renderers make it."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import Field, field_validator
+
+from serving.gateway.api.foreign_fields import REFUSED, Foreign
+from serving.gateway.api.schema import SamplingFields, StreamOptions, TokenIds, WireModel, check_request_id
+
+_HARMLESS_HERE = {
+    "output_kind": Foreign(neutral=(0, 1, 2)),
+    "detokenize": Foreign(neutral=(True, False)),
+}
+"""vLLM's own ways to hand output on, which no client of a server sees."""
+
+
+class TokenSamplingParams(SamplingFields):
+    """vLLM's sampling parameters."""
+
+    n: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    logprobs: Annotated[int, Field(ge=-1)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=-1)] | None = None
+    logprob_token_ids: TokenIds | None = None
+
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = {**REFUSED, **_HARMLESS_HERE}
+
+
+class GenerateTokensRequest(WireModel):
+    """POST /inference/v1/generate."""
+
+    model: str | None = None
+    request_id: str | None = None
+    token_ids: Annotated[TokenIds, Field(min_length=1)]
+    sampling_params: TokenSamplingParams
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+
+    _request_id_is_usable = field_validator("request_id")(check_request_id)
+
+    FOREIGN: ClassVar[Mapping[str, Foreign]] = {
+        **{name: Foreign("sampling_params") for name in TokenSamplingParams.model_fields},
+        **REFUSED,
+        "features": Foreign(),
+    }
