@@ -128,8 +128,12 @@ class Server:
         """Wait for the banner."""
         wait_for(lambda: "Ctrl-C ends everything" in self.out or self.process.poll() is not None, "the banner")
         assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.out}{self.err}"
-        self._segments = list(SHARED_MEMORY.glob(f"cloudmatrix-ub-{self.session}-*"))
+        self._segments = self._all_segments()
         assert self.processes(), "all that there is, before it can become orphans"
+
+    def _all_segments(self) -> list[Path]:
+        """Those of this start that exist now."""
+        return list(SHARED_MEMORY.glob(f"cloudmatrix-ub-{self.session}-*"))
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":
@@ -170,6 +174,13 @@ class Server:
         self.process.wait(PATIENCE_S)
         self.wait_ended()
         return time.monotonic() - begun
+
+    def kill_launcher(self) -> list[Path]:
+        """SIGKILL to the launcher alone. Returns: the segments that others have to remove."""
+        self._segments = self._all_segments()
+        self.process.kill()
+        self.process.wait(30)
+        return self._segments
 
     def wait_ended(self, patience_s: float = STOP_S) -> None:
         """Wait until no process of this start exists."""

@@ -1,10 +1,9 @@
-"""Whenever and however it ends, nothing stays; what a killed launcher leaves goes at once, or at the next start."""
+"""An interrupt at any time leaves nothing; what a killed launcher leaves goes at the next start, if not before."""
 
 import os
 import secrets
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +24,6 @@ from tests.printed.makers import SERVED
 pytestmark = pytest.mark.slow
 
 DEMO = DEPLOY / "models/storyteller"
-GONE_S = 50.0
-"""Ten seconds, and more where another system starts meanwhile."""
 
 
 @pytest.fixture
@@ -43,10 +40,8 @@ def guessing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize("moment", ["starting Ray", "deploying"])
-def test_interrupted_during_start(config: Path, moment: str) -> None:
-    # While Ray itself starts, an interrupt waits for it: a half-started Ray could not be ended. So that takes what a
-    # start takes on this machine.
+def interrupted_during_start(config: Path, moment: str, within_s: float) -> None:
+    """Start, and interrupt when that moment is announced."""
     server = Server(config)
     try:
         server.launch()
@@ -56,10 +51,15 @@ def test_interrupted_during_start(config: Path, moment: str) -> None:
         took = server.interrupt()
         server.assert_nothing_left()
         assert server.process.returncode == 0
-        assert took < (PATIENCE_S if moment == "starting Ray" else 2 * STOP_S)
+        assert took < within_s
         assert server.err == ""
     finally:
         server.end()
+
+
+def test_interrupted_while_ray_starts(config: Path) -> None:
+    """An interrupt waits for Ray: a half-started one could not be ended. So that takes what a start takes."""
+    interrupted_during_start(config, "starting Ray", PATIENCE_S)
 
 
 def test_guesses_in_tokens_usage_and_metrics(guessing: Server) -> None:
@@ -98,31 +98,17 @@ def counters(server: Server) -> dict[str, float]:
     return found
 
 
-def kill_launcher(server: Server, replicas: int) -> list[Path]:
-    """Returns: the segments of what it served, one for each replica."""
-    segments = server.segments()
-    assert len(segments) == replicas
-    os.kill(server.process.pid, signal.SIGKILL)
-    server.process.wait(30)
-    return segments
-
-
-def test_what_a_killed_launcher_leaves_is_removed(guessing: Server, config: Path) -> None:
-    """By the small process beside it, within seconds; if that was killed too, by the next start.
+def test_what_a_killed_system_leaves_the_next_start_removes(guessing: Server, config: Path) -> None:
+    """The small process beside the launcher was killed, too. The next start is interrupted when it has begun to deploy.
 
     Replicas that end last may have removed the memory of the first. What none of them has touched stays for certain.
     """
     (reaper,) = (pid for pid, title in guessing.processes().items() if "reaper.py" in title)
     os.kill(reaper, signal.SIGKILL)
-    left = kill_launcher(guessing, replicas=3)
+    left = guessing.kill_launcher()
+    assert len(left) == 3, "one for each replica"
     wait_for(lambda: not guessing.processes(), "all has ended", 60, guessing.processes)
     half_made = SHARED_MEMORY / f"{SEGMENT_PREFIX}{secrets.token_hex(8)}"
     half_made.touch()
-    with Server(config) as second:
-        assert not any(segment.exists() for segment in (*left, half_made))
-        left = kill_launcher(second, replicas=2)
-        begun = time.monotonic()
-        wait_for(lambda: not any(segment.exists() for segment in left), "its memory is free", 60)
-        wait_for(lambda: not second.processes(), "all has ended", 60, second.processes)
-        assert time.monotonic() - begun < GONE_S
-        assert not second.segments()
+    interrupted_during_start(config, "deploying", 2 * STOP_S)
+    assert not any(segment.exists() for segment in (*left, half_made))
