@@ -18,7 +18,7 @@ LOAD = ("--poisson", "6", "--prompt", "3000", "--output", "120", "--reuse", "0.4
 RUNS: dict[str, tuple[Path, list[str]]] = {
     "plain": (CONFIG, ["--duration", "120", "--check", "--requests"]),
     "faults": (CONFIG, ["--duration", "60", "--fault-rate", "1e5", "--seed", "5", "--check", "--requests"]),
-    "scaling": (AUTOSCALED, ["--duration", "600"]),
+    "scaling": (AUTOSCALED, ["--duration", "300"]),
     "processes": (CONFIG, ["--duration", "40", "--supernodes", "3", "--processes", "2", "--requests"]),
 }
 
