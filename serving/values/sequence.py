@@ -30,7 +30,7 @@ class FinishReason(Enum):
     DEADLINE = "deadline"
     ERROR = "error"
     GRAMMAR = "grammar"
-    """No token could follow that its grammar allows; the same anywhere, so nothing is tried again."""
+    """No token could follow that its grammar, or its lists of tokens, allow; the same anywhere: not tried again."""
 
 
 class GrammarKind(Enum):
@@ -86,6 +86,10 @@ class SamplingParams(Struct, frozen=True, gc=False):
     """With `logprobs`: report these tokens as the alternatives, best first, in place of the likeliest."""
     grammar: Grammar | None = None
     """What the output must match. Stop tokens are allowed where it is complete, and nowhere else."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """Only these may be drawn; empty = all."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Tokens of words that the output must not have: the last of one is not drawn where the others stand before it."""
 
 
 class SequenceSpec(Struct, frozen=True, gc=False):

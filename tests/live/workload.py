@@ -148,6 +148,8 @@ def rng_sampled(rng: random.Random) -> SamplingParams:
         presence_penalty=rng.choice((0.0, 0.6)),
         frequency_penalty=rng.choice((0.0, 0.4)),
         logit_bias=rng.choice(((), ((5, 4.0), (9, -3.0)))),
+        bad_words=rng.choice(((), ((7,), (30, 31), (8, 9, 10)))),
+        allowed_token_ids=rng.choice(((), (), (EOS, *range(5, 300)))),
         seed=rng.getrandbits(60),
         stop_token_ids=(EOS,),
     )

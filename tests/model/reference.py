@@ -13,6 +13,7 @@ import torch
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.grammar.compile import Grammars
 from serving.grammar.matcher import Matcher
+from serving.grammar.permitted import limits_tokens, permitted
 from serving.model.batch import ForwardBatch, PromptChunk, future_mask
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
@@ -61,12 +62,14 @@ class ReferenceGenerator:
 
     def _mask(self, sampling: SamplingParams, output: list[int]) -> Mask:
         """Tokens that the grammar allows behind the output, found by a matcher that sees all of it anew."""
+        size = self.model.config.vocab_size
+        limits = permitted(sampling, output, size) if limits_tokens(sampling) else None
         if sampling.grammar is None:
-            return None
+            return limits
         fresh, size = self._grammars.fresh(sampling.grammar), self._grammars.vocabulary.size
         matcher = Matcher(fresh, size, sampling.stop_token_ids)
         matcher.take(output)
-        return matcher.allowed()
+        return matcher.allowed() if limits is None else matcher.allowed() & limits
 
     def logits(self, tokens: list[int]) -> torch.Tensor:
         """`[tokens, vocab] float32` of a whole sequence in one pass."""

@@ -40,6 +40,8 @@ FIELD_NOTES = {
     "user": "Accepted, and changes nothing.",
     "response_format": "What the whole answer must be: text, json_object, json_schema or structural_tag.",
     "structured_outputs": "One of json, regex, choice, grammar, json_object and structural_tag, with vLLM's options.",
+    "allowed_token_ids": "Only these tokens may be drawn; an empty list is none.",
+    "bad_words": "Words that the answer must not have, behind a blank or not; compared as tokens, as vLLM does.",
     "guided_json": "A JSON schema that the answer follows; as `structured_outputs.json`.",
     "guided_regex": "A regular expression that the whole answer matches.",
     "guided_choice": "Texts of which the answer is one.",

@@ -13,6 +13,10 @@ SEED_SPACE = 2**64
 _LEAST_TEMPERATURE = 1e-5
 MAX_BIASES = 1024
 """Each biased token costs the sampler of every step; OpenAI's own limit is of this order."""
+MAX_ALLOWED_TOKENS = 8192
+"""The list travels with its sequence wherever that goes."""
+MAX_BAD_WORDS, MAX_BAD_WORD = 256, 256
+"""Words, and characters of each: all are compared with the output's end at every step."""
 
 
 class Fields(NamedTuple):
@@ -49,6 +53,7 @@ def sampling_params(
             param="min_tokens",
             code="invalid_value",
         )
+    allowed = _allowed_token_ids(body.allowed_token_ids or [], model.token_limit, stop_ids if min_tokens else ())
     defaults = model.defaults
     return SamplingParams(
         max_tokens=max_tokens,
@@ -67,6 +72,8 @@ def sampling_params(
         logprob_ids=logprob_ids,
         prompt_logprobs=prompt_logprobs,
         grammar=grammar,
+        allowed_token_ids=allowed,
+        bad_words=_bad_words(body.bad_words or [], model),
     )
 
 
@@ -121,6 +128,44 @@ def _stop_token_ids(body: GenerationRequest, model: ServedModel) -> tuple[int, .
         )
     ends = () if body.ignore_eos else (token for token in model.eos_ids if token < limit)
     return tuple(sorted({*ends, *own}))
+
+
+def _allowed_token_ids(asked: list[int], limit: int, hidden: tuple[int, ...]) -> tuple[int, ...]:
+    """
+    Args:
+        hidden: stop tokens, if they are not to come first.
+    """
+    name = "allowed_token_ids"
+    allowed = tuple(sorted(set(asked)))
+    if len(allowed) > MAX_ALLOWED_TOKENS:
+        message = f"'{name}' may hold at most {MAX_ALLOWED_TOKENS} tokens"
+        raise InvalidRequestError(message, param=name, code="invalid_value")
+    if allowed and allowed[-1] >= limit:
+        message = f"'{name}' holds {allowed[-1]}, which is no token id below {limit}"
+        raise InvalidRequestError(message, param=name, code="invalid_value")
+    if allowed and not set(allowed).difference(hidden):
+        message = f"'{name}' holds stop tokens only, and 'min_tokens' forbids these at first"
+        raise InvalidRequestError(message, param=name, code="invalid_value")
+    return allowed
+
+
+def _bad_words(words: list[str], model: ServedModel) -> tuple[tuple[int, ...], ...]:
+    """Tokens of each word, and of the same behind a blank where that only makes its first token another one."""
+    name = "bad_words"
+    if len(words) > MAX_BAD_WORDS or any(not 0 < len(word.lstrip()) <= MAX_BAD_WORD for word in words):
+        message = f"'{name}' may hold at most {MAX_BAD_WORDS} words of 1 to {MAX_BAD_WORD} characters"
+        raise InvalidRequestError(message, param=name, code="invalid_value")
+    found: list[tuple[int, ...]] = []
+    for word in words:
+        own, behind = (
+            tuple(model.tokenizer.encode(blank + word.lstrip(), add_special_tokens=False)) for blank in ("", " ")
+        )
+        if not own:  # a word that the tokenizer makes nothing of cannot be said
+            continue
+        found.append(own)
+        if behind[0] != own[0] and len(behind) == len(own):
+            found.append(behind)
+    return tuple(found)
 
 
 def _temperature(asked: float) -> float:

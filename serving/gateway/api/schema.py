@@ -123,6 +123,8 @@ class SamplingFields(WireModel):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     structured_outputs: dict[str, Any] | None = None
+    allowed_token_ids: TokenIds | None = None
+    bad_words: Texts | None = None
 
 
 class GenerationRequest(SamplingFields):

@@ -54,12 +54,12 @@ def speculates(sampling: SamplingParams) -> bool:
     """Whether tokens are ever guessed for a sequence.
 
     Only where a draw needs the logits of its position and nothing else. Penalties depend on the tokens before, which
-    are guesses themselves; biases and log-probabilities keep whole rows of logits at hand, so that k + 1 of them would
-    cost more than they give. Such a sequence decodes one token at a time.
+    are guesses themselves; biases, lists of tokens and log-probabilities keep whole rows of logits at hand, so that
+    k + 1 of them would cost more than they give. Such a sequence decodes one token at a time.
     """
     return (
         sampling.logprobs is None
-        and not sampling.logit_bias
+        and not (sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_words)
         and sampling.repetition_penalty == 1
         and sampling.presence_penalty == 0
         and sampling.frequency_penalty == 0

@@ -4,22 +4,31 @@ from collections.abc import Sequence
 
 from serving.errors import EngineError, GrammarError
 from serving.grammar.matcher import Allowed, Matchers, allowed_rows
+from serving.grammar.permitted import limits_tokens, permitted
 from serving.ids import SequenceId
 from serving.model.sampler import Mask
-from serving.values.step_plan import SequenceStep
+from serving.values.step_plan import SampleOrder, SequenceStep
 
 
 class StepMasks:
-    """Tokens that the grammars of a step's sequences allow, for each row that is drawn from."""
+    """Tokens that the grammars and lists of a step's sequences allow, for each row that is drawn from."""
 
-    def __init__(self, matchers: Matchers | None, steps: Sequence[SequenceStep]) -> None:
+    def __init__(self, matchers: Matchers | None, steps: Sequence[SequenceStep], size: int) -> None:
         """
+        Args:
+            size: tokens of the vocabulary.
         Raises: EngineError if there are grammars and no matchers.
         """
         self.failures: dict[SequenceId, str] = {}
         """Why a sequence cannot go on, for those that cannot."""
         self._rows: dict[SequenceId, list[Allowed]] = {}
-        wanting = [step for step in steps if step.sample is not None and step.sample.sampling.grammar is not None]
+        drawing = [step for step in steps if step.sample is not None]
+        self._follow_grammars(matchers, [s for s in drawing if s.sample and s.sample.sampling.grammar is not None])
+        for step in drawing:
+            if step.sample is not None and limits_tokens(step.sample.sampling):
+                self._limit(step, step.sample, size)
+
+    def _follow_grammars(self, matchers: Matchers | None, wanting: Sequence[SequenceStep]) -> None:
         if not wanting:
             return
         if matchers is None:
@@ -34,11 +43,22 @@ class StepMasks:
             except GrammarError as error:
                 self.failures[step.sequence_id] = str(error)
 
+    def _limit(self, step: SequenceStep, order: SampleOrder, size: int) -> None:
+        """Join the lists' mask; no such sequence is fed guesses."""
+        if step.sequence_id in self.failures:
+            return
+        found = permitted(order.sampling, order.output, size)
+        for row in self._rows.get(step.sequence_id, ()):
+            found &= row
+        self._rows[step.sequence_id] = [found]
+        if not found.any():
+            self.failures[step.sequence_id] = "no token is left that its grammar and its lists allow"
+
     def rows(self, step: SequenceStep) -> list[Mask]:
         """One mask for each row that a sequence draws from: the last token's, and its guesses'. None behind a guess
         that is not allowed.
         """
-        known = self._rows.get(step.sequence_id, ())
+        known = self._rows.get(step.sequence_id, ()) if step.sequence_id not in self.failures else ()
         return [*known, *([None] * (len(step.drafts) + 1 - len(known)))]
 
     def usable(self, step: SequenceStep) -> int:

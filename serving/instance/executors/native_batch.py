@@ -239,7 +239,7 @@ def _plain(order: SampleOrder) -> bool:
     p = order.sampling
     if p.logprobs is not None or p.logit_bias or p.repetition_penalty != 1:
         return False
-    if p.presence_penalty or p.frequency_penalty:
+    if p.presence_penalty or p.frequency_penalty or p.allowed_token_ids or p.bad_words:
         return False
     return not (p.min_tokens and p.stop_token_ids and len(order.output) < p.min_tokens)
 

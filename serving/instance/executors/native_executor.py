@@ -138,7 +138,7 @@ class NativeExecutor:
         grammars: StepMatchers | None,
     ) -> tuple[SequenceResult, ...]:
         """Results of a step, of which some draws are still to be made here. Effects: makes them."""
-        masks = StepMasks(self._matchers, [steps[index] for index in batch.logits_of])
+        masks = StepMasks(self._matchers, [steps[index] for index in batch.logits_of], self._answer.logits.shape[1])
         draws = self._draw(steps, batch.logits_of, masks)
         prompts = self._prompt_logprobs(steps, batch) if batch.hidden_of else {}
         for index, draw in draws.items():

@@ -60,7 +60,7 @@ class TorchExecutor:
 
     def _results(self, plan: StepPlan) -> tuple[SequenceResult, ...]:
         hidden, rows = self._forward(plan)
-        steps, masks = plan.sequences, StepMasks(self._matchers, plan.sequences)
+        steps, masks = plan.sequences, StepMasks(self._matchers, plan.sequences, self.model.config.vocab_size)
         draws = self._draw(steps, masks, rows, hidden)
         drawn = [tuple(draw.token for draw in own) for own in draws]
         guesses = self._guess(steps, rows, hidden, drawn)

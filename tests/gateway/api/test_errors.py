@@ -86,8 +86,6 @@ def test_wrong_and_impossible_parameters(refusing: Harness, fields: dict[str, An
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"allowed_token_ids": [1]}, "allowed_token_ids"),
-        ({"bad_words": ["x"]}, "bad_words"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"length_penalty": 1.2}, "length_penalty"),
         ({"tools": [TOOL]}, "tools"),
