@@ -36,14 +36,14 @@ def test_blanks_before_a_word_do_not_count_and_empty_lists_are_none(harness: Har
     ("fields", "param"),
     [
         ({"allowed_token_ids": [10**6]}, "allowed_token_ids"),
-        ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
         ({"allowed_token_ids": list(range(MAX_ALLOWED_TOKENS + 1))}, "allowed_token_ids"),
         ({"allowed_token_ids": [5], "stop_token_ids": [5], "min_tokens": 2}, "allowed_token_ids"),
         ({"bad_words": [""]}, "bad_words"),
         ({"bad_words": ["  "]}, "bad_words"),
         ({"bad_words": ["x" * (MAX_BAD_WORD + 1)]}, "bad_words"),
         ({"bad_words": ["x"] * (MAX_BAD_WORDS + 1)}, "bad_words"),
-        ({"bad_words": [3]}, "bad_words"),
+        ({"bad_words": [3]}, "bad_words[0]"),
     ],
 )
 def test_what_cannot_be_is_refused(harness: Harness, fields: dict[str, Any], param: str) -> None:
