@@ -25,10 +25,7 @@ Commands = tuple[Command, ...]
 
 _FINAL = {  # ends that would be the same at any instance
     FinishReason.DEADLINE: (FailKind.DEADLINE, "the deadline passed at the instance"),
-    FinishReason.GRAMMAR: (
-        FailKind.INVALID,
-        "no token can follow that the request's grammar, or its lists of tokens and words, allow",
-    ),
+    FinishReason.GRAMMAR: (FailKind.INVALID, "no token can follow that the request's grammar or its token lists allow"),
 }
 
 
