@@ -98,6 +98,7 @@ class Recorded:
 
     Args:
         tools: parameters by name.
+        rendered: made by the model's own template.
         opened: the prompt has opened the reasoning.
         expected: content, reasoning and calls; None where the record wants no call and leaves the text open.
     """
@@ -107,6 +108,7 @@ class Recorded:
     tokens: Mapping[str, int]
     pieces: tuple[Piece, ...]
     tools: Mapping[str, Mapping[str, Any]]
+    rendered: bool
     opened: bool
     expected: tuple[str | None, str | None, tuple[tuple[str, Any], ...]] | None
 
@@ -144,6 +146,7 @@ def _recorded(record: Any, family: str, ids: Mapping[int, str], prompts: Mapping
         {text: token for token, text in ids.items()},
         tuple(_pieces(record["raw_output"], record["output_token_ids"], ids)),
         {one["name"]: one.get("parameters") or {} for one in functions},
+        record["provenance"]["kind"] == "template_render",
         prompt.rstrip().endswith(("<think>", "[THINK]")),
         None if expected is None else (expected["content"] or None, expected["reasoning_content"] or None, calls),
     )

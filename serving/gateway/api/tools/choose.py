@@ -1,6 +1,6 @@
 """All families, and which of them a model belongs to: told by the configuration, else by its template and tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from serving.gateway.api.tools.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from serving.gateway.api.tools.dsml import DSML
@@ -28,3 +28,44 @@ _ALL = (
 )
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _ALL}
 """By name, the most particular first."""
+
+
+def family_of(template: str, tokens: Collection[str]) -> Family | None:
+    """The family that a chat template and the added tokens of a vocabulary tell; None if they tell none.
+
+    Where the template speaks of a form, it counts; tokens alone count where no other form has them.
+    """
+    for family, tells in _SIGNS:
+        if tells(template, tokens):
+            return family
+    return None
+
+
+def _has_token(name: str) -> Callable[[str, Collection[str]], bool]:
+    return lambda _, tokens: name in tokens
+
+
+def _says(*words: str) -> Callable[[str, Collection[str]], bool]:
+    return lambda template, _: all(word in template for word in words)
+
+
+def _deepseek(template: str, tokens: Collection[str]) -> bool:
+    return "<｜tool▁calls▁begin｜>" in tokens
+
+
+_SIGNS: tuple[tuple[Family, Callable[[str, Collection[str]], bool]], ...] = (
+    (HARMONY, lambda _, tokens: "<|channel|>" in tokens and "<|message|>" in tokens),
+    (KIMI_K2, _has_token("<|tool_calls_section_begin|>")),
+    (DSML, _says("｜DSML｜")),
+    (DEEPSEEK_V3, lambda template, tokens: _deepseek(template, tokens) and "```json" in template),
+    (DEEPSEEK_V31, lambda template, tokens: _deepseek(template, tokens) and "tool▁calls▁begin" in template),
+    (DSML, _has_token("｜DSML｜")),
+    (MISTRAL_TEXT, lambda template, tokens: "[TOOL_CALLS]" in tokens and "<think>" in template),
+    (MISTRAL, _has_token("[TOOL_CALLS]")),
+    (GLM, _says("<arg_key>")),
+    (QWEN_CODER, _says("<function=")),
+    (HERMES, _says("<tool_call>")),
+    (LLAMA, _has_token("<|python_tag|>")),
+    (LLAMA, _says('"name":', '"parameters":')),
+)
+"""Families with what tells of them; the first that fits counts."""

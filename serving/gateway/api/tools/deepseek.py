@@ -6,12 +6,16 @@
 V3 and R1 write the name behind the separator, after the word `function`, and the arguments as a block of Markdown.
 """
 
+from collections.abc import Sequence
+
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.json_text import json_value
+from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _BEGIN_ALL, _END_ALL = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+_BLOCK, _END_BLOCK = "\n```json\n", "\n```"
 
 
 def _read(reader: Reader) -> Steps[None]:
@@ -46,10 +50,45 @@ def _call(reader: Reader) -> Steps[None]:
     reader.calls.close()
 
 
+def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+    """Rules of V3.1."""
+    heads = [f"{quoted(tool.name)} {spelling.mark(_SEPARATOR)} a{i}" for i, tool in enumerate(tools)]
+    return [
+        f"calls: {spelling.mark(_BEGIN_ALL)} call{'+' if several else ''} {spelling.mark(_END_ALL)}",
+        f"call: {spelling.mark(_BEGIN)} ({either(heads)}) {spelling.mark(_END)}",
+        *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
+    ]
+
+
+def _older_rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+    """Rules of V3 and R1."""
+    heads = [f"{quoted(tool.name + _BLOCK)} a{i}" for i, tool in enumerate(tools)]
+    further = " (NL call)*" if several else ""
+    return [
+        f"calls: {spelling.mark(_BEGIN_ALL)} call{further} {spelling.mark(_END_ALL)}",
+        f'call: {spelling.mark(_BEGIN)} "function" {spelling.mark(_SEPARATOR)} ({either(heads)}) '
+        f"{quoted(_END_BLOCK)} {spelling.mark(_END)}",
+        r"NL: /\n?/",
+        *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
+    ]
+
+
 _MARKS = (_BEGIN_ALL, _END_ALL, _BEGIN, _SEPARATOR, _END, "<think>", "</think>")
 DEEPSEEK_V3 = Family(
-    name="deepseek-v3", marks=_MARKS, triggers=(_BEGIN_ALL,), read_calls=_read, trims=False, argument_objects=False
+    name="deepseek-v3",
+    marks=_MARKS,
+    triggers=(_BEGIN_ALL,),
+    rules=_older_rules,
+    read_calls=_read,
+    trims=False,
+    argument_objects=False,
 )
 DEEPSEEK_V31 = Family(
-    name="deepseek-v3.1", marks=_MARKS, triggers=(_BEGIN_ALL,), read_calls=_read, trims=False, argument_objects=False
+    name="deepseek-v3.1",
+    marks=_MARKS,
+    triggers=(_BEGIN_ALL,),
+    rules=_rules,
+    read_calls=_read,
+    trims=False,
+    argument_objects=False,
 )

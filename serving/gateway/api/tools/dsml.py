@@ -8,10 +8,12 @@
 """
 
 import re
+from collections.abc import Sequence
 
 from serving.gateway.api.tools.arguments import Arguments
 from serving.gateway.api.tools.closing import Closing
 from serving.gateway.api.tools.family import Family
+from serving.gateway.api.tools.lark import ArgumentForm, CallRule, Spelling, call_heads, either, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _TOKEN = "｜DSML｜"
@@ -79,10 +81,35 @@ def _attributes(text: str) -> dict[str, str]:
     return dict(_ATTRIBUTE.findall(text))
 
 
+def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+    token = spelling.mark(_TOKEN)
+
+    def before(name: str, is_string: str) -> str:
+        return f'"<" {token} " "? {quoted(f"""parameter name="{name}" string="{is_string}">""")}'
+
+    form = ArgumentForm(
+        lambda name: before(name, "true"),
+        lambda name: before(name, "false"),
+        f'TEXT {token} " "? "parameter>\\n"',
+        f'"</" {token} " "? "parameter>\\n"',
+    )
+    heads, rules = call_heads(tools, form, lambda tool: quoted(f'invoke name="{tool.name}">\n'))
+    section = f'{token} " "? ({either([quoted(word) for word in _ALL])})'
+    return [
+        'calls: "<" calls_behind',
+        f'calls_behind: {section} ">\\n" call{"+" if several else ""} "</" {section} ">"',
+        f'call: "<" {token} " "? ({either(heads)}) NL "</" {token} " "? "invoke>\\n"',
+        *rules,
+        r"TEXT: /(?s:.*)<\//",
+        r"NL: /\n?/",
+    ]
+
+
 DSML = Family(
     name="deepseek-v3.2",
     marks=(_TOKEN, "<think>", "</think>"),
     triggers=(_TOKEN,),
+    rules=_rules,
     read_calls=_read,
     holds="<",
 )

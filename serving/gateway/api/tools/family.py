@@ -1,12 +1,18 @@
 """A family: how models of one kind write reasoning and calls; and the parser that reads an output of theirs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serving.gateway.api.parts import Part
+from serving.gateway.api.tools.lark import CallRule, Spelling
 from serving.gateway.api.tools.marks import TextMarks, ToolMarks
 from serving.gateway.api.tools.reader import Reader, Schemas, Steps
 from serving.gateway.api.tools.sinks import NewId, call_id
+
+Rules = Callable[[Spelling, Sequence[CallRule], bool], list[str]]
+"""Rules of a grammar, `calls` among them, from a vocabulary, the tools that may be called, and whether several may."""
+
+Frame = Callable[[Spelling, str | None, str | None, bool, int | None], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +23,12 @@ class Family:
         name: as the configuration calls it.
         marks: texts of all markers, reasoning's among them.
         triggers: markers with which calls begin.
+        rules: grammar of one or more calls, from the trigger on.
         read_calls: reads from a trigger, which is in front of the buffer, to behind the last call that belongs to it.
         think: markers around reasoning; None = there is none.
+        frame: for a family whose text has a form of its own: the rule `start` and what it needs, from the names of the
+            rules of calls and of the answer, whether a call must come, and most tokens of reasoning.
+        heads: for a family without triggers: how its calls begin.
         reads_all: in place of all this: reads the output from its first character.
         calls_in_thought: a trigger ends reasoning, if this comes behind it.
         trims: white space around calls and reasoning is the template's.
@@ -30,9 +40,12 @@ class Family:
     name: str
     marks: tuple[str, ...]
     triggers: tuple[str, ...]
+    rules: Rules
     read_calls: Callable[[Reader], Steps[None]]
     think: tuple[str, str] | None = ("<think>", "</think>")
     reads_all: Callable[[Reader], Steps[None]] | None = None
+    frame: Frame | None = None
+    heads: Callable[[Sequence[CallRule]], list[str]] = lambda tools: []
     calls_in_thought: str | None = None
     trims: bool = True
     holds: str = ""

@@ -8,9 +8,12 @@
 From 4.7 on there are no line breaks.
 """
 
+from collections.abc import Sequence
+
 from serving.gateway.api.tools.arguments import Arguments
 from serving.gateway.api.tools.closing import Closing
 from serving.gateway.api.tools.family import Family
+from serving.gateway.api.tools.lark import ArgumentForm, CallRule, Spelling, call_heads, either, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -44,9 +47,28 @@ def _read(reader: Reader) -> Steps[None]:
         call.end()
 
 
+def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+    """With line breaks or without, as the model has learnt it."""
+    key, value, end = (spelling.mark(name) for name in (_KEY, _VALUE, _END_VALUE))
+
+    def before(name: str) -> str:
+        return f"NL {key} {quoted(name)} {spelling.mark(_END_KEY)} NL {value}"
+
+    form = ArgumentForm(before, before, f"TEXT {end}", end)
+    heads, rules = call_heads(tools, form, lambda tool: quoted(tool.name))
+    return [
+        f"calls: call{' (NL call)*' if several else ''}",
+        f"call: {spelling.mark(_BEGIN)} ({either(heads)}) NL {spelling.mark(_END)}",
+        *rules,
+        r"NL: /\n?/",
+        "TEXT: /(?s:.*)/",
+    ]
+
+
 GLM = Family(
     name="glm",
     marks=(_BEGIN, _END, _KEY, _END_KEY, _VALUE, _END_VALUE, "<think>", "</think>"),
     triggers=(_BEGIN,),
+    rules=_rules,
     read_calls=_read,
 )

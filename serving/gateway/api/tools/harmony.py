@@ -7,9 +7,11 @@ The channel `analysis` is reasoning, `final` the answer, `commentary` a call or 
 """
 
 import re
+from collections.abc import Sequence
 
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.json_text import json_value
+from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _START, _END, _MESSAGE, _CHANNEL = "<|start|>", "<|end|>", "<|message|>", "<|channel|>"
@@ -59,17 +61,49 @@ def _message(reader: Reader, header: str) -> Steps[None]:
         reader.take(1)
 
 
+def _frame(spelling: Spelling, calls: str | None, answer: str | None, forced: bool, budget: int | None) -> list[str]:
+    """Reasoning and words before a call, each a message, then a call or the answer."""
+    channel, message, end = (spelling.mark(name) for name in (_CHANNEL, _MESSAGE, _END))
+    turn = f'{end} {spelling.mark(_START)} "assistant"'
+    free = f"{spelling.all_but(_END, _START, _CHANNEL, _MESSAGE)}*"
+    final = f'{channel} "final" (" "? {spelling.mark(_CONSTRAIN)} "json")? {message} {answer or free}'
+    thought = f"thought[max_tokens={budget}]: /(?s:.*)/" if budget else 'thought: ""'
+    if budget is None:
+        thought = f"thought: {free}"
+    last = [*([calls] if calls else []), *([] if forced else [final])]
+    words = f'({channel} "commentary" {message} {free} {turn})* ' if calls and answer is None else ""
+    return [
+        f'start: ({channel} "analysis" {message} thought {turn})* {words}({either(last)})',
+        thought,
+    ]
+
+
 def _none(reader: Reader) -> Steps[None]:
     yield from reader.front()
+
+
+def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+    """One call, behind the word `assistant`; the marker behind it ends the turn."""
+    channel, constrain, message = (spelling.mark(name) for name in (_CHANNEL, _CONSTRAIN, _MESSAGE))
+    names = [f"{quoted(f'{_FUNCTIONS}{tool.name}')}" for tool in tools]
+    in_channel = [f'{channel} "commentary to=" {name} kind {message} a{i}' for i, name in enumerate(names)]
+    in_role = [f'" to=" {name} {channel} "commentary" kind {message} a{i}' for i, name in enumerate(names)]
+    return [
+        f"calls: {either([*in_channel, *in_role])}",
+        f'kind: (" "? {constrain} "json" | " json")?',
+        *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
+    ]
 
 
 HARMONY = Family(
     name="harmony",
     marks=(_START, _END, _MESSAGE, _CHANNEL, _CONSTRAIN, _CALL, _RETURN),
     triggers=(),
+    rules=_rules,
     read_calls=_none,
     think=None,
     reads_all=_read_all,
+    frame=_frame,
     trims=False,
     argument_objects=False,
 )

@@ -4,8 +4,11 @@
 <|tool_call_end|><|tool_calls_section_end|>
 """
 
+from collections.abc import Sequence
+
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.json_text import json_value
+from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _BEGIN_ALL, _END_ALL = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
@@ -41,10 +44,22 @@ def _call(reader: Reader) -> Steps[None]:
     reader.calls.close()
 
 
+def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+    arguments = spelling.mark(_ARGUMENTS)
+    heads = [f"{quoted(f'functions.{tool.name}:')} NUMBER {arguments} a{i}" for i, tool in enumerate(tools)]
+    return [
+        f"calls: {spelling.mark(_BEGIN_ALL)} call{'+' if several else ''} {spelling.mark(_END_ALL)}",
+        f"call: {spelling.mark(_BEGIN)} ({either(heads)}) {spelling.mark(_END)}",
+        *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
+        "NUMBER: /[0-9]{1,4} ?/",
+    ]
+
+
 KIMI_K2 = Family(
     name="kimi-k2",
     marks=(_BEGIN_ALL, _END_ALL, _BEGIN, _ARGUMENTS, _END, "<think>", "</think>"),
     triggers=(_BEGIN_ALL,),
+    rules=_rules,
     read_calls=_read,
     trims=False,
     argument_objects=False,

@@ -5,8 +5,12 @@
 An object that is no call, or names no tool on offer, is text.
 """
 
+import json
+from collections.abc import Sequence
+
 from serving.gateway.api.tools.call_object import CallObject, CallOutcome
 from serving.gateway.api.tools.family import Family
+from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _TAG = "<|python_tag|>"
@@ -50,12 +54,24 @@ def _none(reader: Reader) -> Steps[None]:
     yield from reader.front()
 
 
+def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+    """One call; the form has no room for several."""
+    heads = [f"{quoted(_head(tool))} a{i}" for i, tool in enumerate(tools)]
+    return [f'calls: ({either(heads)}) "}}"', *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools))]
+
+
+def _head(tool: CallRule) -> str:
+    return f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "parameters": '
+
+
 LLAMA = Family(
     name="llama",
     marks=(_TAG,),
     triggers=(),
+    rules=_rules,
     read_calls=_none,
     think=None,
     reads_all=_read_all,
+    heads=lambda tools: [_head(tool) for tool in tools],
     trims=False,
 )

@@ -1,0 +1,126 @@
+"""Grammars of calls, written in llguidance's dialect of Lark: pieces that the families' rules are made of."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serving.gateway.api.tools.marks import ToolMarks
+from serving.gateway.api.tools.typed_text import types_of
+from serving.grammar.text import json_options
+from serving.values.sequence import Grammar, GrammarKind
+
+_OPTIONS = json_options(Grammar(GrammarKind.JSON_SCHEMA, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class CallRule:
+    """A tool that may be called: its name, and the schema of its arguments."""
+
+    name: str
+    schema: Mapping[str, Any]
+
+
+class Spelling:
+    """How a grammar spells markers, texts and values over one vocabulary.
+
+    Args:
+        stop: number that stands for all stop tokens, see `Vocabulary`.
+    """
+
+    def __init__(self, marks: ToolMarks, stop: int) -> None:
+        self._marks = marks
+        self._stop = stop
+
+    def has_token(self, *names: str) -> bool:
+        """Whether markers are tokens of the vocabulary."""
+        return all(name in self._marks.tokens for name in names)
+
+    def mark(self, name: str) -> str:
+        """A marker: its token, or where there is none its text."""
+        token = self._marks.tokens.get(name)
+        return quoted(name) if token is None else f"<[{token}]>"
+
+    def all_but(self, *names: str) -> str:
+        """Any one token but some markers'. All of these must be tokens."""
+        kept_out = sorted({self._marks.tokens[name] for name in names} | {self._stop})
+        return f"<[^{','.join(map(str, kept_out))}]>"
+
+
+def quoted(text: str) -> str:
+    """A text as it stands."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def json_of(schema: Mapping[str, Any] | str, options: Mapping[str, Any] = _OPTIONS) -> str:
+    """A JSON value.
+
+    Args:
+        schema: or its text.
+        options: of llguidance's compiler of schemas.
+    """
+    plain = json.loads(schema) if isinstance(schema, str) else schema
+    return "%json " + json.dumps({**plain, "x-guidance": options}, ensure_ascii=False)
+
+
+def either(options: Sequence[str]) -> str:
+    """One of several."""
+    return " | ".join(options)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentForm:
+    """Rules for one argument, as a family writes it.
+
+    Args:
+        before_text, before_value: from its name: what comes before a string, and before any other value.
+        raw: a string of any length with its end.
+        after: what comes behind a JSON value, or behind one of some given strings.
+    """
+
+    before_text: Callable[[str], str]
+    before_value: Callable[[str], str]
+    raw: str
+    after: str
+
+
+def call_heads(
+    tools: Sequence[CallRule], form: ArgumentForm, name_of: Callable[[CallRule], str]
+) -> tuple[list[str], list[str]]:
+    """One alternative for each tool, its name and its arguments, and the rules that these need.
+
+    Args:
+        name_of: what comes before the arguments.
+    """
+    heads: list[str] = []
+    rules: list[str] = []
+    for number, tool in enumerate(tools):
+        pieces = [name_of(tool)]
+        for index, (key, schema, required) in enumerate(_properties(tool.schema)):
+            name = f"a{number}_{index}"
+            rules += _argument(tool, key, schema, form, name)
+            pieces.append(name if required else f"{name}?")
+        heads.append(" ".join(pieces))
+    return heads, rules
+
+
+def _argument(tool: CallRule, key: str, schema: Mapping[str, Any], form: ArgumentForm, name: str) -> list[str]:
+    types = types_of(schema, tool.schema)
+    if types and "string" not in types:
+        value = json_of({**schema, **_definitions(tool.schema)})
+        return [f"{name}: {form.before_value(key)} {name}_v {form.after}", f"{name}_v: {value}"]
+    words = schema.get("enum")
+    if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
+        return [f"{name}: {form.before_text(key)} ({either([quoted(word) for word in words])}) {form.after}"]
+    return [f"{name}: {form.before_text(key)} {form.raw}"]
+
+
+def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+    properties = schema.get("properties")
+    required = schema.get("required")
+    for key, own in properties.items() if isinstance(properties, Mapping) else ():
+        yield key, own if isinstance(own, Mapping) else {}, isinstance(required, list) and key in required
+
+
+def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: schema[name] for name in ("$defs", "definitions") if name in schema}
