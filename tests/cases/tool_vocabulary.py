@@ -8,6 +8,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as RawTokenizer
 
 from serving.gateway.api.detokenizer import make_detokenizer
+from serving.gateway.api.settings import ServedModel
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.gateway.api.tools.family import Family, OutputParser
 from serving.gateway.api.tools.lark import Spelling
@@ -82,3 +83,13 @@ class FamilyVocabulary:
 def vocabulary_of(family: Family, *, as_tokens: bool = True) -> FamilyVocabulary:
     """A family's vocabulary."""
     return FamilyVocabulary(family, as_tokens=as_tokens)
+
+
+def may_begin(model: ServedModel, grammar: Grammar, text: str) -> bool:
+    """Whether an output may begin with this text, markers in it as tokens."""
+    matcher = Matcher(model.grammars.fresh(grammar), model.token_limit, model.eos_ids)
+    for token in model.tokenizer.encode(text, add_special_tokens=False):
+        if not matcher.allowed()[token]:
+            return False
+        matcher.take((token,))
+    return True

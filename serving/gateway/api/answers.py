@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "tool_calls", "function_call"]
 Count = Annotated[int, Field(ge=0)]
 Ids = list[Count]
 
@@ -111,11 +111,12 @@ class PredictionPosition(Answer):
 
 
 class CompletionTokensDetails(Answer):
-    """Guessed tokens, accepted and rejected."""
+    """Tokens of reasoning, and guessed tokens, accepted and rejected."""
 
-    accepted_prediction_tokens: Count
-    rejected_prediction_tokens: Count
-    prediction_positions: list[PredictionPosition]
+    reasoning_tokens: Count = 0
+    accepted_prediction_tokens: Count = 0
+    rejected_prediction_tokens: Count = 0
+    prediction_positions: list[PredictionPosition] = []
 
 
 class Usage(Answer):
@@ -179,12 +180,31 @@ class CompletionLogprobs(Answer):
     text_offset: list[Count]
 
 
+class CalledFunction(Answer):
+    """Function to call, with its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Answer):
+    """One call."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(Answer):
-    """The model's turn."""
+    """The model's turn. Reasoning goes by two names."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning_content: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = []
+    function_call: CalledFunction | None = None
 
 
 class ChatChoice(Answer):
@@ -241,11 +261,31 @@ class Completion(_Head):
     metrics: Times | None = None
 
 
+class CalledFunctionDelta(Answer):
+    """Addition to a called function: its name first, then pieces of its arguments."""
+
+    name: str = ""
+    arguments: str = ""
+
+
+class ToolCallDelta(Answer):
+    """Addition to a call; its id with the first."""
+
+    index: Count
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunctionDelta
+
+
 class Delta(Answer):
     """Addition of a chunk to a message."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCallDelta] = []
+    function_call: CalledFunctionDelta | None = None
 
 
 class ChatChunkChoice(Answer):

@@ -23,7 +23,7 @@ Message = Mapping[str, Any]
 
 MOST_TEMPLATE_BYTES = 1 << 20
 """Long ones have 20 kB."""
-OUR_OWN = frozenset({"5658bbfe0167766808a5f5ecb5c3faa43a274f1525661ee591e16f7e8e28c889"})
+OUR_OWN = frozenset({"c7af62f004a926e02cd80f64e73183cfdf1f69376da79b20678030f8d47458fa"})
 """SHA-256 of templates that come with this project, of models in `deploy/models`: linear in what they are given."""
 SHORT_BYTES = 16 << 10
 """A conversation up to this size takes our own templates less than two milliseconds, mostly a few microseconds."""
@@ -72,6 +72,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         control: ControlTokens | None = None,
     ) -> Rendering:
         """A conversation as the template takes it.
@@ -80,6 +81,7 @@ class ChatTemplate:
             messages: plain JSON objects with `role` and usually `content`; null fields count as absent.
             continue_final_message: leave the last message open, so that the model goes on with it.
             variables: further template variables; they win over special tokens.
+            tools: that the model may call; None = there are none.
             control: keeps what messages and variables spell apart from the template's own control tokens; the text
                 then holds marks and is for its `encode`.
         Raises: InvalidRequestError when nothing can be continued.
@@ -93,8 +95,10 @@ class ChatTemplate:
         if control is not None:
             chat = [control.guard(message) for message in chat]
             variables = control.guard_variables(variables or {})
+            tools = control.guard_variables({"tools": tools})["tools"]
         final = _tag_final(chat, self.source) if continue_final_message else None
-        reserved = {"messages": chat, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
+        shown = list(tools) if tools else None
+        reserved = {"messages": chat, "tools": shown, "documents": None, "add_generation_prompt": add_generation_prompt}
         return Rendering(marshal.dumps({**self._special_tokens, **(variables or {}), **reserved}), final)
 
     async def render(self, rendering: Rendering) -> str:

@@ -4,14 +4,16 @@ Pure apart from its own state. Fed with a backend's updates, it returns what bec
 from that elsewhere, in `forms`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from serving.errors import DeadlineError, EngineError
 from serving.gateway.api.detokenizer import make_detokenizer
 from serving.gateway.api.draft_tally import DraftTally
-from serving.gateway.api.parts import Part
+from serving.gateway.api.parts import Part, ReasoningPart
 from serving.gateway.api.stop_strings import StopStrings
 from serving.gateway.api.tokenizer import Tokenizer
+from serving.gateway.api.tools.family import OutputParser
 from serving.gateway.api.translate import OutputOptions
 from serving.values.jobs import SequenceUpdate
 from serving.values.news import Tokens
@@ -33,7 +35,7 @@ class Visible:
 
     Args:
         parts: pieces of the output, none of them empty.
-        finish: `stop` or `length` with the last piece.
+        finish: `stop`, `length`, `tool_calls` or `function_call` with the last piece.
         stop_reason: the stop string or the stop token that ended the choice, when it was not the end token.
         stopped_by_text: the backend does not know yet that this choice is over.
     """
@@ -61,6 +63,7 @@ class ChoiceOutput:
         "_detokenizer",
         "_needs_each_token",
         "_options",
+        "_parser",
         "_prompt",
         "_stops",
         "_tokenizer",
@@ -71,6 +74,7 @@ class ChoiceOutput:
         "index",
         "pool",
         "prompt_logprobs",
+        "reasoning_tokens",
         "resumptions",
         "started",
         "text_length",
@@ -96,6 +100,8 @@ class ChoiceOutput:
         self._stops = StopStrings(options.stops, include=options.include_stop) if options.stops else None
         # Several tokens in one update may be decoded at once unless something depends on each token's own text.
         self._needs_each_token = bool(options.stops) or options.logprobs is not None
+        self._parser = options.reading.parser() if options.reading is not None else None
+        self.reasoning_tokens = 0
 
     def push(self, update: SequenceUpdate) -> Visible:
         """Take one update.
@@ -153,23 +159,65 @@ class ChoiceOutput:
     def _take(self, news: Tokens, tokens: tuple[int, ...], out: Visible) -> None:
         """New tokens to text. A stop token itself gives no text unless stops are to be included."""
         silent_last = news.finish_reason is FinishReason.STOP and not self._options.include_stop
+        if self._parser is not None:
+            self._read(self._parser, news, tokens, silent_last, out)
+            return
         if not self._needs_each_token:
             self.completion_tokens += len(tokens)
             self._let_out(self._detokenizer.push(tokens[:-1] if silent_last else tokens), out)
             out.tokens = tokens
             return
-        logprobs, last = news.logprobs, len(tokens) - 1
+        last = len(tokens) - 1
         for i, token in enumerate(tokens):
-            if self._options.logprobs is not None:
-                held = self._stops.held if self._stops is not None else 0
-                offset = self.text_length + held + self._detokenizer.broken_off(token)
-                out.logprobs.append(LogprobEntry(token, offset, logprobs[i] if i < len(logprobs) else None))
-            self.completion_tokens += 1
+            self._count(token, i, news, out)
             self._emit("" if silent_last and i == last else self._detokenizer.push((token,)), out)
             if out.finish is not None:
                 out.tokens = tokens[: i + 1]
                 return
         out.tokens = tokens
+
+    def _count(self, token: int, i: int, news: Tokens, out: Visible) -> None:
+        """One more token, the `i`th of an update."""
+        if self._options.logprobs is not None:
+            held = self._stops.held if self._stops is not None else 0
+            offset = self.text_length + held + self._detokenizer.broken_off(token)
+            out.logprobs.append(LogprobEntry(token, offset, news.logprobs[i] if i < len(news.logprobs) else None))
+        self.completion_tokens += 1
+
+    def _read(
+        self, parser: OutputParser, news: Tokens, tokens: tuple[int, ...], silent_last: bool, out: Visible
+    ) -> None:
+        """New tokens to text, reasoning and calls. Stop strings are looked for in the text alone."""
+        last = len(tokens) - 1
+        for i, token in enumerate(tokens):
+            self._count(token, i, news, out)
+            thinking = parser.thinking
+            if not silent_last or i < last:
+                if token in parser.of_token:
+                    self._show(parser.text(self._detokenizer.flush()), out)
+                    self._show(parser.token(token), out)
+                else:
+                    self._show(parser.text(self._detokenizer.push((token,))), out)
+            self.reasoning_tokens += thinking or parser.thinking
+            if out.finish is not None:
+                out.tokens = tokens[: i + 1]
+                return
+        out.tokens = tokens
+
+    def _show(self, parts: Sequence[Part], out: Visible) -> None:
+        """Let parts out, their text through the stop strings."""
+        reading = self._options.reading
+        assert reading is not None, "there is a parser"
+        for part in parts:
+            if out.finish is not None:
+                return
+            if isinstance(part, str):
+                self._emit(part, out)
+                continue
+            if self._stops is not None:
+                self._let_out(self._stops.flush(), out)
+            if reading.shows_reasoning or not isinstance(part, ReasoningPart):
+                out.parts.append(part)
 
     def _emit(self, piece: str, out: Visible) -> None:
         """Let text out through the stop strings; ends the choice when one is complete."""
@@ -198,7 +246,9 @@ class ChoiceOutput:
             out.finish = "length"
             return
         tail = self._detokenizer.flush()
-        if tail:
+        if self._parser is not None:
+            self._show([*self._parser.text(tail), *self._parser.end()], out)
+        elif tail:
             self._emit(tail, out)
         if out.finish is None and self._stops is not None:
             self._let_out(self._stops.flush(), out)
@@ -206,5 +256,8 @@ class ChoiceOutput:
         if out.finish is not None:  # the held-back text completed a stop string
             return
         out.finish = "stop" if reason is FinishReason.STOP else "length"
-        if reason is FinishReason.STOP and tokens and tokens[-1] not in self._options.eos_ids:
+        reading = self._options.reading
+        if reason is FinishReason.STOP and self._parser is not None and self._parser.calls:
+            out.finish = "function_call" if reading is not None and reading.legacy else "tool_calls"
+        if out.finish == "stop" and tokens and tokens[-1] not in self._options.eos_ids:
             out.stop_reason = tokens[-1]

@@ -200,12 +200,14 @@ _ANSWER = {
         "search_queries_only force_single_step web_search reasoning_in_content",
         False,
     ),
-    **_all("include_reasoning separate_reasoning stream_reasoning parse_tool_calls", True),
+    **_all("separate_reasoning stream_reasoning parse_tool_calls", True),
     **_all("reasoning_format", "none", "auto"),
     **_all("response_fields additional_model_outputs output_kind prompt_mode transforms plugins compliance"),
     "functions": Foreign(idle=_NO_FUNCTIONS),
     **_all("function_call", "none"),
     **_all("tool_choice", "none", "auto"),
+    **_all("include_reasoning", True),
+    **_all("parallel_tool_calls", True, False),
     **_all("tools tool_config audio web_search_options search_parameters search_settings search_options search_mode"),
     **_all("search_domain_filter search_recency_filter mcp_servers code_execution"),
     **_all("modalities", ["text"]),
@@ -224,7 +226,7 @@ HARMLESS = frozenset(
     (
         # bookkeeping of OpenAI and its relatives
         "metadata store service_tier prompt_cache_key prompt_cache_retention prompt_cache_options safety_identifier "
-        "parallel_tool_calls max_tool_calls client_metadata user_id provider route usage extra_headers "
+        "max_tool_calls client_metadata user_id provider route usage extra_headers "
         "extra_query timeout include inference_geo anthropic_version anthropic_beta betas cache_control api_key "
         "api_base base_url "
         # where and how fast a request runs
@@ -252,7 +254,7 @@ HARMLESS = frozenset(
 
 TOKENIZING: Mapping[str, Foreign] = {
     **_all("chat_template documents mm_processor_kwargs media_io_kwargs truncate_prompt_tokens truncation_side"),
-    **_all("tools images image_data suffix reasoning_effort"),
+    **_all("images image_data suffix reasoning_effort"),
     **_renamed("prompt, or messages", "content text input inputs"),
     **_renamed("tokens", "token_ids ids"),
     **_renamed("add_special_tokens", "add_special add_bos_token", True),

@@ -49,8 +49,18 @@ class _Wish:
     options: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Wished:
+    """A grammar of a request's answers, not compiled yet, and the field that it came in."""
+
+    field: str
+    grammar: Grammar
+
+
 def wants_grammar(body: GenerationRequest) -> bool:
     """Whether a request may have a grammar: then translating it may take many milliseconds."""
+    if getattr(body, "tools", None) or getattr(body, "functions", None):
+        return True
     form = body.response_format
     plain = form is None or form == {} or (isinstance(form, dict) and form.get("type") == "text")
     return not plain or body.structured_outputs is not None or any(getattr(body, name) is not None for name in _OLD)
@@ -58,6 +68,29 @@ def wants_grammar(body: GenerationRequest) -> bool:
 
 def grammar_of(body: GenerationRequest, model: ServedModel) -> Grammar | None:
     """The request's grammar, compiled once; None if it has none.
+
+    Raises: InvalidRequestError naming the field.
+    """
+    wished = wished_grammar(body, model)
+    if wished is None:
+        return None
+    try:
+        return compiled(model, wished.grammar)
+    except GrammarError as error:
+        raise _wrong(wished.field, f"cannot be followed: {error}") from error
+
+
+def compiled(model: ServedModel, grammar: Grammar) -> Grammar:
+    """The grammar, which is compiled now. Raises: GrammarError."""
+    try:
+        model.grammars.fresh(grammar)
+    except ValueError as error:  # no JSON, or nested too deeply
+        raise GrammarError(str(error)) from error
+    return grammar
+
+
+def wished_grammar(body: GenerationRequest, model: ServedModel) -> Wished | None:
+    """What the request's answers must be; None = any text.
 
     Raises: InvalidRequestError naming the field.
     """
@@ -73,11 +106,9 @@ def grammar_of(body: GenerationRequest, model: ServedModel) -> Grammar | None:
         if getattr(body, name):
             raise _wrong(name, f"contradicts '{wish.field}': an output ends where it is complete")
     try:
-        grammar = _grammar(wish)
-        model.grammars.fresh(grammar)
+        return Wished(wish.field, _grammar(wish))
     except (GrammarError, ValueError) as error:  # no JSON, or nested too deeply
         raise _wrong(wish.field, f"cannot be followed: {error}") from error
-    return grammar
 
 
 def _wrong(field: str, words: str) -> InvalidRequestError:
@@ -140,7 +171,7 @@ def _grammar(wish: _Wish) -> Grammar:
     if wish.kind in ("json", "json_object"):
         schema = _ANY_OBJECT if wish.kind == "json_object" else _schema(wish.value)
         if wish.options.get("disable_additional_properties"):
-            schema = _closed(schema)
+            schema = closed_schema(schema)
         return Grammar(GrammarKind.JSON_SCHEMA, _dumped(schema), free, pattern)
     if pattern:
         raise GrammarError("'whitespace_pattern' is for JSON only")
@@ -169,13 +200,13 @@ def _dumped(schema: object) -> str:
     return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
 
 
-def _closed(schema: Any) -> Any:  # noqa: ANN401
+def closed_schema(schema: Any) -> Any:  # noqa: ANN401
     """The schema, with objects that say nothing of further properties having none."""
     if isinstance(schema, list):
-        return [_closed(one) for one in schema]
+        return [closed_schema(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {name: _closed(value) for name, value in schema.items()}
+    closed = {name: closed_schema(value) for name, value in schema.items()}
     if schema.get("type") == "object" and "additionalProperties" not in schema and "patternProperties" not in schema:
         closed["additionalProperties"] = False
     return closed

@@ -1,6 +1,6 @@
 """The wire models of Anthropic's Messages answers, for `/openapi.json` alone, as in `answers`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from serving.gateway.api.answers import Answer, Count
 
@@ -36,6 +36,23 @@ class TextBlock(Answer):
     text: str
 
 
+class ThinkingBlock(Answer):
+    """Reasoning before the answer. This server signs none."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(Answer):
+    """One call of a tool."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
 class MessagesUsage(Answer):
     """Tokens of a request. The prompt has `input_tokens` and `cache_read_input_tokens` together."""
 
@@ -48,7 +65,7 @@ class MessagesUsage(Answer):
 class MessageStop(Answer):
     """Why the model stopped."""
 
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "model_context_window_exceeded"] | None
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"] | None
     stop_sequence: str | None
 
 
@@ -59,7 +76,7 @@ class MessageAnswer(MessageStop):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[TextBlock]
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock]
     usage: MessagesUsage
 
 
@@ -75,7 +92,7 @@ class BlockStart(Answer):
 
     type: Literal["content_block_start"]
     index: Count
-    content_block: TextBlock
+    content_block: TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class MessagePing(Answer):
@@ -91,12 +108,33 @@ class TextDelta(Answer):
     text: str
 
 
+class ThinkingDelta(Answer):
+    """More reasoning."""
+
+    type: Literal["thinking_delta"]
+    thinking: str
+
+
+class SignatureDelta(Answer):
+    """The signature behind reasoning: empty."""
+
+    type: Literal["signature_delta"]
+    signature: str
+
+
+class InputDelta(Answer):
+    """More of a call's arguments, as JSON text."""
+
+    type: Literal["input_json_delta"]
+    partial_json: str
+
+
 class BlockDelta(Answer):
     """Addition to a block."""
 
     type: Literal["content_block_delta"]
     index: Count
-    delta: TextDelta
+    delta: TextDelta | ThinkingDelta | SignatureDelta | InputDelta
 
 
 class BlockStop(Answer):

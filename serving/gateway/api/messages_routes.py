@@ -7,7 +7,7 @@ from starlette.responses import Response
 from serving.gateway.api.forms.messages import MESSAGES
 from serving.gateway.api.messages_answers import MESSAGE_EVENTS, CountedTokens, MessageAnswer, MessagesErrorAnswer
 from serving.gateway.api.messages_schema import CountTokensRequest, MessagesRequest
-from serving.gateway.api.messages_translate import messages_order, prepare_messages, prompt_ids
+from serving.gateway.api.messages_translate import messages_order, prepare_messages, prompt_ids, wants_long_work
 from serving.gateway.api.openapi import BODY_ERRORS, answers, named_event_stream
 from serving.gateway.api.prompts import render_chat
 from serving.gateway.api.routes import RouteServices, json_response, request_body
@@ -40,7 +40,9 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         body = await endpoint.read(request, MessagesRequest)
         rendering = await endpoint.translated(request, lambda: prepare_messages(body, model))
         text = await render_chat(model, rendering)
-        order = await endpoint.translated(request, lambda: messages_order(body, model, settings, tenant, text))
+        order = await endpoint.translated(
+            request, lambda: messages_order(body, model, settings, tenant, text), long=wants_long_work(body)
+        )
         return endpoint.answer(order, MESSAGES, arrived)
 
     @router.post(

@@ -42,7 +42,7 @@ class ThinkingConfig(WireModel):
     """Whether the model thinks before it answers."""
 
     type: Literal["disabled", "adaptive", "enabled"]
-    budget_tokens: int | None = None
+    budget_tokens: Annotated[int, Field(ge=0, lt=2**20)] | None = None
     display: str | None = None
 
 
@@ -50,7 +50,7 @@ class OutputConfig(WireModel):
     """How the model answers."""
 
     effort: str | None = None
-    format: Annotated[Any, WithJsonSchema({"enum": [None], "default": None})] = None
+    format: Annotated[Any, WithJsonSchema({"type": ["object", "null"], "default": None})] = None
 
 
 class CountTokensRequest(WireModel):

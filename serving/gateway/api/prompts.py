@@ -7,8 +7,11 @@ from typing import Any
 from serving.errors import ContextLengthError, InvalidRequestError
 from serving.gateway.api.chat_template import Rendering
 from serving.gateway.api.control_tokens import unmarked
-from serving.gateway.api.schema import ChatMessage, ChatTemplateFields
+from serving.gateway.api.message_calls import with_calls
+from serving.gateway.api.output_plan import require_family
+from serving.gateway.api.schema import ChatCompletionRequest, ChatMessage, ChatTemplateFields
 from serving.gateway.api.settings import ServedModel
+from serving.gateway.api.tool_fields import tool_use
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "reasoning", "reasoning_content")
@@ -38,8 +41,14 @@ def prepare_chat(
     add_prompt = fields.add_generation_prompt
     if add_prompt is None:  # a message that is to be continued leaves no room for a new turn
         add_prompt = not fields.continue_final_message
+    use = tool_use(fields) if isinstance(fields, ChatCompletionRequest) else None
+    if use is not None:
+        require_family(model)
+    objects = model.tool_family is None or model.tool_family.wants_objects(model.chat_template.source)
+    offered = [tool.shown for tool in use.offered] if use is not None else getattr(fields, "tools", None)
     return model.chat_template.prepare(
-        [plain_message(message, index) for index, message in enumerate(messages)],
+        [with_calls(plain_message(message, index), index, objects) for index, message in enumerate(messages)],
+        tools=offered if use is not None or not isinstance(fields, ChatCompletionRequest) else None,
         add_generation_prompt=add_prompt,
         continue_final_message=bool(fields.continue_final_message),
         variables={**(variables or {}), **(fields.chat_template_kwargs or {})},

@@ -29,7 +29,14 @@ _COUNT_OR_NOT: dict[str, Any] = {
     "anyOf": [{"type": "integer", "minimum": -1}, {"enum": [None, False]}],
     "default": None,
 }
-_NO_TOOL: dict[str, Any] = {"enum": ["none", "auto", None], "default": None}
+_TOOL_CHOICE: dict[str, Any] = {
+    "anyOf": [{"enum": ["none", "auto", "required", None]}, {"type": "object", "required": ["type"]}],
+    "default": None,
+}
+_FUNCTION_CALL: dict[str, Any] = {
+    "anyOf": [{"enum": ["none", "auto", None]}, {"type": "object", "required": ["name"]}],
+    "default": None,
+}
 _OUTPUT_FORM: dict[str, Any] = {
     "default": None,
     "anyOf": [
@@ -194,25 +201,12 @@ class ChatCompletionRequest(GenerationRequest, ChatTemplateFields):
     echo: bool | None = None
     reasoning_effort: str | None = None
     tools: list[Any] | None = None
-    tool_choice: Annotated[Any, WithJsonSchema(_NO_TOOL)] = None
-
-    def refuse_unsupported(self) -> None:
-        """Refuse tools, unless the caller forbids their use.
-
-        Raises: InvalidRequestError naming the field.
-        """
-        if self.tool_choice not in (None, "none", "auto"):
-            raise InvalidRequestError(
-                "'tool_choice' other than \"none\" is not supported yet by this server",
-                param="tool_choice",
-                code="unsupported_parameter",
-            )
-        if self.tools and self.tool_choice != "none":
-            raise InvalidRequestError(
-                "'tools' are not supported yet by this server; leave them out or set 'tool_choice' to \"none\"",
-                param="tools",
-                code="unsupported_parameter",
-            )
+    tool_choice: Annotated[Any, WithJsonSchema(_TOOL_CHOICE)] = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    function_call: Annotated[Any, WithJsonSchema(_FUNCTION_CALL)] = None
+    include_reasoning: bool | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0, lt=2**20)] | None = None
 
 
 class CompletionRequest(GenerationRequest):
@@ -254,6 +248,7 @@ class TokenizeRequest(ChatTemplateFields):
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[ChatMessage], Field(fail_fast=True)] | None = None
+    tools: list[Any] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 

@@ -14,6 +14,10 @@ from serving.gateway.api.control_tokens import ControlTokens
 from serving.gateway.api.errors import from_validation
 from serving.gateway.api.schema import GenerationRequest
 from serving.gateway.api.tokenizer import Tokenizer, read_json
+from serving.gateway.api.tools.choose import FAMILIES, family_of
+from serving.gateway.api.tools.family import Family
+from serving.gateway.api.tools.lark import Spelling
+from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.grammar.compile import Grammars
 from serving.host_names import AllowedHosts
@@ -67,6 +71,8 @@ class ServedModel:
     defaults: GenerationDefaults = GenerationDefaults()
     vocab_size: int | None = None
     """Rows of the model's embedding, when that differs from the tokenizer's size."""
+    tools: str = "auto"
+    """Name of the family by which it calls tools and reasons; `auto` = as its template tells, `none` = it does not."""
     fingerprint: str = ""
     """Answers' `system_fingerprint`; empty = they have none."""
 
@@ -74,6 +80,30 @@ class ServedModel:
     def control_tokens(self) -> ControlTokens:
         """Control tokens, which only the chat template may say."""
         return ControlTokens(self.tokenizer, "" if self.chat_template is None else self.chat_template.source)
+
+    @cached_property
+    def tool_family(self) -> Family | None:
+        """The family by which the model calls tools and reasons."""
+        if self.tools != "auto":
+            return FAMILIES.get(self.tools)
+        template = "" if self.chat_template is None else self.chat_template.source
+        return family_of(template, self._added_tokens)
+
+    @cached_property
+    def tool_marks(self) -> ToolMarks:
+        """Markers of its family. There must be one."""
+        assert self.tool_family is not None, "the caller has looked"
+        return self.tool_family.marks_of(self._added_tokens)
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        """How grammars spell the markers of its family."""
+        return Spelling(self.tool_marks, self.token_limit)
+
+    @cached_property
+    def _added_tokens(self) -> dict[str, int]:
+        added = self.tokenizer.raw.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if number < self.token_limit}
 
     @cached_property
     def grammars(self) -> Grammars:

@@ -11,7 +11,7 @@ from serving.errors import InvalidRequestError
 from serving.gateway.api.asked_logprobs import AskedLogprobs, asked_logprobs
 from serving.gateway.api.bounds import USUAL_OUTPUT, check_choices, check_logprobs
 from serving.gateway.api.chat_template import Rendering
-from serving.gateway.api.grammar import grammar_of
+from serving.gateway.api.output_plan import OutputReading, output_plan
 from serving.gateway.api.prompts import Rendered, encode_prompt, plain_message, prepare_chat, split_prompts
 from serving.gateway.api.sampling import Fields, output_limit, sampling_params, stop_strings
 from serving.gateway.api.schema import ChatCompletionRequest, CompletionRequest, GenerationRequest
@@ -37,6 +37,7 @@ class OutputOptions:
         eos_ids: tokens whose stop is not worth a `stop_reason`.
         discard: `max_tokens = 0`: one token is computed and not shown.
         goes_on: the text is read behind the prompt's: not a message of its own.
+        reading: how reasoning and calls are told from text; None = all of it is text.
     """
 
     stops: StopSet = _NO_STOPS
@@ -52,6 +53,7 @@ class OutputOptions:
     eos_ids: tuple[int, ...] = ()
     discard: bool = False
     goes_on: bool = False
+    reading: OutputReading | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,6 @@ def prepare_chat_order(body: ChatCompletionRequest, model: ServedModel, settings
 
     Raises: InvalidRequestError.
     """
-    body.refuse_unsupported()
     check_choices(1, body.n or 1, settings)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("'top_logprobs' needs 'logprobs': true", param="top_logprobs", code="invalid_value")
@@ -172,7 +173,7 @@ def build_order(
     found = told  # by the engine; the prompt is echoed with its own log-probabilities
     if echo and told.likeliest is not None:
         found = replace(told, prompt=max(told.likeliest, told.prompt or 0))
-    grammar = grammar_of(body, model)
+    grammar, reading = output_plan(body, model, prompts[0])
     sequences = _sequences(
         job_id, prompts, body, model, settings, tenant, asked, found, fields, grammar, discard=discard
     )
@@ -193,7 +194,7 @@ def build_order(
         prompts=tuple(tuple(ids) for ids in prompts),
         n=n,
         job=GenerationJob(RequestId(job_id), tuple(sequences), tenant.key, tenant.weight),
-        options=_output_options(body, model.eos_ids, settings, fields.stop, told, echo=echo, discard=discard),
+        options=_output_options(body, model.eos_ids, settings, fields.stop, told, reading, echo=echo, discard=discard),
         stream=bool(body.stream),
         include_usage=include_usage,
         continuous_usage=include_usage and running_usage,
@@ -244,6 +245,7 @@ def _output_options(
     settings: ApiSettings,
     stop_field: str,
     told: AskedLogprobs,
+    reading: OutputReading | None,
     *,
     echo: bool,
     discard: bool,
@@ -262,6 +264,7 @@ def _output_options(
         eos_ids=eos_ids,
         discard=discard,
         goes_on=not own_message,
+        reading=reading,
     )
 
 

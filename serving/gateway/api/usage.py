@@ -8,6 +8,7 @@ from typing import Any
 from serving.gateway.api.choice import ChoiceOutput
 from serving.gateway.api.draft_tally import completion_details
 from serving.gateway.api.timing import Timing
+from serving.gateway.api.tools.output_rules import Thinking
 from serving.gateway.api.translate import GenerationOrder
 
 
@@ -70,9 +71,19 @@ def usage(
         "total_tokens": prompt + completion,
         "completion_tokens": completion,
         "prompt_tokens_details": details,
-        **completion_details([choice.drafts for choice in begun]),
+        **_completion_details(order, begun),
         **({"resumptions": resumptions} if resumptions else {}),
     }
+
+
+def _completion_details(order: GenerationOrder, choices: Sequence[ChoiceOutput]) -> dict[str, Any]:
+    """Tokens of reasoning, for a model that may reason, and guessed tokens, where there are any."""
+    found = completion_details([choice.drafts for choice in choices])
+    reading = order.options.reading
+    if reading is None or reading.thinking is Thinking.NO:
+        return found
+    thought = {"reasoning_tokens": sum(choice.reasoning_tokens for choice in choices)}
+    return {"completion_tokens_details": {**thought, **found.get("completion_tokens_details", {})}}
 
 
 def times(timing: Timing | None, choices: Sequence[ChoiceOutput]) -> dict[str, Any]:

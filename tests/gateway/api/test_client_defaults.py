@@ -100,7 +100,6 @@ def test_values_that_change_nothing_beside_the_others(harness: Harness, fields: 
         ({"max_tokens": 1, "n_predict": True}, "n_predict"),
         ({"repeat_last_n": 64, "repetition_penalty": 1.1}, "repeat_last_n"),
         ({"repeat_last_n": 64, "presence_penalty": 0.1}, "repeat_last_n"),
-        ({"functions": [{"name": "f"}]}, "functions"),
         ({"samplers": ["temperature"]}, "samplers"),
         ({"samplers": ["top_k", "top_p", "temperature", "min_p"]}, "samplers"),
         ({"samplers": True}, "samplers"),

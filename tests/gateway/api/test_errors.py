@@ -15,8 +15,6 @@ from tests.gateway.api.errors import check
 from tests.gateway.api.support import MAX_MODEL_LEN, Harness, chat, complete, events, post, request
 from tests.nested import arrays
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
-
 
 @pytest.mark.parametrize(
     ("fields", "param"),
@@ -88,12 +86,6 @@ def test_wrong_and_impossible_parameters(refusing: Harness, fields: dict[str, An
     [
         ({"use_beam_search": True}, "use_beam_search"),
         ({"length_penalty": 1.2}, "length_penalty"),
-        ({"tools": [TOOL]}, "tools"),
-        ({"tools": [TOOL], "tool_choice": "auto"}, "tools"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": TOOL}, "tool_choice"),
-        ({"functions": [{"name": "f"}]}, "functions"),
-        ({"function_call": "auto"}, "function_call"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"chat_template": "{{ 1 }}"}, "chat_template"),
         ({"documents": [{"text": "x"}]}, "documents"),

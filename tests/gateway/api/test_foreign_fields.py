@@ -58,8 +58,6 @@ def test_a_field_of_the_other_route_is_foreign(harness: Harness) -> None:
         check(complete(harness.app, **{name: value}), 400, name, text="use /v1/chat/completions")
     assert complete(harness.app, continue_final_message=False, add_generation_prompt=True).status_code == 200
     check(chat(harness.app, prompt="x"), 400, "prompt", text="'messages'")
-    tokenize = {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function"}]}
-    check(post(harness.app, "/tokenize", tokenize), 400, "tools", "unsupported_parameter")
     check(post(harness.app, "/tokenize", {"content": "x"}), 400, "content", text="prompt")
 
 

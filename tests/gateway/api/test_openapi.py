@@ -118,7 +118,7 @@ def test_what_a_body_may_not_hold_is_described_as_far_as_it_can(document: dict[s
     }
     refused: dict[str, list[dict[str, Any]]] = {
         "CompletionRequest": [{"prompt": "a", "logprobs": True}, {"prompt": "a", "response_format": {"type": "json"}}],
-        "ChatCompletionRequest": [{"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}],
+        "ChatCompletionRequest": [{"messages": [{"role": "user", "content": "a"}], "tool_choice": "always"}],
         "TokenizeRequest": [{}, {"prompt": "a", "messages": []}, {"prompt": None}],
         "MessagesRequest": [{"messages": [{"role": "user", "content": "a"}]}],
         "ResponsesRequest": [{}, {"input": []}, {"input": "a", "tool_choice": 5}],

@@ -9,6 +9,7 @@ from serving.gateway.api.forms.chunk_stream import ChunkStream
 from serving.gateway.api.forms.form import Answering, WireForm
 from serving.gateway.api.forms.whole import Collected, WholeAnswer
 from serving.gateway.api.logprob_wire import chat_logprobs
+from serving.gateway.api.parts import CallPart, Part, ReasoningPart
 
 
 class ChatChunks:
@@ -27,8 +28,7 @@ class ChatChunks:
 
     def choice(self, index: int, out: Visible) -> dict[str, Any]:
         """A message's delta."""
-        text = out.text
-        delta = {"content": text} if text or not out.finish else {}
+        delta = _delta(self._answering, out)
         shows = out.logprobs or not out.finish
         return {"index": index, "delta": delta, "logprobs": _logprobs(self._answering, out.logprobs) if shows else None}
 
@@ -43,7 +43,7 @@ class ChatWhole:
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         """The assistant's message."""
-        message = {"role": "assistant", "content": collected.text, "refusal": None}
+        message = _message(self._answering, collected)
         return {"index": index, "message": message, "logprobs": _logprobs(self._answering, collected.logprobs)}
 
     def placed(
@@ -51,6 +51,55 @@ class ChatWhole:
     ) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
         """Put what is known about the one prompt beside the choices."""
         return choices, prompt_facts[0]
+
+
+def _delta(answering: Answering, out: Visible) -> dict[str, Any]:
+    """What an update adds to a message. Reasoning goes by both names that clients know."""
+    delta: dict[str, Any] = {}
+    text = out.text
+    if any(isinstance(part, ReasoningPart) for part in out.parts):
+        thought = "".join(part.text for part in out.parts if isinstance(part, ReasoningPart))
+        delta |= {"reasoning_content": thought, "reasoning": thought}
+    calls = call_deltas(out.parts)
+    if calls:
+        delta |= {"function_call": calls[0]["function"]} if _legacy(answering) else {"tool_calls": calls}
+    if text or not (delta or out.finish):
+        delta["content"] = text
+    return delta
+
+
+def _message(answering: Answering, collected: Collected) -> dict[str, Any]:
+    text, thought, calls = collected.text, collected.thought, collected.calls
+    message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None, "refusal": None}
+    if thought:
+        message |= {"reasoning_content": thought, "reasoning": thought}
+    if calls and _legacy(answering):
+        message["function_call"] = {"name": calls[0].name, "arguments": calls[0].arguments}
+    elif calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return message
+
+
+def call_deltas(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Additions to calls, one for each call: index, id and name with its first, then arguments."""
+    deltas: dict[int, dict[str, Any]] = {}
+    for part in parts:
+        if isinstance(part, CallPart):
+            delta = deltas.setdefault(part.index, {"index": part.index, "function": {"arguments": ""}})
+            if part.name is not None:
+                function = {"name": part.name, "arguments": ""}
+                deltas[part.index] = delta = {"index": part.index, "id": part.id, "type": "function"}
+                delta["function"] = function
+            delta["function"]["arguments"] += part.arguments
+    return list(deltas.values())
+
+
+def _legacy(answering: Answering) -> bool:
+    reading = answering.order.options.reading
+    return reading is not None and reading.legacy
 
 
 def _logprobs(answering: Answering, entries: Sequence[LogprobEntry]) -> dict[str, Any] | None:

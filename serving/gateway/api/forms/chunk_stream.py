@@ -100,10 +100,11 @@ class ChunkStream:
     def _piece(self, index: int, out: Visible) -> bytes:
         """The event of one update, or nothing when nothing became visible."""
         if self._plain and out.finish is None:
-            if not (text := out.text):
-                return b""
-            before, after = self._frames[index]
-            return before + _encode(text) + after
+            parts = out.parts
+            if len(parts) == 1 and type(parts[0]) is str:  # by far the most common
+                before, after = self._frames[index]
+                return before + _encode(parts[0]) + after
+            return event(_encode(self._chunk(index, out))) if parts else b""
         self._sent[index] += len(out.tokens)
         shows = bool(out.parts or out.logprobs)
         if out.finish is None:

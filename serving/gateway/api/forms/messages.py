@@ -5,6 +5,7 @@
 The common event, some more text of the block that is open, is a join of three byte strings as in OpenAI's streams.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from serving.gateway.api.error_dialects import anthropic_error
 from serving.gateway.api.errors import ErrorReply
 from serving.gateway.api.forms.form import Answering, WireForm
 from serving.gateway.api.forms.whole import Collected
+from serving.gateway.api.parts import CallPart, Part, ReasoningPart
 from serving.gateway.api.usage import cache_use
 
 _encode = msgspec.json.Encoder().encode
@@ -27,6 +29,12 @@ def _event(payload: dict[str, Any]) -> bytes:
 
 _PING = _event({"type": "ping"})
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
+"""Of each kind of block: its delta's type, and the field that grows."""
 
 
 class MessageEvents:
@@ -40,23 +48,25 @@ class MessageEvents:
         self._begun = False
         self._block = -1
         """Of the content; the newest."""
+        self._kind = ""
+        """Of the open block; empty while none is open."""
         self._before, self._after = b"", b""
-        """Around the text of a delta of the open block; empty while none is open."""
+        """Around the text of a delta of the open block."""
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
         """All events of one batch of updates; empty when nothing became visible."""
-        if len(outputs) == 1 and self._before and outputs[0][1].finish is None:  # by far the most common
-            text = outputs[0][1].text
-            return self._before + _encode(text) + self._after if text else b""
+        if len(outputs) == 1 and self._kind == "text":  # by far the most common
+            out = outputs[0][1]
+            parts = out.parts
+            if out.finish is None and len(parts) == 1 and type(text := parts[0]) is str:
+                return self._before + _encode(text) + self._after
         events = [] if self._begun else [self._opening()]
         for _, out in outputs:  # of the only choice
-            if text := out.text:
-                if not self._before:
-                    events.append(self._open_text())
-                events.append(self._before + _encode(text) + self._after)
+            for part in out.parts:
+                events += self._part(part)
             if out.finish is not None:
                 self._end = out
-                events.append(self._close_block())
+                events += self._close_block()
         return b"".join(events)
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
@@ -74,21 +84,42 @@ class MessageEvents:
         nothing = {"stop_reason": None, "stop_sequence": None}
         return _event({"type": "message_start", "message": _message(self._answering, [], nothing)})
 
-    def _open_text(self) -> bytes:
+    def _part(self, part: Part) -> list[bytes]:
+        """Events of a piece of output: in the open block, or in a new one."""
+        if isinstance(part, str):
+            return [*self._open("text", {"type": "text", "text": ""}), self._before + _encode(part) + self._after]
+        if isinstance(part, ReasoningPart):
+            opened = self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            return [*opened, self._before + _encode(part.text) + self._after]
+        if part.name is not None:
+            return self._open(
+                "tool_use", {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}, anew=True
+            )
+        return [self._before + _encode(part.arguments) + self._after]
+
+    def _open(self, kind: str, block: dict[str, Any], *, anew: bool = False) -> list[bytes]:
+        """Begin a block, unless it is the open one."""
+        if self._kind == kind and not anew:
+            return []
+        events = self._close_block()
         self._block += 1
-        block = {"type": "text", "text": ""}
-        delta = {"type": "text_delta", "text": _MARK}
-        whole = _event({"type": "content_block_delta", "index": self._block, "delta": delta})
+        self._kind = kind
+        name, field = _DELTAS[kind]
+        whole = _event({"type": "content_block_delta", "index": self._block, "delta": {"type": name, field: _MARK}})
         before, after = whole.split(_MARK.encode())
         self._before, self._after = before[:-1], after[1:]  # without the quotes, which come with the encoded text
-        start = _event({"type": "content_block_start", "index": self._block, "content_block": block})
-        return start + (_PING if self._block == 0 else b"")
+        events.append(_event({"type": "content_block_start", "index": self._block, "content_block": block}))
+        return [*events, _PING] if self._block == 0 else events
 
-    def _close_block(self) -> bytes:
-        if not self._before:
-            return b""
-        self._before, self._after = b"", b""
-        return _event({"type": "content_block_stop", "index": self._block})
+    def _close_block(self) -> list[bytes]:
+        if not self._kind:
+            return []
+        events = []
+        if self._kind == "thinking":
+            delta = {"type": "signature_delta", "signature": ""}
+            events.append(_event({"type": "content_block_delta", "index": self._block, "delta": delta}))
+        self._kind = ""
+        return [*events, _event({"type": "content_block_stop", "index": self._block})]
 
 
 class MessageWhole:
@@ -106,9 +137,38 @@ class MessageWhole:
 
     def body(self, told: Mapping[str, Any]) -> bytes:
         """The message."""
-        text = self._collected.text
-        content = [{"type": "text", "text": text}] if text else []
+        content = _content(self._collected)
         return _encode(_message(self._answering, content, _stop(self._answering, self._collected.end)))
+
+
+def _content(collected: Collected) -> list[dict[str, Any]]:
+    """Blocks in the order in which the model gave them."""
+    blocks: list[dict[str, Any]] = []
+    calls = iter(collected.calls)
+    for part in collected.parts:
+        last = blocks[-1] if blocks else {}
+        if isinstance(part, CallPart):
+            if part.name is not None:
+                call = next(calls)
+                blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)})
+        elif isinstance(part, ReasoningPart):
+            if last.get("type") != "thinking":
+                blocks.append(last := {"type": "thinking", "thinking": "", "signature": ""})
+            last["thinking"] += part.text
+        else:
+            if last.get("type") != "text":
+                blocks.append(last := {"type": "text", "text": ""})
+            last["text"] += part
+    return blocks
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """A call's arguments; none where they were cut off."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _message(answering: Answering, content: list[dict[str, Any]], stop: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,6 +181,8 @@ def _stop(answering: Answering, end: Visible) -> dict[str, Any]:
     """Why the message ended. The output may have been cut at the model's own limit before `max_tokens`."""
     if end.finish != "length":
         sequence = end.stop_reason if isinstance(end.stop_reason, str) else None
+        if end.finish in ("tool_calls", "function_call"):
+            return {"stop_reason": "tool_use", "stop_sequence": None}
         return {"stop_reason": "end_turn" if sequence is None else "stop_sequence", "stop_sequence": sequence}
     order = answering.order
     whole = order.max_tokens is None or order.job.sequences[0].sampling.max_tokens >= order.max_tokens

@@ -1,6 +1,7 @@
 """Output of a request without `stream`, collected until it is whole, and OpenAI's object made of it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from serving.gateway.api.choice import ChoiceOutput, LogprobEntry, Visible
 from serving.gateway.api.forms.form import Answering
 from serving.gateway.api.logprob_wire import prompt_logprobs
-from serving.gateway.api.parts import Part
+from serving.gateway.api.parts import CallPart, Part, ReasoningPart
 from serving.gateway.api.usage import times, usage
 
 MANY_LOGPROBS = 1000
@@ -38,6 +39,31 @@ class Collected:
     def text(self) -> str:
         """The text among the parts."""
         return "".join(part for part in self.parts if isinstance(part, str))
+
+    @property
+    def thought(self) -> str:
+        """The reasoning among the parts."""
+        return "".join(part.text for part in self.parts if isinstance(part, ReasoningPart))
+
+    @property
+    def calls(self) -> "list[WholeCall]":
+        """The calls among the parts."""
+        calls: list[WholeCall] = []
+        for part in self.parts:
+            if isinstance(part, CallPart):
+                if part.name is not None:
+                    calls.append(WholeCall(part.id or "", part.name, ""))
+                calls[part.index].arguments += part.arguments
+        return calls
+
+
+@dataclass(slots=True)
+class WholeCall:
+    """One call, as far as the output has it."""
+
+    id: str
+    name: str
+    arguments: str
 
 
 class WholeShape(Protocol):

@@ -1,5 +1,6 @@
 """A family: how models of one kind write reasoning and calls; and the parser that reads an output of theirs."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from serving.gateway.api.tools.sinks import NewId, call_id
 Rules = Callable[[Spelling, Sequence[CallRule], bool], list[str]]
 """Rules of a grammar, `calls` among them, from a vocabulary, the tools that may be called, and whether several may."""
 
+_AS_JSON = re.compile(r"arguments['\"]?\]?\s*\|\s*tojson")
 Frame = Callable[[Spelling, str | None, str | None, bool, int | None], list[str]]
 
 
@@ -52,6 +54,10 @@ class Family:
     argument_objects: bool = True
     new_id: NewId = field(default=call_id)
 
+    def wants_objects(self, template: str) -> bool:
+        """Whether this template takes a call's arguments as an object."""
+        return self.argument_objects or _AS_JSON.search(template) is not None
+
     def marks_of(self, tokens: Mapping[str, int]) -> ToolMarks:
         """The markers over a vocabulary.
 
@@ -70,7 +76,8 @@ class OutputParser:
     """
 
     def __init__(self, family: Family, marks: ToolMarks, tools: Schemas, *, opened: bool = False) -> None:
-        self._marks = marks
+        self.of_token = marks.of_token
+        """Markers that are tokens: their ids."""
         self._in_text = TextMarks(marks)
         self._reader = Reader(marks, tools, family.new_id, trims=family.trims, holds=family.holds)
         steps = family.reads_all(self._reader) if family.reads_all else _read(family, self._reader, opened=opened)
@@ -83,13 +90,18 @@ class OutputParser:
         """Calls that have shown."""
         return self._reader.calls.count
 
+    @property
+    def thinking(self) -> bool:
+        """Whether what comes next is reasoning."""
+        return self._reader.thinking
+
     def text(self, piece: str) -> list[Part]:
         """Take some text. Returns: what became visible."""
         return self._push(self._in_text.push(piece))
 
     def token(self, token: int) -> list[Part]:
-        """Take a marker that is a token, one of `ToolMarks.of_token`."""
-        return self._push(self._in_text.flush() + self._marks.of_token[token])
+        """Take a marker that is a token."""
+        return self._push(self._in_text.flush() + self.of_token[token])
 
     def end(self) -> list[Part]:
         """No more comes. Returns: what was held back."""
@@ -151,6 +163,7 @@ def _blank_before(reader: Reader, think: str) -> Steps[None]:
 def _reason(family: Family, reader: Reader, triggers: str, unthink: str) -> Steps[None]:
     """Reasoning up to behind its end."""
     marks = reader.marks
+    reader.thinking = True
     stops = unthink + (triggers if family.calls_in_thought is not None else "")
     while stop := (yield from reader.copy_to(stops, reader.thought.write)):
         if stop == unthink:
@@ -159,6 +172,7 @@ def _reason(family: Family, reader: Reader, triggers: str, unthink: str) -> Step
         if (yield from _call_follows(reader, marks.coded(family.calls_in_thought or ""))):
             break
         reader.thought.write(reader.take(1))
+    reader.thinking = False
     if not stop:
         reader.thought.flush()
         return

@@ -52,7 +52,9 @@ def _message(reader: Reader, header: str) -> Steps[None]:
         yield from reader.skip_to(ends)
         reader.calls.close()
     elif channel is not None and channel[0] == "analysis":
+        reader.thinking = True
         yield from reader.copy_to(ends, reader.thought.write)
+        reader.thinking = False
     elif channel is not None and channel[0] in ("final", "commentary"):
         yield from reader.copy_to(ends, reader.prose.write)
     else:
@@ -105,5 +107,4 @@ HARMONY = Family(
     reads_all=_read_all,
     frame=_frame,
     trims=False,
-    argument_objects=False,
 )

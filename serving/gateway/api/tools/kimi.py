@@ -62,5 +62,4 @@ KIMI_K2 = Family(
     rules=_rules,
     read_calls=_read,
     trims=False,
-    argument_objects=False,
 )

@@ -86,7 +86,6 @@ MISTRAL = Family(
     read_calls=_read,
     think=("[THINK]", "[/THINK]"),
     trims=False,
-    argument_objects=False,
     new_id=_new_id,
 )
 MISTRAL_TEXT = Family(
@@ -96,6 +95,5 @@ MISTRAL_TEXT = Family(
     rules=_rules,
     read_calls=_read,
     trims=False,
-    argument_objects=False,
     new_id=_new_id,
 )

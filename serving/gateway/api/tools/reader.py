@@ -36,6 +36,8 @@ class Reader:
         self.tools = tools
         self.buffer = ""
         self.ended = False
+        self.thinking = False
+        """What is read is reasoning."""
         self.parts: list[Part] = []
         self.prose = Prose(self.parts, marks, trims=trims, holds=holds)
         self.thought = Prose(self.parts, marks, trims=trims, holds=holds, thought=True)

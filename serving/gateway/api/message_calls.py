@@ -1,0 +1,44 @@
+"""Calls in earlier turns of a conversation, made ready for chat templates."""
+
+import json
+from typing import Any
+
+from serving.errors import InvalidRequestError
+
+
+def with_calls(message: dict[str, Any], index: int, objects: bool) -> dict[str, Any]:
+    """A message whose calls have OpenAI's form, with arguments as the template takes them.
+
+    Args:
+        objects: as objects, not as JSON text.
+    Raises: InvalidRequestError for calls that have another form.
+    """
+    calls = message.get("tool_calls")
+    old = message.get("function_call")
+    if old is not None:
+        calls = [{"type": "function", "function": old}]
+    if not calls:
+        return message
+    place = f"messages[{index}].{'tool_calls' if old is None else 'function_call'}"
+    if not isinstance(calls, list):
+        raise InvalidRequestError(f"'{place}' must be a list of calls", param=place, code="invalid_value")
+    rest = {key: value for key, value in message.items() if key != "function_call"}
+    return {**rest, "tool_calls": [_call(call, f"{place}[{number}]", objects) for number, call in enumerate(calls)]}
+
+
+def _call(call: object, place: str, objects: bool) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        message = f"'{place}.function' must be an object with a 'name'"
+        raise InvalidRequestError(message, param=f"{place}.function", code="invalid_value")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str) and objects:
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):  # cut off, as the model has written it
+            arguments = {"": arguments}
+    elif arguments is None:
+        arguments = {} if objects else "{}"
+    elif not isinstance(arguments, str) and not objects:
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {**call, "type": "function", "function": {**function, "arguments": arguments}}

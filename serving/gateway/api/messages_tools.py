@@ -1,0 +1,69 @@
+"""Tools of a Messages request, as chat has them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from serving.errors import InvalidRequestError
+
+_MODES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesTools:
+    """Tools and their use.
+
+    Args:
+        places: the chat's fields with the request's own, for errors.
+    """
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+
+
+def messages_tools(tools: Sequence[object] | None, choice: object) -> MessagesTools:
+    """The request's tools. Those that only Anthropic's servers run are left out, as agents offer them everywhere.
+
+    Raises: InvalidRequestError for what is no tool, and for a choice that cannot be made.
+    """
+    found = MessagesTools()
+    shown: list[dict[str, Any]] = []
+    for index, tool in enumerate(tools or ()):
+        place = f"tools[{index}]"
+        if not isinstance(tool, dict):
+            raise _wrong(place, "must be an object")
+        if tool.get("type") not in (None, "custom"):
+            continue
+        function = {
+            "name": tool.get("name"),
+            "description": tool.get("description"),
+            "parameters": tool.get("input_schema"),
+            "strict": tool.get("strict"),
+        }
+        ours = f"tools[{len(shown)}].function"
+        found.places[f"{ours}.parameters"] = f"{place}.input_schema"
+        found.places[ours] = place
+        shown.append({"type": "function", "function": function})
+    mode = _choice(choice)
+    if shown:
+        found.fields["tools"] = shown
+    if mode is not None:
+        found.fields["tool_choice"] = mode
+    if isinstance(choice, dict) and choice.get("disable_parallel_tool_use"):
+        found.fields["parallel_tool_calls"] = False
+    return found
+
+
+def _choice(choice: object) -> object:
+    if choice is None:
+        return None
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if isinstance(choice, dict) and kind == "tool" and isinstance(choice.get("name"), str):
+        return {"type": "function", "function": {"name": choice["name"]}}
+    if not isinstance(kind, str) or kind not in _MODES:
+        raise _wrong("tool_choice", "must be an object of type auto, any, none, or tool with a name")
+    return _MODES[kind]
+
+
+def _wrong(place: str, words: str) -> InvalidRequestError:
+    return InvalidRequestError(f"'{place}' {words}", param=place, code="invalid_value")

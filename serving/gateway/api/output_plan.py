@@ -1,0 +1,188 @@
+"""Plan of a request's outputs: the grammar that binds them, and how they are read into text, reasoning and calls."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from serving.errors import GrammarError, InvalidRequestError
+from serving.gateway.api.grammar import Wished, closed_schema, compiled, grammar_of, wished_grammar
+from serving.gateway.api.schema import ChatCompletionRequest, GenerationRequest
+from serving.gateway.api.settings import ServedModel
+from serving.gateway.api.tool_fields import Tool, ToolUse, tool_use
+from serving.gateway.api.tools.family import Family, OutputParser
+from serving.gateway.api.tools.lark import CallRule
+from serving.gateway.api.tools.marks import ToolMarks
+from serving.gateway.api.tools.output_rules import OutputForm, Thinking, output_grammar
+from serving.gateway.api.tools.reader import Schemas
+from serving.values.sequence import Grammar, GrammarKind
+
+_TAIL = 8
+"""Tokens at the end of a prompt: more than any template puts behind the marker that opens reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputReading:
+    """How the outputs of a request are read.
+
+    Args:
+        tools: parameters by name of those on offer.
+        thinking: whether outputs may have reasoning.
+        shows_reasoning: reasoning goes out.
+        legacy: the caller speaks of functions.
+    """
+
+    family: Family
+    marks: ToolMarks
+    tools: Schemas
+    thinking: Thinking
+    shows_reasoning: bool = True
+    legacy: bool = False
+
+    def parser(self) -> OutputParser:
+        """A parser of one output."""
+        return OutputParser(self.family, self.marks, self.tools, opened=self.thinking is Thinking.OPENED)
+
+
+def require_family(model: ServedModel) -> Family:
+    """The family by which a model calls tools.
+
+    Raises: InvalidRequestError telling what is missing.
+    """
+    if model.tool_family is None:
+        why = '[model] tools is "none"' if model.tools == "none" else "its chat template tells no form of calls"
+        raise InvalidRequestError(
+            f"this model cannot call 'tools': {why}; [model] tools of the configuration can name one",
+            param="tools",
+            code="unsupported_parameter",
+        )
+    return model.tool_family
+
+
+def output_plan(
+    body: GenerationRequest, model: ServedModel, prompt: Sequence[int]
+) -> tuple[Grammar | None, OutputReading | None]:
+    """The grammar, compiled once, and the reading; None for outputs that are text and nothing else.
+
+    Raises: InvalidRequestError naming the field.
+    """
+    if not isinstance(body, ChatCompletionRequest):
+        return grammar_of(body, model), None
+    use, family = tool_use(body), model.tool_family
+    if use is not None:
+        family = require_family(model)
+    thinking = Thinking.NO if family is None else _thinking(family, model, prompt)
+    if body.thinking_token_budget is not None and not can_reason(model):
+        field = "thinking_token_budget"
+        message = f"'{field}' is not for this model, which does not reason"
+        raise InvalidRequestError(message, param=field, code="unsupported_parameter")
+    if family is None or (use is None and thinking is Thinking.NO and family.reads_all is None):
+        return grammar_of(body, model), None
+    reading = OutputReading(
+        family,
+        model.tool_marks,
+        {} if use is None else {tool.name: tool.parameters for tool in use.offered},
+        thinking,
+        body.include_reasoning is not False,
+        use is not None and use.legacy,
+    )
+    return _grammar(body, model, family, use, thinking), reading
+
+
+def can_reason(model: ServedModel) -> bool:
+    """Whether a model may reason before it answers: its tokens or its template know the markers."""
+    family = model.tool_family
+    if family is None or family.think is None:
+        return family is not None and family.frame is not None
+    template = "" if model.chat_template is None else model.chat_template.source
+    return all(one in model.tool_marks.tokens or one in template for one in family.think)
+
+
+def _thinking(family: Family, model: ServedModel, prompt: Sequence[int]) -> Thinking:
+    """Whether an output behind this prompt may have reasoning."""
+    if not can_reason(model):
+        return Thinking.NO
+    if family.think is None:
+        return Thinking.MAYBE
+    begin, end = family.think
+    tail = model.tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False).rstrip()
+    if tail.endswith(begin):
+        return Thinking.OPENED
+    return Thinking.NO if tail.endswith(end) else Thinking.MAYBE
+
+
+def _grammar(
+    body: ChatCompletionRequest, model: ServedModel, family: Family, use: ToolUse | None, thinking: Thinking
+) -> Grammar | None:
+    wished, budget = wished_grammar(body, model), body.thinking_token_budget
+    if use is not None and use.forced:
+        if wished is not None:
+            message = f"'{wished.field}' cannot be followed by an output that 'tool_choice' makes a call"
+            raise InvalidRequestError(message, param=wished.field, code="invalid_value")
+        _must_end(body, model, "tool_choice")
+    elif wished is None and budget is None and (use is None or body.ignore_eos or body.min_tokens):
+        return None  # outputs that go on where they might end are not bound, unless they must be
+    form = OutputForm(
+        tools=[] if use is None else [CallRule(tool.name, closed_schema(tool.parameters)) for tool in use.callable],
+        forced=use is not None and use.forced,
+        several=use is None or use.several,
+        answer=None if wished is None else wished.grammar,
+        thinking=thinking,
+        budget=budget,
+    )
+    try:
+        return compiled(model, output_grammar(family, model.spelling, form))
+    except GrammarError as error:
+        if use is not None:
+            rules = _usable(use.callable, model)
+            if rules != form.tools:
+                return _retried(model, family, replace(form, tools=rules), wished, error)
+        raise _unfollowed(_field(body, use, wished), error) from error
+
+
+def _retried(
+    model: ServedModel, family: Family, form: OutputForm, wished: Wished | None, first: GrammarError
+) -> Grammar:
+    try:
+        return compiled(model, output_grammar(family, model.spelling, form))
+    except GrammarError as error:
+        raise _unfollowed("tools" if wished is None else wished.field, first) from error
+
+
+def _usable(tools: Sequence[Tool], model: ServedModel) -> list[CallRule]:
+    """Rules of tools, each with its schema, or where that cannot be followed with any object.
+
+    Raises: InvalidRequestError for a strict tool's schema that cannot be followed.
+    """
+    rules = []
+    for tool in tools:
+        schema: dict[str, Any] = closed_schema(tool.parameters)
+        try:
+            model.grammars.fresh(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+        except (GrammarError, ValueError) as error:
+            if tool.strict:
+                raise _unfollowed(f"{tool.field}.parameters", error) from error
+            schema = {"type": "object"}
+        rules.append(CallRule(tool.name, schema))
+    return rules
+
+
+def _field(body: ChatCompletionRequest, use: ToolUse | None, wished: Wished | None) -> str:
+    if wished is not None:
+        return wished.field
+    return "thinking_token_budget" if body.thinking_token_budget is not None or use is None else "tools"
+
+
+def _unfollowed(field: str, error: Exception) -> InvalidRequestError:
+    return InvalidRequestError(f"'{field}' cannot be followed: {error}", param=field, code="invalid_value")
+
+
+def _must_end(body: ChatCompletionRequest, model: ServedModel, field: str) -> None:
+    """Whether outputs may end where they are complete. Raises: InvalidRequestError."""
+    if not any(token < model.token_limit for token in model.eos_ids):
+        message = f"'{field}' needs a model with an end token, and this one names none"
+        raise InvalidRequestError(message, param=field, code="invalid_value")
+    for name in ("ignore_eos", "min_tokens"):
+        if getattr(body, name):
+            message = f"'{name}' contradicts '{field}': an output ends where it is complete"
+            raise InvalidRequestError(message, param=name, code="invalid_value")
