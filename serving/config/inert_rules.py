@@ -104,7 +104,7 @@ _IN_VIRTUAL_TIME = (
     Rule(
         _VIRTUAL,
         (
-            *_of("model", "tokenizer dtype device short_weights expert_results version"),
+            *_of("model", "tokenizer tools dtype device short_weights expert_results version"),
             *_of("gateway", "host port server api_keys max_body_bytes max_head_bytes head_timeout_s body_timeout_s"),
             *_of("gateway", "max_connections address_share max_n max_request_sequences max_logprob_entries"),
             *_of("gateway", "admin_keys allowed_origins allowed_hosts api_key_file drain_s"),

@@ -10,6 +10,21 @@ DType = Literal["auto", "float32", "bfloat16"]
 Device = Literal["auto", "cpu", "cuda"]
 ShortWeights = Literal["auto", "on", "off"]
 ExpertResults = Literal["float32", "bfloat16"]
+ToolFamily = Literal[
+    "auto",
+    "none",
+    "deepseek-v3",
+    "deepseek-v3.1",
+    "deepseek-v3.2",
+    "glm",
+    "harmony",
+    "hermes",
+    "kimi-k2",
+    "llama",
+    "mistral",
+    "mistral-think-text",
+    "qwen-coder",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +48,10 @@ class ModelConfig:
         " `bfloat16` = rounded before, as CloudMatrix-Infer sends them, half the bytes between ranks; every instance"
         " does so, alone or in a group, so that an answer is the same everywhere",
         default="float32",
+    )
+    tools: ToolFamily = key(
+        "form in which the model calls tools and reasons; `auto` = as its chat template tells, `none` = it does not",
+        default="auto",
     )
     version: str = key("names these weights in the pool; empty = from the files' names, sizes and times", default="")
     reasoning: bool = key(
