@@ -16,11 +16,11 @@ from starlette.responses import Response
 
 from hardware.units import MIB
 from serving.errors import InvalidRequestError, PermissionDeniedError, UnavailableError
-from serving.gateway.api.answers import NamespaceChanged, Pool, PoolAudit, PoolDeleted
 from serving.gateway.api.body import parse_body
 from serving.gateway.api.errors import RouteError
 from serving.gateway.api.openapi import BODY_ERRORS, answers
 from serving.gateway.api.pool_admin import PoolAdmin
+from serving.gateway.api.pool_answers import NamespaceChanged, Pool, PoolAudit, PoolDeleted
 from serving.gateway.api.pool_summary import audit_summary, holdings, pool_summary
 from serving.gateway.api.routes import json_response, request_body
 from serving.gateway.api.schema import PoolAuditRequest, PoolNamespaceRequest
