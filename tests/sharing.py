@@ -3,8 +3,8 @@
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-TOGETHER = ("tests/e2e/one_node", "tests/tools/paper")
-"""Their package and session fixtures are a Ray cluster and all figures of a paper."""
+TOGETHER = ("tests/architecture", "tests/e2e/one_node", "tests/tools/paper")
+"""They share the syntax trees of all sources, a Ray cluster, and all figures of a paper."""
 
 
 class ByFixture(LoadFileScheduling):

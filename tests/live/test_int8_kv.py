@@ -32,7 +32,7 @@ def int8_config(checkpoint: Path, kv_dtype: KvDtype = "int8") -> ServeConfig:
 
 async def test_handoffs_chunks_and_reused_prefixes(checkpoint: Path, shm: Path) -> None:
     reference = Int8Reference(checkpoint)
-    asks = varied_asks(block_tokens=16, step_tokens=64)[:80]
+    asks = varied_asks(block_tokens=16, step_tokens=64)[:40]
     async with Pools(int8_config(checkpoint), shm) as pools:
         await pools.start("prefill", "decode")
         told = await asyncio.gather(*(pools.ask(ask) for ask in asks))

@@ -298,7 +298,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=80, stateful_step_count=50)
+TestPoolMachine.settings = settings(max_examples=50, stateful_step_count=50)
 
 
 def random_walk(seed: int, steps: int) -> Counter[str]:
