@@ -30,6 +30,7 @@ class OutputReading:
         thinking: whether outputs may have reasoning.
         shows_reasoning: reasoning goes out.
         legacy: the caller speaks of functions.
+        forced: a grammar makes them calls.
     """
 
     family: Family
@@ -38,10 +39,12 @@ class OutputReading:
     thinking: Thinking
     shows_reasoning: bool = True
     legacy: bool = False
+    forced: bool = False
 
     def parser(self) -> OutputParser:
         """A parser of one output."""
-        return OutputParser(self.family, self.marks, self.tools, opened=self.thinking is Thinking.OPENED)
+        opened = self.thinking is Thinking.OPENED
+        return OutputParser(self.family, self.marks, self.tools, opened=opened, calls_only=self.forced)
 
 
 def require_family(model: ServedModel) -> Family:
@@ -85,6 +88,7 @@ def output_plan(
         thinking,
         body.include_reasoning is not False,
         use is not None and use.legacy,
+        use is not None and use.forced,
     )
     return _grammar(body, model, family, use, thinking), reading
 

@@ -69,7 +69,9 @@ def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
     if not tools or mode == "none":
         return None
     able = tuple(tool for tool in tools if names is None or tool.name in names)
-    several = body.parallel_tool_calls is not False and not legacy
+    choice = body.tool_choice
+    one = legacy or (isinstance(choice, dict) and choice.get("type") == "function")  # that function is called, once
+    several = body.parallel_tool_calls is not False and not one
     return ToolUse(tools, able, mode == "required", several, legacy)
 
 

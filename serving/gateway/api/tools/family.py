@@ -73,9 +73,13 @@ class OutputParser:
     Args:
         tools: on offer; where there are none, calls are text.
         opened: the prompt has opened the reasoning already.
+        calls_only: what is neither reasoning nor a call is the beginning of one that was cut off: not shown.
     """
 
-    def __init__(self, family: Family, marks: ToolMarks, tools: Schemas, *, opened: bool = False) -> None:
+    def __init__(
+        self, family: Family, marks: ToolMarks, tools: Schemas, *, opened: bool = False, calls_only: bool = False
+    ) -> None:
+        self._calls_only = calls_only
         self.of_token = marks.of_token
         """Markers that are tokens: their ids."""
         self._in_text = TextMarks(marks)
@@ -122,7 +126,7 @@ class OutputParser:
 
     def _visible(self) -> list[Part]:
         parts = self._reader.parts
-        visible = list(parts)
+        visible = [part for part in parts if not (self._calls_only and isinstance(part, str))]
         parts.clear()
         return visible
 

@@ -147,6 +147,7 @@ def test_the_template_sees_tools_calls_and_results(caller: Harness) -> None:
         ({"tool_choice": "required", "parallel_tool_calls": False}, TWO.removeprefix("Let me see.\n"), False),
         ({"tool_choice": NAMED}, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', True),
         ({"tool_choice": NAMED}, '<tool_call>\n{"name": "get-weather"', False),
+        ({"tool_choice": NAMED}, 2 * '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>', False),
         (
             {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}},
             '<tool_call>\n{"name": "get-weather"',

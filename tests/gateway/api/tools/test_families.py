@@ -116,3 +116,9 @@ def test_what_no_record_has(family: str, text: str, parsed: object) -> None:
     marks = FAMILIES[family].marks_of({})
     parser = OutputParser(FAMILIES[family], marks, {"f": {}})
     assert put_together([*parser.text(text), *parser.end()]) == parsed
+
+
+def test_where_only_calls_can_come_the_beginning_of_one_is_not_shown() -> None:
+    parser = OutputParser(FAMILIES["hermes"], FAMILIES["hermes"].marks_of({}), {"f": {}}, calls_only=True)
+    text = '<think>b</think><tool_call>{"name": "f", "arguments": {}}</tool_call>\n<tool'
+    assert put_together([*parser.text(text), *parser.end()]) == (None, "b", (("f", "{}"),))
