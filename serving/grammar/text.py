@@ -14,6 +14,7 @@ LEXER_FUEL = 200_000
 
 A list of 5,000 texts and a text of at most 20,000 characters need far less."""
 LIMITS = LLParserLimits(initial_lexer_fuel=LEXER_FUEL)
+_NOT_KNOWN = "Unimplemented keys: "
 _MOST_WORDS = 300
 """Characters of the library's complaint that a caller is shown."""
 
@@ -48,4 +49,6 @@ def json_options(grammar: Grammar) -> Any:  # noqa: ANN401
 def complaint(text: str) -> str:
     """The library's words in one bounded line."""
     line = " ".join(text.split())
+    if line.startswith(_NOT_KNOWN):
+        line = f"it uses keywords that are not supported: {line.removeprefix(_NOT_KNOWN).strip('[]')}"
     return line if len(line) <= _MOST_WORDS else line[:_MOST_WORDS] + " ..."

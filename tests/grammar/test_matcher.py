@@ -137,7 +137,7 @@ def test_a_dead_end_is_an_error() -> None:
         (Grammar(GrammarKind.JSON_SCHEMA, "[1]"), "object"),
         (Grammar(GrammarKind.JSON_SCHEMA, '{"type": "text"}'), "Invalid type"),
         (Grammar(GrammarKind.JSON_SCHEMA, '{"$ref": "#/nowhere"}'), "nowhere"),
-        (Grammar(GrammarKind.JSON_SCHEMA, '{"not": {"type": "string"}}'), "not"),
+        (Grammar(GrammarKind.JSON_SCHEMA, '{"not": {"type": "string"}}'), 'not supported: "not"'),
         (Grammar(GrammarKind.JSON_SCHEMA, '{"type": "string"}', whitespace_pattern="("), "regex"),
         (Grammar(GrammarKind.REGEX, "a" * (MOST_TEXT + 1)), "characters"),
     ],

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
+from serving.instance.executors.native_grammar import route_for_steps
 from serving.instance.live.rank_window import RankWindow
 from serving.model.kv_cache import KvCache
 from serving.model.loader import DtypeName, load_model
@@ -32,6 +33,7 @@ from serving.model.native import build, library
 from serving.model.native.layout import MAP_POSITIONS
 from serving.model.native.rank_group import GroupPlace
 from serving.values.sequence import SequenceSpec
+from tests.instance.native_grammars import matchers_of
 from tests.instance.rank_threads import BLOCK_TOKENS, BLOCKS, SETTINGS, Answer, drive, expert_layers, mapped_slots
 
 FAULTS = Path(__file__).parent / "native" / "fault_points.cpp"
@@ -108,7 +110,14 @@ def rank_main(pipe: Connection, order: Order) -> None:
     model = load_model(order.folder, dtype=order.dtype, native=True, coarse_drafts=order.settings.speculation)
     layers = model.config.num_hidden_layers + order.settings.speculation
     cache = KvCache(model.config, BLOCKS, BLOCK_TOKENS, model.dtype, num_layers=layers)
-    executor = NativeGroupExecutor(model, cache, threads=1, max_rows=order.settings.max_step_tokens)
+    executor = NativeGroupExecutor(
+        model,
+        cache,
+        threads=1,
+        max_rows=order.settings.max_step_tokens,
+        matchers=matchers_of(order.folder, route_for_steps()),
+        most_forced=order.settings.forced_tokens,
+    )
     if order.ranks == 0:
         pipe.send(drive(executor, order.work, order.settings))
         return

@@ -17,10 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from serving.grammar.guidance import GuidanceRoute, PythonRoute
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.executors.native_executor import NativeExecutor
+from serving.instance.executors.native_grammar import route_for_steps
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
@@ -33,6 +35,7 @@ from serving.model.native.rank_group import GroupPlace, format_window, window_by
 from serving.values.news import Tokens
 from serving.values.sequence import SequenceSpec, TokenLogprobs
 from tests.fakes.engine_calls import EngineCalls
+from tests.instance.native_grammars import matchers_of
 
 BLOCK_TOKENS = 4
 BLOCKS = 256
@@ -196,6 +199,7 @@ class RankThreads:
         deadline_s: float = 60.0,
     ) -> None:
         self.settings, self.ranks, self._kv_dtype, self._threads = settings, ranks, kv_dtype, threads
+        self._folder = folder
         self.model = load_model(
             folder,
             dtype=dtype,
@@ -207,7 +211,7 @@ class RankThreads:
         self.layers = len(expert_layers(self.model))
         self.experts = self.model.config.n_routed_experts
         self.spread = random_spread(self.layers, self.experts, ranks, Random(seed), copies, homes)
-        self.executors = [self._executor() for _ in range(ranks)]
+        self.executors = [self._executor(route_for_steps(), settings.forced_tokens) for _ in range(ranks)]
         shape = self.executors[0].window_shape(ranks)
         library = load()
         assert library is not None
@@ -225,19 +229,26 @@ class RankThreads:
         for executor, place in zip(self.executors, self.places, strict=True):
             executor.join(place)
 
-    def _executor(self) -> NativeGroupExecutor:
+    def _executor(self, route: GuidanceRoute, most_forced: int) -> NativeGroupExecutor:
         layers = self.model.config.num_hidden_layers + self.settings.speculation
         config, dtype = self.model.config, self.model.dtype
         cache = KvCache(config, BLOCKS, BLOCK_TOKENS, dtype, num_layers=layers, kv_dtype=self._kv_dtype)
-        return NativeGroupExecutor(self.model, cache, threads=self._threads, max_rows=self.settings.max_step_tokens)
+        return NativeGroupExecutor(
+            self.model,
+            cache,
+            threads=self._threads,
+            max_rows=self.settings.max_step_tokens,
+            matchers=matchers_of(self._folder, route),
+            most_forced=most_forced,
+        )
 
     def other_map(self, seed: int) -> NDArray[np.uint32]:
         """Another way to send rows to where the experts lie."""
         return random_map(self.spread.homes, self.layers, self.experts, Random(seed))
 
     def alone(self, specs: Sequence[SequenceSpec]) -> dict[SequenceId, Answer]:
-        """Answers of one process with all experts."""
-        return drive(self._executor(), specs, self.settings)
+        """Answers of one process with all experts; the masks of its grammars are made in Python."""
+        return drive(self._executor(PythonRoute(), 0), specs, self.settings)
 
     def together(
         self,

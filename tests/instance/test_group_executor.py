@@ -9,15 +9,18 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from serving.errors import EngineError, GroupError, ModelError
 from serving.ids import SequenceId
+from serving.instance.core.settings import EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.model.loader import DtypeName
 from serving.model.native.library import load
 from serving.model.native.rank_group import raise_epoch
 from serving.values.expert_facts import ExpertWork
 from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.instance.native_grammars import grammar_sampling
 from tests.instance.native_pair import RAGGED, dirty_cache, load_for_native, native_or_skip
 from tests.instance.rank_threads import SETTINGS, MappedSlots, RankThreads, drive, prompts
 from tests.model.int8_checkpoint import quantised_checkpoint
@@ -85,6 +88,17 @@ def test_draws_penalties_and_log_probabilities(more: dict[str, Any], drafting: b
     group = RankThreads(folder, "bfloat16", 3, seed=5, settings=DRAFTING if drafting else SETTINGS)
     work = requests(3, draw=9)
     work[1] = requests(3, draw=10, **more)[1]
+    assert_exact(group, work)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, DRAFTING], ids=["plain", "drafting"])
+def test_grammars(settings: EngineSettings, tmp_path: Path) -> None:
+    """Their masks are made inside the group's steps, which guess what is forced; alone, in Python."""
+    folder = write_random_checkpoint(tmp_path, dtype="bfloat16")
+    group = RankThreads(folder, "bfloat16", 3, seed=6, settings=replace(settings, forced_tokens=8))
+    work = requests(3, draw=11, each=3)
+    for specs in work:
+        specs[:] = [structs.replace(spec, sampling=grammar_sampling(i)) for i, spec in enumerate(specs)]
     assert_exact(group, work)
 
 

@@ -1,27 +1,29 @@
 """Grammars in native steps: the tokens of masks that are made outside, guessed or not, planned ahead or not."""
 
+import json
+from dataclasses import replace as replace_settings
 from pathlib import Path
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from msgspec.structs import replace
 
 from serving.gateway.api.tokenizer import Tokenizer
-from serving.grammar.compile import Grammars
 from serving.grammar.guidance import GuidanceRoute, PythonRoute
-from serving.grammar.matcher import Matchers
 from serving.ids import BlockId, SequenceId
 from serving.instance.core.settings import EngineSettings
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.native_grammar import route_for_steps
 from serving.values.sequence import FinishReason, Grammar, GrammarKind, SamplingParams, SequenceSpec
 from serving.values.step_plan import UNKNOWN, SampleOrder, SequenceStep, StepPlan
+from tests.grammar.random_schemas import random_schema
 from tests.instance.native_engine import run_engine
+from tests.instance.native_grammars import matchers_of
 from tests.instance.native_pair import BLOCK_TOKENS, Feeder, native_executor, prompt
 from tests.live.workload import EOS, GRAMMARS, LETTERS
 from tests.model.random_checkpoint import write_random_checkpoint
 
 BLOCKS = 190
-VOCAB = 320
 CLASH = Grammar(GrammarKind.LARK, 'start: "abcdef" X\nX: /[a-z]{2}/ & /[0-9]+/')
 """Allows nothing behind its first letters."""
 
@@ -32,8 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def executor(folder: Path, route: GuidanceRoute, forced: int = 0) -> NativeExecutor:
-    grammars = Grammars(lambda: Tokenizer.from_folder(folder).vocabulary(VOCAB), route)
-    return native_executor(folder, matchers=Matchers(grammars), most_forced=forced)
+    return native_executor(folder, matchers=matchers_of(folder, route), most_forced=forced)
 
 
 def specs() -> list[SequenceSpec]:
@@ -98,7 +99,7 @@ def test_forced_tokens_are_right_guesses(folder: Path) -> None:
 def test_few_blocks_preempt_and_matchers_are_made_anew(folder: Path) -> None:
     wanted, _, _, _ = run_engine(executor(folder, PythonRoute()), settings(0), BLOCKS, specs(), ahead=False)
     inside = executor(folder, route_for_steps(), 8)
-    found, _, engine, _ = run_engine(inside, settings(3, 8), 60, specs(), ahead=False)
+    found, _, engine, _ = run_engine(inside, settings(3, 8), 36, specs(), ahead=False)
     assert engine.scheduler.preemptions > 0
     assert found == wanted
 
@@ -143,3 +144,30 @@ def test_a_prepared_step_needs_no_output_but_what_was_drawn(folder: Path) -> Non
             inside._matchers.forget([SequenceId("s0")])
         assert run is not None
         assert run().results[0].tokens == tuple(other.output[1:2])
+
+
+def test_outputs_over_random_schemas_are_valid(folder: Path) -> None:
+    """All that are not cut by their length."""
+    schemas = [random_schema(number) for number in range(200)]
+    base = SamplingParams(max_tokens=300, temperature=1.0, stop_token_ids=(EOS,))
+    asks = [
+        SequenceSpec(
+            SequenceId(str(i)),
+            tuple(prompt(3, i)),
+            replace(base, seed=i, grammar=Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))),
+        )
+        for i, schema in enumerate(schemas)
+    ]
+    inside = native_executor(
+        folder, matchers=matchers_of(folder, route_for_steps()), most_forced=8, blocks=2600, max_rows=300
+    )
+    rules = replace_settings(settings(0, 8), max_step_tokens=300, max_sequences=32)
+    outputs, ends, _, _ = run_engine(inside, rules, 2600, asks, ahead=True)
+    tokenizer, whole = Tokenizer.from_folder(folder), 0
+    for spec, schema in zip(asks, schemas, strict=True):
+        if ends[spec.sequence_id] is FinishReason.STOP:
+            whole += 1
+            jsonschema.validate(json.loads(tokenizer.decode(outputs[spec.sequence_id])), schema)
+        else:
+            assert ends[spec.sequence_id] is FinishReason.LENGTH
+    assert whole > 150

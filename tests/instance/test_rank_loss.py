@@ -9,6 +9,7 @@ import pytest
 
 from serving.ids import SequenceId
 from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.instance.native_grammars import grammar_sampling
 from tests.instance.native_pair import native_or_skip
 from tests.instance.rank_processes import Answers, Order, RankProcesses, library_with_faults
 from tests.instance.rank_threads import SETTINGS, prompts
@@ -31,9 +32,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def work(rank: int) -> tuple[SequenceSpec, ...]:
     rng = Random(rank)
+    plain = SamplingParams(temperature=0.0, max_tokens=12)
+    samplings = (plain, grammar_sampling(rank, 12), plain)
     return tuple(
-        SequenceSpec(SequenceId(f"{rank}-{i}"), tuple(prompt), SamplingParams(temperature=0.0, max_tokens=12))
-        for i, prompt in enumerate(prompts(3, rng))
+        SequenceSpec(SequenceId(f"{rank}-{i}"), tuple(prompt), sampling)
+        for i, (prompt, sampling) in enumerate(zip(prompts(3, rng), samplings, strict=True))
     )
 
 

@@ -1,6 +1,7 @@
 """The requests of a run: a fixed set that uses what a request can ask for, each repeatable token by token.
 
-Greedy or seeded, short and long, streamed or whole, with several choices, log-probabilities, stop strings, penalties.
+Greedy or seeded, short and long, streamed or whole, with several choices, log-probabilities, stop strings, penalties,
+a JSON schema.
 """
 
 import random
@@ -16,6 +17,26 @@ _WHO = ("dog", "girl", "bird", "boy", "cat", "bear", "farmer", "rabbit", "queen"
 _WHAT = ("ball", "boat", "cake", "kite", "drum", "hat", "garden", "star", "book", "bridge", "apple", "song")
 _HOW = ("little", "brave", "sleepy", "clever", "lonely", "happy", "old", "curious", "tiny", "kind", "silly", "quiet")
 _WORDS_PER_SENTENCE = 14
+_RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "animal": {"enum": ["dog", "bear", "rabbit"]},
+        "friends": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+                "required": ["name", "age"],
+                "additionalProperties": False,
+            },
+            "minItems": 2,
+            "maxItems": 8,
+        },
+    },
+    "required": ["name", "animal", "friends"],
+    "additionalProperties": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +84,12 @@ def _forms(rng: random.Random, load: LoadConfig) -> list[tuple[str, str, dict[st
         ("short", COMPLETIONS, {**greedy, "prompt": _opening(rng), "max_tokens": short}),
         ("seeded", COMPLETIONS, {**_seeded(rng), "prompt": _opening(rng), "max_tokens": long}),
         ("choices", COMPLETIONS, {**_seeded(rng), "prompt": _opening(rng), "max_tokens": middle, "n": 2}),
+        (
+            "schema",
+            COMPLETIONS,
+            {"temperature": 0.8, "seed": rng.randrange(2**31), "prompt": _opening(rng), "max_tokens": long, "n": 3,
+             "structured_outputs": {"json": _RECORD}},
+        ),
         ("logprobs", CHAT, {**_seeded(rng), **_chat(rng), "max_tokens": middle, "logprobs": True, "top_logprobs": 2}),
         ("stop", COMPLETIONS, {**_seeded(rng), "prompt": _opening(rng), "max_tokens": long, "stop": ["happy", " end"]}),
         (

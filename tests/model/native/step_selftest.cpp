@@ -138,6 +138,54 @@ class Model {
     std::vector<Memory> kept_;
 };
 
+// A grammar of no sense: what may come next follows from all tokens before. Now and then nothing may.
+struct Grammar {
+    int vocab = 0;
+    uint32_t state = 1;
+    std::vector<uint32_t> before{};  // states
+
+    bool allows(uint32_t token) const {
+        const uint32_t mixed = (state ^ (token * 2654435761u)) * 2246822519u;
+        return state % 7 != 0 && (mixed >> 13) % 3 == 0;
+    }
+    void take(uint32_t token) { before.push_back(state), state = state * 31 + token + 1; }
+};
+
+int32_t fill_mask(void* matcher, uint32_t* mask, size_t bytes) {
+    const Grammar& g = *static_cast<const Grammar*>(matcher);
+    if (bytes != (static_cast<size_t>(g.vocab) / 32 + 1) * sizeof(uint32_t)) fail("a mask of another size");
+    std::memset(mask, 0, bytes);
+    for (uint32_t token = 0; token <= static_cast<uint32_t>(g.vocab); ++token)
+        if (g.allows(token)) mask[token / 32] |= 1u << token % 32;
+    return g.state % 11 == 0 ? -1 : 0;
+}
+int32_t consume(void* matcher, uint32_t token) {
+    Grammar& g = *static_cast<Grammar*>(matcher);
+    if (!g.allows(token)) fail("a token was told that is not allowed");
+    g.take(token);
+    return 0;
+}
+int32_t roll_back(void* matcher, size_t tokens) {
+    Grammar& g = *static_cast<Grammar*>(matcher);
+    for (; tokens; --tokens) g.state = g.before.back(), g.before.pop_back();
+    return 0;
+}
+int32_t count_allowed(void* matcher, const uint32_t* tokens, size_t count) {
+    Grammar ahead = *static_cast<const Grammar*>(matcher);
+    int32_t found = 0;
+    for (; static_cast<size_t>(found) < count && ahead.allows(tokens[found]); ++found) ahead.take(tokens[found]);
+    return found;
+}
+int32_t force(void* matcher, uint32_t* tokens, size_t most) {
+    Grammar ahead = *static_cast<const Grammar*>(matcher);
+    const size_t wanted = ahead.state / 5 % 3;
+    size_t count = 0;
+    for (uint32_t token = 0; token < static_cast<uint32_t>(ahead.vocab) && count < wanted && count < most; ++token)
+        if (ahead.allows(token)) tokens[count++] = token, ahead.take(token), token = 0;
+    return static_cast<int32_t>(count);
+}
+constexpr cm_grammar_functions kGrammar{fill_mask, consume, roll_back, force, count_allowed};
+
 constexpr int kBlocks = 40, kBlockTokens = 3, kRows = 40, kContext = 60, kColumns = 4;
 
 // An engine over a cache of its own.
@@ -156,6 +204,7 @@ class Side {
         std::memset(memory_.get(), 0xff, bytes);  // NaN, or nonsense: nobody may look at what was not written
         cache_.base = memory_.get();
         if (cm_engine_new(&m, &cache_, 1 + below(2), kRows, kContext, &engine_) != CM_OK) fail(cm_error_text());
+        cm_engine_use_grammars(engine_, &kGrammar);
     }
     ~Side() { cm_engine_free(engine_); }
     Side(const Side&) = delete;
@@ -163,7 +212,8 @@ class Side {
 
     // Tokens and guesses of each sequence, one after the other, with their counts before them.
     std::vector<int32_t> step(const cm_model& m, const std::vector<cm_sequence>& sequences,
-                              const std::vector<int32_t>& ids, const std::vector<int32_t>& tables) {
+                              const std::vector<int32_t>& ids, const std::vector<int32_t>& tables,
+                              std::vector<cm_matcher>& matchers) {
         const size_t count = sequences.size();
         std::vector<int32_t> token_counts(count), tokens(count * kColumns), draft_counts(count),
             drafts(count * kColumns);
@@ -175,7 +225,7 @@ class Side {
         const Memory hidden = lines(hidden_rows * static_cast<size_t>(m.hidden) * size_of(m.form));
         std::vector<float> logits(logits_rows * static_cast<size_t>(m.vocab) + 1);
         const cm_batch batch{static_cast<int32_t>(count), static_cast<int32_t>(ids.size()), sequences.data(),
-                             ids.data(), tables.data()};
+                             ids.data(), tables.data(), 0, static_cast<int32_t>(matchers.size()), matchers.data()};
         const cm_answer answer{kColumns,      token_counts.data(), tokens.data(), draft_counts.data(),
                                drafts.data(), logits.data(),       hidden.get()};
         if (cm_step(engine_, &batch, &answer) != CM_OK) fail(cm_error_text());
@@ -199,6 +249,11 @@ struct Part {
     std::vector<int32_t> table;
     bool drafting = below(4) > 0;  // for good: the draft layer's rows must have no gaps
     int fed = 0;
+    Grammar grammars[2]{};  // of each side
+    std::vector<int32_t> stops{};
+    cm_matcher matcher(int side) {
+        return {&grammars[side], stops.data(), static_cast<int32_t>(stops.size()), 0};
+    }
 };
 
 // A random step of one sequence, its ids and table put behind the others'.
@@ -212,6 +267,7 @@ cm_sequence random_step(const cm_model& m, Part& part, std::vector<int32_t>& ids
     s.next_drafts = part.drafting ? below(4) : -1, s.keep_hidden = below(2), s.top_k = below(2) ? below(m.vocab) : 0;
     s.temperature = below(2) ? 0.0 : 0.7, s.top_p = below(2) ? 1.0 : 0.8, s.min_p = below(2) ? 0.0 : 0.05;
     s.seed = random_bits(), s.position = s.start + s.rows - s.drafts;
+    s.matcher = s.draw == CM_DRAW_TOKEN && below(2) ? 0 : -1, s.next_forced = below(kColumns + 1);
     while (part.table.size() < static_cast<size_t>(s.table_size)) part.table.push_back(0);
     tables.insert(tables.end(), part.table.begin(), part.table.begin() + s.table_size);
     for (int i = 0; i < s.rows; ++i) ids.push_back(below(m.vocab));
@@ -226,20 +282,35 @@ int check_model(int steps) {
     const bool int8 = below(2);
     Side together(m, int8), alone(m, int8);
     Part parts[3];
-    for (int i = 0; i < 3; ++i)
+    for (int i = 0; i < 3; ++i) {
         for (int block = 0; block < 13; ++block) parts[i].table.push_back(3 * block + i);
+        for (Grammar& each : parts[i].grammars) each.vocab = m.vocab, each.state = 3 + static_cast<uint32_t>(i);
+        for (int stop = below(3); stop > 0; --stop) parts[i].stops.push_back(below(m.vocab));
+    }
     for (int number = 0; number < steps; ++number) {
         std::vector<cm_sequence> sequences;
         std::vector<int32_t> ids, tables, one_by_one;
-        for (Part& part : parts) sequences.push_back(random_step(m, part, ids, tables));
-        for (cm_sequence s : sequences) {
+        std::vector<cm_matcher> matchers;
+        for (Part& part : parts) {
+            sequences.push_back(random_step(m, part, ids, tables));
+            if (sequences.back().matcher < 0) continue;
+            sequences.back().matcher = static_cast<int32_t>(matchers.size());
+            matchers.push_back(part.matcher(0));
+        }
+        for (size_t i = 0; i < sequences.size(); ++i) {
+            cm_sequence s = sequences[i];
+            std::vector<cm_matcher> single{parts[i].matcher(1)};
+            if (s.matcher >= 0) s.matcher = 0;
             const std::vector<int32_t> own(ids.begin() + s.first_row, ids.begin() + s.first_row + s.rows);
             const std::vector<int32_t> table(tables.begin() + s.table, tables.begin() + s.table + s.table_size);
             s.first_row = s.table = 0;
-            const auto told = alone.step(m, {s}, own, table);
+            const auto told = alone.step(m, {s}, own, table, single);
             one_by_one.insert(one_by_one.end(), told.begin(), told.end());
         }
-        if (together.step(m, sequences, ids, tables) != one_by_one) fail("a sequence alone gets something else");
+        if (together.step(m, sequences, ids, tables, matchers) != one_by_one)
+            fail("a sequence alone gets something else");
+        if (together.step(m, sequences, ids, tables, matchers) != one_by_one)  // as when a peer is lost
+            fail("a step that is computed again gives something else");
     }
     return steps;
 }

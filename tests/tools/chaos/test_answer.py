@@ -120,12 +120,13 @@ def test_asks_are_a_function_of_the_seed() -> None:
 
 
 def test_asks_use_everything_that_a_stream_must_survive() -> None:
-    asks = make_asks(LoadConfig(asks=12), 0, "m")
+    asks = make_asks(LoadConfig(asks=13), 0, "m")
     bodies = [ask.body for ask in asks]
     assert {ask.path for ask in asks} == {COMPLETIONS, CHAT}
-    assert {ask.choices for ask in asks} == {1, 2}
+    assert {ask.choices for ask in asks} == {1, 2, 3}
     assert {ask.streamed for ask in asks} == {True, False}
-    for field in ("seed", "stop", "logprobs", "presence_penalty", "frequency_penalty", "repetition_penalty"):
+    penalties = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+    for field in ("seed", "stop", "logprobs", "structured_outputs", *penalties):
         assert any(field in body for body in bodies), field
     assert any(body["temperature"] == 0 for body in bodies)
     assert max(len(body.get("prompt", "")) for body in bodies) > 2000, "long prompts too"
