@@ -145,7 +145,7 @@ CASES = {
     "plain": Case(_PLAIN, crowd),
     "moved": Case(_MOVED, steady, _SCRIPT),
     "emptied": Case(_MOVED, steady, _EMPTIED),
-    "alone": Case(changed(_MOVED, _ALONE), lambda: burst(80, prompt=1200, output=16, every_s=0.005)),
+    "alone": Case(changed(_MOVED, _ALONE), lambda: burst(80, prompt=400, output=16, every_s=0.005)),
     "slo": Case(_SLO, wave),
     "requests": Case(changed(_SLO, {"autoscaler.policy": "requests"}), wave),
     "no cache": Case(changed(_PLAIN, {"kvcache.replicas": 0, "simulation.drafts": 0}), crowd),
