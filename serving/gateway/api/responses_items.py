@@ -19,11 +19,11 @@ Item = Mapping[str, Any]
 
 
 class Turns:
-    """Messages of a chat, built item by item; `sources[i]` says where message `i` stands in the request."""
+    """Messages of a chat, built item by item; `sources` says where each, and each call in it, stands in the request."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.sources: list[str] = []
+        self.sources: dict[str, str] = {}
 
     def say(self, role: str, content: str, path: str) -> None:
         """Add a message with text."""
@@ -77,7 +77,10 @@ class Turns:
         last = self.messages[-1] if self.messages else None
         if last is None or last["role"] != "assistant":
             last = self._add({"role": "assistant"}, path)
-        last.setdefault("tool_calls", []).append(call)
+        calls = last.setdefault("tool_calls", [])
+        place = f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}]"
+        self.sources |= {place: path, f"{place}.function": path}
+        calls.append(call)
 
     def _open_turn(self) -> dict[str, Any] | None:
         """The last message, where it is an assistant's that has called nothing yet."""
@@ -85,8 +88,8 @@ class Turns:
         return last if last is not None and last["role"] == "assistant" and "tool_calls" not in last else None
 
     def _add(self, message: dict[str, Any], path: str) -> dict[str, Any]:
+        self.sources[f"messages[{len(self.messages)}]"] = path
         self.messages.append(message)
-        self.sources.append(path)
         return message
 
     def close(self) -> None:

@@ -36,6 +36,9 @@ _WORDS = {
     "response_format.json_schema": "text.format",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
+    "tool_choice.function": "tool_choice",
+    "tool_choice.allowed_tools": "tool_choice",
+    "tool_choice.allowed_tools.function": "tool_choice.tools",
 }
 _ALIKE = (*SamplingFields.model_fields, "model", "stream", "cache_salt", "priority", "chat_template_kwargs")
 _ROOM_SHARE = 4
@@ -82,7 +85,7 @@ def as_chat(
     words = FieldWords(
         {
             **_WORDS,
-            **{f"messages[{index}]": path for index, path in enumerate(turns.sources)},
+            **turns.sources,
             **{f"tools[{index}]": f"tools[{place}]" for index, place in enumerate(tools.places)},
             **{f"tools[{index}].function": f"tools[{place}]" for index, place in enumerate(tools.places)},
         }

@@ -59,7 +59,7 @@ def rendered_requests(order: GenerationOrder, body: GenerationRequest, model: Se
         {
             "request_id": f"{order.response_id}-{place}" if several else order.response_id,
             "token_ids": prompt,
-            "sampling_params": _sampling(order, order.job.sequences[place * order.n].sampling, model),
+            "sampling_params": _sampling(order, order.job.sequences[place * order.n].sampling, body, model),
             "model": order.model,
             "features": None,
             "stream": order.stream,
@@ -71,7 +71,9 @@ def rendered_requests(order: GenerationOrder, body: GenerationRequest, model: Se
     ]
 
 
-def _sampling(order: GenerationOrder, sampling: SamplingParams, model: ServedModel) -> dict[str, Any]:
+def _sampling(
+    order: GenerationOrder, sampling: SamplingParams, body: GenerationRequest, model: ServedModel
+) -> dict[str, Any]:
     """Sampling parameters of a prompt's first choice; the others differ by their seeds, which follow from its own."""
     options = order.options
     ends = {token for token in model.eos_ids if token < model.token_limit}
@@ -98,6 +100,8 @@ def _sampling(order: GenerationOrder, sampling: SamplingParams, model: ServedMod
         "logprobs": 0 if sampling.logprob_ids else options.logprobs,
         "logprob_token_ids": list(sampling.logprob_ids) or None,
         "prompt_logprobs": options.prompt_logprobs,
+        "allowed_token_ids": list(sampling.allowed_token_ids) or None,
+        "bad_words": body.bad_words or [],
         "structured_outputs": None if sampling.grammar is None else _structured(sampling.grammar),
     }
 

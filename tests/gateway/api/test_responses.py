@@ -205,7 +205,7 @@ def test_what_cannot_be_served_is_refused_by_name(refusing: Harness, fields: dic
     assert not refusing.backend.jobs
 
 
-def test_function_tools_are_refused_until_they_are_built(refusing: Harness) -> None:
+def test_a_model_that_calls_nothing_refuses_functions(refusing: Harness) -> None:
     tools = [{"type": "web_search"}, {"type": "function", "name": "look", "parameters": {}}]
     check(ask(refusing, tools=tools), 400, "tools", "unsupported_parameter")
     assert not refusing.backend.jobs

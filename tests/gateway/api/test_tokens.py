@@ -66,7 +66,8 @@ def test_a_stream_of_tokens(harness: Harness) -> None:
         ({"sampling_params": {"logprobs": 21}}, "sampling_params.logprobs"),
         ({"sampling_params": {"stop_token_ids": [400]}}, "sampling_params.stop_token_ids"),
         ({"sampling_params": {"structured_outputs": {"regex": "("}}}, "sampling_params.structured_outputs.regex"),
-        ({"sampling_params": {"bad_words": ["x"]}}, "sampling_params.bad_words"),
+        ({"sampling_params": {"bad_words": [""]}}, "sampling_params.bad_words"),
+        ({"sampling_params": {"allowed_token_ids": [400]}}, "sampling_params.allowed_token_ids"),
         ({"sampling_params": {"prompt_logprobs": 1}, "stream": True}, "sampling_params.prompt_logprobs"),
         ({"temperature": 1}, "temperature"),
         ({"features": {"mm_hashes": {}}}, "features"),
@@ -89,6 +90,7 @@ RENDERED: list[dict[str, Any]] = [
     {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}, "skip_special_tokens": False},
     {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False}},
     {"structured_outputs": {"choice": ["a", "b"]}},
+    {"allowed_token_ids": [5, 6, 7], "bad_words": ["cat"]},
     {"structured_outputs": {"regex": "a+"}},
 ]
 

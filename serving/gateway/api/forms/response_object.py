@@ -80,6 +80,6 @@ def _usage(answering: Answering) -> Json:
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": sum(choice.reasoning_tokens for choice in answering.choices)},
         "total_tokens": prompt + completion,
     }
