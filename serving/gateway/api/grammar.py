@@ -90,7 +90,7 @@ def compiled(model: ServedModel, grammar: Grammar) -> Grammar:
 
 
 def wished_grammar(body: GenerationRequest, model: ServedModel) -> Wished | None:
-    """What the request's answers must be; None = any text.
+    """Grammar that the request's answers must follow; None = any text.
 
     Raises: InvalidRequestError naming the field.
     """

@@ -24,7 +24,7 @@ class ReasoningText(Answer):
 
 
 class MessageItem(Answer):
-    """What the model says."""
+    """Message of the model."""
 
     type: Literal["message"]
     id: str
@@ -34,7 +34,7 @@ class MessageItem(Answer):
 
 
 class ReasoningItem(Answer):
-    """What the model thinks. `encrypted_content` is the same in the clear, for clients that keep nothing else."""
+    """Reasoning of the model. `encrypted_content` is the same in the clear, for clients that keep nothing else."""
 
     type: Literal["reasoning"]
     id: str
@@ -95,14 +95,14 @@ class IncompleteDetails(Answer):
 
 
 class ReasoningSettings(Answer):
-    """As asked for."""
+    """Reasoning, as the request asked for it."""
 
     effort: str | None
     summary: str | None
 
 
 class TextSettings(Answer):
-    """As asked for."""
+    """Form of the text, as the request asked for it."""
 
     format: dict[str, Any]
 

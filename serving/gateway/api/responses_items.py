@@ -126,7 +126,7 @@ def _part(part: object, path: str) -> str:
 
 
 def _thought(item: Item, path: str) -> str:
-    """What an earlier turn thought. Another provider's sealed reasoning is nothing here."""
+    """Reasoning of an earlier turn. Another provider's sealed reasoning is nothing here."""
     parts = item.get("content") or item.get("summary")
     if parts:
         return contents(parts, f"{path}.content" if item.get("content") else f"{path}.summary")

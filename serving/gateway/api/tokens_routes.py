@@ -49,7 +49,7 @@ def tokens_router(endpoint: RouteServices) -> APIRouter:
         responses=answers(RenderedRequest, *_RENDER_ERRORS),
     )
     async def render_chat(request: Request) -> Response:
-        """What /inference/v1/generate is to be asked instead of this chat. Nothing is generated."""
+        """Render a chat as the request that /inference/v1/generate takes in its place. Nothing is generated."""
         body, order = await endpoint.chat_order(request)
         return json_response(rendered_requests(order, body, model)[0])
 
@@ -59,7 +59,7 @@ def tokens_router(endpoint: RouteServices) -> APIRouter:
         responses=answers(RenderedPrompts, *_RENDER_ERRORS),
     )
     async def render_completion(request: Request) -> Response:
-        """What /inference/v1/generate is to be asked instead of this completion, for each prompt."""
+        """Render a completion as requests for /inference/v1/generate, one for each prompt. Nothing is generated."""
         body, order = await endpoint.completion_order(request)
         return json_response(rendered_requests(order, body, model))
 

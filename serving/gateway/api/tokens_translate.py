@@ -53,7 +53,7 @@ def tokens_order(
 
 
 def rendered_requests(order: GenerationOrder, body: GenerationRequest, model: ServedModel) -> list[dict[str, Any]]:
-    """What `/inference/v1/generate` is to be asked, so that it computes what the request would: one body a prompt."""
+    """Bodies for `/inference/v1/generate`, one a prompt, that compute what the request would."""
     several = len(order.prompts) > 1
     return [
         {

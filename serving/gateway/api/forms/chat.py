@@ -54,7 +54,7 @@ class ChatWhole:
 
 
 def _delta(answering: Answering, out: Visible) -> dict[str, Any]:
-    """What an update adds to a message. Reasoning goes by both names that clients know."""
+    """Addition of an update to a message. Reasoning goes by both names that clients know."""
     delta: dict[str, Any] = {}
     text = out.text
     if any(isinstance(part, ReasoningPart) for part in out.parts):

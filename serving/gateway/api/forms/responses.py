@@ -187,7 +187,7 @@ class ResponseWhole:
 
 
 def item_stem(response_id: str) -> str:
-    """What ids of a response's items are made of: its own id without the prefix."""
+    """Stem of the ids of a response's items: its own id without the prefix."""
     return response_id.partition("_")[2]
 
 

@@ -71,7 +71,7 @@ def output_grammar(family: Family, spelling: Spelling, form: OutputForm) -> Gram
 
 
 def _reasoning(family: Family, spelling: Spelling, form: OutputForm) -> tuple[str, list[str]]:
-    """What stands in front of the rest, and its rules."""
+    """Beginning of the grammar, in front of the rest, and its rules."""
     if family.think is None or form.thinking is Thinking.NO:
         return "", []
     begin, end = family.think
