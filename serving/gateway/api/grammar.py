@@ -59,7 +59,7 @@ class Wished:
 
 def wants_grammar(body: GenerationRequest) -> bool:
     """Whether a request may have a grammar: then translating it may take many milliseconds."""
-    if getattr(body, "tools", None) or getattr(body, "functions", None):
+    if any(getattr(body, name, None) is not None for name in ("tools", "functions", "thinking_token_budget")):
         return True
     form = body.response_format
     plain = form is None or form == {} or (isinstance(form, dict) and form.get("type") == "text")
