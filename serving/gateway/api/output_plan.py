@@ -30,7 +30,7 @@ class OutputReading:
         thinking: whether outputs may have reasoning.
         shows_reasoning: reasoning goes out.
         legacy: the caller speaks of functions.
-        forced: a grammar makes them calls.
+        forced: a grammar makes them calls and nothing else.
     """
 
     family: Family
@@ -88,7 +88,7 @@ def output_plan(
         thinking,
         body.include_reasoning is not False,
         use is not None and use.legacy,
-        use is not None and use.forced,
+        use is not None and use.forced and family.frame is None,  # else words may come before a call
     )
     return _grammar(body, model, family, use, thinking), reading
 
