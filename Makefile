@@ -78,7 +78,7 @@ slow: $(VENV)/.installed-test ## the tests with a real Ray cluster, and those wi
 # A shell starts what runs in the background deaf to Ctrl-C, and so would be all that the tests start: env undoes that.
 all-at-once: $(VENV)/.installed-test
 	@told=$$(mktemp) && \
-	{ { $(IDLE) $(BIN)/mypy --num-workers 2 || computed=$$?; \
+	{ { $(IDLE) $(BIN)/mypy || computed=$$?; \
 		$(IDLE) env --default-signal=INT,QUIT $(BIN)/python -m pytest -m "not slow or builds" -o timeout=900 \
 		--numprocesses logical $(PARALLEL) $(COMPUTING) || computed=$$?; exit $${computed:-0}; } > "$$told" 2>&1 & } && \
 	computing=$$! && \
@@ -88,7 +88,7 @@ all-at-once: $(VENV)/.installed-test
 	{ wait $$computing || result=$$?; } && cat "$$told" && exit $$result
 
 lint: style ## ruff, mypy, and whether the documentation can be built
-	@$(BIN)/mypy --num-workers 2
+	@$(BIN)/mypy
 
 style: docs
 	@$(BIN)/ruff check
