@@ -12,6 +12,7 @@ BOUNDS = ("hardware.nesting", "loadgen.json_text")
 NEED_NONE = {
     "serving.gateway.api.tokenizer": "reads what `tokenizers` wrote a moment before",
     "serving.kvpool.live.redis_store": "its records are typed, and written by the control service alone",
+    "serving.gateway.api.responses_kept": "a gateway wrote it, of bodies that were read within a bound",
     "serving.injected_faults": "its rows are typed, and written by this user alone",
 }
 

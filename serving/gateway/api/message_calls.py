@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from hardware.nesting import parse_json
 from serving.errors import InvalidRequestError
 
 
@@ -34,8 +35,8 @@ def _call(call: object, place: str, objects: bool) -> dict[str, Any]:
     arguments = function.get("arguments")
     if isinstance(arguments, str) and objects:
         try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):  # cut off, as the model has written it
+            arguments = parse_json(arguments or "{}")
+        except ValueError:  # cut off, as the model has written it
             arguments = {"": arguments}
     elif arguments is None:
         arguments = {} if objects else "{}"

@@ -5,12 +5,12 @@
 The common event, some more text of the block that is open, is a join of three byte strings as in OpenAI's streams.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from hardware.nesting import parse_json
 from serving.gateway.api.choice import Visible
 from serving.gateway.api.error_dialects import anthropic_error
 from serving.gateway.api.errors import ErrorReply
@@ -165,7 +165,7 @@ def _content(collected: Collected) -> list[dict[str, Any]]:
 def _input(arguments: str) -> dict[str, Any]:
     """A call's arguments; none where they were cut off."""
     try:
-        value = json.loads(arguments)
+        value = parse_json(arguments)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

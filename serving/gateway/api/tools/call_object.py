@@ -1,9 +1,9 @@
 """Calls written as one JSON object, name and arguments in either order: `{"name": "f", "arguments": {"x": 1}}`."""
 
-import json
 from collections.abc import Callable
 from enum import Enum
 
+from hardware.nesting import parse_json
 from serving.gateway.api.tools.json_text import json_value
 from serving.gateway.api.tools.reader import Reader, Steps
 
@@ -113,7 +113,7 @@ class CallObject:
 def _text(value: str) -> str | None:
     """A JSON string's text."""
     try:
-        text = json.loads(value)
+        text = parse_json(value)
     except ValueError:
         return None
     return text if isinstance(text, str) else None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hardware.nesting import parse_json
 from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.api.tools.typed_text import types_of
 from serving.grammar.text import json_options
@@ -59,7 +60,7 @@ def json_of(schema: Mapping[str, Any] | str, options: Mapping[str, Any] = _OPTIO
         schema: or its text.
         options: of llguidance's compiler of schemas.
     """
-    plain = json.loads(schema) if isinstance(schema, str) else schema
+    plain = parse_json(schema) if isinstance(schema, str) else schema
     return "%json " + json.dumps({**plain, "x-guidance": options}, ensure_ascii=False)
 
 

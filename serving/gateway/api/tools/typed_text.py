@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hardware.nesting import parse_json
+
 _NAMES = {"True": "true", "False": "false", "None": "null"}
 """Python's words for JSON's."""
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
@@ -52,8 +54,8 @@ def as_json(text: str, types: frozenset[str]) -> str:
     plain = text.strip()
     plain = _NAMES.get(plain, plain)
     try:
-        value = json.loads(plain)
-    except (ValueError, RecursionError):
+        value = parse_json(plain)
+    except ValueError:
         return json.dumps(text, ensure_ascii=False)
     kind = "null" if value is None else _TYPES[type(value)]
     fits = kind in types or (kind == "integer" and "number" in types) or (kind == "number" and "integer" in types)
