@@ -17,7 +17,7 @@ from serving.values.sequence import PoolUse, SamplingParams
 from serving.values.step_plan import StepPlan
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.live.harness import PATIENCE_S, SECRET, Pools, Told, collect, executor, small_config, until
-from tests.live.workload import EOS, GREEDY, Ask, Reference
+from tests.live.workload import EOS, GREEDY, LETTERS, RECORD, Ask, Reference
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
@@ -41,6 +41,15 @@ ASKS = [
     Ask(tuple(range(30, 200)), VARIED, n=2),
     Ask(tuple(range(60, 80)), structs.replace(LONG, logprobs=0)),
     Ask((90,), structs.replace(VARIED, seed=99)),
+]
+
+CONSTRAINED = [
+    Ask(
+        tuple(range(40, 90)),
+        structs.replace(LONG, temperature=0.9, seed=3, grammar=LETTERS, stop_token_ids=(EOS,)),
+        n=3,
+    ),
+    Ask(tuple(range(9, 70)), structs.replace(LONG, grammar=RECORD, stop_token_ids=(EOS,))),
 ]
 
 
@@ -84,11 +93,12 @@ async def test_streams_go_on_at_another_instance(
     mode: str, drafts: int, checkpoint: Path, shm: Path, reference: Reference
 ) -> None:
     config = small_config(checkpoint, mode=mode, engine={"draft_tokens": drafts})
+    asks = [*ASKS, *CONSTRAINED]
     async with Pools(config, shm) as pools:
         last = "decode" if mode == "disaggregated" else "aggregated"
         await pools.start(*(("prefill", last, last) if mode == "disaggregated" else (last, last)))
         slow_down(pools)
-        jobs = begin(pools)
+        jobs = begin(pools, asks)
         leaving, staying = pools.of(last)
         await until(lambda: generated(leaving) >= 10, "it decodes")
         await asyncio.wait_for(leaving.server.leave(0.0), PATIENCE_S)
@@ -97,10 +107,10 @@ async def test_streams_go_on_at_another_instance(
         assert failures(pools) == [0] * len(failures(pools)), "to leave is no failure"
         before = generated(leaving)
         hurry(pools)
-        await finish(jobs, reference)
+        await finish(jobs, reference, asks)
         assert generated(leaving) == before
         assert staying.engine.snapshot(0.0).handoffs_in_total > 0
-        assert 0 < pools.backend.core.routes.moved[leaving.place.replica] <= sum(ask.n for ask in ASKS)
+        assert 0 < pools.backend.core.routes.moved[leaving.place.replica] <= sum(ask.n for ask in asks)
         await pools.audit()
 
 
