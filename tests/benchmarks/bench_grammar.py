@@ -197,11 +197,12 @@ def measure(model: Path, repeats: int, threads: int, validity: int) -> list[Figu
     figures.append(Figure("nested schema, forced tokens as guesses / free text", "", forced, 1.3, at_most=False))
     progress("forced tokens")
     hostile = [[hostile_ratios(forcing, grammar, turn) for turn in range(repeats)] for grammar in HOSTILE]
-    for name, goal, which in (("TPOT", 1.2, 0), ("times between tokens", None, 1)):
+    told: tuple[tuple[str, float | None], ...] = (("TPOT", 1.2), ("times between tokens", None))
+    for which, (name, most) in enumerate(told):
         worst = max(
             (tuple(pair[which] for pair in pairs) for pairs in hostile), key=lambda found: statistics.median(found)
         )
-        figures.append(Figure(f"p99 of {name} beside a hostile grammar / beside none", "", worst, goal))
+        figures.append(Figure(f"p99 of {name} beside a hostile grammar / beside none", "", worst, most))
     progress("hostile grammars")
     for rich in (False, True):
         cpu = tuple(new_schema_ms(plain, gateway, number, rich=rich) for number in range(max(10, repeats)))
