@@ -113,7 +113,8 @@ def _answers(responses: Mapping[str, Any]) -> Html:
 def _content(media_type: str, schema: JsonSchema) -> Html:
     if media_type == "text/event-stream":
         names = [kind for kind in _references(schema) if kind != "ErrorAnswer"]
-        return join(["with stream, events of ", *[type_text({"$ref": f"#/{name}"}) for name in names]], "")
+        kinds = join([type_text({"$ref": f"#/{name}"}) for name in names], ", ")
+        return join(["with stream, events of ", kinds], "")
     return type_text(schema) if media_type == "application/json" else Html(escape(media_type))
 
 
