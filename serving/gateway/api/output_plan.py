@@ -120,6 +120,8 @@ def _grammar(
 ) -> Grammar | None:
     wished, budget = wished_grammar(body, model), body.thinking_token_budget
     if use is not None and use.forced:
+        if wished is not None and wished.field.startswith("response_format"):
+            wished = None  # it binds messages, and a call comes in place of one
         if wished is not None:
             message = f"'{wished.field}' cannot be followed by an output that 'tool_choice' makes a call"
             raise InvalidRequestError(message, param=wished.field, code="invalid_value")

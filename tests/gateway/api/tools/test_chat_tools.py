@@ -157,6 +157,8 @@ def test_the_template_sees_tools_calls_and_results(caller: Harness) -> None:
         ({"response_format": {"type": "json_object"}}, CALL.removeprefix("Let me see.\n").replace(" </tool_call>", ""),
          True),
         ({"response_format": {"type": "json_object"}}, "Just text.", False),
+        ({"response_format": {"type": "json_object"}, "tool_choice": "required"}, '{"a": 1}', False),
+        ({"response_format": {"type": "json_object"}, "tool_choice": NAMED}, '<tool_call>\n{"name": "now"', True),
     ],
 )  # fmt: skip
 def test_what_binds_the_output(caller: Harness, fields: dict[str, Any], text: str, lets: bool) -> None:
@@ -216,7 +218,7 @@ def test_a_schema_that_cannot_be_followed_binds_only_where_it_is_strict(caller: 
         ({"tools": TOOLS, "functions": [WEATHER]}, "functions"),
         ({"function_call": {"name": "a"}}, "function_call"),
         ({"function_call": "required", "functions": [WEATHER]}, "function_call"),
-        ({"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"}, "guided_regex"),
         ({"tools": TOOLS, "response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
         ({"tools": TOOLS, "tool_choice": "required", "ignore_eos": True}, "ignore_eos"),
         ({"tools": TOOLS, "tool_choice": "required", "min_tokens": 2}, "min_tokens"),

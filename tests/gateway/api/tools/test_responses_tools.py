@@ -166,7 +166,6 @@ def test_a_call_that_is_cut(caller: Harness) -> None:
         ({"tool_choice": {"type": "allowed_tools", "mode": "x", "tools": [{"type": "function", "name": "shell"}]}},
          "tool_choice"),
         ({"tool_choice": "required", "ignore_eos": True}, "ignore_eos"),
-        ({"tool_choice": "required", "text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"input": [{"type": "function_call", "call_id": "a", "name": "shell", "arguments": {}}]},
          "input[0].arguments"),
     ],
