@@ -1,11 +1,14 @@
 """Simulated instances behind the real gateway, links, engine loop and handoff; no Ray, no tensors."""
 
 import asyncio
+import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import validate
 
 from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
@@ -14,10 +17,11 @@ from hardware.cost.model_shape import load_shape
 from serving.accounted_kv import accounted_kv
 from serving.config.serve import ServeConfig
 from serving.errors import HandoffError
+from serving.gateway.api.tokenizer import Tokenizer
 from serving.ids import BlockId
 from serving.values.sequence import FinishReason, SamplingParams
 from tests.live.harness import Pools, small_config, until
-from tests.live.workload import Ask
+from tests.live.workload import RECORD, Ask
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -26,10 +30,11 @@ COST = CostModel(load_device("ascend-910c"), load_shape(STORYTELLER))
 PROMPT = tuple(range(100, 400))
 
 
-def simulated(pool_mib: int = 64, **simulation: Any) -> ServeConfig:
+def simulated(pool_mib: int = 64, mode: str = "disaggregated", **simulation: Any) -> ServeConfig:
     """A small model's shape on single NPUs."""
     return small_config(
         STORYTELLER,
+        mode=mode,
         pool_mib=pool_mib,
         engine={"executor": "simulated", "block_tokens": 16},
         hardware={"hbm_per_die_mib": 0},
@@ -66,6 +71,27 @@ async def test_the_same_seed_says_the_same(shm: Path) -> None:
         await pools.start("prefill", "decode")
         first, again, other = await pools.ask(ask(30)), await pools.ask(ask(30)), await pools.ask(ask(30, seed=12))
         assert first.tokens == again.tokens != other.tokens
+
+
+async def test_outputs_follow_their_grammar_and_are_the_same_on_every_path(shm: Path) -> None:
+    tokenizer = Tokenizer.from_folder(STORYTELLER)
+    assert tokenizer.eos_id is not None
+    record = replace(ask(200, grammar=RECORD, stop_token_ids=(tokenizer.eos_id,)), n=3)
+    async with Pools(simulated(mode="aggregated"), shm) as alone:
+        await alone.start("aggregated")
+        undisturbed = await alone.ask(record)
+    for tokens in undisturbed.tokens:
+        validate(json.loads(tokenizer.decode(tokens)), json.loads(RECORD.text))
+    async with Pools(simulated(time_scale=0.1), shm) as pools:
+        await pools.start("prefill", "decode", "decode")
+        asked = asyncio.create_task(pools.ask(record))
+        choices = pools.backend.core.choices
+        await until(lambda: any(len(one.journal.output) > 2 for one in choices.values()), "it is being answered")
+        busy = next(one for one in pools.of("decode") if one.engine.snapshot(0.0).kv_blocks_used)
+        await pools.kill(busy)
+        assert not asked.done()
+        told = await asked
+        assert (told.tokens, told.finish) == (undisturbed.tokens, [FinishReason.STOP] * 3)
 
 
 async def test_a_handoff_moves_stamps_and_counts_accounted_bytes(shm: Path) -> None:
