@@ -7,8 +7,8 @@ import uuid
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.gateway.api.error_dialects import reply_on
+from serving.gateway.api.generation_response import reply_logged, send_error
 from serving.gateway.api.request_ids import usable_request_id
-from serving.gateway.api.responses import reply_logged, send_error
 from serving.gateway.api.unknown_fields import WARNING_HEADER, warning_text
 from serving.telemetry.metrics import GatewayMetrics
 

@@ -22,6 +22,7 @@ from serving.gateway.api.cors import allow_origins
 from serving.gateway.api.drain import DrainMiddleware, GatewayDrain
 from serving.gateway.api.error_dialects import reply_on
 from serving.gateway.api.errors import ErrorReply, RouteError, reply_for
+from serving.gateway.api.generation_response import reply_logged
 from serving.gateway.api.host import HostMiddleware
 from serving.gateway.api.messages_routes import MESSAGES_EXCHANGES, messages_router
 from serving.gateway.api.openapi import describe
@@ -30,7 +31,6 @@ from serving.gateway.api.pages.start_page import StartFacts
 from serving.gateway.api.pool_admin import PoolAdmin
 from serving.gateway.api.pool_routes import pool_router
 from serving.gateway.api.response_store import MemoryResponseStore, ResponseStore
-from serving.gateway.api.responses import reply_logged
 from serving.gateway.api.responses_kept import ResponseShelf
 from serving.gateway.api.responses_kept_routes import kept_responses_router
 from serving.gateway.api.responses_routes import RESPONSES_EXCHANGES, responses_router

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serving.errors import AuthenticationError
 from serving.gateway.api.error_dialects import reply_on
 from serving.gateway.api.errors import RouteError, reply_for
-from serving.gateway.api.responses import send_error
+from serving.gateway.api.generation_response import send_error
 from serving.gateway.api.tenant import KeyRing
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version", "/ping"})

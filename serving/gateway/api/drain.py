@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serving.errors import UnavailableError
 from serving.gateway.api.error_dialects import reply_on
 from serving.gateway.api.errors import reply_for
-from serving.gateway.api.responses import send_error
+from serving.gateway.api.generation_response import send_error
 
 PROBES = frozenset({"/health", "/ping", "/version", "/metrics", "/load", "/cluster", "/experts"})
 """What is answered to the end, so that it can be watched; `/ready` is not among them."""

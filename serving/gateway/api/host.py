@@ -5,7 +5,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serving.errors import PermissionDeniedError
 from serving.gateway.api.error_dialects import reply_on
 from serving.gateway.api.errors import reply_for
-from serving.gateway.api.responses import send_error
+from serving.gateway.api.generation_response import send_error
 from serving.host_names import AllowedHosts
 
 _SHOWN = 100

@@ -28,12 +28,12 @@ from serving.gateway.api.body import parse_body
 from serving.gateway.api.forms.chat import CHAT
 from serving.gateway.api.forms.completions import COMPLETIONS
 from serving.gateway.api.forms.form import WireForm
+from serving.gateway.api.generation_response import GenerationResponse
 from serving.gateway.api.grammar import wants_grammar
 from serving.gateway.api.messages_schema import CountTokensRequest
 from serving.gateway.api.openapi import BODY_ERRORS, answers, event_stream, text_content
 from serving.gateway.api.openapi_bodies import OpenApiKind
 from serving.gateway.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
-from serving.gateway.api.responses import GenerationResponse
 from serving.gateway.api.responses_schema import ResponsesRequest
 from serving.gateway.api.schema import (
     ChatCompletionRequest,
