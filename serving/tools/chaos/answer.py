@@ -82,10 +82,13 @@ class StreamedAnswer:
 
 
 def _text(piece: dict[str, Any]) -> str:
-    """Text of a piece, whichever of the four wire forms it has."""
+    """Text of a piece, whichever of the four wire forms it has: of the answer, and of calls, without the calls' ids."""
     if "text" in piece:
         return piece["text"] or ""
-    return (piece.get("delta") or piece.get("message") or {}).get("content") or ""
+    said = piece.get("delta") or piece.get("message") or {}
+    functions = [call["function"] for call in said.get("tool_calls") or ()]
+    calls = [function.get("name", "") + function.get("arguments", "") for function in functions]
+    return "".join([said.get("content") or "", *calls])
 
 
 def _logprobs(value: dict[str, Any] | None) -> list[float]:

@@ -1,7 +1,7 @@
 """The requests of a run: a fixed set that uses what a request can ask for, each repeatable token by token.
 
 Greedy or seeded, short and long, streamed or whole, with several choices, log-probabilities, stop strings, penalties,
-a JSON schema.
+a JSON schema, a call of a tool.
 """
 
 import random
@@ -36,6 +36,10 @@ _RECORD = {
     },
     "required": ["name", "animal", "friends"],
     "additionalProperties": False,
+}
+_INTRODUCE = {
+    "type": "function",
+    "function": {"name": "introduce", "description": "Tell who is in a story.", "parameters": _RECORD},
 }
 
 
@@ -91,6 +95,7 @@ def _forms(rng: random.Random, load: LoadConfig) -> list[tuple[str, str, dict[st
              "structured_outputs": {"json": _RECORD}},
         ),
         ("logprobs", CHAT, {**_seeded(rng), **_chat(rng), "max_tokens": middle, "logprobs": True, "top_logprobs": 2}),
+        *([_call(rng, long)] if load.tools else []),
         ("stop", COMPLETIONS, {**_seeded(rng), "prompt": _opening(rng), "max_tokens": long, "stop": ["happy", " end"]}),
         (
             "penalties",
@@ -109,6 +114,12 @@ def _forms(rng: random.Random, load: LoadConfig) -> list[tuple[str, str, dict[st
              "logprobs": 1, "stop": ["The end"], "frequency_penalty": 0.2},
         ),
     ]  # fmt: skip
+
+
+def _call(rng: random.Random, tokens: int) -> tuple[str, str, dict[str, Any]]:
+    choice = {"type": "function", "function": {"name": "introduce"}}
+    drawn = {"temperature": 0.8, "seed": rng.randrange(2**31), "n": 3}
+    return "tool", CHAT, {**drawn, **_chat(rng), "max_tokens": tokens, "tools": [_INTRODUCE], "tool_choice": choice}
 
 
 def _seeded(rng: random.Random) -> dict[str, Any]:

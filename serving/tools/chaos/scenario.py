@@ -71,6 +71,7 @@ class LoadConfig:
     longest_tokens: int = key("output tokens of the longest answers", default=300, low=4, high=100_000)
     long_prompt_tokens: int = key("about how long the long prompts are [tokens]", default=700, low=16, high=1_000_000)
     deadline_s: float = key("a request that takes longer has failed [s]", default=120.0, low=1.0)
+    tools: bool = key("some requests call a tool; the model must know how", default=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,11 @@ def test_pieces_add_up() -> None:
         {"index": 0, "text": "ab", "token_ids": [5]},
         {"index": 0, "delta": {"content": "ab"}, "token_ids": [5]},
         {"index": 0, "message": {"content": "ab"}, "token_ids": [5]},
+        {
+            "index": 0,
+            "delta": {"tool_calls": [{"id": "x", "function": {"name": "a"}}, {"function": {"arguments": "b"}}]},
+            "token_ids": [5],
+        },
     ],
 )
 def test_all_wire_forms_have_text(body: dict[str, Any]) -> None:
@@ -120,18 +125,21 @@ def test_asks_are_a_function_of_the_seed() -> None:
 
 
 def test_asks_use_everything_that_a_stream_must_survive() -> None:
-    asks = make_asks(LoadConfig(asks=13), 0, "m")
+    asks = make_asks(LoadConfig(asks=14, tools=True), 0, "m")
     bodies = [ask.body for ask in asks]
     assert {ask.path for ask in asks} == {COMPLETIONS, CHAT}
     assert {ask.choices for ask in asks} == {1, 2, 3}
     assert {ask.streamed for ask in asks} == {True, False}
     penalties = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-    for field in ("seed", "stop", "logprobs", "structured_outputs", *penalties):
+    for field in ("seed", "stop", "logprobs", "structured_outputs", "tools", *penalties):
         assert any(field in body for body in bodies), field
     assert any(body["temperature"] == 0 for body in bodies)
     assert max(len(body.get("prompt", "")) for body in bodies) > 2000, "long prompts too"
     assert all(body["return_token_ids"] for body in bodies)
     assert all("seed" in body or body["temperature"] == 0 for body in bodies), "each is repeatable"
+    assert not any("tools" in ask.body for ask in make_asks(LoadConfig(asks=14), 0, "m")), (
+        "only where a model knows how"
+    )
 
 
 def test_a_log_probability_that_is_no_number_is_a_difference() -> None:
