@@ -66,7 +66,7 @@ Ask = tuple[Sequence[int], SamplingParams]
 
 
 def schema(value: object) -> Grammar:
-    """As the gateway makes it."""
+    """A JSON schema as the gateway makes it."""
     return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(value))
 
 
@@ -111,14 +111,14 @@ def forced_ratio(engine: GrammarEngine, turn: int) -> float:
 
 
 def p99_gap_s(streams: Sequence[Stream]) -> float:
-    """Of the times between news of the plain streams."""
+    """99th percentile of the times between news of the plain streams."""
     plain = streams[:PLAIN_STREAMS]
     gaps = sorted(b - a for s in plain for a, b in zip(s.at_s[WARM:], s.at_s[WARM + 1 :], strict=False))
     return gaps[int(0.99 * len(gaps))]
 
 
 def worst_tpot_s(streams: Sequence[Stream]) -> float:
-    """Of the plain streams: their p99, as there are few."""
+    """Largest TPOT of the plain streams: their p99, as there are few."""
     return max((s.at_s[-1] - s.at_s[WARM]) / (len(s.at_s) - 1 - WARM) for s in streams[:PLAIN_STREAMS])
 
 

@@ -67,7 +67,7 @@ class FamilyVocabulary:
         raise AssertionError(self.tokenizer.decode(output, skip_special_tokens=False))
 
     def read(self, output: list[int], tools: Schemas, *, opened: bool = False) -> Parsed:
-        """What an output means."""
+        """Content, reasoning and calls of an output."""
         parser = OutputParser(self.family, self.marks, tools, opened=opened)
         detokenizer = make_detokenizer(self.tokenizer, skip_special_tokens=False)
         parts = []

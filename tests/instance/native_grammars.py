@@ -11,7 +11,11 @@ from tests.live.workload import EOS, GRAMMARS, VOCAB
 
 
 def matchers_of(folder: Path, route: GuidanceRoute | None = None) -> Matchers:
-    """Of a checkpoint with a tokenizer, which is read when the first grammar comes. None = Python's route."""
+    """Matchers over the vocabulary of a checkpoint, which is read when the first grammar comes.
+
+    Args:
+        route: None = Python's.
+    """
     return Matchers(Grammars(lambda: Tokenizer.from_folder(folder).vocabulary(VOCAB), route))
 
 

@@ -23,7 +23,7 @@ class KeptMachine(RuleBasedStateMachine):
         """By namespace, oldest first."""
 
     def there(self, name: str) -> dict[str, bytes]:
-        """What the limits leave, the newest first."""
+        """Responses that the limits leave, the newest first."""
         kept: dict[str, bytes] = {}
         for response_id, value, at in reversed(self.model[name]):
             if at + LIMITS.seconds <= self.now or len(kept) == LIMITS.responses:

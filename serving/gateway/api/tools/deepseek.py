@@ -7,11 +7,12 @@ V3 and R1 write the name behind the separator, after the word `function`, and th
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.json_text import json_value
 from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
+from serving.gateway.api.tools.section import read_arguments, read_section
 
 _BEGIN_ALL, _END_ALL = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -19,13 +20,7 @@ _BLOCK, _END_BLOCK = "\n```json\n", "\n```"
 
 
 def _read(reader: Reader) -> Steps[None]:
-    marks = reader.marks
-    reader.take(1)
-    while (front := (yield from reader.skip_to(marks.chars((_BEGIN, _END_ALL))))) == marks[_BEGIN]:
-        reader.take(1)
-        yield from _call(reader)
-    if front:
-        reader.take(1)
+    yield from read_section(reader, reader.marks[_BEGIN], reader.marks[_END_ALL], _call)
 
 
 def _call(reader: Reader) -> Steps[None]:
@@ -42,12 +37,7 @@ def _call(reader: Reader) -> Steps[None]:
         if (yield from reader.skip_to("{" + ends)) != "{":
             return
     reader.calls.open(name)
-    if (yield from reader.past_space()) == "{":
-        yield from json_value(reader, reader.calls.write)
-    elif reader.buffer:
-        reader.calls.write("{}")
-    yield from reader.skip_to(ends)
-    reader.calls.close()
+    yield from read_arguments(reader, ends)
 
 
 def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
@@ -73,22 +63,13 @@ def _older_rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -
     ]
 
 
-_MARKS = (_BEGIN_ALL, _END_ALL, _BEGIN, _SEPARATOR, _END, "<think>", "</think>")
 DEEPSEEK_V3 = Family(
     name="deepseek-v3",
-    marks=_MARKS,
+    marks=(_BEGIN_ALL, _END_ALL, _BEGIN, _SEPARATOR, _END, "<think>", "</think>"),
     triggers=(_BEGIN_ALL,),
     rules=_older_rules,
     read_calls=_read,
     trims=False,
     argument_objects=False,
 )
-DEEPSEEK_V31 = Family(
-    name="deepseek-v3.1",
-    marks=_MARKS,
-    triggers=(_BEGIN_ALL,),
-    rules=_rules,
-    read_calls=_read,
-    trims=False,
-    argument_objects=False,
-)
+DEEPSEEK_V31 = replace(DEEPSEEK_V3, name="deepseek-v3.1", rules=_rules)

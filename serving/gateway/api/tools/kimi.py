@@ -7,22 +7,16 @@
 from collections.abc import Sequence
 
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.json_text import json_value
 from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
+from serving.gateway.api.tools.section import read_arguments, read_section
 
 _BEGIN_ALL, _END_ALL = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _BEGIN, _ARGUMENTS, _END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
 
 def _read(reader: Reader) -> Steps[None]:
-    marks = reader.marks
-    reader.take(1)
-    while (front := (yield from reader.skip_to(marks.chars((_BEGIN, _END_ALL))))) == marks[_BEGIN]:
-        reader.take(1)
-        yield from _call(reader)
-    if front:
-        reader.take(1)
+    yield from read_section(reader, reader.marks[_BEGIN], reader.marks[_END_ALL], _call)
 
 
 def _call(reader: Reader) -> Steps[None]:
@@ -36,12 +30,7 @@ def _call(reader: Reader) -> Steps[None]:
     name, colon, number = own_id.removeprefix("functions.").rpartition(":")
     numbered = bool(colon) and number.isdecimal()
     reader.calls.open(name if numbered else own_id.removeprefix("functions."), own_id if numbered else None)
-    if (yield from reader.past_space()) == "{":
-        yield from json_value(reader, reader.calls.write)
-    elif reader.buffer:
-        reader.calls.write("{}")
-    yield from reader.skip_to(ends)
-    reader.calls.close()
+    yield from read_arguments(reader, ends)
 
 
 def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
