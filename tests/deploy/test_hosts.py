@@ -1,0 +1,75 @@
+"""Hosts made of namespaces: what each has of its own, what crosses the network, what injuries do."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.deploy.hosts import SCRIPT, Hosts, hosts
+
+_ANSWER = """
+import socket, sys
+listening = socket.create_server((sys.argv[1], 5000)); print("ready", flush=True)
+while True:
+    listening.accept()[0].close()
+"""
+_REACH = "import socket, sys; socket.create_connection((sys.argv[1], 5000), timeout=1)"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Hosts]:
+    with hosts("left", "right") as made:
+        yield made
+
+
+@pytest.fixture
+def answering(pair: Hosts) -> Iterator[None]:
+    """The right host answers at port 5000."""
+    command = pair.command("right", sys.executable, "-c", _ANSWER, pair.addresses["right"])
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield
+        server.terminate()
+
+
+def _reaches(pair: Hosts, name: str = "right") -> bool:
+    line = pair.command("left", sys.executable, "-c", _REACH, name)
+    return subprocess.run(line, capture_output=True).returncode == 0
+
+
+def test_each_has_its_own_name_memory_and_processes(pair: Hosts) -> None:
+    pair.run("left", "touch", "/dev/shm/mine", "/tmp/mine")
+    assert pair.run("left", "hostname") == "left\n"
+    assert pair.run("left", "ls", "/dev/shm", "/tmp").split() == ["/dev/shm:", "mine", "/tmp:", "mine"]
+    assert "mine" not in pair.run("right", "ls", "/dev/shm", "/tmp")
+    assert len(pair.run("right", "sh", "-c", "ls -d /proc/[0-9]*").split()) <= 3
+
+
+def test_this_repository_is_there_at_its_place(pair: Hosts) -> None:
+    assert pair.run("left", "ls", str(SCRIPT)) == f"{SCRIPT}\n"
+
+
+@pytest.mark.usefixtures("answering")
+def test_one_reaches_the_other_by_name_unless_its_cable_is_out(pair: Hosts) -> None:
+    assert _reaches(pair)
+    pair.does("cut", "right")
+    assert not _reaches(pair)
+    pair.does("join", "right")
+    assert _reaches(pair)
+
+
+@pytest.mark.usefixtures("answering")
+def test_a_killed_host_comes_back_empty_at_its_address(pair: Hosts) -> None:
+    pair.run("right", "touch", "/tmp/theirs")
+    pair.does("kill", "right")
+    assert not _reaches(pair)
+    pair.does("up", "right")
+    assert "theirs" not in pair.run("right", "ls", "/tmp")
+    assert pair.addresses["right"] in pair.run("right", "ip", "-brief", "address")
+
+
+def test_a_host_that_is_not_there_is_named(pair: Hosts) -> None:
+    said = pair.run("middle", "true", check=False)
+    assert "host middle is not up; up are: left, right" in said
