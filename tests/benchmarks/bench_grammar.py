@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 
 from serving.grammar.compile import Grammars
 from serving.values.sequence import FinishReason, Grammar, GrammarKind, SamplingParams

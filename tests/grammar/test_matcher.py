@@ -4,7 +4,7 @@ import json
 import random
 from functools import cache
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import numpy as np
 import pytest
 

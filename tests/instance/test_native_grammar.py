@@ -4,7 +4,7 @@ import json
 from dataclasses import replace as replace_settings
 from pathlib import Path
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import pytest
 from msgspec.structs import replace
 
