@@ -1,0 +1,73 @@
+"""Identity of one system on a Ray cluster: its session, its secrets, its pool's salt.
+
+It is made once and kept in Ray's control store, so that a second deployment, a rebuilt application after the head's
+loss, or another host's builder finds the same. None of it stands in a file that people write.
+"""
+
+import secrets
+from dataclasses import dataclass, field
+
+import msgspec
+
+from serving.cluster.gcs_store import GcsStore
+
+SESSION_KEY = "identity/session"
+SECRETS_KEY = "identity/secrets"
+SALT_KEY = "identity/pool-salt"
+IDENTITY_KEYS = (SESSION_KEY, SECRETS_KEY, SALT_KEY)
+
+
+@dataclass(frozen=True, slots=True)
+class SystemIdentity:
+    """Identity of one system.
+
+    Args:
+        session: names its folders and its segments of shared memory on every host.
+        secrets: prove to each other that parties belong to the system: the current one first, then older ones that
+            are still accepted.
+        pool_salt: from which namespaces get their salts.
+    """
+
+    session: str
+    secrets: tuple[str, ...] = field(repr=False)
+    pool_salt: bytes = field(repr=False)
+
+
+def found_identity(store: GcsStore, session: str | None = None, salt: bytes | None = None) -> SystemIdentity:
+    """The identity of the system on this cluster; what is not there yet is made. Safe if several do it at once.
+
+    Args:
+        session: for a system that has none yet; by default a random name.
+        salt: of the configuration, which comes before the one that is kept; None if it names none.
+    Raises: SilentError if the control store does not answer.
+    """
+    kept_session = store.put_if_absent(SESSION_KEY, (session or secrets.token_hex(3)).encode())
+    store.put_if_absent(SECRETS_KEY, msgspec.json.encode((secrets.token_hex(32),)))
+    if salt is None:
+        salt = store.put_if_absent(SALT_KEY, secrets.token_bytes(32))
+    else:
+        store.put(SALT_KEY, salt)
+    return SystemIdentity(kept_session.decode(), read_secrets(store), salt)
+
+
+def read_secrets(store: GcsStore) -> tuple[str, ...]:
+    """The system's secrets, the current one first; none before the first start. Raises: SilentError."""
+    kept = store.get(SECRETS_KEY)
+    return msgspec.json.decode(kept, type=tuple[str, ...]) if kept is not None else ()
+
+
+def write_secrets(store: GcsStore, kept: tuple[str, ...]) -> None:
+    """Replace the system's secrets; whoever reads them takes the first and accepts all. Raises: SilentError."""
+    store.put(SECRETS_KEY, msgspec.json.encode(kept))
+
+
+def read_session(store: GcsStore) -> str | None:
+    """Name of the system on this cluster, or None if there is none. Raises: SilentError."""
+    kept = store.get(SESSION_KEY)
+    return kept.decode() if kept is not None else None
+
+
+def forget_identity(store: GcsStore) -> None:
+    """Delete it: the next deployment is another system, whose pool cannot read what this one kept."""
+    for key in IDENTITY_KEYS:
+        store.delete(key)
