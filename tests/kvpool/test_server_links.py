@@ -1,5 +1,6 @@
 """Who may talk to a memory server, and what becomes of those who talk nonsense."""
 
+import contextlib
 import random
 import socket
 import time
@@ -13,6 +14,7 @@ from serving.kvpool.live.connections import HELLO_DEADLINE_S, MOST_STRANGERS
 from serving.kvpool.live.frames import HEADER, receive, send
 from tests.kvpool.raw_client import SPACE, RawClient, connect, hash_of, hello
 from tests.kvpool.server_process import ServerProcess, running_server, segment_folder
+from tests.kvpool.waits import PATIENCE_S
 
 LIMIT = 12
 
@@ -36,6 +38,22 @@ def is_closed(sock: socket.socket) -> bool:
 def works(server: ServerProcess) -> bool:
     with RawClient(server.record) as client:
         return client.lookup(hash_of(1)) == (None,)
+
+
+def wait_until_alone(server: ServerProcess) -> None:
+    """Wait until the server has noticed that all others have gone; until then it may refuse one more."""
+    deadline = time.monotonic() + PATIENCE_S
+    others = -1
+    while others:
+        assert time.monotonic() < deadline, f"{others} clients are still counted"
+        with contextlib.closing(connect(server.record)) as sock:
+            send(sock, hello())
+            if isinstance(receive(sock, m.to_client)[0], m.Welcome):
+                send(sock, m.Stats())
+                answer = receive(sock, m.to_client)[0]
+                assert isinstance(answer, m.Data)
+                others = answer.value["connections"] - 1
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +112,7 @@ def test_random_bytes_hurt_nobody(server: ServerProcess) -> None:
 
 
 def test_one_client_too_many_is_told(server: ServerProcess) -> None:
-    for _ in range(100):  # those of other tests may still be leaving
-        with RawClient(server.record) as probe:
-            if probe.stats()["connections"] == 1:
-                break
+    wait_until_alone(server)
     clients: list[RawClient] = []
     try:
         deadline = time.monotonic() + 60
@@ -116,12 +131,7 @@ def test_one_client_too_many_is_told(server: ServerProcess) -> None:
     finally:
         for client in clients:
             client.close()
-    for _ in range(100):
-        with connect(server.record) as sock:
-            send(sock, hello())
-            if isinstance(receive(sock, m.to_client)[0], m.Welcome):
-                break
-        time.sleep(0.02)
+    wait_until_alone(server)
     assert works(server)
 
 

@@ -136,14 +136,15 @@ def post(app: FastAPI, path: str, body: Any, **kwargs: Any) -> httpx.Response:
 
 
 def request(app: FastAPI, method: str, path: str, **kwargs: Any) -> httpx.Response:
-    """One request in process, errors of the application as responses."""
+    """One request in process, with an event loop of its own; errors of the application as responses."""
+    return asyncio.run(requested(app, method, path, **kwargs))
 
-    async def call() -> httpx.Response:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-            return await client.request(method, path, **kwargs)
 
-    return asyncio.run(call())
+async def requested(app: FastAPI, method: str, path: str, **kwargs: Any) -> httpx.Response:
+    """`request` within a loop."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return await client.request(method, path, **kwargs)
 
 
 def chat(app: FastAPI, **fields: Any) -> httpx.Response:

@@ -18,7 +18,7 @@ from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.redis_responses import RedisResponseStore
 from serving.gateway.live.response_places import response_store
 from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, post, request
+from tests.gateway.api.support import Harness, requested
 from tests.kvpool.redis_process import RedisProcess, needs_redis
 from tests.kvpool.waits import PATIENCE_S
 
@@ -81,19 +81,26 @@ def test_a_conversation_over_a_redis_that_goes_away(
 ) -> None:
     server = RedisProcess(tmp_path)
     server.start()
-    try:
-        # each request of these tests has an event loop of its own, and a connection belongs to one
-        first, second = (Harness(served, responses=opened(server)) for _ in range(2))
-        name = post(first.app, "/v1/responses", {"input": "hi"}).json()["id"]
-        going_on = post(second.app, "/v1/responses", {"input": "more", "previous_response_id": name})
-        assert going_on.status_code == 200
+
+    async def through() -> None:
+        stores = [opened(server) for _ in range(2)]
+        first, second = (Harness(served, responses=store).app for store in stores)
+        kept = await requested(first, "POST", "/v1/responses", json={"model": "tiny", "input": "hi"})
+        name = kept.json()["id"]
+        more = {"model": "tiny", "input": "more", "previous_response_id": name}
+        assert (await requested(second, "POST", "/v1/responses", json=more)).status_code == 200
         server.kill()
-        third = Harness(served, responses=opened(server))
         with caplog.at_level(logging.WARNING):
-            assert post(third.app, "/v1/responses", {"input": "hi"}).status_code == 200
+            answer = await requested(first, "POST", "/v1/responses", json={"model": "tiny", "input": "hi"})
+            assert answer.status_code == 200
         assert "is not kept: the Redis of [kvcache] directory" in caplog.text
         for method in ("GET", "DELETE"):
-            check(request(third.app, method, f"/v1/responses/{name}"), 503, code="service_unavailable")
+            check(await requested(first, method, f"/v1/responses/{name}"), 503, code="service_unavailable")
+        for store in stores:
+            await store.close()
+
+    try:
+        asyncio.run(through())
     finally:
         server.end()
 
