@@ -52,7 +52,7 @@ def replica_resources(npus: int, ub_mib: int) -> dict[str, float]:
 
 
 def node_labels(node: int) -> dict[str, str]:
-    """The label that tells a Ray node where it begins in the topology: the number of its first host.
+    """The label by which a Ray node wishes for a number of its first host.
 
     Returns: the `labels` of `ray.init` or of a cluster node.
     Raises: SpecError if the number is negative.
@@ -76,36 +76,29 @@ def allocated_npus() -> list[int]:
     return sorted(int(device) for device in given)
 
 
-def allocated_npu_ids() -> list[NpuId]:
+def allocated_npu_ids(first_host: int) -> list[NpuId]:
     """The NPUs that Ray gave to this process, as identities of the topology.
 
-    A node that was started without `node_labels` counts as node 0.
-
+    Args:
+        first_host: number of the first host of this process's Ray node.
     Returns: identities in order.
-    Raises: NpuAllocationError if Ray gave none, or the node's label is no number.
+    Raises: NpuAllocationError if Ray gave none.
     Effects: none.
     """
-    label = dict(ray.get_runtime_context().get_node_labels()).get(NODE_LABEL, "0")
-    return npu_ids(allocated_npus(), str(label))
+    return npu_ids(allocated_npus(), first_host)
 
 
-def npu_ids(devices: list[int], node_label: str) -> list[NpuId]:
+def npu_ids(devices: Sequence[int], first_host: int) -> list[NpuId]:
     """Device numbers of a Ray node as identities of the topology.
 
     A Ray node may present more NPUs than one host has: they fill one host after the other.
 
     Args:
         devices: numbers within the Ray node.
-        node_label: value of the Ray node's `NODE_LABEL`: its first host.
-    Raises: NpuAllocationError if the label is no number.
+        first_host: number of the node's first host.
     Effects: none.
     """
-    if not node_label.isdecimal():
-        raise NpuAllocationError(
-            f"the Ray node's label {NODE_LABEL} is {node_label!r}; start the node with a number, e.g. {NODE_LABEL}=0"
-        )
-    first = int(node_label)
-    return [NpuId(first + device // NPUS_PER_HOST, device % NPUS_PER_HOST) for device in devices]
+    return [NpuId(first_host + device // NPUS_PER_HOST, device % NPUS_PER_HOST) for device in devices]
 
 
 def first_hosts(npus: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ class Holder:
     """An actor that says what it was given."""
 
     def ids(self) -> list[str]:
-        return [str(npu) for npu in allocated_npu_ids()]
+        return [str(npu) for npu in allocated_npu_ids(3)]
 
     def refusal(self) -> str:
         try:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hardware.errors import NpuAllocationError, SpecError
+from hardware.errors import SpecError
 from hardware.ray_resources import (
-    NODE_LABEL,
     first_hosts,
     node_labels,
     node_resources,
@@ -33,8 +32,8 @@ def test_a_replica_takes_whole_npus() -> None:
 
 
 def test_more_npus_than_a_host_has_fill_one_host_after_the_other() -> None:
-    assert npu_ids([0, 7, 8, 383], "0") == [NpuId(0, 0), NpuId(0, 7), NpuId(1, 0), NpuId(47, 7)]
-    assert npu_ids([9], "32") == [NpuId(33, 1)]
+    assert npu_ids([0, 7, 8, 383], 0) == [NpuId(0, 0), NpuId(0, 7), NpuId(1, 0), NpuId(47, 7)]
+    assert npu_ids([9], 32) == [NpuId(33, 1)]
 
 
 def test_no_two_ray_nodes_share_a_host() -> None:
@@ -52,9 +51,7 @@ def test_negative_numbers_are_refused() -> None:
 
 
 def test_devices_become_identities_of_their_node() -> None:
-    assert npu_ids([0, 5], "3") == [NpuId(3, 0), NpuId(3, 5)]
-    with pytest.raises(NpuAllocationError, match=NODE_LABEL):
-        npu_ids([0], "rack-1")
+    assert npu_ids([0, 5], 3) == [NpuId(3, 0), NpuId(3, 5)]
 
 
 class Collector(logging.Handler):

@@ -15,11 +15,12 @@ import ray
 
 from hardware.ray_resources import node_labels
 from serving.cluster.membership import NAMESPACE
+from serving.cluster.node_numbers import own_number
 from serving.cluster.session import SystemSession
 from serving.errors import ConfigError
 from serving.kvpool.live.controller import ControlSettings
 from serving.kvpool.live.pool_control import NAME, NamespaceChanges, PoolAnnouncer, PoolViewFollower
-from serving.kvpool.live.replica import node_name, require_ub_memory
+from serving.kvpool.live.replica import require_ub_memory
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord
 from tests.e2e.server import ProcessTable
 from tests.kvpool.pool_records import server_record
@@ -132,7 +133,7 @@ def memory_is_bounded() -> None:
     enough, too_much = ray.get([remote.remote(3), remote.remote(4)])
     assert enough == ""
     assert "a memory server of 4 MiB was given 3 MiB of UB_MEMORY by Ray" in too_much
-    assert node_name() == "5"
+    assert own_number() == 5
 
 
 async def main(session: str, directory: str) -> None:

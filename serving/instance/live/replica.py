@@ -16,6 +16,7 @@ from hardware.ray_resources import allocated_npu_ids
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
+from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, sweep_forever
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
@@ -47,11 +48,12 @@ class InstanceDeployment:
         self._drain_s = config.engine.drain_s
         self._incarnation = uuid.uuid4().hex
         node = NodeId(ray.get_runtime_context().get_node_id())
+        first_host = await asyncio.to_thread(own_number, disk_marks(config.kvcache.ssd_path))
         self._place = InstancePlace(
             replica=ReplicaId(f"{pool}#{context.replica_id.unique_id}"),
             pool=pool,
             node=node,
-            npus=tuple(allocated_npu_ids()),
+            npus=tuple(allocated_npu_ids(first_host)),
             segment_path=new_segment_path(session, node, f"{pool}-{context.replica_id.unique_id}"),
             link_host=link_host(),
             threads=threads,

@@ -18,11 +18,12 @@ from typing import Any
 
 import ray
 
-from hardware.ray_resources import NODE_LABEL, UB_MEMORY
+from hardware.ray_resources import UB_MEMORY
 from hardware.units import MIB
 from serving.accounted_kv import LEAST_BYTES, AccountedKv, accounted_kv
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
+from serving.cluster.node_numbers import SERVER_NAME, disk_marks, own_number
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY, link_host, sweep_forever
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
@@ -68,7 +69,8 @@ class KvCacheDeployment:
         self._node = NodeId(ray.get_runtime_context().get_node_id())
         self._state = ServerState.ACTIVE
         self._version = ""
-        place = await asyncio.to_thread(_Place.take, config.kvcache, folder, node_name())
+        number = await asyncio.to_thread(own_number, disk_marks(config.kvcache.ssd_path))
+        place = await asyncio.to_thread(_Place.take, config.kvcache, folder, number)
         self._place = place
         settings = ServerSettings.of(
             config.kvcache,
@@ -194,26 +196,22 @@ class _Place:
         self._seat = seat
 
     @classmethod
-    def take(cls, config: KvCacheConfig, folder: Path, node: str) -> "_Place":
+    def take(cls, config: KvCacheConfig, folder: Path, node: int) -> "_Place":
         """The first free name of the node.
 
+        Args:
+            node: its number.
         Raises: SsdError if this start's folder cannot be used.
         Effects: the name is taken.
         """
-        seat = SsdSlot.take(folder / "names" / node)
-        name = f"kvcache-{node}-{seat.index}"
+        seat = SsdSlot.take(folder / "names" / str(node))
+        name = f"{SERVER_NAME}{node}-{seat.index}"
         root = Path(config.ssd_path) if config.ssd_path else folder / "ssd"
         return cls(name, root / name, seat)
 
     def give_back(self) -> None:
         """Effects: the next server may have the name."""
         self._seat.give_back()
-
-
-def node_name() -> str:
-    """Name of this node at every start of the system: its number in the topology, else what Ray calls it."""
-    context = ray.get_runtime_context()
-    return str(dict(context.get_node_labels()).get(NODE_LABEL) or context.get_node_id()[:12])
 
 
 def require_ub_memory(wanted_mib: int) -> None:

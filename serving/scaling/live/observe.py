@@ -14,7 +14,6 @@ from typing import Any
 
 import ray
 
-from hardware.ray_resources import NODE_LABEL, NPU, UB_MEMORY
 from serving.cluster.group_orders import post_order
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAME as MEMBERSHIP
@@ -23,6 +22,7 @@ from serving.ids import NodeId
 from serving.kvpool.live.pool_control import NAME as POOL_CONTROL
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.cluster_port import ClusterSilentError
+from serving.scaling.live.nodes_seen import NodesSeen
 from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
 from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
 from serving.values.pool_view import PoolView
@@ -55,7 +55,8 @@ class RayCluster:
         self._with_cache = with_cache
         self._actors: dict[str, Any] = {}
         self._lookups: dict[str, ActorLookup] = {}
-        self._listing = ActorLookup(ray.nodes)
+        self._nodes = NodesSeen()
+        self._listing = ActorLookup(self._nodes.look)
         self._met: dict[str, float] = {}
         """When each member was last listed."""
 
@@ -63,7 +64,7 @@ class RayCluster:
         """Implements `ClusterPort.look`."""
         details, nodes, members, cache = await asyncio.gather(
             self._ask(CONTROLLER, CONTROLLER_NAMESPACE, lambda actor: actor.get_serve_instance_details.remote()),
-            self._nodes(),
+            self._list_nodes(),
             self._or_none(MEMBERSHIP, lambda actor: read_members(actor)),
             self._or_none(POOL_CONTROL, lambda actor: actor.view.remote()) if self._with_cache else _nothing(),
         )
@@ -75,7 +76,7 @@ class RayCluster:
         known = before.members if members is None else self._members(seen_members(members), before, deployments, now)
         view: PoolView | None = cache if cache is not None else before.cache
         deployments = {name: at_its_ranks(one, known.values()) for name, one in deployments.items()}
-        return Sight(now, deployments, nodes, known, view, others)
+        return Sight(now, deployments, nodes, known, view, others, self._nodes.lost)
 
     async def set_target(self, pool: str, replicas: int) -> None:
         """Implements `ClusterPort.set_target`."""
@@ -109,21 +110,12 @@ class RayCluster:
         """
         await asyncio.to_thread(_deployment_id, "", self._app)
 
-    async def _nodes(self) -> tuple[SeenNode, ...]:
+    async def _list_nodes(self) -> tuple[SeenNode, ...]:
         try:
-            listed = await self._listing.answer(CALL_DEADLINE_S)
+            found: tuple[SeenNode, ...] = await self._listing.answer(CALL_DEADLINE_S)
         except (ray.exceptions.RayError, TimeoutError) as error:
             raise ClusterSilentError(f"Ray does not list its nodes ({type(error).__name__})") from error
-        alive = sorted((node for node in listed if node["Alive"]), key=lambda node: node["NodeID"])
-        return tuple(
-            SeenNode(
-                NodeId(node["NodeID"]),
-                _node_name(node),
-                int(node["Resources"].get(NPU, 0)),
-                int(node["Resources"].get(UB_MEMORY, 0)),
-            )
-            for node in alive
-        )
+        return found
 
     async def _or_none(self, name: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
         """Answer of one of our own actors; None if it does not answer: the last answer stands then."""
@@ -182,12 +174,6 @@ def at_its_ranks(seen: SeenDeployment, members: Iterable[SeenMember]) -> SeenDep
         counts[one.serve_name] = max(counts[one.serve_name], int(one.facts["ranks"]))
     moved = (replace(one, node=places.get(one.name, one.node), ranks=counts[one.name]) for one in seen.replicas)
     return replace(seen, replicas=tuple(moved)) if places else seen
-
-
-def _node_name(node: dict[str, Any]) -> str:
-    """`n0` for the node whose first host has number 0, as its NPUs are called; else the beginning of Ray's id."""
-    label = node.get("Labels", {}).get(NODE_LABEL)
-    return f"n{label}" if label is not None else str(node["NodeID"][:8])
 
 
 def _phase(state: str) -> ReplicaPhase:

@@ -86,8 +86,8 @@ def _node_row(config: ServeConfig, sight: Sight, node: SeenNode) -> dict[str, An
         pool: replace(seen, replicas=tuple(one for one in seen.replicas if one.node == node.node))
         for pool, seen in sight.deployments.items()
     }
-    first = node.name.removeprefix("n")
-    npus = npu_ids(list(range(node.npus)), first if first.isdecimal() else "0")
+    devices = range(node.npus)
+    npus = npu_ids(devices, node.number) if node.number is not None else [f"{node.name}.npu{one}" for one in devices]
     return {
         "name": node.name,
         "npus": [str(npu) for npu in npus],

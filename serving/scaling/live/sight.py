@@ -55,12 +55,36 @@ class SeenDeployment:
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """A living node and what it offers in all."""
+    """A living node and what it offers in all.
+
+    Args:
+        number: of its first host; None while it has none.
+        address: by which other hosts reach it.
+    """
 
     node: NodeId
-    name: str
     npus: int
     memory_mib: int
+    number: int | None = None
+    address: str = ""
+
+    @property
+    def name(self) -> str:
+        """`n0` for the node whose first host has number 0, as its NPUs are called; else the beginning of Ray's id."""
+        return str(self.node[:8]) if self.number is None else f"n{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class LostNode:
+    """A node that Ray has given up, and whose number no other one has.
+
+    Args:
+        seen: as it was last.
+        since: when it was first seen to be lost [s since 1970].
+    """
+
+    seen: SeenNode
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +125,7 @@ class Sight:
     members: Mapping[str, SeenMember] = field(default_factory=dict)
     cache: PoolView | None = None
     others: Mapping[str, int] = field(default_factory=dict)
+    lost_nodes: tuple[LostNode, ...] = ()
 
     def instances_of(self, replica: str) -> list[SeenMember]:
         """Members that belong to a replica, by Serve's name of it: one, or the ranks of a group that have come."""

@@ -37,7 +37,7 @@ def config(policy: str = "slo", **autoscaler: float) -> ServeConfig:
 
 def nodes(count: int = 2, npus: int = 8, memory_mib: int = 1024) -> tuple[SeenNode, ...]:
     """Equal nodes `a`, `b` ..."""
-    return tuple(SeenNode(NodeId(name), name, npus, memory_mib) for name in "abcdefgh"[:count])
+    return tuple(SeenNode(NodeId(name), npus, memory_mib) for name in "abcdefgh"[:count])
 
 
 def replica(name: str, node: str | None = "a", phase: ReplicaPhase = SERVING, started_at: float = 0.0) -> SeenReplica:

@@ -60,6 +60,6 @@ def test_samples_are_kept_while_nobody_asks(cluster: FakeCluster) -> None:
 
 def test_hardware_by_node(cluster: FakeCluster) -> None:
     first, second = board_of(cluster).state()["nodes"]
-    assert (first["name"], len(first["npus"]), first["npus"][0]) == ("a", 8, "n0.npu0")
+    assert (first["name"], len(first["npus"]), first["npus"][0]) == ("a", 8, "a.npu0")
     assert first["ub_memory_mib"] == {"used": 128 + 256, "offered": 1024}
     assert second["ub_memory_mib"] == {"used": 64, "offered": 1024}

@@ -109,9 +109,7 @@ def test_use_counts_those_that_leave() -> None:
 def test_what_fits_can_be_packed_and_one_more_cannot(free: list[int], decodes: int, prefills: int) -> None:
     """Against a search that tries every placement."""
     there = {"decode": deployment(decodes), "prefill": deployment(prefills)}
-    offering = tuple(
-        type(node)(node.node, node.name, npus, 10_000) for node, npus in zip(nodes(len(free)), free, strict=True)
-    )
+    offering = tuple(type(node)(node.node, npus, 10_000) for node, npus in zip(nodes(len(free)), free, strict=True))
     most = fits("decode", SIZES, there, offering)
     if packable(free, most, prefills):
         assert not packable(free, most + 1, prefills)

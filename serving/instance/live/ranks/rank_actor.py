@@ -15,6 +15,7 @@ from hardware.ray_resources import allocated_npu_ids
 from serving.cluster.logs import log_to_stderr
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
+from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, sweep_forever
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId
@@ -67,11 +68,12 @@ class RankActor:
         self._order = order
         config, name = order.config, order.name
         node = NodeId(ray.get_runtime_context().get_node_id())
+        first_host = own_number(disk_marks(config.kvcache.ssd_path))
         self._place = InstancePlace(
             replica=name.replica,
             pool=name.pool,
             node=node,
-            npus=tuple(allocated_npu_ids()),
+            npus=tuple(allocated_npu_ids(first_host)),
             segment_path=new_segment_path(name.session, node, f"{name.replica.replace('#', '-')}-{name.birth}"),
             link_host=link_host(),
             threads=order.threads,

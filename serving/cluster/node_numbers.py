@@ -1,0 +1,177 @@
+"""The table of host numbers of a Ray cluster, in its control store: read by all, grown by whoever lacks a number.
+
+Each version of the table has a key of its own, set only if absent: of two processes that add at once, one is second,
+and adds to what the first one wrote. So no two nodes get one number, whoever asks, and a restart of anything but the
+control store itself finds the same numbers.
+"""
+
+import contextlib
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import ray
+
+from hardware.ray_resources import NODE_LABEL, NPU, NPUS_PER_HOST
+from serving.cluster.gcs_store import GcsStore
+from serving.cluster.lookup import ActorLookup
+from serving.cluster.node_table import NodeClaim, NodeTable, equal_labels, numbered
+from serving.errors import SilentError, UnavailableError
+from serving.ids import NodeId
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "nodes/"
+KEPT_VERSIONS = 4
+"""Older ones are deleted; a reader that found one which is gone by now reads again."""
+LIST_DEADLINE_S = 5.0
+SERVER_NAME = "kvcache-"
+"""Memory servers are called `kvcache-<number>-<index>`, and so are their folders on disk."""
+
+
+class TableStore(Protocol):
+    """Part of `GcsStore` that the table needs."""
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def put_if_absent(self, key: str, value: bytes) -> bytes: ...
+
+    def delete(self, key: str) -> bool: ...
+
+    def keys(self, prefix: str = "") -> list[str]: ...
+
+
+class NodeNumbers:
+    """The table as the store has it. Calls block; safe on several threads.
+
+    Raises: every call raises SilentError if the store gives no answer in time.
+    """
+
+    def __init__(self, store: TableStore | None = None) -> None:
+        self._store = store or GcsStore()
+
+    def read(self) -> NodeTable:
+        """The newest table. Effects: none."""
+        return self._newest()[1]
+
+    def add(self, claims: Iterable[NodeClaim], alive: Collection[NodeId], equal: Collection[int] = ()) -> NodeTable:
+        """Give numbers to those that have none, see `numbered`. Returns: the table then.
+
+        Raises: LedgerError if there are no numbers left.
+        Effects: a new version in the store, if anybody lacked a number.
+        """
+        claims = tuple(claims)
+        while True:
+            version, table = self._newest()
+            wanted = numbered(table, claims, alive, equal)
+            if wanted == table:
+                return table
+            own, value = _key(version + 1), msgspec.json.encode(wanted)
+            if self._store.put_if_absent(own, value) != value:
+                continue  # somebody was first
+            if self._newest()[0] > version + 1:  # so late that the version was deleted already: it counts for nothing
+                continue
+            self._forget(version + 1 - KEPT_VERSIONS)
+            return wanted
+
+    def _newest(self) -> tuple[int, NodeTable]:
+        while True:
+            versions = self._store.keys(PREFIX)
+            if not versions:
+                return 0, NodeTable()
+            value = self._store.get(versions[-1])
+            if value is not None:
+                return int(versions[-1].removeprefix(PREFIX)), msgspec.json.decode(value, type=NodeTable)
+
+    def _forget(self, last: int) -> None:
+        for key in self._store.keys(PREFIX):
+            if int(key.removeprefix(PREFIX)) <= last:
+                self._store.delete(key)
+
+
+def own_number(marks: Sequence[int] = (), numbers: NodeNumbers | None = None) -> int:
+    """The number of this process's Ray node, given to it now if it has none. Blocks; for processes that Ray started.
+
+    Args:
+        marks: numbers that lie on this node's disk, see `disk_marks`.
+    Raises: SilentError if Ray's control store does not answer; UnavailableError if Ray calls this node dead.
+    Effects: nodes that carry a label of their own get their numbers, too.
+    """
+    node = NodeId(ray.get_runtime_context().get_node_id())
+    numbers = numbers or NodeNumbers()
+    found = numbers.read().number(node)
+    if found is not None:
+        return found
+    table = number_nodes(numbers, _listed(), {node}, marks)
+    first = table.number(node)
+    if first is None:
+        raise UnavailableError(f"Ray has given up this node ({node[:12]}); what runs on it must end")
+    logger.info("this node (%s) is n%d", node[:12], first)
+    return first
+
+
+def number_nodes(
+    numbers: NodeNumbers, listed: Iterable[dict[str, Any]], asking: Collection[NodeId], marks: Sequence[int] = ()
+) -> NodeTable:
+    """Give numbers to some nodes, and to all that carry a label of their own. Returns: the table then.
+
+    Args:
+        listed: all nodes, as `ray.nodes` lists them.
+        asking: nodes that get a number even without a label; if they live.
+        marks: numbers that lie on their disk.
+    Raises: SilentError; LedgerError if there are no numbers left.
+    Effects: a new version of the table, if anybody lacked a number.
+    """
+    claims = {claim.node: claim for claim in map(claim_of, (one for one in listed if one["Alive"]))}
+    equal = equal_labels(claims.values())
+    for claim in claims.values():
+        if claim.node in asking and claim.wish in equal:
+            logger.warning(
+                "several Ray nodes have the label %s=%s; each gets a number of its own", NODE_LABEL, claim.wish
+            )
+    own = [replace(claim, marks=tuple(marks)) for node, claim in claims.items() if node in asking]
+    labelled = [
+        claim
+        for node, claim in claims.items()
+        if node not in asking and claim.wish is not None and claim.wish not in equal
+    ]
+    return numbers.add([*own, *labelled], set(claims), equal)
+
+
+def claim_of(node: dict[str, Any]) -> NodeClaim:
+    """The claim of a living node, as `ray.nodes` lists it. Effects: none."""
+    label = str(node.get("Labels", {}).get(NODE_LABEL, ""))
+    npus = int(node["Resources"].get(NPU, 0))
+    machine = f"{node['NodeManagerHostname']} {node['NodeManagerAddress']}"
+    wish = int(label) if label.isdecimal() else None
+    return NodeClaim(NodeId(node["NodeID"]), max(1, -(-npus // NPUS_PER_HOST)), wish, (), machine)
+
+
+def disk_marks(ssd_path: str) -> list[int]:
+    """Numbers under which memory servers have left folders here, in order. Effects: none.
+
+    Args:
+        ssd_path: of the configuration; empty = there is no such folder.
+    """
+    found = set()
+    with contextlib.suppress(OSError):  # not there yet
+        for path in Path(ssd_path).iterdir() if ssd_path else ():
+            number = path.name.removeprefix(SERVER_NAME).partition("-")[0]
+            if path.name.startswith(SERVER_NAME) and number.isdecimal():
+                found.add(int(number))
+    return sorted(found)
+
+
+def _listed() -> list[dict[str, Any]]:
+    try:
+        nodes: list[dict[str, Any]] = ActorLookup(ray.nodes).wait(LIST_DEADLINE_S)
+    except TimeoutError as error:
+        raise SilentError("Ray does not list its nodes; try again when its control store (GCS) is back") from error
+    return nodes
+
+
+def _key(version: int) -> str:
+    return f"{PREFIX}{version:012d}"
