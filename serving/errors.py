@@ -33,6 +33,7 @@ ServingError
 │   └── SsdError                    a directory of the SSD tier cannot be used
 ├── DecisionLogError            a file is no decision log, or a damaged one
 ├── LinkError                   a gateway-to-instance link broke or spoke nonsense
+│   └── ProofError                  one end of a connection did not prove the secret, or TLS did not come about
 └── LedgerError                 a ledger does not balance: our bug, never the caller's
 
 A message says what to do next. Nothing here is raised bare: always the most specific class.
@@ -217,6 +218,10 @@ class DecisionLogError(ServingError):
 
 class LinkError(ServingError):
     """A gateway-to-instance link broke, timed out or carried an unreadable frame."""
+
+
+class ProofError(LinkError):
+    """One end of a connection has not proved the secret, is of another release, or TLS did not come about."""
 
 
 class LedgerError(ServingError):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hardware.spec.catalog import CLOUDMATRIX384, CLOUDMATRIX_NODE
 from hardware.units import MIB, Bytes
 from serving.config.key import key
+from serving.config.ports import PortRange
 
 DIES_PER_NPU = CLOUDMATRIX_NODE.npu.dies
 
@@ -42,10 +43,24 @@ class ClusterConfig:
         low=1,
         secret=True,
     )
+    port_range: str = key(
+        "ports for everything of ours that listens beside the gateway's HTTP port (links, memory servers, segments, "
+        "gateways among each other), as `30000-30100`; empty = any free ones",
+        default="",
+    )
     restart_nodes: bool = key("start a local Ray node anew that has died (not the first one)", default=True)
     nodes: tuple[NodeConfig, ...] = key(
         "the Ray nodes, started in this machine", default=(NodeConfig(name="node-0"),), low=1
     )
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError for a range that is none."""
+        PortRange.parse(self.port_range)
+
+    @property
+    def ports(self) -> PortRange:
+        """`port_range`, parsed."""
+        return PortRange.parse(self.port_range)
 
     @property
     def npus(self) -> int:

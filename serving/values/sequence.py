@@ -181,5 +181,8 @@ class HandoffTicket(Struct, frozen=True, gc=False):
     blocks: Extents
     generation: int = 0
     """Generation of the source's region of the segment: a reader sees at once that a region was given to another."""
+    host: str = ""
+    port: int = 0
+    """Where other hosts read the segment; 0 = nowhere."""
     drafts: tuple[int, ...] = ()
     """Guesses of what follows the first token, from where the prompt was computed; a head start, no more."""

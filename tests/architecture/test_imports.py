@@ -53,6 +53,7 @@ LAYERS = (
     "serving.regular_file",
     "serving.injected_faults",
     "serving.config",
+    "serving.sockets",
     "serving.accounted_kv",
     "serving.telemetry",
     "serving.kvpool.core",
@@ -72,7 +73,6 @@ LAYERS = (
     "serving.client",
     "serving.kvpool.live.pool_control",
     "serving.kvpool.live.replica",
-    "serving.instance.live.remote_read",
     "serving.instance.live.ranks",
     "serving.instance.live.replica",
     "serving.scaling.live",
@@ -166,7 +166,6 @@ LEAVES = ("loadgen.quantities", "loadgen.errors", "loadgen.json_text", "loadgen.
 RAY_MAY_BE_IMPORTED_BY = (
     "serving.cluster",
     "serving.instance.live.replica",
-    "serving.instance.live.remote_read",
     "serving.instance.live.ranks.placement",
     "serving.instance.live.ranks.rank_actor",
     "serving.instance.live.ranks.ray_group",

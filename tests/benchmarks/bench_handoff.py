@@ -8,8 +8,8 @@ cold   blocks follow one another over much more memory than the last-level cache
 hot    one block again and again
 
 Goal: 0.6 of memcpy for blocks of 1 MiB and more, cold, as KV blocks are: another process wrote them some time ago. Hot
-is for information: there a memcpy never leaves the cache and the checksum costs as much as the copy. `--cross-node`
-adds what arrives from another Ray node of this machine through the object store.
+is for information: there a memcpy never leaves the cache and the checksum costs as much as the copy. Between hosts:
+`bench_between_hosts`.
 """
 
 import argparse
@@ -138,56 +138,15 @@ def one_node(args: argparse.Namespace) -> list[Figure]:
     return figures
 
 
-def across_nodes(args: argparse.Namespace) -> list[Figure]:
-    """What a pull from another Ray node brings, two nodes in this machine."""
-    from serving.cluster.session import enter
-
-    session = enter()  # before Ray is imported, which reads the environment
-    import ray
-
-    from serving.config.cluster import ClusterConfig, NodeConfig
-    from serving.instance.live.remote_read import read_remote
-    from serving.launch.cluster import LocalCluster
-
-    nodes = tuple(NodeConfig(name=f"node-{i}", npus=1, ub_memory_mib=1) for i in range(2))
-    cluster = LocalCluster(ClusterConfig(dashboard_port=0, nodes=nodes), session)
-    total = args.total_mib * MIB
-    segment: UbSegment | None = None
-    try:
-        progress("two Ray nodes")
-        cluster.start()
-        here = ray.get_runtime_context().get_node_id()
-        there = next(NodeId(n["NodeID"]) for n in ray.nodes() if n["NodeID"] != here)
-        segment = UbSegment.create(SHM / f"cloudmatrix-ub-bench-{os.getpid()}", total)
-        region = segment.allocate(total, owner="source")
-        np.frombuffer(segment.view(region), np.uint8)[:] = 7
-        target = np.zeros(total, np.uint8)
-        rates = []
-        for _ in range(args.repeats + 1):
-            places = [(region.offset + at, MIB) for at in range(0, total, MIB)]
-            begun = time.perf_counter()
-            for at, view in enumerate(read_remote(there, str(segment.path), places, region.generation)):
-                np.copyto(target[at * MIB : (at + 1) * MIB], np.frombuffer(view, np.uint8))
-            rates.append(total / GIB / (time.perf_counter() - begun))
-        return [Figure("1 MiB across nodes, object store", "GiB/s", tuple(rates[1:]))]
-    finally:
-        if segment is not None:
-            segment.remove()
-        cluster.stop()
-
-
 def main() -> None:
     """Run and print."""
     parser = make_parser("bench_handoff", __doc__, repeats=7)
     parser.add_argument("--block-mib", type=int, nargs="*", default=[1, 2, 4, 8], help="block sizes")
     parser.add_argument("--total-mib", type=int, default=256, help="bytes pulled in a cold turn, each side")
-    parser.add_argument("--cross-node", action="store_true", help="also start two Ray nodes and read across")
     args = parser.parse_args()
     found = conditions(None, total_mib=args.total_mib, shared_memory=str(SHM))
     show_conditions(found)
     figures = one_node(args)
-    if args.cross_node:
-        figures += across_nodes(args)
     report("bench_handoff", found, figures)
 
 

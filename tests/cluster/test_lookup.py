@@ -9,9 +9,7 @@ import pytest
 import ray
 
 from serving.cluster.lookup import ActorLookup
-from serving.errors import HandoffTimeoutError, ScaleError
-from serving.ids import NodeId
-from serving.instance.live import remote_read
+from serving.errors import ScaleError
 from serving.kvpool.live import pool_control
 from serving.kvpool.live.controller import ControlSettings
 from serving.kvpool.live.pool_control import PoolAnnouncer, PoolViewFollower
@@ -114,18 +112,6 @@ def test_a_follower_that_finds_no_controller_asks_with_one_thread(
         await follower.stop()
 
     asyncio.run(scene())
-    assert len(store.asked) == 1
-
-
-def test_a_pull_whose_reader_is_not_found_fails_in_time(store: SilentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_read, "CHUNK_DEADLINE_S", 0.01)
-    monkeypatch.setattr(remote_read, "_reader", store.find)
-    node = NodeId("the node of a silent store")
-
-    async def pull() -> None:
-        await asyncio.to_thread(list, remote_read.read_remote(node, "/segment", [(0, 10)], 1))
-
-    ask_thrice(pull, HandoffTimeoutError)
     assert len(store.asked) == 1
 
 

@@ -15,7 +15,7 @@ from serving.tools.replay import replay
 from serving.values.decision_log import SUFFIX
 from serving.values.sequence import SamplingParams
 from tests.instance.decision_logs import gateway_kinds
-from tests.live.harness import SECRET, Member, Pools, read_from
+from tests.live.harness import SECRET, Member, Pools
 from tests.live.workload import Ask, tokens
 
 LIVE = Path(__file__).parents[2] / "deploy" / "cloudmatrix384-live.toml"
@@ -31,7 +31,7 @@ class SimulatedPools(Pools):
         )
         path = self._folder / f"ub-{number}"
         place = InstancePlace(ReplicaId(f"{pool}#{number}"), pool, node, npus, path, "127.0.0.1", threads=1)
-        instance = Instance(self.config, place, SECRET, read_from, self._pool_view)
+        instance = Instance(self.config, place, SECRET, self._pool_view)
         host, port = await instance.start()
         self.instances.append(instance)
         self._members[place.replica] = Member(place.replica, pool, node, host, port)

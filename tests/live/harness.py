@@ -9,7 +9,7 @@ async with Pools(config, shm) as pools:
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -215,7 +215,7 @@ class Pools:
             link_host="127.0.0.1",
             threads=1,
         )
-        instance = Instance(self.config, place, SECRET, read_from, self._pool_view)
+        instance = Instance(self.config, place, SECRET, self._pool_view)
         hooked = HookedExecutor(instance.loop._executor)
         instance.loop._executor = instance.loop._preparing = hooked
         host, port = await instance.start()
@@ -339,12 +339,6 @@ class Pools:
             self.backend.links.update(self._members.values())
             self.backend.links.check_silence()
             await asyncio.sleep(0.05)
-
-
-def read_from(node: NodeId, path: str, extents: Sequence[tuple[int, int]], generation: int) -> Iterable[memoryview]:
-    """Another node's bytes, as if they had come over the network."""
-    with UbSegment.attach(path) as segment:
-        return [memoryview(bytes(segment.read(offset, size, generation))) for offset, size in extents]
 
 
 def executor(instance: Instance) -> HookedExecutor:

@@ -3,13 +3,16 @@
 import asyncio
 import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from hardware.ub.copy import checksum
 from serving.errors import EngineError, OverloadedError
+from serving.ids import NodeId
 from serving.instance.live.instance import Instance
+from serving.instance.live.segment_reader import Extents, SegmentPlace
 from serving.values.sequence import HandoffTicket
 from serving.values.step_plan import StepPlan
 from tests.live.harness import PATIENCE_S, Pools, collect, executor, small_config, until
@@ -129,17 +132,18 @@ def damage_once(instance: Instance) -> list[int]:
 def damage_copy_once(instance: Instance) -> list[int]:
     """Change one byte of what the first pull reads."""
     transport = instance._transport
-    sources = transport._sources
+    read = transport._read
     damaged: list[int] = []
 
-    def damaging(ticket: HandoffTicket, extents: Any) -> list[memoryview]:
-        read = [memoryview(bytearray(source)) for source in sources(ticket, extents)]
+    def damaging(node: NodeId, place: SegmentPlace, extents: Extents, targets: Sequence[memoryview]) -> Sequence[int]:
+        digests = [*read(node, place, extents, targets)]
         if not damaged:
-            read[-1][-1] ^= 1
+            targets[-1][-1] ^= 1
+            digests[-1] = checksum(targets[-1])
             damaged.append(1)
-        return read
+        return digests
 
-    transport._sources = damaging  # type: ignore[method-assign]
+    transport._read = damaging  # type: ignore[method-assign]
     return damaged
 
 

@@ -10,6 +10,7 @@ import pytest
 from serving.errors import HandoffExpiredError, HandoffTimeoutError
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.link_probe import DUMMIES_AT_ONCE, LinkProbes, PeerMemory
+from serving.instance.live.segment_reader import SegmentPlace
 from serving.values.link_health import LinkLimits, PathTrouble
 
 pytestmark = pytest.mark.real_time
@@ -20,7 +21,7 @@ PATIENCE_S = 60.0
 
 
 def memory(replica: ReplicaId, segment: str = "segment") -> PeerMemory:
-    return PeerMemory(replica, NodeId("node"), segment, 0, 4096, 1)
+    return PeerMemory(replica, NodeId("node"), SegmentPlace("", 0, segment, 1), 0, 4096)
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -20,6 +20,7 @@ from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ServingError
 from serving.gateway.live.generation import LiveGeneration
+from serving.instance.live.segment_reader import SegmentReader
 from serving.values.sequence import SamplingParams
 from serving.virtual.result import Outcome
 from serving.virtual.run import simulate
@@ -233,13 +234,13 @@ async def test_one_gateway_of_two_is_lost(checkpoint: Path, shm: Path) -> None:
 
 
 async def test_a_link_is_saturated(checkpoint: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = harness.read_from
+    read = SegmentReader.read
 
-    def slowly(*where: object) -> object:
+    def slowly(*where: Any) -> list[int]:
         time.sleep(0.2)
-        return read(*where)  # type: ignore[arg-type]
+        return read(*where)
 
-    monkeypatch.setattr(harness, "read_from", slowly)
+    monkeypatch.setattr(SegmentReader, "read", slowly)
     config = configuration(checkpoint)
     async with Pools(config, shm, nodes=("a", "b")) as pools:
         await pools.start("prefill", "decode")

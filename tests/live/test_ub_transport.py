@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from hardware.ub.copy import checksum
 from hardware.ub.segment import UbSegment
 from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError, HandoffTimeoutError
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
 from serving.instance.live.link_probe import PeerMemory
+from serving.instance.live.segment_reader import Extents, SegmentPlace
 from serving.instance.live.ub_transport import NO_PROBES, LinkFaults, RemoteReader, UbTransport
 from serving.values.link_health import LinkLimits, PathTrouble
 from serving.values.sequence import HandoffTicket
@@ -51,6 +53,7 @@ class End:
             block_bytes=BLOCK_BYTES,
             layout=layout,
             read_remote=read_remote,
+            served_at=lambda: ("left", 1),
             on_moved=self.moved.append,
             limits=limits,
             faults=faults,
@@ -68,6 +71,13 @@ class End:
 
     def pull(self, ticket: HandoffTicket, first: int, *blocks: int) -> int:
         return self.transport.pull(ticket, first, [BlockId(block) for block in blocks])
+
+
+def copied(segment: UbSegment, place: SegmentPlace, extents: Extents, targets: Sequence[memoryview]) -> list[int]:
+    """Extents, as if they had come over the network, and their checksums."""
+    for (offset, size), target in zip(extents, targets, strict=True):
+        target[:] = segment.read(offset, size, place.generation)
+    return [checksum(target) for target in targets]
 
 
 @pytest.fixture
@@ -169,12 +179,11 @@ def test_another_node_is_out_of_reach_without_a_reader(left: UbSegment, right: U
 
 
 def test_another_node_is_read_through_the_reader(left: UbSegment, right: UbSegment) -> None:
-    asked: list[tuple[str, str, list[tuple[int, int]], int]] = []
+    asked: list[tuple[SegmentPlace, list[tuple[int, int]]]] = []
 
-    def read(node: NodeId, path: str, extents: Sequence[tuple[int, int]], generation: int) -> Iterator[memoryview]:
-        asked.append((node, path, list(extents), generation))
-        for offset, size in extents:
-            yield memoryview(bytes(left.read(offset, size, generation)))
+    def read(place: SegmentPlace, extents: Extents, targets: Sequence[memoryview]) -> list[int]:
+        asked.append((place, list(extents)))
+        return copied(left, place, extents, targets)
 
     source, target = End(left, "prefill"), End(right, "decode", node="right", read_remote=read)
     source.fill(2, 9)
@@ -182,12 +191,12 @@ def test_another_node_is_read_through_the_reader(left: UbSegment, right: UbSegme
     assert target.pull(ticket, 0, 4, 5) == 2 * BLOCK_BYTES
     assert target.block(5) == source.block(2)
     places = [(extent.offset, BLOCK_BYTES) for extent in ticket.blocks]
-    assert asked == [("left", str(left.path), places, source.region.generation)]
+    assert asked == [(SegmentPlace("left", 1, str(left.path), source.region.generation), places)]
 
 
 def test_damage_on_the_way_from_another_node_is_noticed(left: UbSegment, right: UbSegment) -> None:
-    def read(*_: object) -> list[memoryview]:
-        return [memoryview(b"\x01" * BLOCK_BYTES)]
+    def read(*_: object) -> list[int]:
+        return [1]
 
     source, target = End(left, "prefill"), End(right, "decode", node="right", read_remote=read)
     with pytest.raises(HandoffChecksumError):
@@ -195,8 +204,7 @@ def test_damage_on_the_way_from_another_node_is_noticed(left: UbSegment, right: 
 
 
 def test_what_the_reader_raises_passes_through(left: UbSegment, right: UbSegment) -> None:
-    def read(*_: object) -> Iterator[memoryview]:
-        yield memoryview(bytes(BLOCK_BYTES))
+    def read(*_: object) -> list[int]:
         raise HandoffExpiredError("the node is gone")
 
     source, target = End(left, "prefill"), End(right, "decode", node="right", read_remote=read)
@@ -303,7 +311,9 @@ def test_a_source_whose_process_died_is_no_broken_path_and_keeps_no_memory(left:
     offset, generation = map(int, process.stdout.readline().split())
     target = End(left, "decode", limits=QUICK)
     target.transport.probes.meet(
-        PeerMemory(ReplicaId("prefill"), NodeId("left"), str(path), offset, BLOCK_BYTES, generation)
+        PeerMemory(
+            ReplicaId("prefill"), NodeId("left"), SegmentPlace("", 0, str(path), generation), offset, BLOCK_BYTES
+        )
     )
     until(lambda: target.transport.probes.dummies_total > 2)
     assert len(target.transport._others) == 1
@@ -317,9 +327,9 @@ def test_a_source_whose_process_died_is_no_broken_path_and_keeps_no_memory(left:
 def test_dummies_read_another_node_through_the_reader(left: UbSegment, right: UbSegment) -> None:
     asked: list[list[tuple[int, int]]] = []
 
-    def read(node: NodeId, path: str, extents: Sequence[tuple[int, int]], generation: int) -> list[memoryview]:
+    def read(place: SegmentPlace, extents: Extents, targets: Sequence[memoryview]) -> list[int]:
         asked.append(list(extents))
-        return [memoryview(bytes(left.read(offset, size, generation))) for offset, size in extents]
+        return copied(left, place, extents, targets)
 
     source = End(left, "prefill")
     target = End(right, "decode", node="right", read_remote=read, limits=QUICK)

@@ -25,7 +25,10 @@ from serving.instance.live.gentle import run_gently
 from serving.instance.live.instance_server import InstanceServer
 from serving.instance.live.make_compute import make_compute
 from serving.instance.live.pool_access import PoolAccess
-from serving.instance.live.ub_transport import LinkFaults, RemoteReader, UbTransport
+from serving.instance.live.segment_reader import SegmentReader
+from serving.instance.live.segment_server import SegmentServer
+from serving.instance.live.ub_transport import LinkFaults, UbTransport
+from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
 from serving.values.group import RankOffer, RegroupOrder
 from serving.values.health import StepLimits
@@ -36,6 +39,8 @@ from serving.wire.messages import InstanceWelcome
 __all__ = ["Instance", "InstancePlace"]
 
 Result = TypeVar("Result")
+_SERVED_S = 2.0
+"""How long readers of the segment may take to notice that it ends."""
 
 
 class Instance:
@@ -50,7 +55,6 @@ class Instance:
         config: ServeConfig,
         place: InstancePlace,
         secret: str,
-        read_remote: RemoteReader | None = None,
         pool_view: Callable[[], PoolView] | None = None,
         *,
         gently: bool = False,
@@ -65,6 +69,8 @@ class Instance:
         Effects: makes the instance's UB segment; and those of the compute.
         """
         self.place = place
+        secrets = ClusterSecrets.of(secret)
+        self._ports = config.cluster.ports
         access = PoolAccess(pool_view, secret, config.kvcache) if pool_view is not None else None
         heavy = run_gently if gently else _run
         self.compute = compute = heavy(partial(make_compute, config, place, access))
@@ -76,7 +82,8 @@ class Instance:
         self._attached = attached = compute.attach(arena)
         self.settings = self._make_settings(config)
         faults = FaultyPorts(config.chaos, place)
-        self._transport = self._make_transport(attached, arena, read_remote, config.health, faults.link())
+        self._segment_server, self._segment_reader = SegmentServer(self._segment, secrets), SegmentReader(secrets)
+        self._transport = self._make_transport(attached, arena, config.health, faults.link())
         self.engine = InstanceEngine(self.settings, self.kv.count)
         self.server = InstanceServer(
             self._welcome(attached),
@@ -128,7 +135,12 @@ class Instance:
         self.member.follow(order)
 
     async def start(self) -> tuple[str, int]:
-        """Start the engine thread and the link server. Returns: the address that gateways connect to."""
+        """Start the engine thread, the link server and that of the segment.
+
+        Returns: the address that gateways connect to.
+        Raises: OSError if the host cannot be bound; ConfigError if `[cluster] port_range` has no free port.
+        """
+        self._segment_server.start(self.place.link_host, self._ports)
         address = await self.server.start(self.loop, self.place.link_host)
         self.loop.start()
         return address
@@ -158,6 +170,8 @@ class Instance:
         if self.pool_cache is not None:
             self.pool_cache.close()
         self._transport.close()
+        self._segment_reader.close()
+        self._segment_server.stop(_SERVED_S)
         self._segment.release(self._region)
         self._segment.remove()
         self.compute.close()
@@ -180,6 +194,7 @@ class Instance:
             "hbm_used_bytes": self.npus.used_bytes,
             "hbm_capacity_bytes": self.npus.capacity_bytes,
             "ub_bytes": self._region.nbytes,
+            "readers": self._segment_server.readers,
             "kv_block_bytes": self.kv.block_bytes,
             "block_tokens": self.settings.block_tokens,
             "draining": self.server.draining,
@@ -220,7 +235,6 @@ class Instance:
         self,
         attached: Attached,
         arena: memoryview,
-        read_remote: RemoteReader | None,
         health: HealthConfig,
         faults: LinkFaults | None,
     ) -> UbTransport:
@@ -234,7 +248,8 @@ class Instance:
             generation=self._region.generation,
             block_bytes=self.kv.real_bytes,
             layout=attached.layout,
-            read_remote=read_remote,
+            read_remote=self._segment_reader.read,
+            served_at=lambda: self._segment_server.address,
             mirror=attached.mirror,
             on_moved=self.compute.on_moved,
             limits=LinkLimits(health.probe_period_s, health.probe_late_s, health.probe_lost_s),

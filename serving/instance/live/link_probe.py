@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from serving.errors import HandoffError, HandoffExpiredError
 from serving.ids import NodeId, ReplicaId
+from serving.instance.live.segment_reader import SegmentPlace
 from serving.values.link_health import LinkHealth, LinkLimits, LinkState, PathTrouble
 
 logger = logging.getLogger(__name__)
@@ -31,10 +32,9 @@ class PeerMemory:
 
     replica: ReplicaId
     node: NodeId
-    segment: str
+    place: SegmentPlace
     offset: int
     nbytes: int
-    generation: int
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class LinkProbes:
         """A ticket of this source has come. Effects: its path is watched from now on."""
         with self._lock:
             known = self._pairs.get(memory.replica)
-            if known is not None and known.memory.segment == memory.segment:
+            if known is not None and known.memory.place == memory.place:
                 return
             self._pairs[memory.replica] = _Pair(memory, LinkHealth(self._limits, time.monotonic()))
             if self._thread is None and self._limits.period_s > 0 and not self._stopping.is_set():

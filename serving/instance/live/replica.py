@@ -22,7 +22,6 @@ from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.collector import collector_off
 from serving.instance.live.instance import Instance, InstancePlace
-from serving.instance.live.remote_read import read_remote
 from serving.kvpool.live.pool_control import PoolViewFollower
 from serving.values.pool_view import PoolView
 
@@ -61,7 +60,7 @@ class InstanceDeployment:
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         view = await self._find_pool(config) if self._pool is not None else None
         with collector_off():
-            self._instance = await asyncio.to_thread(Instance, config, self._place, secret, read_remote, view)
+            self._instance = await asyncio.to_thread(Instance, config, self._place, secret, view)
             self._address = await self._instance.start()
         self._announcer = Announcer()
         self._announcer.start(self._describe)

@@ -2,7 +2,7 @@
 
 An instance's KV arena lies in a UB segment of its own, so registering blocks copies nothing: a ticket says where they
 are. A puller on the same node maps the segment by path and copies each block once, straight into its own arena, hashing
-while it copies. Another node's bytes come through a `RemoteReader` (Ray's object store) behind the same call.
+while it copies. Another host's bytes come through a `RemoteReader` (TCP, `segment_reader.py`) behind the same call.
 
 Pulls may run side by side. How they end is told to `LinkProbes`, which reads dummies in between; a pair that it has
 isolated is refused at once, so that nobody waits for what does not come.
@@ -10,7 +10,7 @@ isolated is refused at once, so that nobody waits for what does not come.
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hardware.errors import HardwareError
@@ -20,12 +20,13 @@ from hardware.ub.segment import UbSegment
 from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError, HandoffTimeoutError
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
 from serving.instance.live.link_probe import LinkProbes, PeerMemory
+from serving.instance.live.segment_reader import SegmentPlace
 from serving.kvpool.live.context_cache import ArenaMirror
 from serving.values.link_health import LinkLimits
 from serving.values.sequence import BlockExtent, HandoffTicket
 
-RemoteReader = Callable[[NodeId, str, Sequence[tuple[int, int]], int], Iterable[memoryview]]
-"""(node, segment path, [(offset, bytes)], generation) -> one buffer per extent, in order. Raises: HandoffError."""
+RemoteReader = Callable[[SegmentPlace, Sequence[tuple[int, int]], Sequence[memoryview]], Sequence[int]]
+"""(segment, [(offset, bytes)], targets) -> checksums of what arrived in the targets. Raises: HandoffError."""
 
 DUMMY_BYTES = 4096
 """What a dummy reads: one page, enough to pass where blocks pass."""
@@ -53,6 +54,7 @@ class UbTransport:
         generation: of the arena's region; readers refuse a region that has changed hands.
         layout: fingerprint of model, dtype and block shape; a ticket of another layout is refused.
         read_remote: how to read a segment of another node; None = single node.
+        served_at: where other hosts read this segment; ("", 0) = nowhere.
         mirror: set when the KV cache is on an accelerator and the arena is only its image.
         on_moved: told the bytes of each completed pull.
         limits: when dummies are read, and what counts as late and as lost.
@@ -71,6 +73,7 @@ class UbTransport:
         block_bytes: int,
         layout: str,
         read_remote: RemoteReader | None = None,
+        served_at: Callable[[], tuple[str, int]] = lambda: ("", 0),
         mirror: ArenaMirror | None = None,
         on_moved: Callable[[int], None] | None = None,
         limits: LinkLimits = NO_PROBES,
@@ -85,6 +88,7 @@ class UbTransport:
         self._block_bytes = block_bytes
         self._layout = layout
         self._read_remote = read_remote
+        self._served_at = served_at
         self._mirror = mirror
         self._on_moved = on_moved
         self._others = Attachments()
@@ -113,6 +117,7 @@ class UbTransport:
             )
             for i, block in enumerate(blocks)
         )
+        host, port = self._served_at()
         return HandoffTicket(
             ticket_id=ticket_id,
             source=self._replica,
@@ -122,6 +127,8 @@ class UbTransport:
             computed_tokens=computed_tokens,
             blocks=extents,
             generation=self._generation,
+            host=host,
+            port=port,
         )
 
     def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:
@@ -161,12 +168,11 @@ class UbTransport:
         Raises: HandoffExpiredError when its segment is gone, HandoffTimeoutError when nothing arrives, HandoffError
             when it cannot be read.
         """
-        place = [(peer.offset, min(peer.nbytes, DUMMY_BYTES))]
+        nbytes = min(peer.nbytes, DUMMY_BYTES)
         if peer.node == self._node:
-            self._require_owner(peer.segment)
-        self._suffer(peer.replica, place[0][1])
-        for source in self._read(peer.node, peer.segment, place, peer.generation):
-            bytes(source)
+            self._require_owner(peer.place.path)
+        self._suffer(peer.replica, nbytes)
+        self._read(peer.node, peer.place, [(peer.offset, nbytes)], [memoryview(bytearray(nbytes))])
 
     def close(self) -> None:
         """End the probes and unmap the segments of others; the own one belongs to the instance."""
@@ -176,16 +182,16 @@ class UbTransport:
             self._others.close()
 
     def _copy(self, ticket: HandoffTicket, extents: Sequence[BlockExtent], blocks: Sequence[BlockId]) -> int:
-        moved = 0
         self._suffer(ticket.source, sum(extent.used_bytes for extent in extents))
-        for extent, block, source in zip(extents, blocks, self._sources(ticket, extents), strict=True):
-            target = self._block(block)[: extent.used_bytes]
-            if copy_checked(target, source) != extent.checksum:
+        places = [(e.offset, e.used_bytes) for e in extents]
+        targets = [self._block(block)[: e.used_bytes] for e, block in zip(extents, blocks, strict=True)]
+        digests = self._read(ticket.node_id, place_of(ticket), places, targets)
+        for extent, block, digest in zip(extents, blocks, digests, strict=True):
+            if digest != extent.checksum:
                 raise HandoffChecksumError(
                     f"block {block} of ticket {ticket.ticket_id} from {ticket.source} arrived with other bytes"
                 )
-            moved += extent.used_bytes
-        return moved
+        return sum(map(len, targets))
 
     def _suffer(self, peer: ReplicaId, nbytes: int) -> None:
         """Wait as long as an injected fault says, or in vain."""
@@ -198,10 +204,6 @@ class UbTransport:
     def _block(self, block: BlockId) -> memoryview:
         return self._arena[block * self._block_bytes : (block + 1) * self._block_bytes]
 
-    def _sources(self, ticket: HandoffTicket, extents: Sequence[BlockExtent]) -> Iterable[memoryview]:
-        places = [(e.offset, e.used_bytes) for e in extents]
-        return self._read(ticket.node_id, ticket.segment, places, ticket.generation)
-
     def _require_owner(self, path: str) -> None:
         """A mapped segment outlives its owner; dummies must not keep its memory.
 
@@ -213,22 +215,33 @@ class UbTransport:
                 raise HandoffExpiredError(f"segment {path}: its owner is gone")
 
     def _read(
-        self, node: NodeId, path: str, places: Sequence[tuple[int, int]], generation: int
-    ) -> Iterable[memoryview]:
+        self,
+        node: NodeId,
+        place: SegmentPlace,
+        extents: Sequence[tuple[int, int]],
+        targets: Sequence[memoryview],
+    ) -> Sequence[int]:
+        """Copy extents into their targets. Returns: checksums of what arrived."""
         if node != self._node:
-            if self._read_remote is None:
-                raise HandoffError(f"{path} lies on node {node}, out of reach")
-            return self._read_remote(node, path, places, generation)
+            if self._read_remote is None or not place.port:
+                raise HandoffError(f"{place.path} lies on node {node}, out of reach")
+            return self._read_remote(place, extents, targets)
         with self._lock:
             try:
-                segment = self._others.get(path)
-                return [segment.read(offset, nbytes, generation) for offset, nbytes in places]
+                segment = self._others.get(place.path)
+                sources = [segment.read(offset, nbytes, place.generation) for offset, nbytes in extents]
             except HardwareError as error:
-                self._others.forget(path)
-                raise HandoffExpiredError(f"segment {path}: {error}") from error
+                self._others.forget(place.path)
+                raise HandoffExpiredError(f"segment {place.path}: {error}") from error
+        return [copy_checked(target, source) for target, source in zip(targets, sources, strict=True)]
+
+
+def place_of(ticket: HandoffTicket) -> SegmentPlace:
+    """The segment that a ticket's blocks lie in."""
+    return SegmentPlace(ticket.host, ticket.port, ticket.segment, ticket.generation)
 
 
 def _memory_of(ticket: HandoffTicket) -> PeerMemory:
     """Where dummies of a ticket's source may be read."""
     first = ticket.blocks[0]
-    return PeerMemory(ticket.source, ticket.node_id, ticket.segment, first.offset, first.used_bytes, ticket.generation)
+    return PeerMemory(ticket.source, ticket.node_id, place_of(ticket), first.offset, first.used_bytes)

@@ -25,7 +25,6 @@ from serving.instance.live.compute import InstancePlace, RankPlace
 from serving.instance.live.instance import Instance
 from serving.instance.live.ranks.placement import remove_placement
 from serving.instance.live.ranks.rank import Rank
-from serving.instance.live.remote_read import read_remote
 from serving.kvpool.live.pool_control import PoolViewFollower
 from serving.values.expert_moves import ExpertOrder, RankEvent
 from serving.values.group import RankLease, RankReport, RegroupOrder
@@ -151,7 +150,7 @@ class RankActor:
 
     def _make(self) -> Instance:
         order = self._order
-        return Instance(order.config, self._place, order.secret, read_remote, self._view, gently=order.gently)
+        return Instance(order.config, self._place, order.secret, self._view, gently=order.gently)
 
     async def _build(self) -> None:
         config = self._order.config

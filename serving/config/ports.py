@@ -1,0 +1,34 @@
+"""A range of ports, as `[cluster] port_range` says it."""
+
+from dataclasses import dataclass
+
+from serving.errors import ConfigError
+
+PORT_RANGE_KEY = "[cluster] port_range"
+
+
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """Ports from `first` to `last`, both included; (0, 0) = any that is free."""
+
+    first: int = 0
+    last: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "PortRange":
+        """`"30000-30100"`, one port, or nothing.
+
+        Raises: ConfigError if it is none of these.
+        """
+        if not text:
+            return cls()
+        first, _, last = text.partition("-")
+        if not (first.strip().isdecimal() and (last or first).strip().isdecimal()):
+            raise ConfigError(f'{PORT_RANGE_KEY} = "{text}" is no range of ports: write for example "30000-30100"')
+        found = cls(int(first), int(last or first))
+        if not 1024 <= found.first <= found.last <= 65535:
+            raise ConfigError(f'{PORT_RANGE_KEY} = "{text}": ports go from 1024 to 65535, the lower one first')
+        return found
+
+
+ANY_PORT = PortRange()

@@ -1,0 +1,160 @@
+"""Serves an instance's own UB segment to other hosts over TCP: straight from shared memory into the socket.
+
+A thread accepts, and each connection has one that waits for requests; a request is answered before the next is read. A
+reader of the same host does not come here: it maps the segment.
+
+    request   u32 length | MessagePack of `ReadSegment`
+    answer    u32 status | u64 bytes | the extents' bytes, one after the other; or the reason      little endian
+"""
+
+import logging
+import socket
+import struct
+import time
+from enum import IntEnum
+
+import msgspec
+import numpy as np
+
+from hardware.errors import HardwareError
+from hardware.ub.segment import UbSegment
+from serving.config.ports import ANY_PORT, PortRange
+from serving.errors import UNREADABLE, LinkError
+from serving.sockets.acceptor import Acceptor
+from serving.sockets.bulk import receive_views, send_views, tune_bulk
+from serving.sockets.opening import accept_proved, secured
+from serving.sockets.proof import Channel, Verifier
+from serving.sockets.secrets import ClusterSecrets
+
+logger = logging.getLogger(__name__)
+
+SEGMENT_CHANNEL = Channel("segment", 1, frozenset({"instance"}))
+MOST_READERS = 128
+GREETING_S = 5.0
+MAX_REQUEST_BYTES = 2 << 20
+"""Of the body: 65,536 extents take 1 MiB."""
+MAX_ANSWER_BYTES = 1 << 30
+ANSWER_S = 30.0
+"""How long a reader may take to take an answer; a request must be whole within that, too."""
+LENGTH = struct.Struct("<I")
+ANSWER = struct.Struct("<IQ")
+PLACES = np.dtype([("offset", "<u8"), ("nbytes", "<u8")])
+
+
+class ReadSegment(msgspec.Struct, frozen=True, array_like=True):
+    """Read extents of a segment. `places`: of `PLACES`; `generation`: of the region that they belong to."""
+
+    segment: str
+    generation: int
+    places: bytes
+
+
+class AnswerStatus(IntEnum):
+    """Kind of an answer."""
+
+    BYTES = 0
+    EXPIRED = 1
+    """The segment or its region is gone: whoever asks again gets the same answer."""
+    REFUSED = 2
+
+
+class SegmentServer:
+    """Serves one segment. `start` once, `stop` once.
+
+    Args:
+        segment: stays open until `stop` has returned.
+    """
+
+    def __init__(self, segment: UbSegment, secrets: ClusterSecrets) -> None:
+        self._segment = segment
+        self._secrets = secrets
+        self._acceptor = Acceptor("segment", MOST_READERS, self._serve)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Address for readers of other hosts; ("", 0) before `start`."""
+        return self._acceptor.address
+
+    @property
+    def readers(self) -> int:
+        """Connections of other hosts now."""
+        return self._acceptor.count
+
+    def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
+        """Listen on `host`.
+
+        Returns: the address bound.
+        Raises: OSError if the host cannot be bound; ConfigError if the range has no free port.
+        """
+        return self._acceptor.start(host, ports)
+
+    def move(self, host: str) -> None:
+        """Listen on another address of this host too, and name that one from now on.
+
+        Raises: as `start`.
+        """
+        self._acceptor.move(host)
+
+    def stop(self, timeout_s: float) -> None:
+        """End every connection, and wait for its thread."""
+        self._acceptor.stop(timeout_s)
+
+    def _serve(self, raw: socket.socket) -> None:
+        sock = raw
+        try:
+            sock, binding = secured(raw)
+            tune_bulk(sock)
+            with self._acceptor.watched(raw, sock):
+                accept_proved(sock, Verifier(SEGMENT_CHANNEL, self._secrets, binding), time.monotonic() + GREETING_S)
+                self._acceptor.accepted(raw)
+                while self._answer(sock):
+                    pass
+        except LinkError as error:
+            logger.warning("a reader of the segment is not taken: %s", error)
+        except OSError as error:
+            logger.debug("a reader of the segment left: %s", error)
+        finally:
+            sock.close()
+
+    def _answer(self, sock: socket.socket) -> bool:
+        """One request. Returns: whether there may be another."""
+        sock.settimeout(None)
+        first = sock.recv(LENGTH.size)
+        if not first:
+            return False
+        deadline = time.monotonic() + ANSWER_S
+        head = bytearray(LENGTH.size)
+        head[: len(first)] = first
+        receive_views(sock, [memoryview(head)[len(first) :]], deadline)
+        (size,) = LENGTH.unpack(head)
+        if size > MAX_REQUEST_BYTES:
+            raise LinkError(f"announced a request of {size} bytes")
+        body = bytearray(size)
+        receive_views(sock, [memoryview(body)], deadline)
+        status, views = self._look(body)
+        nbytes = sum(map(len, views))
+        send_views(sock, [memoryview(ANSWER.pack(status, nbytes)), *views], time.monotonic() + ANSWER_S)
+        return True
+
+    def _look(self, body: bytearray) -> tuple[AnswerStatus, list[memoryview]]:
+        try:
+            asked = _decoder.decode(body)
+            places = np.frombuffer(asked.places, PLACES)
+        except (*UNREADABLE, ValueError) as error:
+            raise LinkError(f"an unreadable request: {error}") from error
+        if asked.segment != str(self._segment.path):
+            return AnswerStatus.EXPIRED, [_text(f"segment {asked.segment} is not served here (any more)")]
+        if int(places["nbytes"].sum()) > MAX_ANSWER_BYTES:
+            return AnswerStatus.REFUSED, [_text(f"more than {MAX_ANSWER_BYTES} bytes in one request")]
+        try:
+            read, generation = self._segment.read, asked.generation
+            return AnswerStatus.BYTES, [read(offset, nbytes, generation) for offset, nbytes in places.tolist()]
+        except HardwareError as error:
+            return AnswerStatus.EXPIRED, [_text(str(error))]
+
+
+_decoder = msgspec.msgpack.Decoder(ReadSegment)
+
+
+def _text(reason: str) -> memoryview:
+    return memoryview(reason.encode()[:1000])

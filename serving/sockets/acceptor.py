@@ -1,0 +1,170 @@
+"""Accepts connections on a thread, and serves each on one of its own: a bounded number, strangers apart.
+
+A stranger has not proved the secret yet. With too many of them the oldest is closed, so that those who know it always
+get in; those who have proved it are refused only when there are as many as there may be.
+"""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from serving.config.ports import ANY_PORT, PortRange
+from serving.errors import LinkError
+from serving.sockets.listening import listen
+
+logger = logging.getLogger(__name__)
+
+MOST_STRANGERS = 64
+_BACKLOG = 128
+_REFUSAL_S = 0.1
+
+
+class Acceptor:
+    """Threads of one server.
+
+    Args:
+        name: of its threads.
+        limit: connections that have proved the secret.
+        serve: serves one connection to its end, on a thread of its own; closes what it is given.
+    """
+
+    def __init__(self, name: str, limit: int, serve: Callable[[socket.socket], None]) -> None:
+        self._name = name
+        self._limit = limit
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, threading.Thread] = {}
+        self._used: dict[socket.socket, socket.socket] = {}
+        """By what was accepted: what is used in its place (TLS)."""
+        self._strangers: dict[socket.socket, None] = {}
+        self._listeners: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._ports = ANY_PORT
+        self._stopping = False
+        self.address = ("", 0)
+        """Address to connect to; ("", 0) before `start`."""
+
+    @property
+    def count(self) -> int:
+        """Connections open now, strangers included."""
+        return len(self._open)
+
+    @property
+    def deaf(self) -> bool:
+        """Whether no thread accepts any more, although nothing stopped it."""
+        return not self._stopping and any(not thread.is_alive() for thread in self._threads)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
+
+    def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
+        """Listen on `host`.
+
+        Returns: the address bound.
+        Raises: OSError if the host cannot be bound; ConfigError if the range has no free port.
+        """
+        self._ports = ports
+        self._listen(host, 0)
+        return self.address
+
+    def move(self, host: str) -> None:
+        """Listen on another address of this host too, at the same port if it is free there, and name that one.
+
+        Raises: as `start`.
+        """
+        if not self._stopping and host != self.address[0]:
+            self._listen(host, self.address[1])
+
+    def stop(self, timeout_s: float) -> None:
+        """End every connection, and wait for its thread."""
+        self._stopping = True
+        end = time.monotonic() + timeout_s
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the acceptor
+            listener.close()
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        with self._lock:
+            left = dict(self._open)
+            for sock in left:
+                self._shut(sock)
+        for thread in left.values():
+            thread.join(max(0.0, end - time.monotonic()))
+
+    @contextlib.contextmanager
+    def watched(self, accepted: socket.socket, used: socket.socket) -> Iterator[None]:
+        """What is to be closed if `accepted` is to end: TLS takes another socket in its place."""
+        with self._lock:
+            self._used[accepted] = used
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._used.pop(accepted, None)
+
+    def accepted(self, sock: socket.socket) -> None:
+        """The client of this connection has proved the secret.
+
+        Raises: LinkError if there are too many.
+        """
+        with self._lock:
+            if len(self._open) - len(self._strangers) >= self._limit:
+                raise LinkError(f"there are {self._limit} connections already; try again later")
+            self._strangers.pop(sock, None)
+
+    def _listen(self, host: str, wish: int) -> None:
+        listener = listen(host, self._ports, _BACKLOG, wish)
+        bound = listener.getsockname()
+        self._listeners.append(listener)
+        self.address = (str(bound[0]), int(bound[1]))
+        thread = threading.Thread(
+            target=self._accept_forever, args=(listener,), name=f"{self._name}-accept", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept_forever(self, listener: socket.socket) -> None:
+        while not self._stopping:
+            try:
+                sock, _ = listener.accept()
+            except OSError as error:
+                if not self._stopping:
+                    logger.warning("cannot accept a connection (%s); raise the limit of open files", error)
+                    time.sleep(_REFUSAL_S)
+                continue
+            thread = threading.Thread(target=self._run, args=(sock,), name=f"{self._name}-client", daemon=True)
+            with self._lock:
+                while len(self._strangers) >= MOST_STRANGERS:
+                    oldest = next(iter(self._strangers))
+                    del self._strangers[oldest]
+                    self._shut(oldest)
+                self._open[sock] = thread
+                self._strangers[sock] = None
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads
+                self._forget(sock)
+                sock.close()
+
+    def _run(self, sock: socket.socket) -> None:
+        try:
+            self._serve(sock)
+        finally:
+            self._forget(sock)
+            sock.close()
+
+    def _forget(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(sock, None)
+            self._strangers.pop(sock, None)
+
+    def _shut(self, sock: socket.socket) -> None:
+        """End a connection; its own thread notices that. The lock is held."""
+        with contextlib.suppress(OSError):
+            self._used.get(sock, sock).shutdown(socket.SHUT_RDWR)

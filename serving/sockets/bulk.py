@@ -1,0 +1,111 @@
+"""Many buffers over one blocking socket: straight out of shared memory, and straight into it.
+
+Plain sockets take several buffers with one system call; TLS sockets take one at a time.
+"""
+
+import socket
+import ssl
+import time
+from collections.abc import Callable, Sequence
+
+AT_ONCE = 64
+"""Buffers of one system call; the kernel would take 1024, of which few are filled by one."""
+PIECE_BYTES = 1 << 20
+"""Read at a time of a plain socket: what is hashed afterwards is still in the cache."""
+
+
+def send_views(sock: socket.socket, views: Sequence[memoryview], deadline: float) -> None:
+    """Send all bytes of these buffers, in order.
+
+    Args:
+        views: of bytes, contiguous.
+        deadline: on `time.monotonic`'s scale.
+    Raises: TimeoutError, OSError as sockets do.
+    """
+    if isinstance(sock, ssl.SSLSocket):
+        for view in views:
+            at = 0
+            while at < len(view):
+                _leave(sock, deadline)
+                at += sock.send(view[at : at + PIECE_BYTES])
+        return
+    first, at = 0, 0
+    while first < len(views):
+        _leave(sock, deadline)
+        sent = sock.sendmsg([views[first][at:], *views[first + 1 : first + AT_ONCE]])
+        first, at = _position(views, first, at + sent)
+
+
+def receive_views(
+    sock: socket.socket,
+    views: Sequence[memoryview],
+    deadline: float,
+    on_filled: Callable[[int], None] | None = None,
+) -> None:
+    """Fill all of these buffers, in order.
+
+    Args:
+        views: of bytes, writable, contiguous.
+        on_filled: called with the place of each buffer when it is full.
+    Raises: TimeoutError, OSError as sockets do; ConnectionError if the stream ends before.
+    Effects: as said; buffers hold anything when it raises.
+    """
+    tls = isinstance(sock, ssl.SSLSocket)
+    first, at = _position(views, 0, 0)
+    told = 0
+    while True:
+        while told < first:
+            if on_filled is not None:
+                on_filled(told)
+            told += 1
+        if first == len(views):
+            return
+        _leave(sock, deadline)
+        if tls:
+            got = sock.recv_into(views[first][at:])
+        else:
+            got = sock.recvmsg_into(_next(views, first, at))[0]
+        if got == 0:
+            raise ConnectionError("the stream ended in the middle")
+        first, at = _position(views, first, at + got)
+
+
+def tune_bulk(sock: socket.socket) -> None:
+    """Give a socket large buffers, and have a dead host noticed.
+
+    Raises: OSError if the socket is gone.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000)
+
+
+def _next(views: Sequence[memoryview], first: int, at: int) -> list[memoryview]:
+    """Buffers of the next piece."""
+    piece = [views[first][at : at + PIECE_BYTES]]
+    left = PIECE_BYTES - len(piece[0])
+    following = first + 1
+    while left > 0 and following < len(views) and len(piece) < AT_ONCE and at + len(piece[0]) >= len(views[first]):
+        piece.append(views[following][:left])
+        if len(piece[-1]) < len(views[following]):
+            break
+        left -= len(piece[-1])
+        following += 1
+    return piece
+
+
+def _position(views: Sequence[memoryview], first: int, at: int) -> tuple[int, int]:
+    """Normal form of a position: buffer, and bytes of it that are done."""
+    while first < len(views) and at >= len(views[first]):
+        at -= len(views[first])
+        first += 1
+    return first, at
+
+
+def _leave(sock: socket.socket, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the time for these bytes is over")
+    sock.settimeout(left)
