@@ -24,6 +24,6 @@ def listen(host: str, ports: PortRange = ANY_PORT, backlog: int = 128, wish: int
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
     raise ConfigError(
-        f"every port of {PORT_RANGE_KEY} {ports.first}-{ports.last} on {host} is taken: widen the range, or stop what listens "
-        "there"
+        f"every port of {PORT_RANGE_KEY} {ports.first}-{ports.last} on {host} is taken: widen it, or stop what "
+        "listens there"
     )

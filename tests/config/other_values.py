@@ -18,6 +18,8 @@ def other_value(config: ServeConfig, key: str) -> Any:
         return next(choice for choice in reversed(get_args(hint)) if choice != now)
     if hint is bool:
         return not now
+    if key == "cluster.port_range":
+        return "30000-30100"
     if hint in (str, Path):
         return hint("other")
     if get_origin(hint) is tuple:
