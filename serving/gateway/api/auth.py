@@ -13,7 +13,7 @@ from serving.gateway.api.errors import RouteError, reply_for
 from serving.gateway.api.generation_response import send_error
 from serving.gateway.api.tenant import KeyRing
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/version", "/ping"})
+OPEN_PATHS = frozenset({"/health", "/-/healthz", "/ready", "/metrics", "/version", "/ping"})
 """Probes, scrapers and load balancers carry no keys. What `/metrics` tells of tenants is for administrators only."""
 PAGES = frozenset({"/", "/docs"})
 """Pages for people. Where a key is needed, a browser is told to ask for it; for others they are not there."""

@@ -12,7 +12,7 @@ from serving.gateway.api.errors import reply_for
 from serving.gateway.api.generation_response import send_error
 
 PROBES = frozenset({"/health", "/ping", "/version", "/metrics", "/load", "/cluster", "/experts"})
-"""What is answered to the end, so that it can be watched; `/ready` is not among them."""
+"""What is answered to the end, so that it can be watched; `/ready` and `/-/healthz` are not among them."""
 
 RETRY_AFTER_S = 5.0
 """A replacement behind the same address takes seconds."""

@@ -211,6 +211,11 @@ def probe_router(endpoint: RouteServices) -> APIRouter:
         """The process answers."""
         return Response()
 
+    @router.get("/-/healthz", response_class=Response, responses=answers(None, content=text_content("text/plain")))
+    async def takes_requests() -> Response:
+        """`success` while new requests are taken: what KubeRay asks each pod, by the path of Ray Serve's proxy."""
+        return Response("success", media_type="text/plain")
+
     @router.get("/ready", responses=answers(Ready, 503))
     async def ready() -> Response:
         """A request sent now could be served."""

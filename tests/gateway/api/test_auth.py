@@ -28,7 +28,7 @@ def test_keys_with_letters_of_any_language(served: ServedModel) -> None:
 
 def test_probes_are_open_and_everything_else_is_not(served: ServedModel) -> None:
     app = Harness(served, KEYS).app
-    assert OPEN_PATHS == {"/health", "/ready", "/metrics", "/version", "/ping"}
+    assert OPEN_PATHS == {"/health", "/-/healthz", "/ready", "/metrics", "/version", "/ping"}
     for path in OPEN_PATHS:
         assert request(app, "GET", path).status_code == 200
     for path in ("/v1/models", "/openapi.json", "/load", "/nothing", "/metrics/"):

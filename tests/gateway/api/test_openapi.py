@@ -26,7 +26,8 @@ CONFORMANCE = [
 ]
 """The other checks of schemathesis ask whether a schema tells all that a body must not hold; prompts are not so."""
 ROUTES = [
-    ("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/ready"), ("GET", "/version"),
+    ("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/-/healthz"), ("GET", "/ready"),
+    ("GET", "/version"),
     ("GET", "/metrics"), ("GET", "/load"), ("GET", "/v1/models"), ("GET", "/v1/models/{name}"), ("POST", "/tokenize"),
     ("POST", "/detokenize"), ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"),
     ("POST", "/inference/v1/generate"), ("POST", "/v1/chat/completions/render"), ("POST", "/v1/completions/render"),

@@ -17,6 +17,7 @@ def test_probes(harness: Harness) -> None:
     for method, path in (("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")):
         reply = request(harness.app, method, path)
         assert (reply.status_code, reply.content) == (200, b"")
+    assert request(harness.app, "GET", "/-/healthz").text == "success"
     assert request(harness.app, "GET", "/version").json() == {"version": "1.2.3"}
     assert request(harness.app, "GET", "/load").json() == {"server_load": 0}
 
