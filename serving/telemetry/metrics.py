@@ -49,6 +49,7 @@ FINISHED_REASONS = ("stop", "length", "abort", "error")
 LABELS = ("model_name", "engine")
 
 REJECTIONS = ("overloaded", "unavailable")
+AUDITS = ("sound", "unsound")
 RECOMPUTED = ("timeout", "unreachable", "checksum", "gone", "error")
 """Values of `MissReason`."""
 
@@ -130,6 +131,7 @@ class GatewayMetrics(Collector):
         self.outcomes: Counter[str] = Counter(dict.fromkeys(FINISHED_REASONS, 0))
         self.rejections: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
         self.recomputed: Counter[str] = Counter(dict.fromkeys(RECOMPUTED, 0))
+        self.audits: Counter[str] = Counter(dict.fromkeys(AUDITS, 0))
         self.http: Counter[tuple[str, str, int]] = Counter()
         self.http_seconds = BucketHistogram(SECONDS_REQUEST)
         lengths = token_buckets(max_model_len)
@@ -180,6 +182,10 @@ class GatewayMetrics(Collector):
     def rejected(self, reason: str) -> None:
         """Admission refused a request: `overloaded` or `unavailable`."""
         self.rejections[reason] += 1
+
+    def audited(self, *, sound: bool) -> None:
+        """An audit of the KV-cache pool has ended; `sound`: every server answered, and nothing was wrong."""
+        self.audits["sound" if sound else "unsound"] += 1
 
     def http_request(self, method: str, handler: str, status: int, seconds: float) -> None:
         """One HTTP exchange is over. `handler` is a route's pattern, never a raw path."""
@@ -273,6 +279,9 @@ class GatewayMetrics(Collector):
         recomputed = {(*own, reason): count for reason, count in self.recomputed.items()}
         text = f"Tokens computed although the KV-cache pool should have had them, {_BEGUN}"
         yield _counter("cloudmatrix:prompt_tokens_recomputed", text, (*LABELS, "reason"), recomputed)
+        audited = {(*own, result): count for result, count in self.audits.items()}
+        text = "Audits of the KV-cache pool that were asked for; unsound: something was wrong, or a server silent"
+        yield _counter("cloudmatrix:audits", text, (*LABELS, "result"), audited)
         http = {(*own, method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
         if http:
             names = (*LABELS, "method", "handler", "status")

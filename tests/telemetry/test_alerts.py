@@ -17,16 +17,18 @@ from serving.values.expert_facts import ExchangeFacts, ExpertFacts
 from tests.telemetry.samples import samples, stats
 
 HERE = Path(__file__).parent
-RULES = HERE.parents[1] / "deploy" / "prometheus" / "experts.rules.yaml"
+DEPLOY = HERE.parents[1] / "deploy"
+RULES = DEPLOY / "prometheus" / "experts.rules.yaml"
 PROMTOOL = shutil.which("promtool")
 _SERIES = re.compile(r"((?:cloudmatrix|vllm):\w+)")
 
 
 @pytest.mark.skipif(PROMTOOL is None and not os.environ.get("CI"), reason="promtool is not installed")
-def test_each_fires_on_what_it_is_for() -> None:
+@pytest.mark.parametrize("kind", ["experts", "serving"])
+def test_each_fires_on_what_it_is_for(kind: str) -> None:
     assert PROMTOOL is not None, "promtool is not installed"
     told = subprocess.run(
-        [PROMTOOL, "test", "rules", "experts.rules.test.yaml"], cwd=HERE, capture_output=True, text=True, timeout=60
+        [PROMTOOL, "test", "rules", f"{kind}.rules.test.yaml"], cwd=HERE, capture_output=True, text=True, timeout=60
     )
     assert told.returncode == 0, told.stdout + told.stderr
 
@@ -61,3 +63,28 @@ def test_counts_begin_at_zero() -> None:
     (told,) = group_stats({"groups": [group]})
     assert told.losses["dead"] == told.losses["late"] == 0
     assert told.rebalances == {"done": 3, "undone": 0}
+
+
+@pytest.mark.parametrize("kind", ["experts", "serving"])
+def test_each_is_tested_and_has_its_place_in_the_runbook(kind: str) -> None:
+    headings = re.findall(r"^#+ (.*)$", (DEPLOY / "RUNBOOK.md").read_text(encoding="utf-8"), re.MULTILINE)
+    tested = (HERE / f"{kind}.rules.test.yaml").read_text(encoding="utf-8")
+    for name, annotations in _alerts(kind).items():
+        assert name in headings
+        assert annotations["runbook"] == f"deploy/RUNBOOK.md#{name.lower()}"
+        assert f'alertname="{name}"' in tested or f"alertname: {name}\n" in tested, name
+
+
+@pytest.mark.parametrize("kind", ["experts", "serving"])
+def test_what_they_ask_for_is_something_that_we_show(kind: str) -> None:
+    shown = (HERE.parents[1] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    text = (DEPLOY / "prometheus" / f"{kind}.rules.yaml").read_text(encoding="utf-8")
+    made = {rule["record"] for group in yaml.safe_load(text)["groups"] for rule in group["rules"] if "record" in rule}
+    for series in set(_SERIES.findall(text)) - made:
+        assert f"`{re.sub('_(bucket|count|sum)$', '', series)}`" in shown, series
+
+
+def _alerts(kind: str) -> dict[str, dict[str, str]]:
+    """Annotations by name of the alert."""
+    groups = yaml.safe_load((DEPLOY / "prometheus" / f"{kind}.rules.yaml").read_text(encoding="utf-8"))["groups"]
+    return {rule["alert"]: rule["annotations"] for group in groups for rule in group["rules"] if "alert" in rule}

@@ -36,7 +36,7 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
     """The routes; without a pool each of them answers 404.
 
     Args:
-        metrics: knows what instances got from the pool.
+        metrics: knows what instances got from the pool, and is told of audits.
         configured: namespaces of the configuration.
     """
     router = APIRouter(prefix="/pool", tags=["KV-cache pool"])
@@ -85,7 +85,9 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
             raise PermissionDeniedError("an audit is for administrators; use one of `[gateway] admin_keys`")
         # A JSON body, not a query: a page in a browser cannot send one to a server that did not invite it.
         body = await parse_body(request, PoolAuditRequest, MAX_BODY_BYTES)
-        return json_response(audit_summary(await there.audit(repair=body.repair)))
+        told = audit_summary(await there.audit(repair=body.repair))
+        metrics.audited(sound=told["ok"])
+        return json_response(told)
 
     return router
 

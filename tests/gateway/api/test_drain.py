@@ -33,7 +33,12 @@ async def test_what_runs_goes_on_and_what_is_new_is_refused() -> None:
         while not drain.busy:  # noqa: ASYNC110 - nobody tells when it begins
             await asyncio.sleep(0)
         drain.begin()
-        for method, path in (("POST", "/v1/completions"), ("GET", "/ready"), ("GET", "/-/healthz"), ("GET", "/v1/models")):
+        for method, path in (
+            ("POST", "/v1/completions"),
+            ("GET", "/ready"),
+            ("GET", "/-/healthz"),
+            ("GET", "/v1/models"),
+        ):
             refused = await client.request(method, path)
             assert refused.status_code == 503
             assert refused.headers["connection"] == "close"

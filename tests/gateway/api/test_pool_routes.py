@@ -186,6 +186,7 @@ def test_without_servers_nothing_is_deleted_or_sound(open_server: Harness, pool:
     check(reply, 503)
     assert "nothing was deleted" in reply.json()["error"]["message"]
     assert post(open_server.app, "/pool/audit", {}).json() == {"ok": False, "servers": {}, "silent": {}}
+    assert open_server.metrics.audits == {"sound": 0, "unsound": 1}
 
 
 def test_half_a_deletion_is_an_error(open_server: Harness, pool: FakePoolAdmin) -> None:
@@ -203,6 +204,7 @@ def test_audits_are_for_administrators(closed: Harness, pool: FakePoolAdmin) -> 
     assert post(closed.app, "/pool/audit", {"repair": True}, headers=bearer("root")).json()["ok"] is True
     assert post(closed.app, "/pool/audit", {}, headers=bearer("root")).status_code == 200
     assert pool.audits == [True, False]
+    assert closed.metrics.audits == {"sound": 2, "unsound": 0}
 
 
 def test_an_audit_is_good_only_if_all_is(open_server: Harness, pool: FakePoolAdmin) -> None:

@@ -1,0 +1,55 @@
+"""Every file of deploy/ that another program reads is judged by that program, and a slip in it is found."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.judges import DEPLOY, ROOT, Judged, compose, hadolint, prometheus, provisioning, rules, unit
+
+JUDGED = [
+    Judged("../Dockerfile", hadolint, ("--no-install-recommends g++ wget", "g++ wget")),
+    Judged("compose.yaml", compose, ("healthcheck:", "healthchek:")),
+    Judged("prometheus/prometheus.yml", prometheus, ("scrape_interval", "scrape_intervall")),
+    Judged("prometheus/gateways.yaml", prometheus, ("- targets:", "- target:")),
+    Judged("prometheus/gateways.compose.yaml", prometheus, ("- targets:", "- target:")),
+    Judged("prometheus/serving.rules.yaml", rules, ("[30m])))", "[30m]))")),
+    Judged("prometheus/experts.rules.yaml", rules, ("annotations:", "annotation:")),
+    Judged("hosts/cloudmatrix-head.service", unit, ("Restart=always", "Restart=allways")),
+    Judged("hosts/cloudmatrix-worker.service", unit, ("ExecStart=", "ExecStrat=")),
+    Judged("grafana/provisioning/datasources/prometheus.yaml", provisioning, ("isDefault", "isdefault")),
+    Judged("grafana/provisioning/dashboards/cloudmatrix.yaml", provisioning, ("path:", "paths:")),
+]
+READ_BY_OTHERS = {".yaml", ".yml", ".json", ".service"}
+each_file = pytest.mark.parametrize("file", JUDGED, ids=lambda file: file.path)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of deploy/, as far as these files need it."""
+    shutil.copy(ROOT / "Dockerfile", tmp_path)
+    shutil.copytree(DEPLOY, tmp_path / "deploy", ignore=shutil.ignore_patterns("models"))
+    return tmp_path / "deploy"
+
+
+def test_none_is_left_out() -> None:
+    there = {
+        path.relative_to(DEPLOY).as_posix()
+        for path in DEPLOY.rglob("*")
+        if path.suffix in READ_BY_OTHERS and path.relative_to(DEPLOY).parts[0] != "models"
+    }
+    assert there == {file.path for file in JUDGED} - {"../Dockerfile"}
+
+
+@each_file
+def test_it_is_right(file: Judged, copy: Path) -> None:
+    assert file.judge(copy, file.path) == ""
+
+
+@each_file
+def test_a_slip_in_it_is_found(file: Judged, copy: Path) -> None:
+    right, wrong = file.mistake
+    text = (copy / file.path).read_text()
+    assert right in text
+    (copy / file.path).write_text(text.replace(right, wrong, 1))
+    assert file.judge(copy, file.path) != ""
