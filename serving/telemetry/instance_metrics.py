@@ -6,6 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from serving.telemetry.expert_metrics import expert_series
+from serving.telemetry.handoff_metrics import path_series
 from serving.telemetry.histogram import cumulative
 from serving.telemetry.pool_metrics import client_series
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
@@ -26,6 +27,12 @@ def _deferred(stats: InstanceStats) -> int:
 
 def _kv_usage(stats: InstanceStats) -> float:
     return stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
+
+
+def _pool_tokens(stats: InstanceStats, *results: str) -> int:
+    if stats.pool_use is None:
+        return 0
+    return stats.block_tokens * sum(stats.pool_use.blocks.get(result, 0) for result in results)
 
 
 _EXECUTED = "executed; failed ones are not counted"
@@ -83,6 +90,21 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
         lambda s: s.prompt_tokens_total,
     ),
     ("cloudmatrix:tokens_sampled", f"Output tokens {_COMPUTED}", lambda s: s.generated_tokens_total),
+    (
+        "vllm:external_prefix_cache_queries",
+        "Tokens of blocks that the instance looked up in the KV-cache pool",
+        lambda s: _pool_tokens(s, "dram", "ssd", "absent", "lost"),
+    ),
+    (
+        "vllm:external_prefix_cache_hits",
+        "Tokens of blocks that the KV-cache pool gave to the instance",
+        lambda s: _pool_tokens(s, "dram", "ssd"),
+    ),
+    (
+        "cloudmatrix:handoffs_expired",
+        "Handoffs whose blocks nobody pulled within their lease, so that they were freed",
+        lambda s: s.handoffs_expired_total,
+    ),
     ("cloudmatrix:handoffs", f"Sequences {_HANDED}", lambda s: s.handoffs_in_total),
     (
         "cloudmatrix:handoff_failures",
@@ -142,6 +164,7 @@ class InstanceBoard(Collector):
                 counter.add_metric(labels, value(stats))
             yield counter
         yield from client_series([(labels, stats.pool_use) for labels, stats in rows if stats.pool_use is not None])
+        yield from path_series([(own, stats) for own, stats in rows])
         yield from expert_series([(own, one.rank, one.experts) for own, one in rows if one.experts is not None])
         yield self._waiting_by_reason()
         yield self._accepted_by_position()

@@ -44,6 +44,7 @@ from serving.telemetry.shared_metrics import (
     with_own_labels,
 )
 from serving.telemetry.stats import InstanceStats
+from serving.telemetry.system_metrics import SystemBoard
 
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 LABELS = ("model_name", "engine")
@@ -58,6 +59,10 @@ _COUNTERS = {
     "prompt_tokens": ("vllm:prompt_tokens", f"Tokens {_BEGUN}"),
     "generation_tokens": ("vllm:generation_tokens", "Output tokens of all choices, however they ended"),
     "prompt_tokens_cached": ("vllm:prompt_tokens_cached", f"Tokens that need not be computed, {_BEGUN}"),
+    "resumptions": (
+        "cloudmatrix:resumptions",
+        "Times that a choice had to go on elsewhere, since an instance failed it",
+    ),
     "prompt_tokens_pulled": ("cloudmatrix:prompt_tokens_pulled", f"Tokens from the KV-cache pool, {_BEGUN}"),
 }
 _GOOD = "of choices that ended with stop or length"
@@ -153,12 +158,14 @@ class GatewayMetrics(Collector):
         self.instances = InstanceBoard(model_name)
         self.groups = GroupBoard(model_name)
         self.servers = MemoryServerBoard()
+        self.system = SystemBoard(model_name)
         self.namespaces = NamespaceBoard(model_name, engine)
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self.registry.register(self.instances)
         self.registry.register(self.groups)
         self.registry.register(self.servers)
+        self.registry.register(self.system)
         self._tenants_only = CollectorRegistry()
         self._tenants_only.register(self.namespaces)
 
@@ -219,6 +226,19 @@ class GatewayMetrics(Collector):
         self.refresh()
         return generate_latest(self.registry) + (generate_latest(self._tenants_only) if namespaces else b"")
 
+    async def render_own(self, *, namespaces: bool = False) -> bytes:
+        """Render the series of this gateway alone, for scrapers that find each gateway by itself.
+
+        Series of instances, groups, memory servers and the system are on the page of one gateway only, the first by
+        name of those that live: a sum over the pages of all gateways has each of them once.
+        """
+        if self.others is None or await self.others.first(self._name):
+            return self.render(namespaces=namespaces)
+        self.refresh()
+        own = CollectorRegistry()
+        own.register(self)
+        return generate_latest(own) + (generate_latest(self._tenants_only) if namespaces else b"")
+
     async def render_all(self, *, namespaces: bool = False) -> bytes:
         """Render the series of all gateways together, and those of instances and servers once; see `render`."""
         others = await self.others.numbers() if self.others is not None else ()
@@ -255,7 +275,7 @@ class GatewayMetrics(Collector):
             engine=self.engine,
             begun=self._begun,
             load=self.in_flight,
-            families=families_of(self),
+            families=(*families_of(self), *families_of(self.system)),
             tenants=families_of(self.namespaces),
             instances=tuple(self.instances.snapshots()),
             servers=self.servers.servers,
@@ -276,6 +296,14 @@ class GatewayMetrics(Collector):
         )
         rejected = {(*own, reason): count for reason, count in self.rejections.items()}
         yield _counter("vllm:admission_rejections", "Requests refused by admission", (*LABELS, "reason"), rejected)
+        cached, pulled = self.counts["prompt_tokens_cached"], self.counts["prompt_tokens_pulled"]
+        by_source = {
+            (*own, "local_compute"): self.counts["prompt_tokens"] - cached,
+            (*own, "local_cache_hit"): cached - pulled,
+            (*own, "external_kv_transfer"): pulled,
+        }
+        text = f"Tokens by where their KV came from: computed, found in the instance, from the KV-cache pool, {_BEGUN}"
+        yield _counter("vllm:prompt_tokens_by_source", text, (*LABELS, "source"), by_source)
         recomputed = {(*own, reason): count for reason, count in self.recomputed.items()}
         text = f"Tokens computed although the KV-cache pool should have had them, {_BEGUN}"
         yield _counter("cloudmatrix:prompt_tokens_recomputed", text, (*LABELS, "reason"), recomputed)

@@ -12,7 +12,7 @@ class RequestTimeline:
 
     __slots__ = (
         *("_cached", "_first", "_good", "_last", "_max_tokens", "_metrics", "_n", "_namespace", "_preempted"),
-        *("_prompts", "_queue", "_started", "_submitted", "_tokens"),
+        *("_prompts", "_queue", "_resumed", "_started", "_submitted", "_tokens"),
     )
 
     def __init__(
@@ -33,6 +33,7 @@ class RequestTimeline:
         self._queue = [0.0] * choices
         self._cached = [0] * choices
         self._preempted = [0] * choices
+        self._resumed = [0] * choices
         self._good = 0
         self._namespace = namespace
         self._started = arrived
@@ -70,6 +71,11 @@ class RequestTimeline:
     def preempted(self, index: int, times: int) -> None:
         """Choice `index` had to give its blocks back, so often so far."""
         self._preempted[index] = times
+
+    def resumed(self, index: int, times: int) -> None:
+        """Choice `index` had to go on elsewhere, so often so far."""
+        self._metrics.counts["resumptions"] += times - self._resumed[index]
+        self._resumed[index] = times
 
     def tokens(self, index: int, count: int, now: float) -> None:
         """`count` new tokens of choice `index` arrived at `now`."""

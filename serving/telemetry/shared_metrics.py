@@ -59,6 +59,10 @@ class Others(Protocol):
         """Numbers of the other gateways now, or the last known ones where no answer comes in time."""
         ...
 
+    async def first(self, name: str) -> bool:
+        """Whether the gateway of that name is the first of those that live, so that it speaks for what all see."""
+        ...
+
 
 def families_of(collector: Collector) -> tuple[MetricFamily, ...]:
     """Metric families of a collector, as values."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from serving.ids import ReplicaId
+from serving.telemetry.handoff_paths import HandoffPath
 from serving.telemetry.pool_stats import PoolClientStats
 from serving.values.engine_snapshot import EngineSnapshot
 from serving.values.expert_facts import ExpertFacts
@@ -21,6 +22,8 @@ class InstanceStats(EngineSnapshot):
         predicted_s: what those steps would have taken on real NPUs [s]; 0 if unknown.
         pool_use: what it got from the KV-cache pool; None without one.
         rank, experts: of a rank of a group, its number and its facts about experts; else 0 and None.
+        paths: its pulls of handoffs, by the nodes of both ends.
+        lost_paths, slow_paths: instances from which no KV blocks arrive here, or late.
         told_s: the instance's own time when it told this [s]; the larger, the newer.
     """
 
@@ -35,4 +38,7 @@ class InstanceStats(EngineSnapshot):
     pool_use: PoolClientStats | None = None
     rank: int = 0
     experts: ExpertFacts | None = None
+    paths: tuple[HandoffPath, ...] = ()
+    lost_paths: int = 0
+    slow_paths: int = 0
     told_s: float = 0.0

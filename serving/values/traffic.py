@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from serving.ids import ReplicaId
 from serving.values.signals import Traffic
+from serving.values.system_tally import SystemTally
 
 BUCKETS_PER_DECADE = 10
 SHORTEST_S = 1e-3
@@ -75,6 +76,7 @@ class BoardNews(Struct, frozen=True):
             wait, of all of them together.
         peers: where each of them listens for other gateways.
         asleep: pools at zero that wake when a request waits: nobody holds them there, and an autoscaler looks.
+        tally: for `/metrics`; None = the board has not looked yet.
     """
 
     targets: dict[str, int]
@@ -83,6 +85,7 @@ class BoardNews(Struct, frozen=True):
     others_queued: int = 0
     peers: dict[str, tuple[str, int]] = {}
     asleep: tuple[str, ...] = ()
+    tally: SystemTally | None = None
 
 
 @dataclass(slots=True)

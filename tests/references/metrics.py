@@ -7,18 +7,27 @@ from prometheus_client.core import Metric
 
 from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import GroupStats
+from serving.telemetry.handoff_paths import HandoffPath
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.namespace_metrics import NamespaceBoard
 from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
 from serving.values.expert_facts import ExchangeFacts, ExpertFacts
+from serving.values.system_tally import StartTimes, SystemTally
 from tests.references.markdown import literal, made_by_a_script, table
 
 HEAD = """`GET /metrics` of the endpoint, in Prometheus' text format; no key is needed. Names that begin with `vllm:`
 mean what they mean in vLLM, so its dashboards light up. A counter's name ends in `_total` there, a histogram
 has `_bucket`, `_sum` and `_count`. Every series has the labels `model_name` and `engine` (the gateway's id,
 or the replica's), but those of groups of ranks, which have `model_name` and `group`, and of memory servers,
-which have `server`. Where several gateways share a port, each shows the series of all.
+which have `server`, and of the system as a whole. A gateway's page shows the series of all gateways, and those
+of instances once: scrape any one of them, for example through a Service. A scraper that finds each gateway by itself,
+such as a PodMonitor, asks for `/metrics?scope=gateway`: then each gateway shows its own series, only one of them those
+of instances, and sums over all pages, such as `sum(vllm:num_requests_running)`, count everything once.
+
+Not here, because nothing in this system has the meaning: vLLM's `kv_block_lifetime_seconds`,
+`kv_block_idle_before_evict_seconds`, `kv_block_reuse_gap_seconds` (its block pool keeps times, ours has no clock),
+`lora_requests_info`, `engine_sleep_state` and `mm_cache_*`; handoffs are `cloudmatrix:handoff_*`, not `nixl_*`.
 
 Ray's own metrics are Ray's: [its
 documentation](https://docs.ray.io/en/latest/ray-observability/reference/system-metrics.html) names them. What
@@ -55,6 +64,7 @@ def metrics() -> str:
     gateway.expect(("default",), [("GET", "/health", 200)])
     gateway.publish_instance(_instance())
     gateway.publish_groups([_group()])
+    gateway.system.publish({"decode": 1}, _tally())
     gateway.publish_servers([_server()])
     tenants: NamespaceBoard = gateway.namespaces
     parts = [
@@ -65,6 +75,11 @@ def metrics() -> str:
             "From each instance's newest snapshot. `pool` is `prefill`, `decode` or `aggregated`. What nobody counts,\n"
             "such as guesses without speculation, is not there.",
             gateway.instances.collect(),
+        ),
+        _section(
+            "The system",
+            "From the scaling board, the same at every gateway; `model_name` is the only common label.",
+            gateway.system.collect(),
         ),
         _section("Groups of ranks", "From the newest facts of each group's ranks together.", gateway.groups.collect()),
         _section(
@@ -119,7 +134,14 @@ def _instance() -> InstanceStats:
         experts=_experts(),
         accepted_drafts_total=(0,),
         steps_by_tokens=(0,) * (len(ITERATION_TOKEN_BUCKETS) + 1),
+        paths=(HandoffPath("n0", "n1", 0, 0, OperationLatencies((1.0,), (0, 0), 0.0)),),
     )
+
+
+def _tally() -> SystemTally:
+    """One that has seen everything once."""
+    starts = {"decode": {"total": StartTimes()}}
+    return SystemTally({"decode": {"burst": 1}}, starts, replicas={"decode": {"serving": 1}})
 
 
 def _experts() -> ExpertFacts:

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.pool_stats import MemoryServerStats
 from serving.telemetry.shared_metrics import GatewayNumbers
+from serving.values.system_tally import SystemTally
 from tests.telemetry.samples import Page, by_engine, samples, stats
 
 
@@ -19,6 +20,9 @@ class Known:
 
     async def numbers(self) -> Sequence[GatewayNumbers]:
         return [one.numbers() for one in self._others]
+
+    async def first(self, name: str) -> bool:
+        return all(name < one.numbers().gateway for one in self._others)
 
 
 def page(metrics: GatewayMetrics, *, namespaces: bool = False) -> Page:
@@ -101,3 +105,38 @@ def test_what_is_known_is_published_when_somebody_looks() -> None:
     metrics = GatewayMetrics("m")
     metrics.refresh = lambda: metrics.publish_instance(stats("d#a", running=3))
     assert by_engine(page(metrics), "vllm:num_requests_running") == {"d#a": 3}
+
+
+def test_pages_of_single_gateways_have_each_series_once_between_them() -> None:
+    """A scraper that finds both gateways adds their pages up."""
+    one, other = two()
+    for gateway in (one, other):
+        gateway.publish_instance(stats("d#a", steps_total=90))
+        gateway.publish_servers([MemoryServerStats("kv", 1.0, misses=4)])
+        gateway.system.publish({"decode": 1}, SystemTally(nodes=2))
+    texts = [asyncio.run(gateway.render_own(namespaces=True)).decode() for gateway in (one, other)]
+    pages = [
+        {
+            (s.name, frozenset(s.labels.items()))
+            for family in text_string_to_metric_families(text)
+            for s in family.samples
+        }
+        for text in texts
+    ]
+    assert not pages[0] & pages[1]
+    whole = page(one, namespaces=True)
+    assert pages[0] | pages[1] == whole.keys()
+
+
+def test_the_system_is_on_the_page_of_all_gateways_once() -> None:
+    one, other = two()
+    for gateway in (one, other):
+        gateway.system.publish({"decode": 3}, SystemTally(nodes=2, decisions={"decode": {"burst": 4}}))
+    found = {
+        name: value
+        for (name, _), value in page(one).items()
+        if name.startswith(("cloudmatrix:scaling", "cloudmatrix:nodes"))
+    }
+    assert found["cloudmatrix:scaling_target_replicas"] == 3
+    assert found["cloudmatrix:scaling_decisions_total"] == 4
+    assert found["cloudmatrix:nodes"] == 2

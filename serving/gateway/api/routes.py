@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from fastapi import APIRouter
@@ -229,9 +229,14 @@ def probe_router(endpoint: RouteServices) -> APIRouter:
         return json_response({"version": endpoint.settings.version})
 
     @router.get("/metrics", response_class=Response, responses=answers(None, content=text_content("text/plain")))
-    async def metrics(request: Request) -> Response:
-        """Prometheus text, without a key. Series that name tenants are added for an admin key, or on an open server."""
-        text = await endpoint.metrics.render_all(namespaces=tenant_of(request).admin)
+    async def metrics(request: Request, scope: Literal["all", "gateway"] = "all") -> Response:
+        """Prometheus text, without a key. Series that name tenants are added for an admin key, or on an open server.
+
+        `scope=gateway` is for scrapers that find each gateway by itself, such as a PodMonitor: a page then has the
+        series of its own gateway, and those of instances are on one gateway's page only.
+        """
+        render = endpoint.metrics.render_own if scope == "gateway" else endpoint.metrics.render_all
+        text = await render(namespaces=tenant_of(request).admin)
         return Response(text, media_type=METRICS_TYPE)
 
     @router.get("/load", responses=answers(Load))

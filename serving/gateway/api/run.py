@@ -80,6 +80,8 @@ class RequestRun:
                 self.timing.queue_s = update.queue_s
             if update.news.cached_tokens is not None:
                 self._begun(update, update.news.cached_tokens)
+            if update.resumptions:
+                self._timeline.resumed(index, update.resumptions)
             if update.preempted:
                 self._timeline.preempted(index, update.preempted)
             out = choice.push(update)

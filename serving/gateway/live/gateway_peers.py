@@ -82,6 +82,8 @@ class GatewayPeers:
         self._secret = secret
         self._tell = tell
         self._peers: dict[str, _Peer] = {}
+        self._listed: frozenset[str] = frozenset()
+        """The other gateways of the board's last news."""
         self._callers: dict[Connection, bool] = {}
         """Connected gateways, and whether they have said the secret."""
         self._exchange: asyncio.Task[None] | None = None
@@ -109,6 +111,7 @@ class GatewayPeers:
     def hear(self, peers: Mapping[str, tuple[str, int]]) -> None:
         """The board has named the other gateways. Effects: forgets those not heard of for long."""
         now = self._loop.time()
+        self._listed = frozenset(peers)
         for gateway, address in peers.items():
             self._list(gateway, address, now)
         self._peers = {name: peer for name, peer in self._peers.items() if peer.listed_at > now - KEEP_S}
@@ -123,6 +126,12 @@ class GatewayPeers:
                 self._exchange = self._loop.create_task(self._ask_all())
             await asyncio.shield(self._exchange)
         return [peer.known for peer in self._peers.values() if peer.known is not None]
+
+    async def first(self, name: str) -> bool:
+        """Implements `Others.first`, by what the board said last: it forgets a gateway after seconds of silence."""
+        if not self._heard.is_set():
+            await self._first_news()
+        return all(name < other for other in self._listed)
 
     async def _first_news(self) -> None:
         try:

@@ -7,6 +7,7 @@ from serving.gateway.core.losses import Losses
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.generation import LiveGeneration
 from serving.values.jobs import GenerationJob
+from serving.values.system_tally import SystemTally
 from serving.values.traffic import BoardNews, GatewayReport, TrafficMeter
 
 
@@ -63,6 +64,11 @@ class MeteredBackend:
     def losses(self) -> Losses:
         """Instances that this gateway lost."""
         return self._backend.losses
+
+    @property
+    def tally(self) -> SystemTally | None:
+        """Counts of the whole system as the board told them last; None = it has not answered yet."""
+        return self._news.tally
 
     @property
     def gateways(self) -> int:

@@ -39,7 +39,7 @@ from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import CHECK_PERIOD_S
 from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
-from serving.gateway.live.status import cluster_status, current_facts, instance_stats, state_of
+from serving.gateway.live.status import cluster_status, current_facts, host_labels, instance_stats, state_of
 from serving.gateway.live.traffic_report import TrafficReporter
 from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
@@ -188,8 +188,11 @@ class GatewayDeployment:
                 await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
 
     def _publish(self) -> None:
-        for member in self._current():
-            self._metrics.publish_instance(instance_stats(member))
+        current = self._current()
+        hosts = host_labels(current)
+        for member in current:
+            self._metrics.publish_instance(instance_stats(member, hosts))
+        self._metrics.system.publish(self._metered.targets, self._metered.tally)
         self._metrics.publish_groups(group_stats(self._experts()))
         self._metrics.retain_instances([member.replica for member in self._members])
         if self._pool is not None:

@@ -10,6 +10,7 @@ from serving.config.serve import ServeConfig
 from serving.gateway.api.pool_facts import pool_client_stats
 from serving.gateway.api.pool_summary import server_rows
 from serving.gateway.live.pool_links import Address
+from serving.telemetry.handoff_paths import between_hosts, handoff_paths
 from serving.telemetry.stats import InstanceStats
 from serving.values.expert_facts import ExpertFacts
 from serving.values.instances import Status
@@ -51,7 +52,7 @@ _REPLICA_FIELDS = (
 )
 
 
-_APART = ("replica", "pool", "npus", "pool_use", "rank", "experts")
+_APART = ("replica", "pool", "npus", "pool_use", "rank", "experts", "paths", "lost_paths", "slow_paths")
 _TOLD = tuple(one.name for one in fields(InstanceStats) if one.name not in _APART)
 """What an instance announces as metrics show it."""
 
@@ -118,6 +119,8 @@ def current_facts(facts: Mapping[str, Any], status: Status | None) -> dict[str, 
         "kv_blocks_used": facts["kv_blocks_total"] - status.blocks_free,
         "kv_blocks_cached": status.blocks_cached,
         "draining": status.draining,
+        "lost_paths": len(status.lost_paths),
+        "slow_paths": len(status.slow_paths),
     }
 
 
@@ -137,8 +140,18 @@ def state_of(facts: Mapping[str, Any], lost: NoticeKind | None, *, linked: bool)
     return "draining" if facts.get("draining") else "serving"
 
 
-def instance_stats(member: Address) -> InstanceStats:
-    """One announcement as metrics: a number of the engine or its process has one name in both."""
+def host_labels(members: Iterable[Address]) -> dict[str, str]:
+    """Labels of nodes in metrics: `n<number>` as their NPUs are named, by Ray's id. Effects: none."""
+    npus = ((member.node, next(iter(member.facts["npus"]), "")) for member in members)
+    return {node: npu.partition(":")[0] for node, npu in npus if npu}
+
+
+def instance_stats(member: Address, hosts: Mapping[str, str]) -> InstanceStats:
+    """One announcement as metrics: a number of the engine or its process has one name in both.
+
+    Args:
+        hosts: labels of nodes, see `host_labels`.
+    """
     facts = member.facts
     pool, experts = facts.get("pool"), facts.get("experts")
     own: dict[str, Any] = {
@@ -147,6 +160,9 @@ def instance_stats(member: Address) -> InstanceStats:
         "npus": len(facts["npus"]),
         "pool_use": None if pool is None else pool_client_stats(pool),
         "rank": facts.get("rank") or 0,
+        "paths": between_hosts(handoff_paths(facts.get("paths") or {}, member.node), hosts),
+        "lost_paths": facts.get("lost_paths", 0),
+        "slow_paths": facts.get("slow_paths", 0),
         "experts": None if experts is None else msgspec.convert(experts, ExpertFacts),
     }
     return InstanceStats(**{name: _frozen(facts[name]) for name in _TOLD}, **own)

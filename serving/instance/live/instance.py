@@ -200,6 +200,7 @@ class Instance:
             "draining": self.server.draining,
             "progress_age_s": min(self.loop.progress_age_s(), 1e9),
             "pull_age_s": self.loop.moves.pull_age_s(),
+            "paths": self.loop.moves.paths.facts(),
             "open_sequences": self.server.open_sequences,
             "busy_s": self.loop.busy_s,
             "predicted_s": self.npus.predicted_s,

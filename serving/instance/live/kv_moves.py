@@ -14,6 +14,7 @@ from serving.ids import SequenceId
 from serving.instance.core.events import HandoffReady, PullDone, PullOrder, failure
 from serving.instance.core.ports import KvTransport
 from serving.instance.live.engine_news import LoopNews, Post
+from serving.instance.live.handoff_counts import HandoffPathCounts
 from serving.instance.live.work_threads import WorkThreads
 from serving.values.news import Prefilled, refusal
 from serving.values.orders import Cancel
@@ -46,6 +47,8 @@ class KvMoves:
         self._pulls: dict[SequenceId, float] = {}
         """When each pull under way began."""
         self._threads = WorkThreads(at_once, f"{name}-kv")
+        self.paths = HandoffPathCounts()
+        """Ended pulls, by the node that they came from."""
 
     def pull_age_s(self) -> float:
         """For how long the oldest pull has been under way [s]; 0 without one."""
@@ -88,4 +91,5 @@ class KvMoves:
             problem = failure(HandoffError(f"pull failed: {error}"))
         elapsed = self._clock.now() - begun
         self._pulls.pop(order.sequence_id, None)
+        self.paths.add(order.ticket.node_id, elapsed, moved, failed=problem is not None)
         self._post(PullDone(order.sequence_id, moved, problem, elapsed))

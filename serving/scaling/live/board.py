@@ -30,6 +30,7 @@ from serving.scaling.live.policy_time import PolicyTime
 from serving.scaling.live.room import fits, shortage
 from serving.scaling.live.sight import ReplicaPhase, Sight
 from serving.scaling.live.signals import CacheTotals, scaling_signals, sizes_of
+from serving.scaling.live.tally_keeper import TallyKeeper
 from serving.values.scaling import (
     LONGEST_HOLD_S,
     MOST_REPLICAS,
@@ -82,6 +83,7 @@ class ScalingBoard:
         self._events = EventLog(round(clock()))
         self._busy = BusyShares()
         self._history = History()
+        self._tally = TallyKeeper()
         self._sight = Sight(0.0)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
@@ -132,7 +134,8 @@ class ScalingBoard:
         asleep = tuple(
             pool for pool, target in targets.items() if wakes and not target and not self._holds.hold(pool, now)
         )
-        return self._gateways.news(report.gateway, targets, now, asleep)
+        tally = self._tally.tally(self._sight, self._ledger.counts) if self._sight.at else None
+        return self._gateways.news(report.gateway, targets, now, asleep, tally)
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
         """Signals for a scaler, after so long in real time, or once requests wait for a role without instance.
@@ -294,6 +297,7 @@ class ScalingBoard:
         self._abilities.observe(self._sight)
         self._cache.observe(self._sight)
         self._busy.observe(self._sight)
+        self._tally.observe(before, self._sight)
         now = self._clock()
         self._gateways.mark(now)
         if self._history.due(self._sight.at):

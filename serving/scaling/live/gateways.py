@@ -7,6 +7,7 @@ from typing import Any
 from serving.config.scaling import SloConfig
 from serving.scaling.live.totals import SourceTotals
 from serving.values.signals import Traffic
+from serving.values.system_tally import SystemTally
 from serving.values.traffic import BOUNDS_S, BoardNews, GatewayReport, percentile
 
 SILENCE_S = 5.0
@@ -86,13 +87,20 @@ class Gateways:
         """Requests under way in all gateways, those that wait included."""
         return sum(report.running for report in self._present(now))
 
-    def news(self, gateway: str, targets: dict[str, int], now: float, asleep: tuple[str, ...] = ()) -> BoardNews:
+    def news(
+        self,
+        gateway: str,
+        targets: dict[str, int],
+        now: float,
+        asleep: tuple[str, ...] = (),
+        tally: SystemTally | None = None,
+    ) -> BoardNews:
         """News of the pools and of all other gateways for one gateway. Effects: none."""
         others = [report for report in self._present(now) if report.gateway != gateway]
         queued = sum(one.traffic.queued for one in others)
         running = max(0, sum(one.running for one in others) - queued)
         peers = {one.gateway: one.address for one in others if one.address is not None}
-        return BoardNews(targets, len(others), running, queued, peers, asleep)
+        return BoardNews(targets, len(others), running, queued, peers, asleep, tally)
 
     def last_minute(self, slo: SloConfig, now: float) -> dict[str, Any]:
         """Promises and how they were kept during the last minute; null where nothing was measured."""

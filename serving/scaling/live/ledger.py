@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections import deque
+from collections import Counter, defaultdict, deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,17 @@ class Ledger:
         self._entries: deque[LedgerEntry] = deque(found, maxlen=KEPT)
         self._on_disk = len(found) if whole else 2 * KEPT  # a damaged file is written anew with the next entry
         self._last_id = self._entries[-1].id if self._entries else 0
+        self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Entries by pool and kind, those that were found included."""
+        for entry in self._entries:
+            self.counts[entry.pool][entry.kind.value] += 1
 
     def add(self, at: float, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str) -> LedgerEntry:
         """Write one change down. A disk that refuses costs the line on disk, not the entry."""
         self._last_id += 1
         entry = LedgerEntry(self._last_id, at, pool, before, target, kind, reason, by)
         self._entries.append(entry)
+        self.counts[pool][kind.value] += 1
         if self._path is not None:
             try:
                 self._write(entry, self._path)

@@ -184,7 +184,7 @@ def test_shades_are_relative_to_the_busiest_expert() -> None:
 def test_metrics_get_the_facts_of_a_rank() -> None:
     one = member(1, RankFacts(OPENING, 1, 2, (0, 1)))
     numbers = {name: 0 for name in InstanceStats.__dataclass_fields__}
-    shown = instance_stats(replace(one, facts={**numbers, "pool": None, "npus": [], **one.facts}))
+    shown = instance_stats(replace(one, facts={**numbers, "pool": None, "npus": [], **one.facts}), {})
     assert shown.rank == 1
     assert shown.experts is not None
     assert shown.experts.sent == (12, 0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from serving.scaling.core.decision import PoolTarget, ScaleKind
@@ -295,7 +296,7 @@ def test_signals_come_after_the_period_or_when_somebody_starves(cluster: FakeClu
         waiting = asyncio.create_task(board.next_signals(60.0))
         await asyncio.sleep(0)
         told = board.report(GatewayReport("g", Traffic(queued=1), 1, EMPTY, EMPTY, starved=True))
-        assert told == BoardNews({"prefill": 1, "decode": 1, "kvcache": 1})
+        assert msgspec.structs.replace(told, tally=None) == BoardNews({"prefill": 1, "decode": 1, "kvcache": 1})
         signals = await asyncio.wait_for(waiting, 30.0)
         assert signals.traffic.queued == 1
         still = asyncio.create_task(board.next_signals(60.0))

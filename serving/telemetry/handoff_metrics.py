@@ -1,0 +1,46 @@
+"""Series of the paths that KV takes between nodes: handoffs by pair of nodes, and paths that are in trouble."""
+
+from collections.abc import Iterable, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from serving.telemetry.histogram import cumulative
+from serving.telemetry.stats import InstanceStats
+
+_LABELS = ("model_name", "engine", "pool")
+_PAIR = (*_LABELS, "source", "target")
+
+
+def path_series(rows: Sequence[tuple[tuple[str, ...], InstanceStats]]) -> Iterable[Metric]:
+    """Series by pair of nodes and by kind of trouble.
+
+    Args:
+        rows: label values of an instance (model_name, engine, pool) with its numbers.
+    """
+    seconds = HistogramMetricFamily(
+        "cloudmatrix:handoff_path_seconds",
+        "Duration of a handoff's pull, by the nodes that it went between, as the puller's clock measured it [s]",
+        labels=_PAIR,
+    )
+    moved = CounterMetricFamily(
+        "cloudmatrix:handoff_path_bytes",
+        "KV pulled for handoffs, by the nodes that it went between [bytes]",
+        labels=_PAIR,
+    )
+    failures = CounterMetricFamily(
+        "cloudmatrix:handoff_path_failures", "Pulls that failed, by the nodes that they went between", labels=_PAIR
+    )
+    trouble = GaugeMetricFamily(
+        "cloudmatrix:isolated_paths",
+        "Instances from which no KV arrives here (lost), or late (slow); handoffs avoid them",
+        labels=(*_LABELS, "trouble"),
+    )
+    for own, stats in rows:
+        for path in stats.paths:
+            pair = (*own, path.source, path.target)
+            seconds.add_metric(pair, cumulative(path.latencies.bounds_s, path.latencies.counts), path.latencies.sum_s)
+            moved.add_metric(pair, path.moved_bytes)
+            failures.add_metric(pair, path.failures)
+        trouble.add_metric((*own, "lost"), stats.lost_paths)
+        trouble.add_metric((*own, "slow"), stats.slow_paths)
+    yield from (seconds, moved, failures, trouble)

@@ -1,0 +1,85 @@
+"""Series of the system as a whole: targets, decisions, replica starts, nodes, build. The same at every gateway."""
+
+import platform
+from collections.abc import Iterable, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from serving.telemetry.histogram import cumulative
+from serving.values.system_tally import START_BOUNDS_S, SystemTally
+from serving.version import VERSION
+
+
+class SystemBoard(Collector):
+    """The newest tally of the scaling board, and what this gateway was built from."""
+
+    def __init__(self, model_name: str) -> None:
+        self._own = (model_name,)
+        self._targets: Mapping[str, int] = {}
+        self._tally: SystemTally | None = None
+
+    def publish(self, targets: Mapping[str, int], tally: SystemTally | None) -> None:
+        """Replace all. `targets`: replicas asked for, by pool; `tally`: None = the board has not answered yet."""
+        self._targets, self._tally = dict(targets), tally
+
+    def collect(self) -> Iterable[Metric]:
+        """All series of the system; called by the registry. What nobody counts is not announced."""
+        return (family for family in self._families() if family.samples)
+
+    def _families(self) -> Iterable[Metric]:
+        build = GaugeMetricFamily(
+            "cloudmatrix:build_info",
+            "Always 1; labels: versions of the package and of Python",
+            labels=("model_name", "version", "python"),
+        )
+        build.add_metric((*self._own, VERSION, platform.python_version()), 1.0)
+        yield build
+        target = GaugeMetricFamily(
+            "cloudmatrix:scaling_target_replicas", "Replicas asked for", labels=("model_name", "pool")
+        )
+        for pool, count in self._targets.items():
+            target.add_metric((*self._own, pool), count)
+        yield target
+        if self._tally is not None:
+            yield from self._scaling(self._tally)
+            yield from self._nodes(self._tally)
+
+    def _scaling(self, tally: SystemTally) -> Iterable[Metric]:
+        replicas = GaugeMetricFamily(
+            "cloudmatrix:scaling_replicas",
+            "Replicas that Serve lists, by state",
+            labels=("model_name", "pool", "state"),
+        )
+        decisions = CounterMetricFamily(
+            "cloudmatrix:scaling_decisions",
+            "Changes of a pool's target and holds of it, by the kind that `cloudmatrix decisions` shows",
+            labels=("model_name", "pool", "kind"),
+        )
+        starts = HistogramMetricFamily(
+            "cloudmatrix:replica_start_seconds",
+            "Duration of a replica's start, by phase; total = from Serve's order to serving [s]",
+            labels=("model_name", "pool", "phase"),
+        )
+        for pool, by_state in tally.replicas.items():
+            for state, count in by_state.items():
+                replicas.add_metric((*self._own, pool, state), count)
+        for pool, by_kind in tally.decisions.items():
+            for kind, count in by_kind.items():
+                decisions.add_metric((*self._own, pool, kind), count)
+        for pool, by_phase in tally.starts.items():
+            for phase, times in by_phase.items():
+                starts.add_metric((*self._own, pool, phase), cumulative(START_BOUNDS_S, times.counts), times.sum_s)
+        yield from (replicas, decisions, starts)
+
+    def _nodes(self, tally: SystemTally) -> Iterable[Metric]:
+        rows: tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, int], ...] = (
+            (GaugeMetricFamily, "nodes", "Nodes of the cluster that are alive", tally.nodes),
+            (GaugeMetricFamily, "npus_offered", "NPUs that the nodes alive offer", tally.npus),
+            (CounterMetricFamily, "nodes_joined", "Nodes that came", tally.nodes_joined),
+            (CounterMetricFamily, "nodes_lost", "Nodes that went", tally.nodes_lost),
+        )
+        for kind, name, text, value in rows:
+            family = kind(f"cloudmatrix:{name}", text, labels=("model_name",))
+            family.add_metric(self._own, value)
+            yield family

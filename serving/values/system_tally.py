@@ -1,0 +1,42 @@
+"""Counts of the whole system since its scaling board began: decisions, replica starts, nodes. Gateways show them."""
+
+from bisect import bisect_left
+
+from msgspec import Struct
+
+START_BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""From a process on a warm host to a node that must be bought first."""
+TOTAL = "total"
+"""The phase that is all of a start, from Serve's order to serving."""
+
+
+class StartTimes(Struct, frozen=True, array_like=True):
+    """Durations of one phase of the starts of a pool's replicas, by bucket of `START_BOUNDS_S`, and their sum [s]."""
+
+    counts: tuple[int, ...] = (0,) * (len(START_BOUNDS_S) + 1)
+    sum_s: float = 0.0
+
+    def with_one(self, seconds: float) -> "StartTimes":
+        """The same with one more start. Effects: none."""
+        index = bisect_left(START_BOUNDS_S, seconds)
+        counts = (*self.counts[:index], self.counts[index] + 1, *self.counts[index + 1 :])
+        return StartTimes(counts, self.sum_s + seconds)
+
+
+class SystemTally(Struct, frozen=True):
+    """Numbers that belong to no gateway and no instance.
+
+    Args:
+        decisions: changes of targets and holds by pool and kind, as the ledger has them.
+        starts: replica starts by pool and phase.
+        nodes, npus: alive and offered now; nodes_lost, nodes_joined: since the board began.
+        replicas: by pool and by `serving`, `starting` or `draining`, as Serve lists them.
+    """
+
+    decisions: dict[str, dict[str, int]] = {}
+    starts: dict[str, dict[str, StartTimes]] = {}
+    nodes: int = 0
+    npus: int = 0
+    nodes_lost: int = 0
+    nodes_joined: int = 0
+    replicas: dict[str, dict[str, int]] = {}

@@ -1,0 +1,44 @@
+"""The counts that gateways show of the whole system."""
+
+from itertools import pairwise
+
+from serving.ids import NodeId
+from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica, Sight
+from serving.scaling.live.tally_keeper import TallyKeeper
+from serving.values.system_tally import START_BOUNDS_S, TOTAL
+
+
+def look(at: float, nodes: str, *replicas: SeenReplica) -> Sight:
+    seen = tuple(SeenNode(NodeId(name), 8, 1024) for name in nodes)
+    return Sight(at, {"decode": SeenDeployment(2, replicas)}, seen)
+
+
+def replica(name: str, phase: ReplicaPhase, began: float = 0.0) -> SeenReplica:
+    return SeenReplica(name, phase, NodeId("a"), 1, began)
+
+
+def test_nodes_that_come_and_go_are_counted_from_the_second_look_on() -> None:
+    keeper, looks = TallyKeeper(), [Sight(0.0), look(1.0, "ab"), look(2.0, "bc"), look(3.0, "b"), look(4.0, "b")]
+    for before, sight in pairwise(looks):
+        keeper.observe(before, sight)
+    tally = keeper.tally(looks[-1], {"decode": {"burst": 2}})
+    assert (tally.nodes, tally.npus, tally.nodes_joined, tally.nodes_lost) == (1, 8, 1, 2)
+    assert tally.decisions == {"decode": {"burst": 2}}
+
+
+def test_a_start_lasts_from_serves_order_to_serving() -> None:
+    keeper = TallyKeeper()
+    looks = [
+        look(10.0, "a", replica("x", ReplicaPhase.STARTING, 8.0), replica("old", ReplicaPhase.SERVING)),
+        look(12.0, "a", replica("x", ReplicaPhase.STARTING, 8.0)),
+        look(14.0, "a", replica("x", ReplicaPhase.SERVING, 8.0)),
+        look(15.0, "a", replica("x", ReplicaPhase.SERVING, 8.0)),
+    ]
+    for before, sight in pairwise([Sight(0.0), *looks]):
+        keeper.observe(before, sight)
+    tally = keeper.tally(looks[-1], {})
+    times = tally.starts["decode"][TOTAL]
+    assert times.sum_s == 6.0
+    assert sum(times.counts) == 1
+    assert times.counts[START_BOUNDS_S.index(10.0)] == 1
+    assert tally.replicas == {"decode": {"starting": 0, "serving": 1, "draining": 0}}
