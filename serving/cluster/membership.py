@@ -1,7 +1,8 @@
 """Membership: instances announce themselves to one small named actor, gateways read it.
 
 Everything in it expires: an instance that stops announcing vanishes, and after the actor's own death the next
-announcements rebuild it. It holds addresses only; load travels over the links.
+announcements rebuild it. It holds addresses only; load travels over the links. An instance on a node that Ray has given
+up is not listed: its replacement may have its NPUs already.
 
 A reader's question is answered at once when somebody has come, left or moved since the reader's last answer, else after
 a while with the newest facts: a replacement is known to all gateways within milliseconds, without anybody asking often.
@@ -13,11 +14,13 @@ import logging
 import secrets
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
 
 from serving.cluster.lookup import ActorLookup
+from serving.cluster.lost_nodes import LostNodeWatch
 from serving.cluster.nodes import ON_HEAD_NODE
 from serving.ids import NodeId, ReplicaId
 
@@ -50,11 +53,14 @@ class Roster:
     def __init__(self, expiry_s: float = EXPIRY_S) -> None:
         self._expiry_s = expiry_s
         self._members: dict[ReplicaId, tuple[Member, float]] = {}
+        self._lost: frozenset[NodeId] = frozenset()
         self.version = 0
-        """Grows when a member appears, moves or says goodbye; not by refreshed facts, nor by silence."""
+        """Grows when a member appears, moves, is lost or says goodbye; not by refreshed facts, nor by silence."""
 
     def announce(self, member: Member, now: float) -> None:
-        """Add or refresh a member."""
+        """Add or refresh a member, unless its node is lost."""
+        if member.node in self._lost:
+            return
         known = self._members.get(member.replica)
         if known is None or known[0].incarnation != member.incarnation:
             self.version += 1
@@ -64,6 +70,12 @@ class Roster:
         """Remove a member that says goodbye. Unknown ones are ignored."""
         if self._members.pop(replica, None) is not None:
             self.version += 1
+
+    def lose(self, nodes: frozenset[NodeId]) -> None:
+        """Ray has given these nodes up, and no others: nothing that runs there is a member."""
+        self._lost = nodes
+        for replica in [replica for replica, (member, _) in self._members.items() if member.node in nodes]:
+            self.withdraw(replica)
 
     def members(self, now: float) -> list[Member]:
         """Members that announced themselves lately, by pool and name."""
@@ -87,9 +99,14 @@ class MembershipActor:
         self._roster = Roster()
         self._life = secrets.token_hex(4)
         self._changed = asyncio.Event()
+        self._watch: LostNodeWatch | None = None
 
     async def announce(self, member: Member) -> None:
         """Add or refresh a member."""
+        if self._watch is None:
+            soon = partial(asyncio.get_running_loop().call_soon_threadsafe, self._lose)
+            self._watch = LostNodeWatch(soon)
+            self._watch.start()
         before = self._roster.version
         self._roster.announce(member, time.monotonic())
         self._tell(before)
@@ -110,6 +127,11 @@ class MembershipActor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), patience_s)
         return Listing(self._version(), self._roster.members(time.monotonic()))
+
+    def _lose(self, nodes: frozenset[NodeId]) -> None:
+        before = self._roster.version
+        self._roster.lose(nodes)
+        self._tell(before)
 
     def _version(self) -> str:
         return f"{self._life}-{self._roster.version}"

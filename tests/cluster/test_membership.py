@@ -1,5 +1,6 @@
 """Who is listed, and for how long."""
 
+from dataclasses import replace
 from typing import Any
 
 from serving.cluster.membership import EXPIRY_S, Member, Roster
@@ -62,3 +63,16 @@ def test_only_who_comes_moves_or_leaves_is_news() -> None:
     assert not news()
     roster.withdraw(ReplicaId("a"))
     assert news()
+
+
+def test_nobody_is_listed_on_a_node_that_ray_has_given_up() -> None:
+    """A host that was cut off and reached again has processes that announce themselves until they notice."""
+    roster = Roster()
+    roster.announce(member("old"), now=0.0)
+    roster.announce(replace(member("new"), node=NodeId("m")), now=0.0)
+    before = roster.version
+    roster.lose(frozenset({NodeId("n")}))
+    assert roster.version == before + 1, "readers are told at once"
+    roster.announce(member("old"), now=1.0)
+    assert [one.replica for one in roster.members(1.0)] == ["new"]
+    assert roster.version == before + 1

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
+from serving.ids import NodeId
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState, ViewServer
 
 STEPS = 8
@@ -59,14 +60,15 @@ class PoolRoster:
         """Name of a server that vanished -> (started, until)."""
         self._refused: dict[tuple[str, str], float] = {}
         """(name, incarnation) of a server that said goodbye or was superseded -> until."""
+        self._lost: frozenset[NodeId] = frozenset()
 
     def announce(self, record: ServerRecord, now: float) -> bool:
         """Add or refresh a server.
 
-        Returns: False if another one has that name, or this one said goodbye: it is not taken.
+        Returns: False if another one has that name, its node is lost, or it said goodbye: it is not taken.
         """
         self._expire(now)
-        if (record.name, record.incarnation) in self._refused:
+        if record.node in self._lost or (record.name, record.incarnation) in self._refused:
             return False
         born = now - record.uptime_s
         member = self._members.get(record.name)
@@ -99,6 +101,12 @@ class PoolRoster:
             return False
         self._vacate(name, now)
         return True
+
+    def lose(self, nodes: frozenset[NodeId], now: float) -> None:
+        """The cluster has given these nodes up, and no others. Effects: servers there are gone as if they had died."""
+        self._lost = nodes
+        for name in [name for name, member in self._members.items() if member.record.node in nodes]:
+            self._vacate(name, now)
 
     def view(self, now: float, namespaces: Sequence[NamespaceRecord] = ()) -> PoolView:
         """The pool at this moment. Its version follows from its content alone: equal pools have equal versions.

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from serving.errors import PoolError
+from serving.ids import NodeId
 from serving.kvpool.core.roster import PoolRoster
 from serving.kvpool.live.control_store import ControlState
 from serving.values.namespaces import DEFAULT_NAMESPACE, is_namespace_name
@@ -86,6 +87,10 @@ class PoolController:
         Effects: it is out of the view.
         """
         self._roster.withdraw(name, incarnation, now)
+
+    def lose(self, nodes: frozenset[NodeId], now: float) -> None:
+        """The cluster has given these nodes up. Effects: servers there are out of the view and not taken any more."""
+        self._roster.lose(nodes, now)
 
     def view(self, now: float) -> PoolView | None:
         """The pool as it is; None while this controller cannot know yet.

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 
 from serving.errors import PoolError
+from serving.ids import NodeId
 from serving.kvpool.live.control_store import ControlStore, EmbeddedStore
 from serving.kvpool.live.controller import ControllerAnswer, ControlSettings, PoolController
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
@@ -53,6 +54,11 @@ class ControllerHost:
         """A server says goodbye. Effects: as `PoolController.withdraw`."""
         with self._lock:
             self._controller.withdraw(name, incarnation, time.monotonic())
+
+    def lose(self, nodes: frozenset[NodeId]) -> None:
+        """The cluster has given these nodes up. Effects: as `PoolController.lose`."""
+        with self._lock:
+            self._controller.lose(nodes, time.monotonic())
 
     def view(self) -> PoolView | None:
         """The pool now; None while the controller is too young to know."""

@@ -19,6 +19,7 @@ import ray
 
 from hardware.units import MIB
 from serving.cluster.lookup import ActorLookup
+from serving.cluster.lost_nodes import LostNodeWatch
 from serving.cluster.membership import NAMESPACE
 from serving.cluster.nodes import ON_HEAD_NODE
 from serving.config.serve import ServeConfig
@@ -48,6 +49,7 @@ class PoolControlActor:
     def __init__(self, settings: ControlSettings) -> None:
         again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         self._host = ControllerHost(replace(settings, founding=settings.founding and not again))
+        LostNodeWatch(self._host.lose).start()
 
     def announce(self, record: ServerRecord, namespaces: tuple[NamespaceRecord, ...]) -> ControllerAnswer:
         """A server is there."""

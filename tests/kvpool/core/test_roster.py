@@ -226,3 +226,16 @@ def test_a_lost_roster_is_the_same_again_after_one_round_in_any_order(order: lis
     first = roster_with(*records.values())
     again = roster_with(*(records[name] for name in order))
     assert first.view(1000.0) == again.view(1000.0)
+
+
+def test_a_server_on_a_lost_node_is_gone_and_its_name_goes_to_another_node() -> None:
+    """Also if it comes back for a moment: a host that was cut off and is reached again."""
+    old, new = server("kvcache-0-0", 900.0, node=NodeId("old")), server("kvcache-0-0", 1.0, "2", node=NodeId("new"))
+    roster = roster_with(old, server("kvcache-1-0", 900.0, node=NodeId("other")))
+    roster.lose(frozenset({NodeId("old")}), 1000.0)
+    assert incarnations(roster, 1000.0) == {"kvcache-1-0": "1"}
+    assert not roster.announce(old, 1000.0)
+    assert roster.announce(new, 1001.0)
+    assert not roster.announce(old, 1001.0)
+    assert incarnations(roster, 1001.0) == {"kvcache-0-0": "2", "kvcache-1-0": "1"}
+    assert weights(roster, 1001.0)["kvcache-0-0"] == 1.0, "it inherits the place of the lost one"

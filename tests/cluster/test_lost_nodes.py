@@ -1,0 +1,36 @@
+"""Who is told which nodes Ray has given up, and when."""
+
+import threading
+
+from serving.cluster.lost_nodes import LostNodeWatch
+from serving.ids import NodeId
+from tests.cluster.node_case import listed
+
+
+def test_news_is_told_once() -> None:
+    rows, told = [listed("a"), listed("b")], list[frozenset[NodeId]]()
+    watch = LostNodeWatch(told.append, lambda: rows)
+    watch.look()
+    assert told == []
+    rows[1] = listed("b", alive=False)
+    for _ in range(2):
+        watch.look()
+    assert told == [{"b"}]
+    rows[0] = listed("a", alive=False)
+    del rows[1]  # Ray forgets the dead in the end
+    watch.look()
+    assert told[1:] == [{"a"}]
+
+
+def test_a_ray_that_fails_is_asked_again() -> None:
+    answers, told = [RuntimeError("away"), None], threading.Event()
+
+    def listing() -> list[dict[str, object]]:
+        if answers.pop(0) is not None:
+            raise RuntimeError
+        return [listed("a", alive=False)]
+
+    watch = LostNodeWatch(lambda _: told.set(), listing, period_s=0.001)
+    watch.start()
+    assert told.wait(30.0)
+    watch.stop()
