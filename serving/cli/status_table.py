@@ -38,12 +38,27 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
         f"{status['model']}, {status['mode']}: {npus['used']} of {npus['offered']} NPUs in use\n"
         f"{gateways}: {gateway['running']} requests running, {gateway['queued']} queued"
     )
+    hosts = status.get("hosts", [])
+    if len(hosts) > 1:
+        console.print(host_table(hosts))
+        console.print()
     console.print(_table(status["pools"]))
     kvcache = status.get("kvcache")
     if kvcache is not None:
         console.print()
         servers = kvcache["servers"]
         console.print(server_table(servers, f"kvcache {len(servers)}/{kvcache['target_replicas']}"))
+
+
+def host_table(hosts: Sequence[dict[str, Any]]) -> Table:
+    """One row per host; a lost one says for how long it has been lost."""
+    table = plain_table(("host", "address", "state"), ("NPUs", "UB MiB"))
+    for host in hosts:
+        lost, npus, memory = host["lost_s"], str(host["npus"]), str(host["ub_memory_mib"])
+        if lost is None:
+            npus, memory = f"{host['npus_used']}/{npus}", f"{host['ub_used_mib']}/{memory}"
+        table.add_row(host["name"], host["address"], "alive" if lost is None else f"dead {lost:.0f} s", npus, memory)
+    return table
 
 
 def _table(pools: list[dict[str, Any]]) -> Table:

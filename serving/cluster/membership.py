@@ -14,7 +14,6 @@ import logging
 import secrets
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import ray
@@ -104,8 +103,12 @@ class MembershipActor:
     async def announce(self, member: Member) -> None:
         """Add or refresh a member."""
         if self._watch is None:
-            soon = partial(asyncio.get_running_loop().call_soon_threadsafe, self._lose)
-            self._watch = LostNodeWatch(soon)
+            loop = asyncio.get_running_loop()
+
+            def lose(nodes: frozenset[NodeId]) -> None:
+                loop.call_soon_threadsafe(self._lose, nodes)
+
+            self._watch = LostNodeWatch(lose)
             self._watch.start()
         before = self._roster.version
         self._roster.announce(member, time.monotonic())

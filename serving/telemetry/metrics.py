@@ -28,6 +28,7 @@ from serving.telemetry.histogram import (
     cumulative,
     token_buckets,
 )
+from serving.telemetry.host_metrics import HostBoard
 from serving.telemetry.instance_metrics import InstanceBoard
 from serving.telemetry.namespace_metrics import NamespaceBoard
 from serving.telemetry.pool_metrics import MemoryServerBoard
@@ -39,6 +40,7 @@ from serving.telemetry.shared_metrics import (
     Others,
     families_of,
     newest_groups,
+    newest_hosts,
     newest_instances,
     newest_servers,
     with_own_labels,
@@ -157,6 +159,7 @@ class GatewayMetrics(Collector):
         self.params_max_tokens = BucketHistogram(lengths)
         self.instances = InstanceBoard(model_name)
         self.groups = GroupBoard(model_name)
+        self.hosts = HostBoard(model_name)
         self.servers = MemoryServerBoard()
         self.system = SystemBoard(model_name)
         self.namespaces = NamespaceBoard(model_name, engine)
@@ -164,6 +167,7 @@ class GatewayMetrics(Collector):
         self.registry.register(self)
         self.registry.register(self.instances)
         self.registry.register(self.groups)
+        self.registry.register(self.hosts)
         self.registry.register(self.servers)
         self.registry.register(self.system)
         self._tenants_only = CollectorRegistry()
@@ -255,6 +259,9 @@ class GatewayMetrics(Collector):
         servers.publish(newest_servers(gateways))
         registry.register(instances)
         registry.register(groups)
+        hosts = HostBoard(self.model_name)
+        hosts.publish(newest_hosts(gateways))
+        registry.register(hosts)
         registry.register(servers)
         if namespaces:
             registry.register(Joined(one.tenants for one in gateways))
@@ -280,6 +287,7 @@ class GatewayMetrics(Collector):
             instances=tuple(self.instances.snapshots()),
             servers=self.servers.servers,
             groups=self.groups.groups,
+            hosts=self.hosts.hosts,
         )
 
     def collect(self) -> Iterable[Metric]:

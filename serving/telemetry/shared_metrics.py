@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from serving.telemetry.group_metrics import GroupStats
 from serving.telemetry.pool_stats import MemoryServerStats
 from serving.telemetry.stats import InstanceStats
+from serving.values.hosts import HostRow
 
 Sample = tuple[str, dict[str, str], float]
 
@@ -50,6 +51,7 @@ class GatewayNumbers(Struct, frozen=True, array_like=True):
     instances: tuple[InstanceStats, ...]
     servers: tuple[MemoryServerStats, ...]
     groups: tuple[GroupStats, ...] = ()
+    hosts: tuple[HostRow, ...] = ()
 
 
 class Others(Protocol):
@@ -93,6 +95,11 @@ def newest_instances(gateways: Iterable[GatewayNumbers]) -> list[InstanceStats]:
 def newest_servers(gateways: Iterable[GatewayNumbers]) -> list[MemoryServerStats]:
     """Every memory server once, as it told last, whichever gateway heard it."""
     return _newest((stats.server, stats.told, stats) for one in gateways for stats in one.servers)
+
+
+def newest_hosts(gateways: Iterable[GatewayNumbers]) -> tuple[HostRow, ...]:
+    """Hosts as one gateway knows them: all hear it of the same board; of some that know, the first."""
+    return next((one.hosts for one in gateways if one.hosts), ())
 
 
 class Joined(Collector):

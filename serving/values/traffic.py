@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec import Struct
 
 from serving.ids import ReplicaId
+from serving.values.hosts import HostRow
 from serving.values.signals import Traffic
 from serving.values.system_tally import SystemTally
 
@@ -77,6 +78,7 @@ class BoardNews(Struct, frozen=True):
         peers: where each of them listens for other gateways.
         asleep: pools at zero that wake when a request waits: nobody holds them there, and an autoscaler looks.
         tally: for `/metrics`; None = the board has not looked yet.
+        hosts: of the cluster, lost ones too; empty = the board has not looked yet.
     """
 
     targets: dict[str, int]
@@ -86,6 +88,7 @@ class BoardNews(Struct, frozen=True):
     peers: dict[str, tuple[str, int]] = {}
     asleep: tuple[str, ...] = ()
     tally: SystemTally | None = None
+    hosts: tuple[HostRow, ...] = ()
 
 
 @dataclass(slots=True)

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from msgspec.structs import asdict
 
 from serving.cli import main
 from serving.cli.status_table import fetch_status, print_status, short_npus
 from serving.errors import UnavailableError
 from serving.gateway.api.pool_summary import server_rows
+from serving.values.hosts import HostRow
 from tests.fakes.pool_admin import two_servers
 
 REPLICA = {
@@ -89,6 +91,22 @@ def test_several_gateways_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.splitlines()[1] == "gateway: 3 requests running, 5 queued"
     print_status({**STATUS, "gateways": 2}, as_json=False)
     assert capsys.readouterr().out.splitlines()[1] == "2 gateways: 3 requests running, 5 queued"
+
+
+def test_several_hosts_are_rows_and_a_dead_one_says_for_how_long(capsys: pytest.CaptureFixture[str]) -> None:
+    hosts = [
+        asdict(HostRow("n0", "10.77.0.1", 8, 2, 1024, 192)),
+        asdict(HostRow("n1", "10.77.0.2", 8, 0, 1024, 0, lost_s=73.6)),
+    ]
+    print_status({**STATUS, "hosts": hosts}, as_json=False)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[2:5] == [
+        ["host", "address", "state", "NPUs", "UB", "MiB"],
+        ["n0", "10.77.0.1", "alive", "2/8", "192/1024"],
+        ["n1", "10.77.0.2", "dead", "74", "s", "8", "1024"],
+    ]
+    print_status({**STATUS, "hosts": hosts[:1]}, as_json=False)
+    assert "10.77.0.1" not in capsys.readouterr().out, "a single one is no news"
 
 
 def test_the_kvcache_pool_is_the_third_one(capsys: pytest.CaptureFixture[str]) -> None:

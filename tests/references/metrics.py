@@ -13,6 +13,7 @@ from serving.telemetry.namespace_metrics import NamespaceBoard
 from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
 from serving.values.expert_facts import ExchangeFacts, ExpertFacts
+from serving.values.hosts import HostRow
 from serving.values.system_tally import StartTimes, SystemTally
 from tests.references.markdown import literal, made_by_a_script, table
 
@@ -66,6 +67,7 @@ def metrics() -> str:
     gateway.publish_groups([_group()])
     gateway.system.publish({"decode": 1}, _tally())
     gateway.publish_servers([_server()])
+    gateway.hosts.publish([HostRow("n0")])
     tenants: NamespaceBoard = gateway.namespaces
     parts = [
         made_by_a_script("Metrics", HEAD),
@@ -84,6 +86,11 @@ def metrics() -> str:
         _section("Groups of ranks", "From the newest facts of each group's ranks together.", gateway.groups.collect()),
         _section(
             "Memory servers", "From each server's newest numbers; only with a KV-cache pool.", gateway.servers.collect()
+        ),
+        _section(
+            "Hosts",
+            "From the scaling board's last look, the same in every gateway; `host` is `n0`, `n1` and so on.",
+            gateway.hosts.collect(),
         ),
         _section(
             "Tenants",

@@ -6,6 +6,7 @@ from serving.errors import OverloadedError, UnavailableError
 from serving.gateway.core.losses import Losses
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.generation import LiveGeneration
+from serving.values.hosts import HostRow
 from serving.values.jobs import GenerationJob
 from serving.values.system_tally import SystemTally
 from serving.values.traffic import BoardNews, GatewayReport, TrafficMeter
@@ -69,6 +70,11 @@ class MeteredBackend:
     def tally(self) -> SystemTally | None:
         """Counts of the whole system as the board told them last; None = it has not answered yet."""
         return self._news.tally
+
+    @property
+    def hosts(self) -> tuple[HostRow, ...]:
+        """Hosts of the cluster, as the board told them last."""
+        return self._news.hosts
 
     @property
     def gateways(self) -> int:

@@ -194,6 +194,7 @@ class GatewayDeployment:
             self._metrics.publish_instance(instance_stats(member, hosts))
         self._metrics.system.publish(self._metered.targets, self._metered.tally)
         self._metrics.publish_groups(group_stats(self._experts()))
+        self._metrics.hosts.publish(self._metered.hosts)
         self._metrics.retain_instances([member.replica for member in self._members])
         if self._pool is not None:
             self._metrics.publish_servers(memory_server_stats(self._pool.view))
@@ -221,7 +222,13 @@ class GatewayDeployment:
         view = self._pool.view if self._pool is not None else None
         metered = self._metered
         return cluster_status(
-            self._config, self._current(), metered.counts(), view, metered.targets, gateways=metered.gateways
+            self._config,
+            self._current(),
+            metered.counts(),
+            view,
+            metered.targets,
+            gateways=metered.gateways,
+            hosts=metered.hosts,
         )
 
     def _experts(self) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """The cluster in numbers, from what instances announce: for `GET /cluster`, `cloudmatrix status` and `/metrics`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from serving.config.serve import ServeConfig
 from serving.gateway.api.pool_facts import pool_client_stats
@@ -13,6 +14,7 @@ from serving.gateway.live.pool_links import Address
 from serving.telemetry.handoff_paths import between_hosts, handoff_paths
 from serving.telemetry.stats import InstanceStats
 from serving.values.expert_facts import ExpertFacts
+from serving.values.hosts import HostRow, npus_offered
 from serving.values.instances import Status
 from serving.values.pool_view import PoolView
 from serving.values.traffic import NoticeKind
@@ -64,6 +66,7 @@ def cluster_status(
     view: PoolView | None = None,
     targets: Mapping[str, int] | None = None,
     gateways: int = 1,
+    hosts: Sequence[HostRow] = (),
 ) -> dict[str, Any]:
     """Pools with their replicas (of a group each rank), NPUs in use and offered, and the gateways' counts. JSON-ready.
 
@@ -72,6 +75,7 @@ def cluster_status(
         view: the KV-cache pool; None = there is none, and the key `kvcache` is absent.
         targets: replicas asked for now, by pool; where it says nothing, what the configuration began with.
         gateways: how many they are.
+        hosts: of the cluster; while none is known, what the configuration asks for counts as offered.
     """
     listed = list(members)
     targets = targets or {}
@@ -84,7 +88,8 @@ def cluster_status(
         "model": config.model.name or config.model.path.name,
         "mode": config.serving.mode,
         "chaos": config.chaos.enabled,
-        "npus": {"used": used, "offered": config.cluster.npus},
+        "npus": {"used": used, "offered": npus_offered(hosts) if hosts else config.cluster.npus},
+        "hosts": [asdict(host) for host in hosts],
         "gateways": gateways,
         "gateway": dict(gateway),
         "pools": pools,

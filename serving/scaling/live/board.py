@@ -25,7 +25,7 @@ from serving.scaling.live.history import History
 from serving.scaling.live.holds import ScalingHolds
 from serving.scaling.live.ledger import Ledger
 from serving.scaling.live.measure import Abilities
-from serving.scaling.live.page_state import SHOWN, hardware, pool_rows
+from serving.scaling.live.page_state import SHOWN, hardware, host_rows, pool_rows
 from serving.scaling.live.policy_time import PolicyTime
 from serving.scaling.live.room import fits, shortage
 from serving.scaling.live.sight import ReplicaPhase, Sight
@@ -135,7 +135,8 @@ class ScalingBoard:
             pool for pool, target in targets.items() if wakes and not target and not self._holds.hold(pool, now)
         )
         tally = self._tally.tally(self._sight, self._ledger.counts) if self._sight.at else None
-        return self._gateways.news(report.gateway, targets, now, asleep, tally)
+        hosts = host_rows(self._config, self._sight, now)
+        return self._gateways.news(report.gateway, targets, now, asleep, tally, hosts)
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
         """Signals for a scaler, after so long in real time, or once requests wait for a role without instance.
@@ -260,7 +261,7 @@ class ScalingBoard:
             "model": config.model.name or config.model.path.name,
             "mode": config.serving.mode,
             "slo": self._gateways.last_minute(config.slo, now),
-            **hardware(config, self._sight),
+            **hardware(config, self._sight, now),
             "gateway": {
                 "running": self._gateways.running(now),
                 "queued": traffic.queued,

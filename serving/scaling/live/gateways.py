@@ -6,6 +6,7 @@ from typing import Any
 
 from serving.config.scaling import SloConfig
 from serving.scaling.live.totals import SourceTotals
+from serving.values.hosts import HostRow
 from serving.values.signals import Traffic
 from serving.values.system_tally import SystemTally
 from serving.values.traffic import BOUNDS_S, BoardNews, GatewayReport, percentile
@@ -94,13 +95,14 @@ class Gateways:
         now: float,
         asleep: tuple[str, ...] = (),
         tally: SystemTally | None = None,
+        hosts: tuple[HostRow, ...] = (),
     ) -> BoardNews:
-        """News of the pools and of all other gateways for one gateway. Effects: none."""
+        """News of the pools, the hosts and all other gateways for one gateway. Effects: none."""
         others = [report for report in self._present(now) if report.gateway != gateway]
         queued = sum(one.traffic.queued for one in others)
         running = max(0, sum(one.running for one in others) - queued)
         peers = {one.gateway: one.address for one in others if one.address is not None}
-        return BoardNews(targets, len(others), running, queued, peers, asleep, tally)
+        return BoardNews(targets, len(others), running, queued, peers, asleep, tally, hosts)
 
     def last_minute(self, slo: SloConfig, now: float) -> dict[str, Any]:
         """Promises and how they were kept during the last minute; null where nothing was measured."""

@@ -49,6 +49,10 @@ class NodesSeen:
         self.lost: tuple[LostNode, ...] = ()
         """Nodes that Ray had given up at the last look, and whose numbers no living one has."""
 
+    def gone(self, node: NodeId | None) -> bool:
+        """Whether Ray had given a node up at the last look. Effects: none."""
+        return node in self._lost_at
+
     def look(self) -> tuple[SeenNode, ...]:
         """Living nodes by number. Raises: what Ray raises.
 

@@ -70,7 +70,7 @@ class RayCluster:
         )
         application = details["applications"].get(self._app, {"deployments": {}})
         listed = application["deployments"]
-        deployments = {name: seen_deployment(one) for name, one in listed.items() if name in self._pools}
+        deployments = {name: self._living(seen_deployment(one)) for name, one in listed.items() if name in self._pools}
         others = {name: int(one["target_num_replicas"]) for name, one in listed.items() if name not in self._pools}
         now = steady_s()
         known = before.members if members is None else self._members(seen_members(members), before, deployments, now)
@@ -109,6 +109,10 @@ class RayCluster:
         Effects: modules of this process.
         """
         await asyncio.to_thread(_deployment_id, "", self._app)
+
+    def _living(self, seen: SeenDeployment) -> SeenDeployment:
+        """The deployment without replicas on lost nodes, which Serve lists until it has asked them in vain."""
+        return replace(seen, replicas=tuple(one for one in seen.replicas if not self._nodes.gone(one.node)))
 
     async def _list_nodes(self) -> tuple[SeenNode, ...]:
         try:

@@ -11,6 +11,7 @@ from serving.scaling.live.event_log import EventKind
 from serving.scaling.live.room import ReplicaSize, offered, used
 from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
 from serving.scaling.live.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
+from serving.values.hosts import HostRow
 
 SHOWN = 50
 """Decisions on the page, and events."""
@@ -70,28 +71,56 @@ def pool_rows(
     return rows
 
 
-def hardware(config: ServeConfig, sight: Sight) -> dict[str, Any]:
-    """NPUs and UB memory in use and offered, and the same of each node, with the names of its NPUs."""
+def hardware(config: ServeConfig, sight: Sight, now: float) -> dict[str, Any]:
+    """NPUs and UB memory in use and offered, and the same of each node, with the names of its NPUs.
+
+    A lost node has a row, and no part in the sums.
+    """
     all_used, all_offered = used(sizes_of(config), sight.deployments), offered(sight.nodes)
+    nodes = [*sight.nodes, *(lost.seen for lost in sight.lost_nodes)]
     return {
         "npus": {"used": all_used.npus, "offered": all_offered.npus},
         "ub_memory_mib": {"used": all_used.memory_mib, "offered": all_offered.memory_mib},
-        "nodes": [_node_row(config, sight, node) for node in sight.nodes],
+        "nodes": [_node_row(node, row) for node, row in zip(nodes, host_rows(config, sight, now), strict=True)],
     }
 
 
-def _node_row(config: ServeConfig, sight: Sight, node: SeenNode) -> dict[str, Any]:
+def host_rows(config: ServeConfig, sight: Sight, now: float) -> tuple[HostRow, ...]:
+    """Nodes with what they offer and what replicas have of it: living ones by number, then lost ones. Effects: none."""
+    lost = {one.seen.node: now - one.since for one in sight.lost_nodes}
+    rows = []
+    for node in [*sight.nodes, *(one.seen for one in sight.lost_nodes)]:
+        here = {
+            pool: replace(seen, replicas=tuple(one for one in seen.replicas if one.node == node.node))
+            for pool, seen in sight.deployments.items()
+        }
+        taken = used(sizes_of(config), here)
+        rows.append(
+            HostRow(
+                name=node.name,
+                address=node.address,
+                npus=node.npus,
+                npus_used=taken.npus,
+                ub_memory_mib=node.memory_mib,
+                ub_used_mib=taken.memory_mib,
+                lost_s=lost.get(node.node),
+            )
+        )
+    return tuple(rows)
+
+
+def _node_row(node: SeenNode, row: HostRow) -> dict[str, Any]:
     """A Ray node, which may be several hosts."""
-    here = {
-        pool: replace(seen, replicas=tuple(one for one in seen.replicas if one.node == node.node))
-        for pool, seen in sight.deployments.items()
-    }
     devices = range(node.npus)
     npus = npu_ids(devices, node.number) if node.number is not None else [f"{node.name}.npu{one}" for one in devices]
     return {
-        "name": node.name,
+        "name": row.name,
+        "address": row.address,
+        "state": "alive" if row.lost_s is None else "dead",
+        "lost_s": row.lost_s,
         "npus": [str(npu) for npu in npus],
-        "ub_memory_mib": {"used": used(sizes_of(config), here).memory_mib, "offered": node.memory_mib},
+        "npus_used": row.npus_used,
+        "ub_memory_mib": {"used": row.ub_used_mib, "offered": row.ub_memory_mib},
     }
 
 

@@ -144,14 +144,7 @@ class FakePools:
                 "tpot_p50_s": 0.021 if busy else None, "tpot_p99_s": 0.043 if busy else None,
             },
             "npus": {"used": self._npus(), "offered": self.all_npus}, "ub_memory_mib": {"used": 2816, "offered": 8192},
-            "nodes": [
-                {
-                    "name": _npu(first).partition(".")[0],
-                    "npus": [_npu(number) for number in range(first, first + PER_NODE)],
-                    "ub_memory_mib": {"used": 1408, "offered": 4096},
-                }
-                for first in range(0, self.all_npus, PER_NODE)
-            ],
+            "nodes": [self._node(first, lost=wishes.get("lost_host")) for first in range(0, self.all_npus, PER_NODE)],
             "gateway": {
                 "running": round(60 * load), "queued": round(8 * load), "queued_tokens": round(14200 * load)
             },
@@ -159,6 +152,15 @@ class FakePools:
                 "policy": wishes.get("policy", "slo"), "alive": not wishes.get("lost"), "age_s": 0.4, "period_s": 1.0,
             },
             "pools": pools, "decisions": self._decisions[:50], "events": self._events[:50],
+        }  # fmt: skip
+
+    def _node(self, first: int, lost: str | None) -> JsonObject:
+        name = _npu(first).partition(".")[0]
+        return {
+            "name": name, "address": f"10.77.0.{first // PER_NODE + 1}", "state": "dead" if name == lost else "alive",
+            "lost_s": 74.0 if name == lost else None, "npus_used": 0,
+            "npus": [_npu(number) for number in range(first, first + PER_NODE)],
+            "ub_memory_mib": {"used": 1408, "offered": 4096},
         }  # fmt: skip
 
     def _scale(self, pool: str, replicas: int, hold_s: float | None, by: str) -> JsonObject:

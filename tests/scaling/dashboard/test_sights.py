@@ -59,6 +59,20 @@ async def test_each_npu_is_a_square(browser: Chromium, dashboard: FakeDashboard)
         assert page.faults == []
 
 
+async def test_a_dead_host_is_a_row(browser: Chromium, dashboard: FakeDashboard) -> None:
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        assert "10.77.0.2" in await text(page, "#nodes")
+        dashboard.wish(lost_host="n2")
+        await page.wait("document.querySelectorAll('#nodes .node[data-state=dead]').length === 1")
+        lost = await text(page, "#nodes .node[data-state=dead]")
+        assert "n2" in lost
+        assert "dead for 1:14" in lost
+        assert "UB" not in lost
+        await page.wait("document.querySelectorAll('#nodes .npu[data-state=dead]').length === 16")
+        assert page.faults == []
+
+
 async def test_curves_are_there_after_a_reload(browser: Chromium, dashboard: FakeDashboard) -> None:
     dashboard.wish(load=0.5)
     drawn = (

@@ -15,7 +15,7 @@ from serving.errors import UnavailableError
 from serving.ids import NodeId
 from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.cluster_port import ClusterSilentError
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
+from serving.scaling.live.sight import LostNode, ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
 from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
 from serving.values.traffic import BOUNDS_S
 
@@ -107,6 +107,17 @@ class FakeCluster:
         """Other replicas of a pool from now on."""
         known = self.sight.deployments
         self.sight = replace(self.sight, deployments={**known, pool: replace(known[pool], replicas=replicas)})
+
+    def lose_node(self, name: str) -> None:
+        """A node dies with everything on it."""
+        gone = next(node for node in self.sight.nodes if node.node == name)
+        left = {
+            pool: replace(seen, replicas=tuple(one for one in seen.replicas if one.node != name))
+            for pool, seen in self.sight.deployments.items()
+        }
+        rest = tuple(node for node in self.sight.nodes if node != gone)
+        lost = (*self.sight.lost_nodes, LostNode(gone, self.now))
+        self.sight = replace(self.sight, nodes=rest, deployments=left, lost_nodes=lost)
 
     def clock(self) -> float:
         """Seconds since 1970, as the test has them."""

@@ -7,6 +7,7 @@ import pytest
 
 from serving.ids import ReplicaId
 from serving.scaling.live.board import ScalingBoard
+from serving.values.hosts import npus_offered
 from serving.values.scaling import ReadEvents, ReadHistory
 from serving.values.signals import Traffic
 from serving.values.traffic import GatewayReport, InstanceNotice
@@ -63,3 +64,21 @@ def test_hardware_by_node(cluster: FakeCluster) -> None:
     assert (first["name"], len(first["npus"]), first["npus"][0]) == ("a", 8, "a.npu0")
     assert first["ub_memory_mib"] == {"used": 128 + 256, "offered": 1024}
     assert second["ub_memory_mib"] == {"used": 64, "offered": 1024}
+    assert [one["state"] for one in (first, second)] == ["alive", "alive"]
+
+
+def test_a_dead_host_is_a_row_and_no_part_of_a_sum(cluster: FakeCluster) -> None:
+    board = board_of(cluster)
+    cluster.lose_node("b")
+    cluster.now += 3.0
+    asyncio.run(board.look())
+    cluster.now += 9.0
+    state = board.state()
+    assert state["npus"]["offered"] == 8
+    assert [(one["name"], one["state"], one["lost_s"], len(one["npus"])) for one in state["nodes"]] == [
+        ("a", "alive", None, 8),
+        ("b", "dead", 12.0, 8),
+    ]
+    hosts = board.report(GatewayReport("g", Traffic(), 0, EMPTY, EMPTY)).hosts
+    assert [(one.name, one.lost_s, one.npus_used) for one in hosts] == [("a", None, 6), ("b", 12.0, 0)]
+    assert npus_offered(hosts) == 8

@@ -1,10 +1,11 @@
-// All NPUs, a square each, host by host: coloured by pool, brighter when busier, crossed when the instance is dead.
+// All NPUs, a square each, host by host: coloured by pool, brighter when busier, crossed when instance or host is dead.
 
 import { bar, make, show, write } from "./dom.js";
-import { bytes, mebibytes, percent, plural } from "./words.js";
+import { bytes, left, mebibytes, percent, plural } from "./words.js";
 
 const LOST = new Set(["dead", "frozen"]);
 const FREE = { pool: "", state: "free", share: "0%", title: "free" };
+const HOST_LOST = { pool: "", state: "dead", share: "0%", title: "its host is dead" };
 
 export class NpuMap {
   constructor(section) {
@@ -18,13 +19,18 @@ export class NpuMap {
 
   update({ nodes, pools }) {
     show(this.section, nodes.some(({ npus }) => npus.length));
-    const shape = nodes.map(({ name, npus }) => `${name}:${npus.length}`).join() + pools.map(({ pool }) => pool).join();
+    const shape = nodes.map(({ name, address, state, npus }) => `${name}@${address}:${state}:${npus.length}`).join() + pools.map(({ pool }) => pool).join();
     if (shape !== this.shape) this.build(nodes, pools);
     this.shape = shape;
     const held = owners(pools);
-    for (const [name, square] of this.squares) paint(square, name, held.get(name) ?? FREE);
-    for (const { name, ub_memory_mib: { used, offered } } of nodes) {
+    const lost = new Set(nodes.filter(({ state }) => state === "dead").flatMap(({ npus }) => npus));
+    for (const [name, square] of this.squares) paint(square, name, lost.has(name) ? HOST_LOST : held.get(name) ?? FREE);
+    for (const { name, state, lost_s: lostFor, ub_memory_mib: { used, offered } } of nodes) {
       const part = this.memory.get(name);
+      if (state === "dead") {
+        write(part.words, `dead for ${left(lostFor)}`);
+        continue;
+      }
       part.bar.set(offered ? used / offered : 0);
       write(part.words, `UB ${mebibytes(used)} of ${mebibytes(offered)}`);
     }
@@ -39,7 +45,7 @@ export class NpuMap {
     this.legend.replaceChildren(...engines, ...rest, make("span.quiet", {}, "the fuller the colour, the busier in the last 10 s"));
   }
 
-  node({ name, npus }) {
+  node({ name, address, state, npus }) {
     const hosts = new Map();
     for (const npu of npus) {
       const host = npu.split(".")[0];
@@ -51,8 +57,10 @@ export class NpuMap {
     this.memory.set(name, part);
     const names = [...hosts.keys()];
     const label = names.length > 1 ? `${names[0]}-${names.at(-1)}` : name;
-    return make("div.node", {},
-      make("div.node-head", {}, make("b", {}, label), make("span.small", {}, plural(npus.length, "NPU")), part.bar, part.words),
+    const memory = state === "dead" ? [part.words] : [part.bar, part.words];
+    return make("div.node", { "data-state": state },
+      make("div.node-head", {},
+        make("b", {}, label), make("span.small.quiet", {}, address), make("span.small", {}, plural(npus.length, "NPU")), ...memory),
       make("div.hosts", {}, ...[...hosts].map(([host, squares]) =>
         make("div.host", {}, ...(names.length > 1 ? [make("span.small", {}, host)] : []), ...squares))));
   }
