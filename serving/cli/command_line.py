@@ -12,7 +12,9 @@ from typing import Protocol
 
 COMMANDS = {
     "demo": "six things in two minutes: chat, cache, kill, scale, load, simulate; ends with a report",
-    "serve": "start a local cluster and serve a model until Ctrl-C",
+    "serve": "start a local cluster and serve a model until Ctrl-C; or deploy on a Ray that is there",
+    "down": "remove what was deployed on a Ray that is there",
+    "node-env": "what a host needs in its environment before `ray start`",
     "chat": "talk with a running system in the terminal",
     "status": "pools, replicas, NPUs, HBM and queues of a running system",
     "experts": "experts of groups of ranks: load, balance, placement",
@@ -30,7 +32,7 @@ COMMANDS = {
     "compile": "make simulations run nearly twice as fast",
     "chaos": "kill, freeze and disturb replicas under load; prove that nothing was lost",
 }
-"""Every command is the module of its name in this package."""
+"""Every command is the module of its name in this package, with underscores."""
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -82,7 +84,7 @@ def command_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     for name, text in COMMANDS.items():
         below = commands.add_parser(name, help=text, formatter_class=_Formatter)
         if chosen in (name, None):
-            command: Command = importlib.import_module(f"serving.cli.{name}")
+            command: Command = importlib.import_module(f"serving.cli.{name.replace('-', '_')}")
             below.description, below.epilog = command.DESCRIPTION, command.EPILOG
             command.add_arguments(below)
             below.set_defaults(run=command.run)

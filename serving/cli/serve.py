@@ -1,19 +1,22 @@
-"""`cloudmatrix serve`: a configuration's pools on this machine, until Ctrl-C."""
+"""`cloudmatrix serve`: a configuration's pools on this machine, until Ctrl-C, or on a Ray that is there."""
 
 import argparse
 import logging
 from pathlib import Path
 
 from loadgen.quantities import Duration
+from serving.cli.ray_address import add_address, address_of
 from serving.cli.set_option import add_set, configured
 
 DESCRIPTION = """\
 Start Ray with virtual NPUs in this machine, deploy a configuration's pools, serve until Ctrl-C.
+With --address: deploy on a Ray that is there, on one host or many, and return when it serves; once more is an upgrade.
 """
 EPILOG = """\
 Examples:
   cloudmatrix serve --config deploy/two-nodes.toml --port 9000 --api-key-file keys.txt
   cloudmatrix serve --model ~/my-deepseek --set hardware.hbm_per_die_mib=512 --set engine.kv_dtype=int8
+  cloudmatrix serve --address auto --host 0.0.0.0     on one of the hosts of a Ray that was started with `ray start`
 """
 DEFAULT_CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "small.toml"
 _SECRETS = ("gateway.api_keys", "gateway.admin_keys", "kvcache.salt")
@@ -30,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", type=Path, metavar="DIR", help="Hugging Face checkpoint folder, instead of the file's model"
     )
     add_set(parser, "engine.draft_tokens=3")
+    add_address(parser)
     parser.add_argument(
         "--host", metavar="ADDRESS", help="address to listen on, instead of the file's (default 127.0.0.1)"
     )
@@ -52,15 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until Ctrl-C or SIGTERM.
+    """Serve until Ctrl-C or SIGTERM, or deploy on a Ray that is there.
 
     Raises: ConfigError, or what keeps the system from starting, in one line.
     """
     from serving.cli.key_environment import take_keys
     from serving.config.load import with_overrides
 
+    address = address_of(arguments)
     config = with_overrides(
-        configured(arguments, "serve", arguments.model),
+        configured(arguments, "deploy" if address else "serve", arguments.model),
         host=arguments.host,
         port=arguments.port,
         api_keys=tuple(arguments.api_key) if arguments.api_key else None,
@@ -73,7 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.launch.preflight import preflight
     from serving.terminal import endings_as_interrupt
 
-    preflight(config)
+    preflight(config, own_ray=not address)
+    if address:
+        from serving.launch.existing import serve_on
+
+        return serve_on(config, address)
     with reserved_port(config.gateway.host, config.gateway.port, GATEWAY_PORT):
         from serving.cluster.session import enter
 

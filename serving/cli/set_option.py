@@ -38,7 +38,7 @@ def configured(arguments: argparse.Namespace, command: "Command", model: Path | 
     from serving.config.effects import idle_lines
     from serving.config.load import read_config
 
-    loaded = read_config(arguments.config, model=model, settings=arguments.set)
+    loaded = read_config(arguments.config, model=model, settings=arguments.set, own_nodes=command != "deploy")
     for line in idle_lines(loaded, command):
         print(f"cloudmatrix: {line}", file=sys.stderr)
     return loaded.config

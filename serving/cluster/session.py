@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.cluster.host_environment import DASHBOARD_SITE, EVERY_HOST
+
 
 @dataclass(frozen=True, slots=True)
 class SystemSession:
@@ -69,13 +71,19 @@ _POOL = "kvcache"
 _ALIVE = "alive"
 _DASHBOARD_URL = "dashboard-url"
 _DASHBOARD_TOKEN = "dashboard-token"
-_DASHBOARD_SITE = Path(__file__).resolve().parent.parent / "scaling" / "dashboard" / "site"
-"""Where this start's Ray dashboard finds the page `/pools`; see sitecustomize.py there."""
 
 
 def folder_of(name: str) -> Path:
     """Where a start of this user with this name has its folder. Effects: none."""
     return _temporary() / f"cloudmatrix-{name}"
+
+
+def deployed_session(name: str) -> SystemSession:
+    """A system on a Ray that is there: on every host its folder has this path, and is made where it is needed.
+
+    Effects: none. It is none of the folders that a local start looks through for what crashed.
+    """
+    return SystemSession(name, Path("/tmp") / f"cloudmatrix.{name}", "")
 
 
 def enter() -> SystemSession:
@@ -99,25 +107,14 @@ def enter() -> SystemSession:
         RAY_AUTH_MODE="token",
         RAY_AUTH_TOKEN_PATH=str(token_path),
         RAY_TMPDIR=str(session.folder),
-        PYTHONPATH=os.pathsep.join(filter(None, (str(_DASHBOARD_SITE), os.environ.get("PYTHONPATH")))),
+        PYTHONPATH=os.pathsep.join(filter(None, (str(DASHBOARD_SITE), os.environ.get("PYTHONPATH")))),
         TMPDIR=str(session.folder),  # what killed processes leave behind goes with the folder
-        RAY_USAGE_STATS_ENABLED="0",
         # All nodes are in this machine: with this, Ray's way for laptops, a node's address is 127.0.0.1, and Ray's own
         # processes listen there, not on every interface; `_node_ip_address` would turn it into the LAN's.
         RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
-        RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
         # A dashboard that dies is noticed at once; one that a busy machine starts late is waited for.
         RAY_DASHBOARD_STARTUP_TIMEOUT_S="300",
-        # An unhealthy replica is one that does not move: to wait for it would keep its NPUs from its replacement.
-        RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS="1",
-        # A proxy that does not answer is replaced after three misses; by default that takes half a minute.
-        RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S="1",
-        RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S="3",
-        # Ray runs workers at niceness 15, behind every other process of the machine; these ones serve.
-        RAY_worker_niceness="0",
-        # OpenMP workers may spin some microseconds within a step, but not between steps: they would take the cores from
-        # the gateway and from each other.
-        GOMP_SPINCOUNT="2000",
+        **EVERY_HOST,
     )
     return session
 

@@ -20,11 +20,12 @@ _DIRECTORY = re.compile(r"embedded|(redis|rediss|unix)://.+")
 _RESPONSES = re.compile(r"auto|memory|(redis|rediss|unix)://.+")
 
 
-def check_consistency(config: ServeConfig, source: str) -> None:
+def check_consistency(config: ServeConfig, source: str, *, own_nodes: bool = True) -> None:
     """Checks what one value alone cannot show: that the topology can run.
 
     Args:
         source: the file's name, to begin each message.
+        own_nodes: whether the nodes are those of the file; if not, `check_nodes` comes when they are known.
     Raises: ConfigError if two nodes share a name, or two servers a port, a pool begins empty and nobody would wake it,
         the autoscaler's least is above its most or its budget below what there is, a step cannot feed the sequences
         that it may hold, an instance or memory server is larger than a node, all of them together are larger than the
@@ -42,10 +43,9 @@ def check_consistency(config: ServeConfig, source: str) -> None:
         _check_bounds(config)
         for name, pool in config.pools.items():
             _check_step(name, pool)
-            _check_instance(name, pool, config.cluster.nodes)
             _check_ranks(name, pool, config)
         _check_health(config.health)
-        _check_kvcache(config.kvcache, config.cluster.nodes)
+        _check_kvcache(config.kvcache)
         _check_reuse(config)
         _check_responses(config.gateway.response_store)
         _check_simulation(config)
@@ -53,10 +53,30 @@ def check_consistency(config: ServeConfig, source: str) -> None:
         check_root_path(config.gateway.root_path)
         check_origins(config.gateway.allowed_origins)
         check_hosts(config.gateway.allowed_hosts)
-        _check_totals(config)
-        _check_packing(config)
+        if own_nodes:
+            check_nodes(config)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def check_nodes(config: ServeConfig) -> None:
+    """Checks that the nodes can hold what is to run on them at the start.
+
+    Raises: ConfigError if an instance or memory server is larger than a node, or all of them together are larger than
+        the cluster.
+    Effects: none.
+    """
+    nodes = config.cluster.nodes
+    for name, pool in config.pools.items():
+        _check_instance(name, pool, nodes)
+    memory = max(node.ub_memory_mib for node in nodes)
+    if config.kvcache.replicas and config.kvcache.ub_memory_mib > memory:
+        raise ConfigError(
+            f"[kvcache] ub_memory_mib = {config.kvcache.ub_memory_mib}, but the largest node has {memory} MiB of UB"
+            f" memory: lower it or raise [[cluster.nodes]] ub_memory_mib"
+        )
+    _check_totals(config)
+    _check_packing(config)
 
 
 def check_model_folder(model: ModelConfig) -> None:
@@ -226,7 +246,7 @@ def _check_health(health: HealthConfig) -> None:
         )
 
 
-def _check_kvcache(kvcache: KvCacheConfig, nodes: tuple[NodeConfig, ...]) -> None:
+def _check_kvcache(kvcache: KvCacheConfig) -> None:
     if kvcache.low_water > kvcache.high_water:
         raise ConfigError(
             f"[kvcache] low_water = {kvcache.low_water} is above high_water = {kvcache.high_water}: lower it"
@@ -250,12 +270,6 @@ def _check_kvcache(kvcache: KvCacheConfig, nodes: tuple[NodeConfig, ...]) -> Non
         raise ConfigError(
             f"[kvcache] slab_kib = {kvcache.slab_kib} is more than a whole memory server of"
             f" {kvcache.ub_memory_mib} MiB: lower it"
-        )
-    memory = max(node.ub_memory_mib for node in nodes)
-    if kvcache.replicas and kvcache.ub_memory_mib > memory:
-        raise ConfigError(
-            f"[kvcache] ub_memory_mib = {kvcache.ub_memory_mib}, but the largest node has {memory} MiB of UB memory:"
-            f" lower it or raise [[cluster.nodes]] ub_memory_mib"
         )
 
 

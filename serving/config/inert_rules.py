@@ -9,11 +9,12 @@ from typing import Literal
 
 from serving.config.serve import ServeConfig
 
-Command = Literal["serve", "simulate", "plan"]
+Command = Literal["serve", "deploy", "simulate", "plan"]
+"""`deploy`: `serve` on a Ray that is there."""
 
-_SERVE: tuple[Command, ...] = ("serve",)
+_SERVE: tuple[Command, ...] = ("serve", "deploy")
 _VIRTUAL: tuple[Command, ...] = ("simulate", "plan")
-_ALL: tuple[Command, ...] = ("serve", "simulate", "plan")
+_ALL: tuple[Command, ...] = ("serve", "deploy", "simulate", "plan")
 _PLAN: tuple[Command, ...] = ("plan",)
 
 
@@ -139,6 +140,18 @@ _IN_PLANS = (
         (*_of("prefill", "replicas"), *_of("decode", "replicas"), *_of("kvcache", "replicas")),
         "in `cloudmatrix plan`, which chooses the pools: see its --npus and --cache-nodes",
         only_settings=True,
+    ),
+)
+
+_ON_EXISTING_RAY = (
+    Rule(
+        ("deploy",),
+        (
+            *_of("cluster", "dashboard_host dashboard_port gcs_storage restart_nodes"),
+            *_of("cluster.nodes", "name npus ub_memory_mib cpus"),
+            *_of("health", "node_period_s node_timeout_s node_misses"),
+        ),
+        "on a Ray that is there: its hosts, dashboard and control store are as they were started",
     ),
 )
 
@@ -350,4 +363,4 @@ _BY_CACHE = (
     ),
 )
 
-RULES = (*_IN_VIRTUAL_TIME, *_IN_PLANS, *_BY_EXECUTOR, *_BY_MODE, *_BY_POLICY, *_BY_CACHE)
+RULES = (*_ON_EXISTING_RAY, *_IN_VIRTUAL_TIME, *_IN_PLANS, *_BY_EXECUTOR, *_BY_MODE, *_BY_POLICY, *_BY_CACHE)

@@ -53,7 +53,9 @@ def load_config(path: str | Path, *, model: str | Path | None = None, settings: 
     return read_config(path, model=model, settings=settings).config
 
 
-def read_config(path: str | Path, *, model: str | Path | None = None, settings: Sequence[str] = ()) -> Loaded:
+def read_config(
+    path: str | Path, *, model: str | Path | None = None, settings: Sequence[str] = (), own_nodes: bool = True
+) -> Loaded:
     """Reads a topology file.
 
     Args:
@@ -61,6 +63,7 @@ def read_config(path: str | Path, *, model: str | Path | None = None, settings: 
         model: another checkpoint folder, relative to the current one. It is served under its folder's name, in its own
             type and with its own tokenizer.
         settings: "section.key=value", each in place of what the file says; the value as TOML has it, or bare text.
+        own_nodes: as `check_consistency`.
     Returns: the configuration, consistent in itself. Whether the model folder exists is left to `with_overrides`.
     Raises: ConfigError if the file cannot be read, is not TOML, names an unknown section or key, holds a value of the
         wrong type or out of range, or describes a topology that cannot run; if a setting does.
@@ -73,7 +76,7 @@ def read_config(path: str | Path, *, model: str | Path | None = None, settings: 
     hints = get_type_hints(ServeConfig)
     by_setting = frozenset(_set(tables, setting, hints) for setting in settings)
     config = _settle(_sections(file, tables, ServeConfig), file)
-    check_consistency(config, str(file))
+    check_consistency(config, str(file), own_nodes=own_nodes)
     return Loaded(config, frozenset(_given(tables)), by_setting)
 
 

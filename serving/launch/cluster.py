@@ -5,18 +5,19 @@ import logging
 import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import ray
 
 from hardware.ray_resources import first_hosts, node_labels, node_resources, silence_npu_probe
 from hardware.ub.file import remove_stale
+from serving.cluster.host_environment import health_settings
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY, SWEEP_PERIOD_S, sweep
 from serving.cluster.session import SystemSession
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
-from serving.injected_faults import faults_path
+from serving.config.serve import ServeConfig
+from serving.launch.deploying import endpoint, is_ready
 from serving.launch.ray_parts import (
     HelperTender,
     dead,
@@ -28,6 +29,7 @@ from serving.launch.ray_parts import (
 )
 from serving.launch.ray_storage import ray_storage
 from serving.launch.reaper import Reaper, remove
+from serving.launch.traces import traces_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class LocalCluster:
         keep_agents()
         hide_command_line()
         if self._reaper is None:
-            self._reaper = Reaper(self._traces(), self.session.pool_folder)
+            self._reaper = Reaper(traces_of(self.session.name), self.session.pool_folder)
         self.session.set_environment(self._storage.environment)
         from ray.cluster_utils import Cluster  # heavy, and only here
 
@@ -85,7 +87,7 @@ class LocalCluster:
             "dashboard_host": self._config.dashboard_host,
             "dashboard_port": self._config.dashboard_port or None,
             "temp_dir": str(self.session.ray_folder),
-            "_system_config": _system_config(self._health),
+            "_system_config": health_settings(self._health),
         }
         self._nodes = Cluster()
         self._nodes.add_node(**head)
@@ -120,6 +122,21 @@ class LocalCluster:
     def dashboard_url(self) -> str:
         """Where Ray's dashboard listens, for example `http://127.0.0.1:8265`."""
         return f"http://{self._nodes.head_node.webui_url}"
+
+    @property
+    def token_flag(self) -> str:
+        """Implements `Cluster`: a command of the same user on this machine finds the token."""
+        return ""
+
+    @property
+    def logs(self) -> str:
+        """Implements `Cluster`."""
+        return str(self.session.logs)
+
+    def ready_gateways(self, config: ServeConfig) -> list[str]:
+        """Implements `Cluster`."""
+        url = endpoint(config)
+        return [url] if is_ready(url) else []
 
     def tend(self) -> str | None:
         """Start again what has died and nobody else starts again: the GCS, nodes other than the first, Ray's
@@ -174,13 +191,8 @@ class LocalCluster:
             if ray.is_initialized():
                 last_first.callback(leave_ray)
 
-    def _traces(self) -> tuple[Path, ...]:
-        """Beginnings of the names of this start's files outside its folder; faults are of a tester that was killed."""
-        segments = SHARED_MEMORY / f"{SEGMENT_PREFIX}{self.session.name}-"
-        return (segments, faults_path(SHARED_MEMORY, self.session.name))
-
     def _remove_traces(self, *, keep_logs: bool) -> None:
-        remove(self.session.pool_folder, self._traces())
+        remove(self.session.pool_folder, traces_of(self.session.name))
         if self._reaper is not None:
             self._reaper.dismiss()
         if not keep_logs:
@@ -197,16 +209,6 @@ class LocalCluster:
 
 def _cpus(node: NodeConfig) -> int:
     return node.cpus or os.cpu_count() or 1
-
-
-def _system_config(health: HealthConfig) -> dict[str, int]:
-    """How Ray's GCS looks after nodes; Ray counts in milliseconds."""
-    return {
-        "health_check_initial_delay_ms": 0,
-        "health_check_period_ms": round(health.node_period_s * 1e3),
-        "health_check_timeout_ms": round(health.node_timeout_s * 1e3),
-        "health_check_failure_threshold": health.node_misses,
-    }
 
 
 def _node_arguments(node: NodeConfig, first_host: int) -> dict[str, Any]:

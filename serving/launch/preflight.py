@@ -23,9 +23,11 @@ _HBM_STEP_MIB = 64
 _ANY_DASHBOARD_PORT = "[cluster] dashboard_port (any free one: --set cluster.dashboard_port=0)"
 
 
-def preflight(config: ServeConfig) -> None:
+def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     """Find mistakes while nothing runs yet.
 
+    Args:
+        own_ray: Ray will be started, and the gateway listen, on this machine.
     Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (a port is taken, a block
         is larger than a memory server, the weights are larger than an instance's HBM, the folder of the SSD tier cannot
         be written, the Redis does not answer), ModelError (the model folder or the tokenizer's cannot be served).
@@ -40,15 +42,20 @@ def preflight(config: ServeConfig) -> None:
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
     else:
         _require_hbm(config, model)
-    require_free(config.gateway.host, config.gateway.port, GATEWAY_PORT)
-    if config.cluster.dashboard_port:
-        require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, _ANY_DASHBOARD_PORT)
-    if config.cluster.gcs_storage.startswith("redis"):
-        _require_redis(config.cluster.gcs_storage, "[cluster] gcs_storage")
+    if own_ray:
+        _require_ports(config)
+        if config.cluster.gcs_storage.startswith("redis"):
+            _require_redis(config.cluster.gcs_storage, "[cluster] gcs_storage")
     if config.kvcache.replicas:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
         _require_folder(config.kvcache)
         _require_directory(config.kvcache)
+
+
+def _require_ports(config: ServeConfig) -> None:
+    require_free(config.gateway.host, config.gateway.port, GATEWAY_PORT)
+    if config.cluster.dashboard_port:
+        require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, _ANY_DASHBOARD_PORT)
 
 
 def _require_tokenizer(config: ServeConfig) -> None:

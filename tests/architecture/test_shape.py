@@ -16,6 +16,7 @@ DRAWERS = ("util", "helper", "misc", "common")
 
 MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/cli/key_environment.py",
+    "serving/cluster/host_environment.py",
     "serving/cluster/session.py",
     "serving/launch/agent_keeper.py",
     "loadgen/cli/build_endpoint.py",

@@ -36,7 +36,7 @@ def test_parsers_of_all_commands_import_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_a_module_of_one_shape(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module = importlib.import_module(f"serving.cli.{name}")
+    module = importlib.import_module(f"serving.cli.{name.replace('-', '_')}")
     assert module.DESCRIPTION.endswith("\n")
     assert module.run.__doc__
     with pytest.raises(SystemExit) as ended:
@@ -70,7 +70,8 @@ def test_every_module_with_the_shape_of_a_command_is_one() -> None:
         for found in pkgutil.iter_modules(serving.cli.__path__)
         if found.name != "__main__"
     )
-    assert {one.__name__.rpartition(".")[2] for one in modules if hasattr(one, "add_arguments")} == set(COMMANDS)
+    found = {one.__name__.rpartition(".")[2].replace("_", "-") for one in modules if hasattr(one, "add_arguments")}
+    assert found == set(COMMANDS)
 
 
 def test_only_the_chosen_command_has_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:

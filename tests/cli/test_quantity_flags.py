@@ -40,8 +40,8 @@ COUNTS = frozenset(
 """Numbers that are neither durations nor sizes: counts, rates, weights, and lengths in tokens."""
 WORDS = frozenset(
     """
-    api-key cache-bust config dashboard dataset-path device endpoint extra-body faults group header host label metadata
-    message metrics-url model namespace only out percentile-metrics pool rank result-filename set system
+    address api-key cache-bust config dashboard dataset-path device endpoint extra-body faults group header host label
+    metadata message metrics-url model namespace only out percentile-metrics pool rank result-filename set system
     token tokenizer trace url
     """.split()
 )

@@ -11,7 +11,8 @@ from serving.config import load_config
 from serving.config.engine import EngineConfig
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
-from serving.launch.launch import banner, endpoint, one_more
+from serving.launch.banner import banner, one_more
+from serving.launch.deploying import endpoint
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -60,7 +61,9 @@ def test_the_endpoint_is_an_address_that_others_understand(host: str, url: str) 
 
 
 def test_placeholder_tokens_are_announced() -> None:
-    cluster: Any = SimpleNamespace(dashboard_url="http://127.0.0.1:8265", session=SimpleNamespace(token="abc"))
+    cluster: Any = SimpleNamespace(
+        dashboard_url="http://127.0.0.1:8265", token_flag="", session=SimpleNamespace(token="abc")
+    )
     config = ServeConfig(ModelConfig(Path("somewhere")))
     assert "placeholders" not in banner(config, cluster)
     simulated = replace(config, engine=EngineConfig(executor="simulated"))

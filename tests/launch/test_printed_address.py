@@ -4,7 +4,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from serving.launch.launch import banner
+from serving.launch.banner import banner
 from serving.scaling.dashboard.once import OncePasses
 from tests.scaling.live.case import config
 
@@ -12,7 +12,9 @@ TOKEN = "0123456789abcdef"
 
 
 def test_the_printed_address_is_good_once() -> None:
-    cluster: Any = SimpleNamespace(dashboard_url="http://127.0.0.1:8265", session=SimpleNamespace(token=TOKEN))
+    cluster: Any = SimpleNamespace(
+        dashboard_url="http://127.0.0.1:8265", token_flag="", session=SimpleNamespace(token=TOKEN)
+    )
     (line,) = [line for line in banner(config(), cluster).splitlines() if "pools page" in line]
     address, once = line.split()[-1].split("#once=")
     assert address == "http://127.0.0.1:8265/pools"

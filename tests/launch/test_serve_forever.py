@@ -13,7 +13,8 @@ from serving.cluster.session import SystemSession
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.launch import launch
-from serving.launch.launch import Interrupt, StartError, serve_forever
+from serving.launch.deploying import StartError
+from serving.launch.launch import Interrupt, serve_forever
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

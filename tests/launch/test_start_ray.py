@@ -8,7 +8,8 @@ import pytest
 
 from serving.cluster.session import SystemSession
 from serving.launch import launch, ray_parts
-from serving.launch.launch import Interrupt, Interrupted, StartError
+from serving.launch.deploying import StartError
+from serving.launch.launch import Interrupt, Interrupted
 from serving.launch.ray_parts import end_started, too_slow
 from serving.launch.ray_storage import ray_storage
 
@@ -21,7 +22,7 @@ SLOW = Exception(
 class FakeCluster:
     """Fails to start with these errors, one after the other, then starts."""
 
-    session = SystemSession("abc123", Path("nowhere"), "token")
+    logs = "nowhere"
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

@@ -4,7 +4,6 @@ Ray keeps what replicas are made of in its control store, which may lie on disk,
 dashboard. Nobody but the gateways compares keys, and they compare digests.
 """
 
-import secrets
 from dataclasses import replace
 
 from serving.config.serve import ServeConfig
@@ -22,10 +21,11 @@ def sealed(config: ServeConfig) -> ServeConfig:
     return replace(config, gateway=gateway, namespaces=namespaces, kvcache=replace(config.kvcache, salt=""))
 
 
-def salt_of(config: ServeConfig) -> bytes:
-    """From which gateways make the salts of namespaces: the same at each start if the configuration names one."""
+def salt_of(config: ServeConfig) -> bytes | None:
+    """The secret from which gateways make the salts of namespaces, if the configuration names one; else the system has
+    one of its own."""
     salt = config.kvcache.salt
-    return hash_api_key(salt) if salt else secrets.token_bytes(32)
+    return hash_api_key(salt) if salt else None
 
 
 def unsealed(digests: tuple[str, ...]) -> tuple[bytes, ...]:

@@ -21,6 +21,7 @@ from hardware.units import MIB
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.lost_nodes import LostNodeWatch
 from serving.cluster.membership import NAMESPACE
+from serving.cluster.named_actor import renew_actor
 from serving.cluster.nodes import ON_HEAD_NODE
 from serving.config.serve import ServeConfig
 from serving.errors import UnavailableError
@@ -72,23 +73,32 @@ class PoolControlActor:
         return self._host.delete_namespace(name)
 
 
-def control_settings(config: ServeConfig, session: str, *, founding: bool = False) -> ControlSettings:
-    """Settings of the controller for this start of the system.
-
-    Args:
-        founding: nothing of it has been started yet.
-    """
+def control_settings(config: ServeConfig, session: str) -> ControlSettings:
+    """Settings of the controller for this start of the system."""
     return ControlSettings(
         session=session,
         directory=config.kvcache.directory,
         ramp_s=config.kvcache.ramp_s,
         namespaces=tuple(NamespaceRecord(n.name, n.quota_mib * MIB, n.weight) for n in config.namespaces),
-        founding=founding,
     )
 
 
+def start_pool_control(settings: ControlSettings) -> Any:
+    """Make the cluster's controller actor with these settings; that of an earlier deployment ends. Blocks.
+
+    Raises: SilentError if an earlier one does not end.
+    """
+    try:
+        ray.get_actor(NAME, NAMESPACE)
+    except ValueError:
+        founding = True
+    else:
+        founding = False  # servers are there, whose namespaces it must hear of first
+    return renew_actor(PoolControlActor, NAME, replace(settings, founding=founding))
+
+
 def pool_control(settings: ControlSettings) -> Any:
-    """The cluster's controller actor, made by whoever asks first: the launcher, or after a loss a memory server."""
+    """The cluster's controller actor, made anew by a memory server where it is lost."""
     actor_class: Any = PoolControlActor
     return actor_class.options(
         name=NAME, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", resources=ON_HEAD_NODE

@@ -204,6 +204,7 @@ class _Place:
         Raises: SsdError if this start's folder cannot be used.
         Effects: the name is taken.
         """
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # on another host than the start's
         seat = SsdSlot.take(folder / "names" / str(node))
         name = f"{SERVER_NAME}{node}-{seat.index}"
         root = Path(config.ssd_path) if config.ssd_path else folder / "ssd"

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from serving.cluster.lookup import ActorLookup
-from serving.cluster.nodes import ON_HEAD_NODE
+from serving.cluster.named_actor import renew_actor
 from serving.config.serve import ServeConfig
 from serving.kvpool.live.pool_control import Complaint
 from serving.scaling.core.decision import PoolTarget
@@ -44,6 +44,7 @@ class ScalingBoardActor:
     """
 
     def __init__(self, config: ServeConfig, app: str, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # on another host than the start's
         self._cluster = RayCluster(app, sizes_of(config), with_cache=bool(config.kvcache.replicas))
         self._board = ScalingBoard(config, self._cluster, folder)
         self._prepared = False
@@ -96,13 +97,9 @@ class ScalingBoardActor:
 def start_board(config: ServeConfig, app: str, folder: Path) -> None:
     """Make the board beside everything else that starts; nothing waits for it.
 
-    Effects: a detached actor, until the cluster ends.
+    Effects: a detached actor, until the cluster ends; that of an earlier deployment ends.
     """
-    actor_class: Any = ScalingBoardActor
-    options = actor_class.options(
-        name=BOARD, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", resources=ON_HEAD_NODE
-    )
-    options.remote(config, app, folder).start.remote()
+    renew_actor(ScalingBoardActor, BOARD, config, app, folder).start.remote()
 
 
 class BoardClient:

@@ -1,0 +1,28 @@
+"""`cloudmatrix down`: the application, its actors and its files leave a Ray that goes on."""
+
+import argparse
+
+from serving.cli.ray_address import add_address, address_of
+
+DESCRIPTION = """\
+Remove what `cloudmatrix serve --address` or `serve deploy` has deployed: the application, its named actors, and what it
+left on every host. Ray goes on. A local start (`cloudmatrix serve` without --address) ends by Ctrl-C.
+"""
+EPILOG = """\
+Examples:
+  cloudmatrix down --address 10.0.0.1:6379
+Exit codes: 0, 1 if a host did not answer, so that something may be left there, 2 for mistakes.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_address(parser, required=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Take it away. Raises: ConfigError if there is no such Ray."""
+    address = address_of(arguments) or "auto"
+    from serving.launch.existing import take_down
+
+    return take_down(address)

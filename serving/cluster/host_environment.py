@@ -1,0 +1,84 @@
+"""Environment variables that a host's Ray must be started with, so that the system runs there as it is meant to.
+
+Ray reads them in each of its processes: they have to be set before `ray start` on every host. A local start sets them
+itself. Imports no Ray.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from serving.config.health import HealthConfig
+
+DASHBOARD_SITE = Path(__file__).resolve().parent.parent / "scaling" / "dashboard" / "site"
+"""Where Ray's dashboard finds the page `/pools`; see sitecustomize.py there."""
+
+EVERY_HOST = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # An unhealthy replica is one that does not move: to wait for it would keep its NPUs from its replacement.
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+    # A proxy that does not answer is replaced after three misses; by default that takes half a minute.
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "3",
+    # Ray runs workers at niceness 15, behind every other process of the machine; these ones serve.
+    "RAY_worker_niceness": "0",
+    # OpenMP workers may spin some microseconds within a step, but not between steps: they would take the cores from
+    # the gateway and from each other.
+    "GOMP_SPINCOUNT": "2000",
+}
+"""For replicas, wherever they are."""
+
+MANY_HOSTS = {
+    # How long a host goes on without Ray's head; after that its Ray ends itself, and with it every replica there.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "900",
+}
+
+STORAGE = ("RAY_REDIS_ADDRESS", "RAY_gcs_storage")
+AUTHENTICATION, TLS = "RAY_AUTH_MODE", "RAY_USE_TLS"
+TOKEN_FILE, TOKEN = "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
+ADDRESS = "RAY_ADDRESS"
+
+
+def health_settings(health: HealthConfig) -> dict[str, int]:
+    """Names and values of Ray's own settings for how its GCS looks after nodes; Ray counts in milliseconds."""
+    return {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": round(health.node_period_s * 1e3),
+        "health_check_timeout_ms": round(health.node_timeout_s * 1e3),
+        "health_check_failure_threshold": health.node_misses,
+    }
+
+
+def host_environment(health: HealthConfig) -> dict[str, str]:
+    """All that a host of a cluster needs, but for the way to the dashboard's page and secrets."""
+    return {
+        **EVERY_HOST,
+        **MANY_HOSTS,
+        **{f"RAY_{name}": str(value) for name, value in health_settings(health).items()},
+    }
+
+
+def value_here(name: str) -> str:
+    """A variable of this process; empty if it is not set."""
+    return os.environ.get(name, "")
+
+
+def differing_here(wanted: dict[str, str]) -> tuple[str, ...]:
+    """Variables of this process that are not as wanted, as `NAME=value` to be set."""
+    return tuple(f"{name}={value}" for name, value in wanted.items() if os.environ.get(name) != value)
+
+
+def storage_here() -> str:
+    """Where the GCS keeps its state, as far as the head's environment says it: `redis`, `rocksdb` or `memory`."""
+    redis, kind = (value_here(name) for name in STORAGE)
+    return "redis" if redis else kind or "memory"
+
+
+def export_lines(variables: Iterable[tuple[str, str]]) -> str:
+    """Lines for a shell, one a variable."""
+    return "".join(f"export {name}={_quoted(value)}\n" for name, value in variables)
+
+
+def _quoted(value: str) -> str:
+    return value if value.replace("_", "").isalnum() else '"' + value + '"'

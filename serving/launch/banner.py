@@ -1,0 +1,92 @@
+"""Text for people at the start of a system: addresses, keys, commands to paste."""
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TextIO
+
+from serving.config.checks import replicas_at_start
+from serving.config.packing import can_pack
+from serving.config.serve import ServeConfig
+from serving.launch.deploying import Cluster, endpoint
+from serving.scaling.dashboard.once import issue
+from serving.terminal import own_command, silence
+
+
+def banner(config: ServeConfig, cluster: Cluster, url: str | None = None) -> str:
+    """Text for a newcomer after the start: addresses, the token, a command to paste.
+
+    Args:
+        url: of a gateway; by default the one at which this machine reaches it.
+    """
+    key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if config.api_keys_required else ""
+    name = config.model.name or Path(config.model.path).name
+    url, command = url or endpoint(config), own_command()
+    return f"""
+  endpoint         {url}/v1   (model: {name})
+{_placeholder_line(config)}{_page_line(config, url)}{_pool_line(config)}  Ray dashboard    {cluster.dashboard_url}
+{_pools_page_lines(cluster)}  status           {command} status --url {url}{" --api-key $API_KEY" if key else ""}
+  scale a pool     {command} scale {one_more(config)} --dashboard {cluster.dashboard_url}{cluster.token_flag}
+
+curl {url}/v1/chat/completions{key} \\
+  -H "Content-Type: application/json" \\
+  -d '{{"model": "{name}", "stream": true, "max_tokens": 120,
+       "messages": [{{"role": "user", "content": "Tell me a story about a little dog and a ball."}}]}}'
+"""
+
+
+def one_more(config: ServeConfig) -> str:
+    """A pool and a number of replicas to try: one more of the last pool that has NPUs and UB memory for it, if any."""
+    pools, at_start = config.pools, replicas_at_start(config)
+
+    def grows(name: str) -> bool:
+        more = [replace(need, replicas=need.replicas + (need.name == name)) for need in at_start]
+        return can_pack(more, config.cluster.nodes)
+
+    growing = [name for name in pools if grows(name)]
+    name = [*pools, *growing][-1]
+    return f"{name} {pools[name].replicas + (name in growing)}"
+
+
+def _pool_line(config: ServeConfig) -> str:
+    pool = config.kvcache
+    if not pool.replicas:
+        return ""
+    servers = f"{pool.replicas} memory server{'s' * (pool.replicas > 1)}"
+    disk = f" + {pool.ssd_mib} MiB on disk" if pool.ssd_mib else ""
+    return f"  KV-cache pool    {servers}, {pool.ub_memory_mib} MiB{disk}{' each' * (pool.replicas > 1)}\n"
+
+
+def _pools_page_lines(cluster: Cluster) -> str:
+    """The page of the pools, with a link that opens it once where the token is this start's own."""
+    page, token = f"  pools page       {cluster.dashboard_url}/pools", cluster.session.token
+    return f"  dashboard token  {token}\n{page}#once={issue(token, time.time())}\n" if token else f"{page}\n"
+
+
+def _page_line(config: ServeConfig, url: str) -> str:
+    """Where to chat; a browser has no key to send."""
+    command = f"{own_command()} chat --url {url}"
+    if config.api_keys_required:
+        return f"  chat             {command} --api-key $API_KEY\n"
+    return f"  chat             {url} in a browser, or {command}\n"
+
+
+def _placeholder_line(config: ServeConfig) -> str:
+    if config.engine.executor != "simulated":
+        return ""
+    return "  tokens           placeholders: simulated NPUs take the time of the model and compute no text\n"
+
+
+def say(text: str) -> None:
+    """Print a line about what happens."""
+    print_text(f"cloudmatrix: {text}")
+
+
+def print_text(text: str, stream: TextIO | None = None) -> None:
+    """Print to standard output, or elsewhere. A pipe's reader, or a terminal, may be gone: nothing depends on it."""
+    stream = stream or sys.stdout
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        silence(stream)

@@ -1,0 +1,159 @@
+"""Deployment of a configuration's application on a Ray that is up, however it came up, until it serves."""
+
+import logging
+import os
+import re
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Protocol
+
+from ray import serve
+from ray.serve import Application
+
+from serving.cluster.gcs_store import GcsStore
+from serving.cluster.identity import found_identity
+from serving.cluster.session import SystemSession
+from serving.config.serve import ServeConfig
+from serving.errors import ServingError
+from serving.gateway.live.sealing import salt_of, sealed
+from serving.http_client import fetch
+from serving.kvpool.live.pool_control import control_settings, start_pool_control
+from serving.launch.app import APP_NAME, KVCACHE, build
+from serving.scaling.live.scaling_board import start_board
+
+READY_DEADLINE_S = 120.0
+_RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
+
+
+class StartError(ServingError):
+    """The system did not come up; the message says why."""
+
+
+class Cluster(Protocol):
+    """A Ray that is up and that this process is connected to, as far as a deployment needs it."""
+
+    @property
+    def session(self) -> SystemSession:
+        """Name and folder of the system; the token is empty where the dashboard's is not this start's own."""
+
+    @property
+    def dashboard_url(self) -> str:
+        """Where Ray's dashboard listens."""
+
+    @property
+    def token_flag(self) -> str:
+        """The rest of a command that reaches the dashboard by its address."""
+
+    @property
+    def logs(self) -> str:
+        """Where Ray's logs are, for a message."""
+
+    def ready_gateways(self, config: ServeConfig) -> list[str]:
+        """Base URLs of gateways that say that they can serve."""
+
+
+def deploy_and_wait(config: ServeConfig, cluster: Cluster, say: Callable[[str], None]) -> str:
+    """Deploy, and wait until a gateway can serve.
+
+    Args:
+        say: is told what happens.
+    Returns: base URL of a gateway.
+    Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
+    """
+    pools = [*config.pools, *([KVCACHE] if config.kvcache.replicas else [])]
+    say(f"deploying {', '.join(pools)} and gateway ...")
+    deploy(config, cluster)
+    return wait_ready(config, cluster)
+
+
+def deploy(config: ServeConfig, cluster: Cluster) -> None:
+    """Deploy the application on a started cluster and wait until its replicas run.
+
+    Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
+    """
+    with_proxy = config.gateway.server == "serve"
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    serve.start(
+        proxy_location="HeadOnly" if with_proxy else "Disabled",
+        http_options={"host": config.gateway.host, "port": config.gateway.port},
+        logging_config={"enable_access_log": False},
+    )
+    app = application(config, cluster.session, cluster.dashboard_url)
+    try:
+        serve.run(app, name=APP_NAME, route_prefix="/", external_scaler_enabled=True)
+    except RuntimeError as error:
+        raise StartError(f"{_cause(str(error))} (logs: {cluster.logs}/serve)") from error
+    finally:
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+
+
+def application(config: ServeConfig, session: SystemSession, dashboard_url: str) -> Application:
+    """The application, ready to be run, with its detached actors, which begin with this configuration.
+
+    Args:
+        config: not sealed.
+        session: of the system; its name is that of the control store, if there is one already.
+    Raises: SilentError if the control store does not answer.
+    Effects: identity of the system in the control store; detached actors, those of an earlier deployment anew.
+    """
+    identity = found_identity(GcsStore(), session.name, salt_of(config))
+    config = sealed(config)
+    if config.kvcache.replicas:
+        start_pool_control(control_settings(config, identity.session))  # beside the replicas
+    start_board(config, APP_NAME, session.folder)
+    return build(
+        config,
+        secret=identity.secrets[0],
+        session=identity.session,
+        threads=config.threads_per_instance(os.cpu_count() or 1),
+        pool_salt=identity.pool_salt,
+        pool_folder=session.pool_folder,
+        dashboard_url=dashboard_url,
+    )
+
+
+def _cause(failure: str) -> str:
+    """The line of a failed deployment that a person needs: the exception that a replica's constructor raised."""
+    application = serve.status().applications.get(APP_NAME)
+    messages = [deployment.message for deployment in application.deployments.values()] if application else []
+    for message in messages:
+        raised = [line.strip() for line in message.splitlines() if _RAISED.match(line.strip())]
+        if raised:
+            return raised[-1].partition(": ")[2]
+    return next((message for message in messages if message), failure).splitlines()[0]
+
+
+def wait_ready(config: ServeConfig, cluster: Cluster, deadline_s: float = READY_DEADLINE_S) -> str:
+    """Wait until a gateway says that it can serve. Returns: its base URL. Raises: StartError if none does in time."""
+    deadline = time.monotonic() + deadline_s
+    while True:
+        ready = cluster.ready_gateways(config)
+        if ready:
+            return ready[0]
+        if time.monotonic() > deadline:
+            raise StartError(
+                f"no gateway is ready on port {config.gateway.port} after {deadline_s:.0f} s"
+                f" (logs: {cluster.logs}/serve)"
+            )
+        time.sleep(0.05)
+
+
+def is_ready(url: str) -> bool:
+    """Whether the gateway at a base URL can serve now."""
+    try:
+        fetch(urllib.request.Request(f"{url}/ready"), 2.0, direct=True)
+    except OSError:
+        return False
+    return True
+
+
+def endpoint(config: ServeConfig) -> str:
+    """Base URL of the endpoint as the gateway's machine reaches it."""
+    host = "127.0.0.1" if config.gateway.host in ("0.0.0.0", "::") else config.gateway.host
+    return base_url(host, config.gateway.port)
+
+
+def base_url(host: str, port: int) -> str:
+    """URL of a gateway. Effects: none."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

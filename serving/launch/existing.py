@@ -1,0 +1,230 @@
+"""A Ray that is there, started by somebody else: deploy on it, say what was found, take everything away again.
+
+Ray itself is left alone. The local start does the same after it has started Ray: `serving/launch/deploying.py`.
+"""
+
+import contextlib
+import logging
+import socket
+from dataclasses import replace
+
+import ray
+from ray import serve
+
+from hardware.ray_resources import silence_npu_probe
+from serving.cluster.gcs_store import GcsStore
+from serving.cluster.host_environment import AUTHENTICATION, TLS, TOKEN, TOKEN_FILE, storage_here, value_here
+from serving.cluster.identity import found_identity, read_session
+from serving.cluster.named_actor import end_actors
+from serving.cluster.session import SystemSession, deployed_session
+from serving.config.checks import check_nodes
+from serving.config.cluster import NodeConfig
+from serving.config.serve import ServeConfig
+from serving.errors import ConfigError
+from serving.gateway.live.sealing import salt_of
+from serving.launch.app import APP_NAME
+from serving.launch.banner import banner, print_text, say
+from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready
+from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts
+from serving.launch.ray_parts import hide_command_line, leave_ray
+from serving.launch.traces import remove_traces
+from serving.terminal import own_command
+
+logger = logging.getLogger(__name__)
+
+THIS_HOST = "auto"
+REACH_S = 5.0
+ANY_HOST = ("0.0.0.0", "::")
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class ExistingCluster:
+    """A Ray that was started by others; this process is connected to it. Implements `Cluster`.
+
+    Args:
+        address: of Ray's head, `HOST:PORT`, or `auto`.
+    Raises: StartError if there is none, or this machine is no part of it.
+    """
+
+    def __init__(self, address: str) -> None:
+        _require_listener(address)
+        silence_npu_probe()
+        hide_command_line()
+        try:
+            context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # Ray raises many kinds, of many lines
+            raise StartError(_why_not(address, error)) from error
+        self.address = address
+        self._dashboard = str(context.dashboard_url or "")
+        self.hosts = living_hosts()
+        self.store = GcsStore()
+
+    @property
+    def session(self) -> SystemSession:
+        """Implements `Cluster`. Raises: SilentError."""
+        return deployed_session(read_session(self.store) or found_identity(self.store).session)
+
+    @property
+    def dashboard_url(self) -> str:
+        """Implements `Cluster`; empty if Ray has no dashboard."""
+        return f"http://{self._dashboard}" if self._dashboard else ""
+
+    @property
+    def token_flag(self) -> str:
+        """Implements `Cluster`: the file is that of this user's environment."""
+        if value_here(AUTHENTICATION) != "token":
+            return " --token none"
+        return f" --token-file {value_here(TOKEN_FILE) or '~/.ray/auth_token'}" if not value_here(TOKEN) else ""
+
+    @property
+    def logs(self) -> str:
+        """Implements `Cluster`."""
+        return "/tmp/ray/session_latest/logs on each host"
+
+    def ready_gateways(self, config: ServeConfig) -> list[str]:
+        """Implements `Cluster`: asks on every host, since a gateway may be on any, and listen on loopback."""
+        gateway = config.gateway
+        answers = ask_hosts(gateway_here, gateway.host, gateway.port)
+        here = ray.util.get_node_ip_address()
+        found = [host.address for host, ready in sorted(answers.given.items()) if ready]
+        found.sort(key=lambda address: address != here)
+        if gateway.host in ANY_HOST:
+            return [base_url(address, gateway.port) for address in found]
+        return [base_url(gateway.host, gateway.port)] if found else []
+
+
+def gateway_here(host: str, port: int) -> bool:
+    """Whether a gateway on this host says that it can serve; runs there."""
+    return is_ready(base_url("127.0.0.1" if host in ANY_HOST else host, port))
+
+
+def on_nodes(config: ServeConfig, hosts: list[Host]) -> ServeConfig:
+    """The configuration with the cluster's nodes in place of the file's.
+
+    Raises: ConfigError if they cannot hold what is to run at the start.
+    """
+    nodes = tuple(
+        NodeConfig(host.name, host.npus, host.ub_memory_mib) for host in hosts if host.npus or host.ub_memory_mib
+    )
+    if not nodes:
+        raise ConfigError(
+            "no host of this Ray offers NPUs or UB memory: start it with --resources "
+            '\'{"NPU": 8, "UB_MEMORY": 1024}\' (UB memory in MiB)'
+        )
+    config = replace(config, cluster=replace(config.cluster, nodes=nodes))
+    check_nodes(config)
+    return config
+
+
+def serve_on(config: ServeConfig, address: str) -> int:
+    """Deploy on a Ray that is there, or deploy anew, and return when it serves. Returns: the exit code."""
+    try:
+        cluster = ExistingCluster(address)
+        config = on_nodes(config, cluster.hosts)
+        found_identity(cluster.store, salt=salt_of(config))
+        for line in findings(config, cluster):
+            say(line)
+        url = deploy_and_wait(config, cluster, say)
+        command = own_command()
+        print_text(
+            f"{banner(config, cluster, url)}\nRay goes on without this command. See it: {command} status --url {url}\n"
+            f"Take it away: {command} down --address {address}\n"
+        )
+    except StartError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        leave_ray()
+    return 0
+
+
+def findings(config: ServeConfig, cluster: ExistingCluster) -> list[str]:
+    """Lines about the Ray that was found, and about what will not work there. Raises: what Ray raises."""
+    hosts = cluster.hosts
+    plural = "s" * (len(hosts) > 1)
+    npus, memory = sum(host.npus for host in hosts), sum(host.ub_memory_mib for host in hosts)
+    answers = ask_hosts(storage_here)
+    storage = next((answer for host, answer in answers.given.items() if host.head), "unknown")
+    auth = value_here(AUTHENTICATION) or "none"
+    lines = [
+        f"found Ray {ray.__version__} at {cluster.address}: {len(hosts)} host{plural}, {npus} NPUs,"
+        f" {memory} MiB of UB memory; authentication {auth}; TLS {'on' if value_here(TLS) == '1' else 'off'};"
+        f" control store in {storage}",
+        *(f"  {host}: {host.npus} NPUs, {host.ub_memory_mib} MiB{', head' * host.head}" for host in hosts),
+        *(f"{host} {why}" for host, why in answers.silent.items()),
+    ]
+    if storage == "memory":
+        lines.append("Ray's control store is in the head's memory: when the head ends, so does all; a Redis keeps it")
+    if auth == "none":
+        lines.append("Ray asks for no token: whoever reaches its ports can run code here; see `cloudmatrix node-env`")
+    if config.gateway.host in _LOOPBACK and len(hosts) > 1:
+        lines.append(
+            f"the gateway listens on {config.gateway.host} of its own host only: --host 0.0.0.0 lets others reach it"
+        )
+    if not cluster.dashboard_url:
+        lines.append("Ray has no dashboard: no /pools, no `cloudmatrix scale`; start the head with --include-dashboard")
+    return lines
+
+
+def take_down(address: str) -> int:
+    """Remove the application, its named actors and what it left on every host. Returns: the exit code."""
+    try:
+        cluster = ExistingCluster(address)
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        session = read_session(cluster.store)
+        others = _delete_application()
+        ended = end_actors()
+        answers = ask_hosts(remove_traces, session) if session else Answers({}, {})
+        if not others:
+            serve.shutdown()
+        for key in cluster.store.keys():
+            cluster.store.delete(key)
+    except StartError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        leave_ray()
+    for host, left in sorted(answers.given.items()):
+        say(f"{host}: {left} file{'s' * (left != 1)} removed")
+    for host, why in answers.silent.items():
+        say(f"{host}: {why}; delete /dev/shm/cloudmatrix-ub-{session}-* and /tmp/cloudmatrix.{session} there by hand")
+    was = f"{APP_NAME} is gone, {len(ended)} named actors with it" if session or ended else "no system was deployed"
+    say(f"{was}; Ray at {address} runs on")
+    return 1 if answers.silent else 0
+
+
+def _delete_application() -> list[str]:
+    """Delete ours and wait until its replicas have left. Returns: names of other applications."""
+    applications = list(serve.status().applications)
+    if APP_NAME in applications:
+        serve.delete(APP_NAME)
+    return [name for name in applications if name != APP_NAME]
+
+
+def _require_listener(address: str) -> None:
+    """Raises: StartError if nothing listens there: Ray would go on trying for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isdecimal()) or "/" in host:
+        if address != THIS_HOST:
+            raise StartError(f"{address} is no address of a Ray: give HOST:PORT, such as 10.0.0.1:6379, or auto")
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StartError(f"no Ray answers at {address} ({reason}): is it the port of its head's GCS?") from error
+
+
+def _why_not(address: str, error: Exception) -> str:
+    text = str(error)
+    reason = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    if "node_ip_address" in text or "No node" in text or "not find any running" in text or "raylet" in text.lower():
+        return (
+            f"this machine is no host of the Ray at {address}: run the command on one of its hosts, or `serve deploy`"
+            f" deploy/serve.yaml ({reason})"
+        )
+    if "uthentication" in text or "token" in text.lower():
+        return f"the Ray at {address} wants its token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH ({reason})"
+    if "ersion mismatch" in text:
+        return f"the Ray at {address} has another version: {reason}; install the same here"
+    with contextlib.suppress(IndexError):
+        reason = reason.split(". ")[0]
+    return f"no Ray answers at {address}: {reason}"

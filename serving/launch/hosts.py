@@ -1,0 +1,86 @@
+"""Questions to every host of a Ray cluster, each answered by a short task there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from hardware.ray_resources import NPU, UB_MEMORY
+from serving.cluster.nodes import ON_HEAD_NODE
+
+ANSWER_S = 60.0
+"""A task on a host that has none yet starts a process there, which takes seconds on a busy machine."""
+_HEAD = next(iter(ON_HEAD_NODE))
+_NOT_THERE = ("ModuleNotFoundError", "ImportError")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Host:
+    """A node of a cluster, as Ray lists it."""
+
+    name: str
+    address: str
+    node: str
+    npus: int
+    ub_memory_mib: int
+    head: bool
+
+    def __str__(self) -> str:
+        return self.name if self.name == self.address else f"{self.name} ({self.address})"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What hosts said, and in one line each why others did not."""
+
+    given: dict[Host, Any]
+    silent: dict[Host, str]
+
+
+def living_hosts() -> list[Host]:
+    """Hosts of the cluster that Ray calls alive, by name. Raises: what Ray raises."""
+    return sorted(
+        Host(
+            node["NodeManagerHostname"],
+            node["NodeManagerAddress"],
+            node["NodeID"],
+            int(node["Resources"].get(NPU, 0)),
+            int(node["Resources"].get(UB_MEMORY, 0)),
+            _HEAD in node["Resources"],
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    )
+
+
+def ask_hosts(question: Callable[..., Any], *arguments: Any, deadline_s: float = ANSWER_S) -> Answers:
+    """Call a function on every living host at once.
+
+    Args:
+        question: of this package, so that hosts find it by its name.
+    Raises: what Ray raises if it does not list its nodes.
+    """
+    task: Any = ray.remote(num_cpus=0, max_retries=0)(question)
+    asked = {
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(host.node, soft=False)).remote(*arguments): host
+        for host in living_hosts()
+    }
+    done, late = ray.wait(list(asked), num_returns=len(asked), timeout=deadline_s) if asked else ([], [])
+    answers = Answers({}, {asked[ref]: f"has not answered within {deadline_s:.0f} s" for ref in late})
+    for ref in late:
+        ray.cancel(ref, force=True)
+    for ref in done:
+        try:
+            answers.given[asked[ref]] = ray.get(ref)
+        except Exception as error:  # whatever the task raised, as Ray wraps it
+            answers.silent[asked[ref]] = _reason(error)
+    return answers
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if any(sign in text for sign in _NOT_THERE) and "serving" in text:
+        return "has no cloudmatrix-infer, or another version, in the Python that Ray runs: install it there"
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), type(error).__name__)

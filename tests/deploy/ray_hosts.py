@@ -1,0 +1,79 @@
+"""A Ray on hosts made of namespaces, started by hand as an operator does it: `ray start` on each."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.hosts import Hosts, hosts
+
+RAY_PORT = 6379
+BIN = Path(sys.executable).parent
+MODEL = Path(__file__).resolve().parents[2] / "deploy" / "models" / "storyteller"
+START_S = 180.0
+TOKEN, TOKEN_FILE = "0123456789abcdef" * 4, "/tmp/ray-token"
+
+
+class RayHosts:
+    """Hosts with a Ray across them. The first one is the head; all offer the same.
+
+    Args:
+        npus, ub_memory_mib: of each host.
+    """
+
+    def __init__(self, made: Hosts, npus: int, ub_memory_mib: int) -> None:
+        self.hosts = made
+        self.names = list(made.addresses)
+        self._resources = json.dumps({"NPU": npus, "UB_MEMORY": ub_memory_mib})
+
+    @property
+    def address(self) -> str:
+        """Of the head."""
+        return f"{self.hosts.addresses[self.names[0]]}:{RAY_PORT}"
+
+    def start(self, name: str, *options: str) -> None:
+        """Start Ray on a host, as head if it is the first one."""
+        own = self.hosts.addresses[name]
+        head = ("--head", f"--port={RAY_PORT}", "--dashboard-host=0.0.0.0")
+        role = head if name == self.names[0] else (f"--address={self.address}",)
+        common = (f"--node-ip-address={own}", "--num-cpus=2", "--num-gpus=0", "--object-store-memory=100000000")
+        self.hosts.run(name, "sh", "-c", f"echo {TOKEN} >{TOKEN_FILE}")
+        self.run(name, "ray", "start", *role, *common, f"--resources={self._resources}", *options, timeout=START_S)
+
+    def run(self, host: str, *command: str, timeout: float = 120.0, check: bool = True) -> str:
+        """Run a command in a host, with what `cloudmatrix node-env` prints in its environment. Returns: its output."""
+        return self.hosts.run(host, *self.within(*command), timeout=timeout, check=check)
+
+    @staticmethod
+    def within(*command: str) -> list[str]:
+        """A command that first takes what `cloudmatrix node-env` prints into its environment."""
+        variables = f"{BIN}/cloudmatrix node-env --token-file {TOKEN_FILE}"
+        return ["sh", "-c", f'eval "$({variables})" && PATH={BIN}:$PATH && exec "$@"', "sh", *command]
+
+    def cloudmatrix(self, host: str, *arguments: str, timeout: float = 300.0, check: bool = True) -> str:
+        """Run a command of the product in a host. Returns: what it printed."""
+        return self.run(host, "cloudmatrix", *arguments, timeout=timeout, check=check)
+
+    def url(self, name: str, port: int = 8000) -> str:
+        """Base URL of a gateway on a host."""
+        return f"http://{self.hosts.addresses[name]}:{port}"
+
+
+@contextmanager
+def ray_hosts(*names: str, npus: int = 8, ub_memory_mib: int = 1024) -> Iterator[RayHosts]:
+    """Hosts with a Ray across them, ended with the block. Skips the test where namespaces are not allowed."""
+    with hosts(*names) as made:
+        started = RayHosts(made, npus, ub_memory_mib)
+        for name in names:
+            started.start(name)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def two_hosts() -> Iterator[RayHosts]:
+    """A Ray on the hosts `left` (its head) and `right`, 8 NPUs and 1 GiB of UB memory each, for a whole module."""
+    with ray_hosts("left", "right") as started:
+        yield started
