@@ -22,8 +22,8 @@ class PortRange:
         """
         if not text:
             return cls()
-        first, _, last = text.partition("-")
-        if not (first.strip().isdecimal() and (last or first).strip().isdecimal()):
+        first, dash, last = text.partition("-")
+        if not (first.strip().isdecimal() and (last if dash else first).strip().isdecimal()):
             raise ConfigError(f'{PORT_RANGE_KEY} = "{text}" is no range of ports: write for example "30000-30100"')
         found = cls(int(first), int(last or first))
         if not 1024 <= found.first <= found.last <= 65535:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 
 from serving.config.ports import ANY_PORT, PortRange
-from serving.errors import LinkError
 from serving.sockets.listening import listen
 
 logger = logging.getLogger(__name__)
@@ -29,12 +28,20 @@ class Acceptor:
         name: of its threads.
         limit: connections that have proved the secret.
         serve: serves one connection to its end, on a thread of its own; closes what it is given.
+        on_closed_stranger: called when a stranger has to go for another one.
     """
 
-    def __init__(self, name: str, limit: int, serve: Callable[[socket.socket], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        limit: int,
+        serve: Callable[[socket.socket], None],
+        on_closed_stranger: Callable[[], object] = lambda: None,
+    ) -> None:
         self._name = name
         self._limit = limit
         self._serve = serve
+        self._on_closed_stranger = on_closed_stranger
         self._lock = threading.Lock()
         self._open: dict[socket.socket, threading.Thread] = {}
         self._used: dict[socket.socket, socket.socket] = {}
@@ -108,15 +115,13 @@ class Acceptor:
             with self._lock:
                 self._used.pop(accepted, None)
 
-    def accepted(self, sock: socket.socket) -> None:
-        """The client of this connection has proved the secret.
-
-        Raises: LinkError if there are too many.
-        """
+    def accepted(self, sock: socket.socket) -> bool:
+        """The client of this connection has proved the secret. Returns: whether there is room for it."""
         with self._lock:
             if len(self._open) - len(self._strangers) >= self._limit:
-                raise LinkError(f"there are {self._limit} connections already; try again later")
+                return False
             self._strangers.pop(sock, None)
+            return True
 
     def _listen(self, host: str, wish: int) -> None:
         listener = listen(host, self._ports, _BACKLOG, wish)
@@ -144,6 +149,7 @@ class Acceptor:
                     oldest = next(iter(self._strangers))
                     del self._strangers[oldest]
                     self._shut(oldest)
+                    self._on_closed_stranger()
                 self._open[sock] = thread
                 self._strangers[sock] = None
             try:

@@ -100,7 +100,7 @@ def handshake(sock: socket.socket) -> None:
 def read_frame(sock: socket.socket, deadline: float) -> bytes:
     """Body of one frame of the handshake; nothing behind it is read.
 
-    Raises: TimeoutError, OSError; ProofError if it is too large, or the other side hangs up.
+    Raises: TimeoutError; OSError, also if the other side hangs up; ProofError if it is too large.
     """
     size = int.from_bytes(_exactly(sock, 4, deadline), "big")
     if size > MAX_PROOF_BYTES:
@@ -117,7 +117,7 @@ def _exactly(sock: socket.socket, nbytes: int, deadline: float) -> bytes:
         sock.settimeout(left)
         more = sock.recv(nbytes - len(got))
         if not more:
-            raise ProofError("the other side hung up before the secret was proved; use the same release everywhere")
+            raise ConnectionResetError("it hung up before the secret was proved; use the same release everywhere")
         got += more
     return got
 

@@ -1,6 +1,7 @@
 """One end of a link: bytes in, whole frames out; writes bounded.
 
-Built on `asyncio.Protocol` rather than streams: no task per connection and no copy per read.
+Built on `asyncio.Protocol` rather than streams: no task per connection and no copy per read. Each end first has the
+other prove the secret (`serving/sockets/proof.py`): `connect_proving` is the client's way, `verify` the server's.
 """
 
 import asyncio
@@ -8,7 +9,10 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from serving.errors import LinkError
+from serving.errors import ConfigError, LinkError, ProofError
+from serving.sockets.proof import Channel, Prover, Verifier, framed, refusal
+from serving.sockets.secrets import ClusterSecrets
+from serving.sockets.tls import binding_of, tls_ends
 from serving.values.news import Value
 from serving.wire.messages import MAX_FRAME_BYTES, encode
 
@@ -36,6 +40,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reason = "closed by the peer"
         self._unwanted = False
+        self._gate: Callable[[bytes], None] | None = None
+        """Takes frames in place of `on_frame` until the secret is proved."""
         self.max_frame_bytes = MAX_FRAME_BYTES
         """What is announced as larger ends the connection before it is buffered."""
 
@@ -64,7 +70,12 @@ class Connection(asyncio.Protocol):
             body = bytes(buffer[start + 4 : start + 4 + size])
             start += 4 + size
             try:
-                self._on_frame(self, body)
+                if self._gate is not None:
+                    self._gate(body)
+                else:
+                    self._on_frame(self, body)
+            except ProofError as error:
+                return self._refuse(error)
             except LinkError as error:
                 return self.close(str(error))
             if self._transport is None:
@@ -94,9 +105,84 @@ class Connection(asyncio.Protocol):
             return False
         return True
 
+    def prove(self, prover: Prover, then: Callable[[], object]) -> None:
+        """Prove the secret to a server. Effects: `then` is called once both ends have; on an error the link ends."""
+
+        def on_answer(body: bytes) -> None:
+            answer = prover.answer(body)
+            self._gate = None
+            self._send_body(answer)
+            then()
+
+        self._gate = on_answer
+        self._send_body(prover.opening)
+
+    def verify(self, verifier: Verifier, then: Callable[[], object]) -> None:
+        """Have the client prove the secret, before any other frame of it. Effects: as `prove`."""
+
+        def on_proof(body: bytes) -> None:
+            answer = verifier.on_frame(body)
+            if answer:
+                self._send_body(answer)
+            if verifier.proved:
+                self._gate = None
+                then()
+
+        self._gate = on_proof
+
+    def _send_body(self, body: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(framed(body))
+
+    def _refuse(self, error: ProofError) -> None:
+        """Tell the other end why, and end the link."""
+        self._reason = str(error)
+        self._gate = _deaf
+        if self._transport is not None:
+            self._transport.write(framed(refusal(error)))
+            self._transport.close()
+
     def close(self, reason: str) -> None:
         """End the connection now; `on_closed` follows."""
         self._reason = reason
         self._unwanted = True
         if self._transport is not None:
             self._transport.abort()
+
+
+async def connect_proving(
+    connection: Connection,
+    address: tuple[str, int],
+    channel: Channel,
+    role: str,
+    secrets: ClusterSecrets,
+    then: Callable[[], object],
+) -> None:
+    """Connect, with TLS if that is on, and begin to prove the secret.
+
+    Args:
+        connection: of no use before; its `on_closed` follows if one end does not take the other.
+        then: called once both ends have proved the secret; only now may frames be sent.
+    Raises: LinkError for TLS files that cannot be used; OSError if there is no connection.
+    """
+    try:
+        ends = tls_ends()
+    except ConfigError as error:
+        raise LinkError(str(error)) from error
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(
+        lambda: connection, *address, ssl=None if ends is None else ends.client, server_hostname="" if ends else None
+    )
+    secure = transport.get_extra_info("ssl_object")
+    shown = None if secure is None else secure.getpeercert(binary_form=True)
+    connection.prove(Prover(channel, role, secrets, binding_of(shown)), then)
+
+
+def verifier_of(channel: Channel, secrets: ClusterSecrets) -> Verifier:
+    """The server's side of a connection that is accepted now."""
+    ends = tls_ends()
+    return Verifier(channel, secrets, b"" if ends is None else ends.binding)
+
+
+def _deaf(_: bytes) -> None:
+    """Takes what still comes from one that is not taken."""

@@ -1,5 +1,7 @@
 """Frames of a link, as values. Encoded with msgspec (MessagePack), decoded into exactly these types.
 
+Both ends have proved the secret before.
+
 Gateway to instance: `GatewayHello` first, then `Add`, `Adopt`, `Cancel`, `Release`.
 Instance to gateway: `InstanceWelcome` first, then one `Frame` per engine step at most, and `Status`.
 """
@@ -8,21 +10,21 @@ import msgspec
 
 from serving.errors import UNREADABLE, LinkError
 from serving.ids import GatewayId, NodeId, ReplicaId
+from serving.sockets.proof import Channel
 from serving.values.instances import Status
 from serving.values.news import News, Prefilled, Value
 from serving.values.orders import Add, Adopt, Cancel, Release, Submission
 
-PROTOCOL = 7
+PROTOCOL = 8
+LINK_CHANNEL = Channel("link", PROTOCOL, frozenset({"gateway"}))
 MAX_FRAME_BYTES = 32 << 20
 """Larger frames are refused: a 1 M token prompt takes 5 MiB."""
 
 
 class GatewayHello(Value, frozen=True, gc=False, tag="Hello"):
-    """A gateway introduces itself. `secret` is the cluster's shared secret."""
+    """A gateway introduces itself."""
 
     gateway: GatewayId
-    secret: str
-    protocol: int = PROTOCOL
 
 
 class InstanceWelcome(Value, frozen=True, gc=False, tag="Welcome"):

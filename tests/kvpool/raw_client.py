@@ -10,7 +10,9 @@ from hardware.ub.segment import UbSegment
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier, Found, Grant, GrantStatus, Kind, Space
-from serving.kvpool.live.frames import receive, send, tune
+from serving.kvpool.live.frames import POOL_CHANNEL, receive, send, tune
+from serving.sockets.opening import open_proved
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import ServerRecord
 
 _M = TypeVar("_M", bound=m.Message)
@@ -24,17 +26,26 @@ def hash_of(number: int) -> BlockHash:
     return BlockHash(number.to_bytes(16, "big"))
 
 
-def connect(record: ServerRecord) -> socket.socket:
-    """A tuned socket to a server, before any `Hello`."""
+def connect_unproved(record: ServerRecord) -> socket.socket:
+    """A tuned socket to a server, before any proof of the secret."""
     sock = socket.create_connection((record.host, record.port), timeout=TIMEOUT_S)
     tune(sock)
     return sock
 
 
-def hello(secret: str = "secret", node: str = "n0", process: ProcessStamp | None = None, **changes: Any) -> m.Hello:
+def connect(record: ServerRecord, secret: str = "secret") -> socket.socket:
+    """A tuned socket to a server, before any `Hello`."""
+    address = (record.host, record.port)
+    sock = open_proved(address, POOL_CHANNEL, "client", ClusterSecrets((secret,)), TIMEOUT_S)
+    tune(sock)
+    sock.settimeout(TIMEOUT_S)
+    return sock
+
+
+def hello(node: str = "n0", process: ProcessStamp | None = None, **changes: Any) -> m.Hello:
     """A `Hello` of this process."""
     stamp = process or ProcessStamp.own()
-    return m.Hello(secret, "test", NodeId(node), stamp.pid, stamp.start_ticks, stamp.pid_namespace, **changes)
+    return m.Hello("test", NodeId(node), stamp.pid, stamp.start_ticks, stamp.pid_namespace, **changes)
 
 
 class RawClient:

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from serving.errors import PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError
+from serving.errors import PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError, ProofError
 from serving.ids import NodeId
 from serving.kvpool.core import messages as m
 from serving.kvpool.live import frames, server_link
 from serving.kvpool.live.server_link import ServerLink, hello_of
+from serving.sockets.opening import accept_proved
+from serving.sockets.proof import Verifier
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import ServerRecord, ServerState
 from tests.kvpool.client_case import SOON_S, soon
 
@@ -66,7 +69,9 @@ class ScriptedServer:
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with contextlib.suppress(PoolError, OSError):
+        with contextlib.suppress(PoolError, OSError, ProofError):
+            accept_proved(sock, Verifier(frames.POOL_CHANNEL, ClusterSecrets(("s",))), time.monotonic() + 60.0)
+            sock.settimeout(None)
             while True:
                 message, _ = frames.receive(sock, m.to_server)
                 self.asked.append(message)

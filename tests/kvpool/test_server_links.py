@@ -5,14 +5,18 @@ import random
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from serving.errors import PoolUnreachableError
+from serving.errors import PoolUnreachableError, ProofError
 from serving.kvpool.core import messages as m
-from serving.kvpool.live.connections import HELLO_DEADLINE_S, MOST_STRANGERS
-from serving.kvpool.live.frames import HEADER, receive, send
-from tests.kvpool.raw_client import SPACE, RawClient, connect, hash_of, hello
+from serving.kvpool.live.connections import HELLO_DEADLINE_S
+from serving.kvpool.live.frames import HEADER, POOL_CHANNEL, receive, send
+from serving.sockets.acceptor import MOST_STRANGERS
+from serving.sockets.opening import open_proved
+from serving.sockets.secrets import ClusterSecrets
+from tests.kvpool.raw_client import SPACE, RawClient, connect, connect_unproved, hash_of, hello
 from tests.kvpool.server_process import ServerProcess, running_server, segment_folder
 from tests.kvpool.waits import PATIENCE_S
 
@@ -56,13 +60,23 @@ def wait_until_alone(server: ServerProcess) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    "greeting",
-    [hello(secret="wrong"), hello(secret=""), hello(secret="sécret"), hello(protocol=m.PROTOCOL + 1), m.Stats()],
-)
-def test_a_bad_greeting_is_answered_and_the_link_closed(server: ServerProcess, greeting: m.Message) -> None:
+@pytest.mark.parametrize("secret", ["wrong", "", "sécret"])
+def test_another_secret_is_refused(server: ServerProcess, secret: str) -> None:
+    with pytest.raises(ProofError, match="wrong secret; take that of this cluster"):
+        connect(server.record, secret)
+    assert works(server)
+
+
+def test_another_release_is_refused(server: ServerProcess) -> None:
+    address, newer = (server.record.host, server.record.port), replace(POOL_CHANNEL, version=m.PROTOCOL + 1)
+    with pytest.raises(ProofError, match=f"protocol {m.PROTOCOL + 1}, this side speaks {m.PROTOCOL}; use the same"):
+        open_proved(address, newer, "client", ClusterSecrets(("secret",)), 60.0)
+    assert works(server)
+
+
+def test_a_first_frame_that_is_no_hello_is_answered_and_the_link_closed(server: ServerProcess) -> None:
     with connect(server.record) as sock:
-        send(sock, greeting)
+        send(sock, m.Stats())
         assert isinstance(receive(sock, m.to_client)[0], m.Failed)
         with pytest.raises(PoolUnreachableError):
             receive(sock, m.to_client)
@@ -76,10 +90,11 @@ def test_a_long_first_frame_is_not_even_read(server: ServerProcess) -> None:
 
 
 def test_who_says_nothing_is_sent_away(server: ServerProcess) -> None:
-    with connect(server.record) as silent, connect(server.record) as slow:
-        start = time.monotonic()
+    with connect_unproved(server.record) as silent, connect_unproved(server.record) as slow:
+        start, sent = time.monotonic(), 0
         while time.monotonic() - start < HELLO_DEADLINE_S - 0.5:
-            slow.send(b"\0")
+            slow.send(b"\0" if sent != 2 else b"\1")  # a frame of 256 bytes
+            sent += 1
             time.sleep(0.7)
         assert is_closed(silent)
         assert is_closed(slow)
@@ -119,7 +134,7 @@ def test_one_client_too_many_is_told(server: ServerProcess) -> None:
         while len(clients) < LIMIT and time.monotonic() < deadline:
             clients.append(RawClient(server.record))
         with connect(server.record) as stranger:
-            broken = m.encoder.encode(hello()).replace(b"secret", b"\xff" * 6)
+            broken = m.encoder.encode(hello()).replace(b"test", b"\xff" * 4)
             stranger.sendall(HEADER.pack(len(broken), 0) + broken)
             assert is_closed(stranger)
         with connect(server.record) as sock:
@@ -153,7 +168,7 @@ def test_a_frozen_client_delays_nobody(server: ServerProcess) -> None:
 
 
 def test_silent_ones_do_not_keep_clients_out(server: ServerProcess) -> None:
-    silent = [connect(server.record) for _ in range(MOST_STRANGERS + 3 * LIMIT)]
+    silent = [connect_unproved(server.record) for _ in range(MOST_STRANGERS + 3 * LIMIT)]
     try:
         start = time.monotonic()
         assert works(server)

@@ -11,6 +11,7 @@ import pytest
 
 from serving.gateway.live.pool_links import LinkEvents, PoolLinks
 from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.news import Lost
 from serving.wire import connection as c
 from serving.wire import messages as m
@@ -52,7 +53,12 @@ async def test_a_gateway_that_was_frozen_beyond_every_timeout_connects_again(mon
         connection.send(WELCOME)
         greeted.put_nowait(connection)
 
-    listener = Listener(lambda: c.Connection(greet, lambda _, reason: ended.put_nowait(reason)))
+    def accepted() -> c.Connection:
+        connection = c.Connection(greet, lambda _, reason: ended.put_nowait(reason))
+        connection.verify(c.verifier_of(m.LINK_CHANNEL, ClusterSecrets((SECRET,))), lambda: None)
+        return connection
+
+    listener = Listener(accepted)
     _, port = listener.start("127.0.0.1")
     peer = await asyncio.create_subprocess_exec(sys.executable, "-c", CASE, str(port), stdout=asyncio.subprocess.PIPE)
     assert peer.stdout is not None

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from serving.errors import OverloadedError
+from serving.errors import OverloadedError, ProofError
 from serving.ids import BlockHash, GatewayId, NodeId, ReplicaId, SequenceId
 from serving.instance.core.events import HandoffClosed, HandoffEnd
 from serving.instance.live import instance_server
@@ -70,10 +70,7 @@ async def connect(instance: Instance, name: str = "raw") -> RawGateway:
 @pytest.mark.parametrize(
     "first",
     [
-        m.encode(m.GatewayHello(GatewayId("g"), "a guess")),
-        m.encode(m.GatewayHello(GatewayId("g"), "")),
-        m.encode(m.GatewayHello(GatewayId("g"), "é")),
-        m.encode(m.GatewayHello(GatewayId("g"), SECRET, protocol=99)),
+        m.encode(m.GatewayHello(GatewayId("g"))),
         m.encode(Cancel(SequenceId("before the hello"))),
         (5).to_bytes(4, "big") + b"\x00junk",
         b"GET /v1/models HTTP/1.1\r\n\r\n",
@@ -81,10 +78,7 @@ async def connect(instance: Instance, name: str = "raw") -> RawGateway:
         m.MAX_FRAME_BYTES.to_bytes(4, "big"),
     ],
     ids=[
-        "wrong secret",
-        "empty secret",
-        "secret in French",
-        "other protocol",
+        "a hello without a proof",
         "no hello",
         "garbage",
         "a browser",
@@ -96,9 +90,25 @@ async def test_strangers_are_refused(pools: Pools, first: bytes, caplog: pytest.
     stranger = await RawGateway.connect(address(pools.instances[0]))
     stranger.writer.write(first)
     begun = time.monotonic()
-    assert await stranger.closed()
+    assert await stranger.ended()
     assert time.monotonic() - begun < instance_server.HELLO_DEADLINE_S, "not only when its time was over"
     assert "Fatal error" not in caplog.text, "a stranger is no bug of ours"
+    await stranger.close()
+
+
+@pytest.mark.parametrize("secret", ["a guess", "", "é"])
+async def test_another_secret_is_refused(pools: Pools, secret: str) -> None:
+    stranger = await RawGateway.connect(address(pools.instances[0]))
+    with pytest.raises(ProofError, match="refused: wrong secret; take that of this cluster"):
+        await stranger.prove(secret)
+    assert await stranger.ended()
+    await stranger.close()
+
+
+async def test_another_release_is_refused(pools: Pools) -> None:
+    stranger = await RawGateway.connect(address(pools.instances[0]))
+    with pytest.raises(ProofError, match=f"protocol 99, this side speaks {m.PROTOCOL}; use the same release"):
+        await stranger.prove(channel=dataclasses.replace(m.LINK_CHANNEL, version=99))
     await stranger.close()
 
 
@@ -115,7 +125,7 @@ async def test_silent_ones_do_not_keep_gateways_out(pools: Pools) -> None:
 async def test_a_second_hello_ends_the_link(pools: Pools) -> None:
     gateway = await connect(pools.instances[0])
     assert isinstance(await gateway.read(), Status), "the first report comes with the welcome"
-    gateway.send(m.GatewayHello(GatewayId("again"), SECRET))
+    gateway.send(m.GatewayHello(GatewayId("again")))
     with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
         await gateway.news()
     await gateway.close()
@@ -329,7 +339,7 @@ async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> No
         snapshot=inside, unseen=(1, 40), time_scale=1.0, progress_age_s=lambda: 0.0, step_limit_s=lambda: 1.0
     )
     server._engine_loop = cast(Any, loop)
-    server._gateways[cast(Any, frames)] = m.GatewayHello(GatewayId("g"), SECRET)
+    server._gateways[cast(Any, frames)] = m.GatewayHello(GatewayId("g"))
     server._send_status()
     assert [(report.waiting, report.running) for report in frames.reports] == [(2, 9)], "and who has just come"
 
@@ -339,7 +349,7 @@ async def test_a_request_has_as_long_as_the_gateway_says_in_the_gateways_time() 
     server, frames = _served()
     told: list[Add | Adopt] = []
     server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0, post=told.append))
-    server._gateways[cast(Any, frames)] = m.GatewayHello(GatewayId("g"), SECRET)
+    server._gateways[cast(Any, frames)] = m.GatewayHello(GatewayId("g"))
     ticket = HandoffTicket("t", ReplicaId("p#1"), NodeId("n"), "/s", "l", 40, ())
     for message in (Add(spec("a@1")), Adopt(spec("b@1"), ticket)):
         server._on_frame(cast(Any, frames), m.encode(message)[4:])

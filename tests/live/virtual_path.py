@@ -57,7 +57,7 @@ class Wire:
         node.wires.append(self)
         gate.links._links[self.replica] = cast(Any, self)
         gate._on_up(cast(Any, self))
-        node.server._gateways[self.far_end] = m.GatewayHello(GatewayId("g"), "")
+        node.server._gateways[self.far_end] = m.GatewayHello(GatewayId("g"))
         node.server._send_status()
 
     def send(self, message: Value) -> bool:

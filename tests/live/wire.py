@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Self
 
 from serving.ids import GatewayId, NodeId, ReplicaId
+from serving.sockets.proof import Channel, Prover, Verifier, framed
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.instances import Status
 from serving.values.news import News, Value
 from serving.wire import messages as m
@@ -26,9 +28,16 @@ class RawGateway:
         """Connect; with a name, introduce itself and read the welcome."""
         gateway = cls(*await asyncio.open_connection(*address))
         if name is not None:
-            gateway.send(m.GatewayHello(GatewayId(name), SECRET))
+            await gateway.prove()
+            gateway.send(m.GatewayHello(GatewayId(name)))
             assert isinstance(await gateway.read(), m.InstanceWelcome)
         return gateway
+
+    async def prove(self, secret: str = SECRET, channel: Channel = m.LINK_CHANNEL) -> None:
+        """Prove the secret, and have it proved."""
+        prover = Prover(channel, "gateway", ClusterSecrets((secret,)))
+        self.writer.write(framed(prover.opening))
+        self.writer.write(framed(prover.answer(await _body(self.reader))))
 
     def send(self, *messages: Value) -> None:
         """Send frames."""
@@ -39,9 +48,7 @@ class RawGateway:
 
         Raises: asyncio.IncompleteReadError when the instance has closed the link.
         """
-        async with asyncio.timeout(60):
-            size = int.from_bytes(await self.reader.readexactly(4), "big")
-            return m.decode_to_gateway(await self.reader.readexactly(size))
+        return m.decode_to_gateway(await _body(self.reader))
 
     async def news(self) -> list[News]:
         """News of the next frame that has any; reports of load are skipped."""
@@ -64,6 +71,15 @@ class RawGateway:
                 return await self.reader.read(1) == b""
             except ConnectionResetError:
                 return True
+
+    async def ended(self) -> bool:
+        """True when the instance closed the link, whatever it said before."""
+        async with asyncio.timeout(60):
+            try:
+                await self.reader.read()
+            except ConnectionResetError:
+                pass
+            return True
 
     async def close(self) -> None:
         """Leave."""
@@ -103,7 +119,17 @@ class RawInstance:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.writers.append(writer)
+        verifier = Verifier(m.LINK_CHANNEL, ClusterSecrets((SECRET,)))
+        while not verifier.proved:
+            answer = verifier.on_frame(await _body(reader))
+            if answer:
+                writer.write(framed(answer))
         self._script(writer)
+
+
+async def _body(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(60):
+        return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
 
 
 def welcome(writer: asyncio.StreamWriter) -> None:

@@ -55,19 +55,24 @@ async def test_a_kernel_without_files_is_asked_again(
     monkeypatch.setattr(module, "_REFUSAL_S", 0.02)
     host = Host()
     address = host.listener.start("127.0.0.1")
-    listening = host.listener._socket
-    assert listening is not None
+    listening = host.listener._sockets[0]
 
     class Refusing(socket.socket):
-        def accept(self) -> tuple[socket.socket, object]:
-            raise OSError(errno.EMFILE, "too many open files")
+        files = 0
 
-    refusing = Refusing(fileno=listening.fileno())
-    host.listener._socket = refusing
+        def accept(self) -> tuple[socket.socket, object]:
+            if not self.files:
+                raise OSError(errno.EMFILE, "too many open files")
+            return super().accept()
+
+    loop = asyncio.get_running_loop()
+    loop.remove_reader(listening)
+    refusing = Refusing(fileno=listening.detach())
+    host.listener._sockets[0] = refusing
+    loop.add_reader(refusing, host.listener._accept, refusing)
     with caplog.at_level(logging.WARNING), socket.create_connection(address):
         await until(lambda: "raise the limit of open files" in caplog.text, "the log says why")
-        refusing.detach()
-        host.listener._socket = listening
+        refusing.files = 1
         await until(lambda: len(host.made) == 1, "it is accepted after all")
         await host.listener.stop()
         host.made[0].close("told")

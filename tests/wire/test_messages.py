@@ -96,7 +96,7 @@ def test_a_frame_of_the_other_direction_is_refused() -> None:
     with pytest.raises(LinkError, match="from a gateway"):
         m.decode_to_instance(body(Status(0, 0, 0, 0, False, 0.0, 0.0)))
     with pytest.raises(LinkError, match="from an instance"):
-        m.decode_to_gateway(body(m.GatewayHello(GatewayId("g"), "s")))
+        m.decode_to_gateway(body(m.GatewayHello(GatewayId("g"))))
 
 
 def test_an_oversized_frame_is_refused_before_it_is_sent() -> None:

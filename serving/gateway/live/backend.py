@@ -21,6 +21,7 @@ from serving.gateway.live.generation import LiveGeneration
 from serving.gateway.live.instance_link import InstanceLink
 from serving.gateway.live.pool_links import LinkEvents, PoolLinks
 from serving.ids import GatewayId, SequenceId
+from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob, SequenceUpdate
@@ -42,7 +43,7 @@ class LiveBackend:
         pools: names of the engine pools: `prefill` and `decode`, or `aggregated`.
     """
 
-    def __init__(self, gateway: GatewayId, secret: str, config: ServeConfig, pools: list[str]) -> None:
+    def __init__(self, gateway: GatewayId, secret: str | ClusterSecrets, config: ServeConfig, pools: list[str]) -> None:
         events = LinkEvents(self._on_frame, self._on_status, self._on_up, self._on_down)
         self.links = PoolLinks(gateway, secret, events, config.health.silence_s)
         self.core = Gateway(core_settings(config, gateway, tuple(pools), attention_tokens(config)))

@@ -1,6 +1,6 @@
 """Gateways tell each other their numbers when one of them is scraped, so that each can show the whole system.
 
-    scraper -> gateway A -- Greeting, its numbers --> gateway B      one connection per exchange, all at once,
+    scraper -> gateway A -- proof, its numbers -----> gateway B      one connection per exchange, all at once,
                          <-- B's numbers ------------                `DEADLINE_S` in all
 
 Both learn: what A shows its scraper, B knows already when B is scraped next. A gateway that does not answer in time is
@@ -8,17 +8,20 @@ shown as it was last known; one whose port is closed has ended, and is forgotten
 """
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
+from serving.config.ports import ANY_PORT, PortRange
 from serving.errors import UNREADABLE, LinkError
+from serving.sockets.proof import Channel
+from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.shared_metrics import GatewayNumbers
 from serving.values.news import Value
-from serving.wire.connection import Connection
+from serving.wire.connection import Connection, connect_proving, verifier_of
 from serving.wire.listener import Listener
 
 logger = logging.getLogger(__name__)
@@ -36,10 +39,7 @@ MAX_CALLERS = 64
 MAX_PEERS = 256
 
 
-class Greeting(Value, frozen=True):
-    """The first frame: a gateway of the same start knows the secret."""
-
-    secret: str
+PEER_CHANNEL = Channel("gateways", 2, frozenset({"gateway"}))
 
 
 class Numbers(Value, frozen=True):
@@ -50,10 +50,10 @@ class Numbers(Value, frozen=True):
     port: int
 
 
-_decoder: msgspec.msgpack.Decoder[Greeting | Numbers] = msgspec.msgpack.Decoder(Greeting | Numbers)
+_decoder: msgspec.msgpack.Decoder[Numbers] = msgspec.msgpack.Decoder(Numbers)
 
 
-def _decode(body: bytes) -> Greeting | Numbers:
+def _decode(body: bytes) -> Numbers:
     try:
         return _decoder.decode(body)
     except UNREADABLE as error:
@@ -77,15 +77,15 @@ class GatewayPeers:
         tell: makes this gateway's numbers.
     """
 
-    def __init__(self, gateway: str, secret: str, tell: Callable[[], GatewayNumbers]) -> None:
+    def __init__(self, gateway: str, secret: str | ClusterSecrets, tell: Callable[[], GatewayNumbers]) -> None:
         self._gateway = gateway
-        self._secret = secret
+        self._secrets = ClusterSecrets.of(secret)
         self._tell = tell
         self._peers: dict[str, _Peer] = {}
         self._listed: frozenset[str] = frozenset()
         """The other gateways of the board's last news."""
         self._callers: dict[Connection, bool] = {}
-        """Connected gateways, and whether they have said the secret."""
+        """Connected gateways, and whether they have proved the secret."""
         self._exchange: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.time()
@@ -93,12 +93,17 @@ class GatewayPeers:
         self._listener = Listener(self._accept)
         self.address: tuple[str, int] | None = None
 
-    def start(self, host: str) -> None:
+    def start(self, host: str, ports: PortRange = ANY_PORT) -> None:
         """Listen for other gateways on `host`.
 
-        Raises: OSError if the host cannot be bound.
+        Raises: OSError if the host cannot be bound; ConfigError if the range has no free port.
         """
-        self.address = self._listener.start(host)
+        self.address = self._listener.start(host, ports)
+
+    def move(self, host: str) -> None:
+        """Listen on another address of this host too, and name that one. Raises: as `start`."""
+        self._listener.move(host)
+        self.address = self._listener.address
 
     async def stop(self) -> None:
         """Listen no more."""
@@ -159,7 +164,7 @@ class GatewayPeers:
 
         def on_frame(_: Connection, body: bytes) -> None:
             message = _decode(body)
-            if isinstance(message, Numbers) and not answer.done():
+            if not answer.done():
                 answer.set_result(message)
 
         def on_closed(_: Connection, reason: str) -> None:
@@ -170,9 +175,9 @@ class GatewayPeers:
         connection.max_frame_bytes = NUMBERS_BYTES
         try:
             async with asyncio.timeout(DEADLINE_S):
-                await self._loop.create_connection(lambda: connection, *peer.address)
-                connection.send(Greeting(self._secret))
-                connection.send(mine)
+                await connect_proving(
+                    connection, peer.address, PEER_CHANNEL, "gateway", self._secrets, lambda: connection.send(mine)
+                )
                 told = await answer
             if isinstance(told, LinkError):
                 raise told
@@ -199,21 +204,19 @@ class GatewayPeers:
         if len(self._callers) >= MAX_CALLERS:
             next(iter(self._callers)).close("too many callers")
         self._callers[connection] = False
+        connection.verify(verifier_of(PEER_CHANNEL, self._secrets), partial(self._proved, connection))
         self._loop.call_later(2 * DEADLINE_S, connection.close, "no exchange lasts so long")
         return connection
 
     def _on_closed(self, connection: Connection, _: str) -> None:
         self._callers.pop(connection, None)
 
+    def _proved(self, connection: Connection) -> None:
+        self._callers[connection] = True
+        connection.max_frame_bytes = NUMBERS_BYTES
+
     def _on_frame(self, connection: Connection, body: bytes) -> None:
         message = _decode(body)
-        if not self._callers.get(connection):
-            if not isinstance(message, Greeting) or not hmac.compare_digest(
-                message.secret.encode(), self._secret.encode()
-            ):
-                raise LinkError("the first frame must be a Greeting with the cluster's secret")
-            self._callers[connection] = True
-            connection.max_frame_bytes = NUMBERS_BYTES
-        elif isinstance(message, Numbers) and self.address is not None:
+        if self.address is not None:
             self._learn(message)
             connection.send(Numbers(self._tell(), *self.address))

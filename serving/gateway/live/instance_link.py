@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from serving.errors import LinkError
 from serving.ids import GatewayId, ReplicaId
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.health import hangs
 from serving.values.instances import Status
 from serving.values.news import Value
 from serving.values.orders import Add, Adopt
 from serving.wire import messages as m
-from serving.wire.connection import Connection
+from serving.wire.connection import Connection, connect_proving
 
 CONNECT_DEADLINE_S = 5.0
 
@@ -47,20 +48,19 @@ class InstanceLink:
         self._connection: Connection | None = None
         self._welcomed: asyncio.Future[None] | None = None
 
-    async def connect(self, host: str, port: int, gateway: GatewayId, secret: str) -> None:
+    async def connect(self, host: str, port: int, gateway: GatewayId, secret: str | ClusterSecrets) -> None:
         """Connect and wait for the instance's `Welcome`.
 
         Raises: LinkError when there is no instance, it refuses, or it does not answer in time.
         """
-        loop = asyncio.get_running_loop()
-        self._welcomed = loop.create_future()
+        self._welcomed = asyncio.get_running_loop().create_future()
+        self._connection = connection = Connection(self._receive, self._closed)
+        secrets, hello = ClusterSecrets.of(secret), m.GatewayHello(gateway)
         try:
             async with asyncio.timeout(CONNECT_DEADLINE_S):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self._receive, self._closed), host, port
+                await connect_proving(
+                    connection, (host, port), m.LINK_CHANNEL, "gateway", secrets, lambda: connection.send(hello)
                 )
-                self._connection = connection
-                connection.send(m.GatewayHello(gateway, secret))
                 await self._welcomed
         except (OSError, TimeoutError, LinkError) as error:
             self._give_up()

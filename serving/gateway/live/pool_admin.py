@@ -20,6 +20,7 @@ from serving.gateway.api.pool_admin import ServerAnswers
 from serving.ids import NodeId
 from serving.kvpool.core.messages import AskUsage, Audit, Data, Forget, Message
 from serving.kvpool.live.server_link import ServerLink, hello_of
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
 
 USAGE_DEADLINE_S = 2.0
@@ -63,7 +64,7 @@ class LivePoolAdmin:
         self,
         name: str,
         node: NodeId,
-        secret: str,
+        secret: str | ClusterSecrets,
         view: Callable[[], PoolView],
         directory: NamespaceDirectory,
         accounted: AccountedKv | None = None,

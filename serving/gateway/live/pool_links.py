@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from serving.errors import LinkError
 from serving.gateway.live.instance_link import InstanceLink
 from serving.ids import GatewayId, NodeId, ReplicaId
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.health import Silence
 from serving.values.instances import CRASHED_AGE_S, Status
 from serving.wire import messages as m
@@ -73,7 +74,9 @@ class PoolLinks:
         silence_s: an instance that is silent for longer is frozen or unreachable, whatever its port says [s].
     """
 
-    def __init__(self, gateway: GatewayId, secret: str, events: LinkEvents, silence_s: float = SILENCE_LIMIT_S) -> None:
+    def __init__(
+        self, gateway: GatewayId, secret: str | ClusterSecrets, events: LinkEvents, silence_s: float = SILENCE_LIMIT_S
+    ) -> None:
         self._gateway = gateway
         self._secret = secret
         self._events = events

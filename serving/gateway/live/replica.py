@@ -99,7 +99,7 @@ class GatewayDeployment:
         self._metrics.line = self._backend.core.room
         self._metrics.refresh = self._publish
         self._metrics.others = self._peers = GatewayPeers(gateway, secret, self._metrics.numbers)
-        self._peers.start(link_host())
+        self._peers.start(link_host(), config.cluster.ports)
         meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, config.time_scale)
         begun = {name: pool.replicas for name, pool in config.pools.items()}
         self._metered = metered = MeteredBackend(self._backend, meter, begun, waits=config.gateway.role_wait_s > 0)

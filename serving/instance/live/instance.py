@@ -54,7 +54,7 @@ class Instance:
         self,
         config: ServeConfig,
         place: InstancePlace,
-        secret: str,
+        secret: str | ClusterSecrets,
         pool_view: Callable[[], PoolView] | None = None,
         *,
         gently: bool = False,
@@ -71,7 +71,7 @@ class Instance:
         self.place = place
         secrets = ClusterSecrets.of(secret)
         self._ports = config.cluster.ports
-        access = PoolAccess(pool_view, secret, config.kvcache) if pool_view is not None else None
+        access = PoolAccess(pool_view, secrets, config.kvcache) if pool_view is not None else None
         heavy = run_gently if gently else _run
         self.compute = compute = heavy(partial(make_compute, config, place, access))
         self.npus, self.kv = compute.npus, compute.kv
@@ -87,7 +87,7 @@ class Instance:
         self.engine = InstanceEngine(self.settings, self.kv.count)
         self.server = InstanceServer(
             self._welcome(attached),
-            secret,
+            secrets,
             report_period_s(config.health, compute.status_period_s),
             self._transport.probes.trouble,
             attached.grammars,
@@ -141,7 +141,7 @@ class Instance:
         Raises: OSError if the host cannot be bound; ConfigError if `[cluster] port_range` has no free port.
         """
         self._segment_server.start(self.place.link_host, self._ports)
-        address = await self.server.start(self.loop, self.place.link_host)
+        address = await self.server.start(self.loop, self.place.link_host, self._ports)
         self.loop.start()
         return address
 

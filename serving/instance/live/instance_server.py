@@ -6,26 +6,27 @@ blocks never wait for a dead owner.
 
 import asyncio
 import contextlib
-import hmac
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
+from serving.config.ports import ANY_PORT, PortRange
 from serving.errors import LinkError
 from serving.grammar.compile import Grammars
 from serving.ids import SequenceId
 from serving.instance.core.events import Drain, HandoffClosed, MoveOut
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopNews
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.instances import CRASHED_AGE_S, Status
 from serving.values.link_health import PathTrouble
 from serving.values.news import FailKind, News, Refused, ends, in_time_of
 from serving.values.orders import Add, Adopt, Cancel, Release, Submission
 from serving.values.sequence import SequenceSpec
 from serving.wire import messages as m
-from serving.wire.connection import Connection
+from serving.wire.connection import Connection, verifier_of
 from serving.wire.listener import Listener
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class InstanceServer:
     def __init__(
         self,
         welcome: m.InstanceWelcome,
-        secret: str,
+        secret: str | ClusterSecrets,
         status_period_s: float | None = None,
         trouble: Callable[[], PathTrouble] = PathTrouble,
         grammars: Grammars | None = None,
@@ -64,7 +65,7 @@ class InstanceServer:
         self._trouble = trouble
         self._status_period_s = STATUS_PERIOD_S if status_period_s is None else status_period_s
         self._welcome = welcome
-        self._secret = secret.encode()
+        self._secrets = ClusterSecrets.of(secret)
         self._gateways: dict[Connection, m.GatewayHello | None] = {}
         self._strangers: dict[Connection, None] = {}
         """Connected, but did not say Hello yet."""
@@ -80,16 +81,16 @@ class InstanceServer:
         self.share = 1.0
         """See `Status.share`."""
 
-    async def start(self, engine_loop: EngineLoop, host: str) -> tuple[str, int]:
-        """Listen on `host` at a free port.
+    async def start(self, engine_loop: EngineLoop, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
+        """Listen on `host` at a free port of a range.
 
         Returns: the address bound.
-        Raises: OSError if the host cannot be bound.
+        Raises: OSError if the host cannot be bound; ConfigError if the range has no free port.
         """
         self._engine_loop = engine_loop
         self._asyncio_loop = asyncio.get_running_loop()
         self._listener = Listener(self._accept_connection)
-        bound = self._listener.start(host)
+        bound = self._listener.start(host, ports)
         self._status_task = asyncio.create_task(self._status_forever())
         return bound
 
@@ -101,6 +102,12 @@ class InstanceServer:
             await self._listener.stop()
         for connection in [*self._gateways, *self._strangers]:
             connection.close("the instance stops")
+
+    def move(self, host: str) -> tuple[str, int]:
+        """Listen on another address of this host too. Returns: the address for new links. Raises: as `start`."""
+        assert self._listener is not None
+        self._listener.move(host)
+        return self._listener.address
 
     def deliver(self, news: list[LoopNews]) -> None:
         """Hand over events from another thread; one wake-up of the asyncio loop per call."""
@@ -153,6 +160,7 @@ class InstanceServer:
         assert self._asyncio_loop is not None
         connection = Connection(self._on_frame, self._on_closed)
         connection.max_frame_bytes = MAX_HELLO_BYTES
+        connection.verify(verifier_of(m.LINK_CHANNEL, self._secrets), lambda: None)
         if len(self._strangers) >= MOST_STRANGERS:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
@@ -194,10 +202,8 @@ class InstanceServer:
             self._grammars.expect(spec.sampling.grammar)
 
     def _greet(self, connection: Connection, message: m.ToInstance) -> None:
-        if not isinstance(message, m.GatewayHello) or not hmac.compare_digest(message.secret.encode(), self._secret):
-            raise LinkError("the first frame must be a Hello with the cluster's secret")
-        if message.protocol != m.PROTOCOL:
-            raise LinkError(f"protocol {message.protocol}, this instance speaks {m.PROTOCOL}")
+        if not isinstance(message, m.GatewayHello):
+            raise LinkError("the first frame must be a Hello")
         self._gateways[connection] = message
         self._strangers.pop(connection, None)
         connection.max_frame_bytes = m.MAX_FRAME_BYTES

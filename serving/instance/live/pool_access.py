@@ -10,6 +10,7 @@ from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
 from serving.kvpool.live.model_cache import ModelCache
 from serving.kvpool.live.segments import Segments
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import PoolView
 
 
@@ -23,7 +24,7 @@ class PoolAccess:
     """
 
     view: Callable[[], PoolView]
-    secret: str
+    secret: str | ClusterSecrets
     config: KvCacheConfig
 
     def context_cache(

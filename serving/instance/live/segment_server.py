@@ -19,7 +19,7 @@ import numpy as np
 from hardware.errors import HardwareError
 from hardware.ub.segment import UbSegment
 from serving.config.ports import ANY_PORT, PortRange
-from serving.errors import UNREADABLE, LinkError
+from serving.errors import UNREADABLE, ConfigError, LinkError
 from serving.sockets.acceptor import Acceptor
 from serving.sockets.bulk import receive_views, send_views, tune_bulk
 from serving.sockets.opening import accept_proved, secured
@@ -106,10 +106,11 @@ class SegmentServer:
             tune_bulk(sock)
             with self._acceptor.watched(raw, sock):
                 accept_proved(sock, Verifier(SEGMENT_CHANNEL, self._secrets, binding), time.monotonic() + GREETING_S)
-                self._acceptor.accepted(raw)
+                if not self._acceptor.accepted(raw):
+                    raise LinkError(f"there are {MOST_READERS} of them already")
                 while self._answer(sock):
                     pass
-        except LinkError as error:
+        except (LinkError, ConfigError) as error:
             logger.warning("a reader of the segment is not taken: %s", error)
         except OSError as error:
             logger.debug("a reader of the segment left: %s", error)

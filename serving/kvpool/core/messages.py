@@ -17,7 +17,7 @@ from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.entry import Found, Grant, Kind, Space
 from serving.values.pool_view import NamespaceRecord
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_BODY_BYTES = 8 << 20
 MAX_CHUNK_BYTES = 1 << 20
 MAX_ITEMS = 65_536
@@ -29,15 +29,16 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Hello(Message, frozen=True):
-    """First frame of a client. `pid` and `start_ticks` let the server see whether a process of its own node lives."""
+    """First frame of a client that has proved the secret.
 
-    secret: str
+    `pid` and `start_ticks` let the server see whether a process of its own node lives.
+    """
+
     client: str
     node: NodeId
     pid: int
     start_ticks: int
     pid_namespace: int
-    protocol: int = PROTOCOL
 
 
 class Welcome(Message, frozen=True):

@@ -24,6 +24,7 @@ from serving.kvpool.live.link_driver import LinkDriver
 from serving.kvpool.live.placement import Placement, Scope
 from serving.kvpool.live.segments import Segments
 from serving.kvpool.live.server_link import ServerLink, hello_of
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.pool_view import PoolView
 
@@ -44,7 +45,7 @@ class PoolClient:
         self,
         name: str,
         node: NodeId,
-        secret: str,
+        secret: str | ClusterSecrets,
         view: Callable[[], PoolView],
         scope: Scope = "pool",
         lease_s: float = 5.0,

@@ -8,6 +8,7 @@ socket.
 
 import contextlib
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterable
@@ -16,9 +17,13 @@ from typing import TypeVar
 import msgspec
 
 from serving.errors import UNREADABLE, PoolError, PoolTimeoutError, PoolUnreachableError
-from serving.kvpool.core.messages import MAX_BODY_BYTES, MAX_CHUNK_BYTES, encoder
+from serving.kvpool.core.messages import MAX_BODY_BYTES, MAX_CHUNK_BYTES, PROTOCOL, encoder
+from serving.sockets.bulk import AT_ONCE, PIECE_BYTES
+from serving.sockets.proof import Channel
 
 _M = TypeVar("_M")
+
+POOL_CHANNEL = Channel("pool", PROTOCOL, frozenset({"client"}))
 
 HEADER = struct.Struct("<II")
 REST_S = 30.0
@@ -64,7 +69,7 @@ def send(sock: socket.socket, message: msgspec.Struct, payload: Iterable[bytes |
     deadline = None if timeout is None else time.monotonic() + timeout
     try:
         while True:
-            sent = sock.sendmsg(views)
+            sent = _send_some(sock, views)
             left -= sent
             if left == 0:
                 return
@@ -161,6 +166,14 @@ def _more(piece: bytes) -> bytes:
     if not piece:
         raise PoolUnreachableError("the connection was closed in the middle of a frame")
     return piece
+
+
+def _send_some(sock: socket.socket, views: list[memoryview]) -> int:
+    if not isinstance(sock, ssl.SSLSocket):
+        return sock.sendmsg(views[:AT_ONCE])
+    if len(views[0]) + len(views[1]) <= _READ_AHEAD_BYTES and len(views) == 2:  # one record for nearly every frame
+        return sock.send(b"".join(views))
+    return sock.send(views[0][:PIECE_BYTES])
 
 
 def _after(views: list[memoryview], sent: int) -> list[memoryview]:

@@ -28,6 +28,7 @@ from serving.kvpool.live.model_peer import ModelEntry, fetch, in_memory, look, l
 from serving.kvpool.live.placement import Placement, Scope
 from serving.kvpool.live.segments import Segments
 from serving.kvpool.live.server_link import ServerLink, hello_of
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import PoolView
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class ModelCache:
         self,
         name: str,
         node: NodeId,
-        secret: str,
+        secret: str | ClusterSecrets,
         view: Callable[[], PoolView],
         scope: Scope = "pool",
         *,

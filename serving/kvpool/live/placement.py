@@ -5,10 +5,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from serving.ids import BlockHash, NodeId
-from serving.kvpool.core.messages import Hello
 from serving.kvpool.core.ring import HashRing, ring_of
 from serving.kvpool.live.segments import Segments
-from serving.kvpool.live.server_link import ServerLink
+from serving.kvpool.live.server_link import PoolGreeting, ServerLink
 from serving.values.pool_view import EMPTY_VIEW, PoolView, ServerRecord
 
 Scope = Literal["pool", "node"]
@@ -24,7 +23,7 @@ class Placement:
         segments: told which segments the pool still names.
     """
 
-    def __init__(self, view: Callable[[], PoolView], scope: Scope, hello: Hello, segments: Segments) -> None:
+    def __init__(self, view: Callable[[], PoolView], scope: Scope, hello: PoolGreeting, segments: Segments) -> None:
         self._view = view
         self._node: NodeId | None = hello.node if scope == "node" else None
         self._hello = hello

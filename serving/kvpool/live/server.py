@@ -34,6 +34,7 @@ from serving.kvpool.live.ssd_files import SsdFiles
 from serving.kvpool.live.ssd_restore import restore
 from serving.kvpool.live.ssd_slot import SsdSlot
 from serving.kvpool.live.ssd_worker import SsdWorker
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import NamespaceRecord, ServerRecord, ServerState
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,6 @@ class MemoryServer:
         self._settings = settings
         self.incarnation = os.urandom(8).hex()
         self._born = time.monotonic()
-        self._address = ("", 0)
         self._slot, self._ssd_error = _take_slot(settings.ssd_folder)
         try:
             self._segment = _make_segment(settings, self.incarnation)
@@ -70,7 +70,7 @@ class MemoryServer:
         self._holds = Holds(self._core)
         desk = Desk(self._core, self._holds, self._ssd, self._ssd_error, self.facts, self.set_namespaces)
         self._connections = Connections(
-            desk, settings.secret, settings.node, settings.max_connections, self._make_welcome
+            desk, ClusterSecrets.of(settings.secret), settings.node, settings.max_connections, self._make_welcome
         )
         self._stop = threading.Event()
         self._progress_at = time.monotonic()
@@ -91,12 +91,19 @@ class MemoryServer:
         Raises: PoolUnreachableError if the host cannot be bound.
         Effects: threads, and a socket that listens.
         """
-        self._address = self._connections.start(self._settings.host)
+        self._connections.start(self._settings.host, self._settings.ports)
         if self._ssd is not None:
             self._ssd.start()
         self._progress_at = time.monotonic()
         self._ticker.start()
-        return self._address
+        return self._connections.address
+
+    def move(self, host: str) -> None:
+        """Listens on another address of this host too, and names that one in its record.
+
+        Raises: OSError if the host cannot be bound; ConfigError if the range has no free port.
+        """
+        self._connections.move(host)
 
     def stop(self) -> None:
         """Ends every connection and removes the segment; files on disk stay for a successor. Twice is allowed.
@@ -128,8 +135,8 @@ class MemoryServer:
             name=self.name,
             incarnation=self.incarnation,
             node=self._settings.node,
-            host=self._address[0],
-            port=self._address[1],
+            host=self._connections.address[0],
+            port=self._connections.address[1],
             segment=str(self._segment.path),
             generation=self._region.generation,
             capacity_bytes=self._settings.capacity_bytes,

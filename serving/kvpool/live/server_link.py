@@ -15,14 +15,18 @@ import select
 import socket
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeVar
 
 from hardware.ub.process import ProcessStamp
-from serving.errors import PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError
+from serving.errors import ConfigError, PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError, ProofError
 from serving.ids import NodeId
 from serving.kvpool.core.messages import Chunk, Done, Failed, Hello, Message, Read, ToClient, Welcome, Write, to_client
 from serving.kvpool.live import frames
+from serving.sockets.opening import connected, read_frame
+from serving.sockets.proof import Prover, framed
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import ServerRecord
 
 _R = TypeVar("_R", bound=Message)
@@ -37,6 +41,8 @@ MIN_LEFT_S = 0.005
 
 class _State(Enum):
     CLOSED = auto()
+    PROVING = auto()
+    """The proof of the secret was begun, the server's is owed."""
     GREETING = auto()
     """Hello was sent, Welcome is owed."""
     IDLE = auto()
@@ -46,13 +52,27 @@ class _State(Enum):
     """A request was sent; its answer is for nobody."""
 
 
-def hello_of(name: str, node: NodeId, secret: str) -> Hello:
-    """The first frame of a client in this process.
+@dataclass(frozen=True, slots=True)
+class PoolGreeting:
+    """Introduction of a client: its first frame, and the secrets that it can prove before."""
+
+    hello: Hello
+    secrets: ClusterSecrets
+
+    @property
+    def node(self) -> NodeId:
+        """Node of the client."""
+        return self.hello.node
+
+
+def hello_of(name: str, node: NodeId, secret: str | ClusterSecrets) -> PoolGreeting:
+    """The introduction of a client in this process.
 
     Effects: none.
     """
     stamp = ProcessStamp.own()
-    return Hello(secret, name, node, stamp.pid, stamp.start_ticks, stamp.pid_namespace)
+    hello = Hello(name, node, stamp.pid, stamp.start_ticks, stamp.pid_namespace)
+    return PoolGreeting(hello, ClusterSecrets.of(secret))
 
 
 class ServerLink:
@@ -62,13 +82,14 @@ class ServerLink:
         record: of one incarnation at one address; another one needs another link.
     """
 
-    def __init__(self, record: ServerRecord, hello: Hello) -> None:
+    def __init__(self, record: ServerRecord, hello: PoolGreeting) -> None:
         self.name = record.name
         self.connection = 0
         """Counts connections: leases and reservations belong to one and end with it. 0 = there never was one."""
         self._record = record
         self._hello = hello
         self._sock: socket.socket | None = None
+        self._prover: Prover | None = None
         self._state = _State.CLOSED
         self._welcome: Welcome | None = None
         self._pause_s = 0.0
@@ -226,7 +247,7 @@ class ServerLink:
     @property
     def prompt(self) -> bool:
         """Connected, and with nothing owed that has not come: the next request goes out at once."""
-        if self._state in (_State.GREETING, _State.POSTED):
+        if self._state in (_State.PROVING, _State.GREETING, _State.POSTED):
             return self._readable()
         return self._state is _State.IDLE
 
@@ -238,10 +259,11 @@ class ServerLink:
         Raises: as `receive`.
         Effects: none but that.
         """
+        if self._state is _State.PROVING:
+            self._prove(deadline)
         if self._state is _State.GREETING:
             now = time.monotonic()
-            if self._pause_s and now < self._greet_until and not self._readable():
-                raise PoolUnreachableError(f"memory server {self.name} has not greeted yet after a failure")
+            self._require_prompt(now)
             reply = self._reply(min(deadline, max(self._greet_until, now)), None)
             if not isinstance(reply, Welcome) or reply.server != self.name:
                 said = reply.reason if isinstance(reply, Failed) else repr(reply)
@@ -271,15 +293,46 @@ class ServerLink:
     def _connect(self, timeout_s: float) -> None:
         address = (self._record.host, self._record.port)
         try:
-            self._sock = socket.create_connection(address, timeout_s)
+            self._sock, binding = connected(address, timeout_s)
+            frames.tune(self._sock)
+            self._prover = Prover(frames.POOL_CHANNEL, "client", self._hello.secrets, binding)
+            self._sock.sendall(framed(self._prover.opening))
         except TimeoutError as error:
             raise PoolTimeoutError(f"memory server {self.name} at {address} takes no connection") from error
-        except OSError as error:
+        except (OSError, ConfigError, ProofError) as error:
             raise PoolUnreachableError(f"memory server {self.name} at {address}: {error}") from error
-        frames.tune(self._sock)
-        frames.send(self._sock, self._hello)
-        self._state = _State.GREETING
+        self._state = _State.PROVING
         self._greet_until = time.monotonic() + CONNECT_S
+
+    def _prove(self, deadline: float) -> None:
+        """Answers the server's proof with ours, and says Hello.
+
+        Raises: PoolUnreachableError, PoolTimeoutError.
+        """
+        assert self._sock is not None
+        assert self._prover is not None
+        now = time.monotonic()
+        self._require_prompt(now)
+        try:
+            body = read_frame(self._sock, max(min(deadline, max(self._greet_until, now)), now + MIN_LEFT_S))
+            self._sock.sendall(framed(self._prover.answer(body)))
+            frames.send(self._sock, self._hello.hello)
+        except TimeoutError as error:
+            late = PoolTimeoutError(f"memory server {self.name} did not prove the secret in time")
+            self._broken(late)
+            raise late from error
+        except (OSError, ProofError) as error:
+            gone = PoolUnreachableError(f"memory server {self.name} does not take us: {error}")
+            self._broken(gone)
+            raise gone from error
+        except PoolError as error:
+            self._broken(error)
+            raise
+        self._state = _State.GREETING
+
+    def _require_prompt(self, now: float) -> None:
+        if self._pause_s and now < self._greet_until and not self._readable():
+            raise PoolUnreachableError(f"memory server {self.name} has not greeted yet after a failure")
 
     def _readable(self) -> bool:
         assert self._sock is not None

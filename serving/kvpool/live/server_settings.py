@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Self
 
 from serving.config.kvcache import Eviction, KvCacheConfig
+from serving.config.ports import ANY_PORT, PortRange
 from serving.ids import NodeId
 from serving.kvpool.core.settings import ManagerSettings
+from serving.sockets.secrets import ClusterSecrets
 
 MIB = 1 << 20
 KIB = 1 << 10
@@ -24,7 +26,8 @@ class ServerSettings:
         segment_folder, segment_prefix: the segment's file is `<folder>/<prefix><incarnation>`; stale files of the same
             prefix are removed at the start, so it should be one that only servers of this cluster use.
         name: in the ring; empty = made of node and SSD slot, so that a replacement owns the keys of its predecessor.
-        host: to listen on, at a free port.
+        host: to listen on.
+        ports: at a free one of these.
         ssd_folder: with one subfolder (slot) per server; None = no SSD tier.
         max_connections: a further client is told `Failed`.
         quantum: sizes of entries are rounded up to it [bytes].
@@ -32,12 +35,13 @@ class ServerSettings:
     """
 
     node: NodeId
-    secret: str = field(repr=False)
+    secret: str | ClusterSecrets = field(repr=False)
     capacity_bytes: int
     segment_folder: Path
     segment_prefix: str
     name: str = ""
     host: str = "127.0.0.1"
+    ports: PortRange = ANY_PORT
     ssd_folder: Path | None = None
     ssd_bytes: int = 0
     slab_bytes: int = 2 * MIB
@@ -57,7 +61,7 @@ class ServerSettings:
         config: KvCacheConfig,
         *,
         node: NodeId,
-        secret: str,
+        secret: str | ClusterSecrets,
         segment_folder: Path,
         segment_prefix: str,
         host: str = "127.0.0.1",
