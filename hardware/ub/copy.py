@@ -74,6 +74,22 @@ def copy_checked(
     return state.intdigest()
 
 
+class RunningChecksum:
+    """The checksum of bytes that come piece by piece."""
+
+    def __init__(self) -> None:
+        self._state = xxhash.xxh3_64()
+
+    def add(self, piece: BytesLike) -> None:
+        """More contiguous bytes, behind those before."""
+        self._state.update(as_bytes(piece).data)
+
+    @property
+    def digest(self) -> int:
+        """The xxh3_64 checksum of all bytes so far."""
+        return self._state.intdigest()
+
+
 def checksum(buf: BytesLike) -> int:
     """The xxh3_64 checksum of contiguous bytes, an unsigned 64-bit number.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 AT_ONCE = 64
 """Buffers of one system call; the kernel would take 1024, of which few are filled by one."""
+NOTHING = memoryview(b"")
 PIECE_BYTES = 1 << 20
 """Read at a time of a plain socket: what is hashed afterwards is still in the cache."""
 
@@ -40,18 +41,20 @@ def receive_views(
     sock: socket.socket,
     views: Sequence[memoryview],
     deadline: float,
-    on_filled: Callable[[int], None] | None = None,
+    on_filled: Callable[[int], object] | None = None,
+    ahead: memoryview = NOTHING,
 ) -> None:
     """Fill all of these buffers, in order.
 
     Args:
         views: of bytes, writable, contiguous.
         on_filled: called with the place of each buffer when it is full.
+        ahead: what has been read already of these bytes; not more than all of them.
     Raises: TimeoutError, OSError as sockets do; ConnectionError if the stream ends before.
     Effects: as said; buffers hold anything when it raises.
     """
     tls = isinstance(sock, ssl.SSLSocket)
-    first, at = _position(views, 0, 0)
+    first, at = _position(views, 0, _filled(views, ahead))
     told = 0
     while True:
         while told < first:
@@ -94,6 +97,18 @@ def _next(views: Sequence[memoryview], first: int, at: int) -> list[memoryview]:
         left -= len(piece[-1])
         following += 1
     return piece
+
+
+def _filled(views: Sequence[memoryview], ahead: memoryview) -> int:
+    """Put bytes into the first buffers. Returns: how many they are."""
+    nbytes = len(ahead)
+    for view in views:
+        if not ahead:
+            break
+        size = min(len(view), len(ahead))
+        view[:size] = ahead[:size]
+        ahead = ahead[size:]
+    return nbytes
 
 
 def _position(views: Sequence[memoryview], first: int, at: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import pytest
 from hardware.ub.copy import checksum
 from hardware.ub.process import ProcessStamp
 from serving.config.kvcache import KvCacheConfig
+from serving.errors import PoolError
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import GrantStatus, Kind, Space
@@ -129,23 +130,34 @@ def test_another_node_reads_and_writes_through_the_link(server: ServerProcess, c
     data = os.urandom(m.MAX_CHUNK_BYTES + 1000)
     far = RawClient(server.record, hello(node="n1"))
     (grant,) = far.reserve((hash_of(1), len(data)))
-    for start in range(0, len(data), m.MAX_CHUNK_BYTES):
-        far.ask(m.Write(grant.version, start), m.Done, data[start : start + m.MAX_CHUNK_BYTES])
-    refused = far.ask(m.Write(grant.version, len(data) - 1), m.Failed, b"ab")
-    assert "no 2 bytes" in refused.reason
+    pieces = [
+        (grant.version, start, min(m.MAX_CHUNK_BYTES, len(data) - start))
+        for start in range(0, len(data), m.MAX_CHUNK_BYTES)
+    ]
+    for piece in pieces:
+        assert far.ask(m.Write((piece,)), m.Written, data[piece[1] : piece[1] + piece[2]]).ok == (True,)
+    beyond, other = (grant.version, len(data) - 1, 2), (grant.version + 1000, 0, 3)
+    two = far.ask(m.Write((beyond, (grant.version, 1, 2), other)), m.Written, b"ab" + data[1:3] + b"abc")
+    assert two.ok == (False, True, False), "what has no place goes nowhere, the rest into its place"
+    assert "comes with its bytes" in far.ask(m.Write((pieces[0],)), m.Failed).reason
     far.ask(m.Commit(((grant.version, checksum(data)),)), m.Committed)
-    assert "not reserved" in far.ask(m.Write(grant.version, 0), m.Failed, b"ab").reason
+    assert far.ask(m.Write(((grant.version, 0, 2),)), m.Written, b"ab").ok == (False,), "it is not reserved any more"
     assert client.get(hash_of(1)) == data
     (found,) = far.lookup(hash_of(1))
     assert found is not None
     target = memoryview(bytearray(len(data)))
-    for start in range(0, len(data), m.MAX_CHUNK_BYTES):
-        nbytes = min(m.MAX_CHUNK_BYTES, len(data) - start)
-        far.ask(m.Read(found.version, start, nbytes), m.Chunk, into=target[start:])
+    for version, start, nbytes in pieces:
+        assert far.ask(m.Read(((version, start, nbytes),)), m.Chunk, into=target[start:]).pieces == 1
     assert target == data
+    both = far.ask(m.Read(((found.version, 5, 7), (found.version, 0, 2), (found.version, -1, 1))), m.Chunk)
+    assert (both.pieces, bytes(far.payload)) == (2, data[5:12] + data[:2])
     for start, nbytes in ((0, m.MAX_CHUNK_BYTES + 1), (len(data), 1), (-1, 1), (0, -1)):
-        far.ask(m.Read(found.version, start, nbytes), m.Failed)
-    far.ask(m.Read(found.version + 1000, 0, 1), m.Failed)
+        far.ask(m.Read(((found.version, start, nbytes),)), m.Failed)
+    far.ask(m.Read(((found.version + 1000, 0, 1),)), m.Failed)
+    with pytest.raises(PoolError):  # the bytes do not fit what is said of them: nothing can follow
+        far.ask(m.Write(((found.version, 0, 5),)), m.Written, b"abc")
+    far.close()
+    far = RawClient(server.record, hello(node="n1"))
     assert "may hold" in far.ask(m.Hold((found.version,)), m.Failed).reason
     far.close()
 

@@ -12,7 +12,7 @@ from serving.kvpool.core import messages as m
 from serving.kvpool.live.frames import HEADER, receive, send, tune
 
 Pair = tuple[socket.socket, socket.socket]
-_BODY = m.encoder.encode(m.Write(1, 0))
+_BODY = m.encoder.encode(m.Write(((1, 0, 9),)))
 WRITE = HEADER.pack(len(_BODY), 9) + _BODY
 """A frame whose nine bytes of payload have not come yet."""
 
@@ -35,18 +35,18 @@ def test_a_message_arrives(pair: Pair) -> None:
 
 def test_a_payload_of_several_buffers_arrives_in_the_given_place(pair: Pair) -> None:
     chunk = bytes(range(256)) * 4096
-    sender = threading.Thread(target=send, args=(pair[0], m.Chunk(), (chunk[:1000], memoryview(chunk)[1000:])))
+    sender = threading.Thread(target=send, args=(pair[0], m.Chunk(1), (chunk[:1000], memoryview(chunk)[1000:])))
     sender.start()
     target = memoryview(bytearray(m.MAX_CHUNK_BYTES + 10))
     message, payload = receive(pair[1], m.to_client, target)
     sender.join()
-    assert message == m.Chunk()
+    assert message == m.Chunk(1)
     assert payload == chunk
     assert target[: len(chunk)] == chunk
 
 
 def test_a_frame_may_come_byte_by_byte(pair: Pair) -> None:
-    body = m.encoder.encode(m.Write(7, 0))
+    body = m.encoder.encode(m.Write(((7, 0, 3),)))
     wire = HEADER.pack(len(body), 3) + body + b"abc"
 
     def drip() -> None:
@@ -58,7 +58,7 @@ def test_a_frame_may_come_byte_by_byte(pair: Pair) -> None:
     dripper.start()
     message, payload = receive(pair[1], m.to_server)
     dripper.join()
-    assert message == m.Write(7, 0)
+    assert message == m.Write(((7, 0, 3),))
     assert bytes(payload) == b"abc"
     assert pair[1].gettimeout() == 60, "the caller's timeout is as it was"
 
@@ -94,7 +94,7 @@ def test_nothing_to_receive_is_a_timeout(pair: Pair) -> None:
 def test_nobody_who_takes_it_is_a_timeout(pair: Pair) -> None:
     pair[0].settimeout(0.05)
     with pytest.raises(PoolTimeoutError):
-        send(pair[0], m.Chunk(), (bytes(m.MAX_CHUNK_BYTES),))
+        send(pair[0], m.Chunk(1), (bytes(m.MAX_CHUNK_BYTES),))
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x05\x00", HEADER.pack(10, 0) + b"abc", WRITE + b"12"])
@@ -139,7 +139,7 @@ def test_nonsense_is_an_error(pair: Pair, wire: bytes) -> None:
 
 def test_limits_hold_before_anything_is_sent(pair: Pair) -> None:
     with pytest.raises(PoolError):
-        send(pair[0], m.Chunk(), (bytes(m.MAX_CHUNK_BYTES + 1),))
+        send(pair[0], m.Chunk(1), (bytes(m.MAX_CHUNK_BYTES + 1),))
     with pytest.raises(PoolError):
         send(pair[0], m.Forget("x" * (m.MAX_BODY_BYTES + 1)))
     send(pair[0], m.Done())
@@ -153,7 +153,7 @@ def test_a_stranger_is_trusted_with_little(pair: Pair) -> None:
 
 
 def test_a_payload_larger_than_asked_for_is_an_error(pair: Pair) -> None:
-    send(pair[0], m.Chunk(), (b"12345",))
+    send(pair[0], m.Chunk(1), (b"12345",))
     with pytest.raises(PoolError):
         receive(pair[1], m.to_client, memoryview(bytearray(4)))
 

@@ -132,7 +132,7 @@ def test_a_refusal_keeps_the_connection() -> None:
     with serving(refusing) as server:
         link = server.link()
         with pytest.raises(PoolRefusedError, match="no such entry"):
-            link.read(1, 0, memoryview(bytearray(10)), soon())
+            link.read([(1, 0, 10)], [memoryview(bytearray(10))], soon())
         assert link.ask(m.Data, m.Stats(), soon()).value == {"n": 1}
         assert server.connections == 1
         link.close()

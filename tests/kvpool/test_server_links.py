@@ -158,7 +158,7 @@ def test_a_frozen_client_delays_nobody(server: ServerProcess) -> None:
         rude.ask(m.Commit(((grant.version, 0),)), m.Committed)
         rude.sock.settimeout(0.2)
         for _ in range(16):  # more than the kernel keeps for it; the server is stuck in one of its answers
-            send(rude.sock, m.Read(grant.version, 0, m.MAX_CHUNK_BYTES))
+            send(rude.sock, m.Read(((grant.version, 0, m.MAX_CHUNK_BYTES),)))
             time.sleep(0.02)
         start = time.monotonic()
         assert client.lookup(hash_of(1)) == (None,)

@@ -5,7 +5,7 @@ do with `Failed` and closes only on nonsense. A frame on the wire:
 
     u32 body length | u32 payload length | body (MessagePack) | payload (raw bytes)          little endian
 
-Payload is empty except where said: it carries a chunk of an entry's bytes between nodes, at most `MAX_CHUNK_BYTES`. On
+Payload is empty except where said: it carries bytes of entries between nodes, at most `MAX_CHUNK_BYTES`. On
 one node nobody sends payload: bytes are read and written in the server's UB segment.
 """
 
@@ -19,7 +19,7 @@ from serving.values.pool_view import NamespaceRecord
 
 PROTOCOL = 2
 MAX_BODY_BYTES = 8 << 20
-MAX_CHUNK_BYTES = 1 << 20
+MAX_CHUNK_BYTES = 8 << 20
 MAX_ITEMS = 65_536
 """Hashes or versions in one request."""
 
@@ -138,23 +138,32 @@ class Unhold(Message, frozen=True):
     versions: tuple[int, ...]
 
 
-class Read(Message, frozen=True):
-    """Bytes of a leased entry, for clients of other nodes. Answered by `Chunk` with payload."""
+Piece = tuple[int, int, int]
+"""Bytes of an entry: version, first byte, number of bytes."""
 
-    version: int
-    start: int
-    nbytes: int
+
+class Read(Message, frozen=True):
+    """Bytes of leased entries, for clients of other nodes. Answered by `Chunk` with payload."""
+
+    pieces: tuple[Piece, ...]
 
 
 class Chunk(Message, frozen=True):
-    """Answer to `Read`; the payload is the bytes."""
+    """Answer to `Read`; the payload is the bytes of the first `pieces`: the one behind them is not there (any more)."""
+
+    pieces: int
 
 
 class Write(Message, frozen=True):
-    """Bytes of a reserved entry, for clients of other nodes; the payload is the bytes. Answered by `Done`."""
+    """Bytes of reserved entries, for clients of other nodes; the payload is the bytes. Answered by `Written`."""
 
-    version: int
-    start: int
+    pieces: tuple[Piece, ...]
+
+
+class Written(Message, frozen=True):
+    """Answer to `Write`: whether each piece lies in its place; if not, its entry is not reserved (any more)."""
+
+    ok: tuple[bool, ...]
 
 
 class ListedEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -262,7 +271,7 @@ ANSWERS: dict[type[Message], type[Message]] = {
 }
 """The only answer that makes sense, where a client needs more of it than `Done`."""
 
-ToClient = Welcome | Looked | Promoted | Reserved | Committed | Chunk | Listed | Done | Data | Failed
+ToClient = Welcome | Looked | Promoted | Reserved | Committed | Chunk | Written | Listed | Done | Data | Failed
 
 encoder = msgspec.msgpack.Encoder()
 to_server: msgspec.msgpack.Decoder[ToServer] = msgspec.msgpack.Decoder(ToServer)

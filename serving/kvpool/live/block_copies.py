@@ -2,15 +2,15 @@
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from hardware.errors import HardwareError
-from hardware.ub.copy import Hashed, checksum, copy_checked
-from serving.errors import PoolError, PoolRefusedError, PoolUnreachableError
-from serving.kvpool.core.batch_write import EXPIRED
+from hardware.ub.copy import Hashed, copy_checked
+from serving.errors import PoolError, PoolUnreachableError
 from serving.kvpool.core.entry import Found
-from serving.kvpool.core.messages import MAX_CHUNK_BYTES
 from serving.kvpool.core.operation import PoolRead, PoolReadDone, PoolWrite, PoolWritten, reason_of
+from serving.kvpool.live.far_copies import read_far, write_far
 from serving.kvpool.live.segments import Mapped, Segments
 from serving.kvpool.live.server_link import ServerLink
 from serving.values.pool_outcome import MissReason
@@ -32,33 +32,44 @@ class BlockCopies:
         self._memory: dict[str, Mapped | None] = {}
 
     def read(self, order: PoolRead) -> PoolReadDone:
-        """Copies in order, up to the first that fails.
+        """Copies all that can be copied; what counts is what is good up to the first that is not.
 
-        Effects: fills places; that of the block that failed holds anything.
+        Effects: fills places; those behind the first that failed hold anything.
         """
-        good = 0
-        for index, server, found in zip(order.indices, order.servers, order.found, strict=False):
-            if time.monotonic() >= order.until:
-                return PoolReadDone(good, MissReason.TIMEOUT)
-            try:
-                mapped = self._memory[server] if server in self._memory else self._map(server)
-                if mapped is not None:
-                    source = mapped.view(found.offset, found.nbytes)
-                    digest = copy_checked(self._place(index), source, hashed=Hashed.TARGET)
-                else:
-                    digest = _read_remote(self._links[server], found, self._place(index), order.until)
-            except PoolRefusedError:
-                return PoolReadDone(good, MissReason.GONE)
-            except PoolError as error:
-                return PoolReadDone(good, reason_of(error))
-            except HardwareError as error:
-                logger.warning("a block from memory server %s cannot be copied: %s", server, error)
-                return PoolReadDone(good, MissReason.ERROR)
+        blocks = list(zip(order.indices, order.servers, order.found, strict=False))
+        digests: list[int | MissReason] = [MissReason.TIMEOUT] * len(blocks)
+        far: dict[str, list[int]] = defaultdict(list)
+        for at, (index, server, found) in enumerate(blocks):
+            mapped = self._memory[server] if server in self._memory else self._map(server)
+            if mapped is None:
+                far[server].append(at)
+                continue
+            digests[at] = self._read_mapped(mapped, index, server, found, order.until)
+            if isinstance(digests[at], MissReason):
+                break
+        for server, places in far.items():  # those of this node first: they do not wait for a slow connection
+            reads = [(found, self._place(index)) for index, _, found in (blocks[at] for at in places)]
+            for at, digest in zip(places, read_far(self._links[server], reads, order.until), strict=True):
+                digests[at] = digest
+        for good, (digest, (_, server, found)) in enumerate(zip(digests, blocks, strict=True)):
+            if isinstance(digest, MissReason):
+                return PoolReadDone(good, digest)
             if digest != found.checksum:
                 logger.warning("a block from memory server %s arrived with other bytes than were stored", server)
                 return PoolReadDone(good, MissReason.CHECKSUM)
-            good += 1
-        return PoolReadDone(good)
+        return PoolReadDone(len(blocks))
+
+    def _read_mapped(self, mapped: Mapped, index: int, server: str, found: Found, until: float) -> int | MissReason:
+        if time.monotonic() >= until:
+            return MissReason.TIMEOUT
+        try:
+            source = mapped.view(found.offset, found.nbytes)
+            return copy_checked(self._place(index), source, hashed=Hashed.TARGET)
+        except PoolError as error:
+            return reason_of(error)
+        except HardwareError as error:
+            logger.warning("a block from memory server %s cannot be copied: %s", server, error)
+            return MissReason.ERROR
 
     def write(self, order: PoolWrite) -> PoolWritten:
         """Copies all that can be copied; a server that fails takes no more.
@@ -66,28 +77,20 @@ class BlockCopies:
         Effects: fills granted room.
         """
         server = order.server
-        link = self._links[server]
         mapped = self._map(server)
+        if mapped is None:
+            writes = [(grant, self._place(index)) for index, grant in order.grants]
+            return PoolWritten(server, write_far(self._links[server], writes, order.until))
         digests: list[int | str] = []
-        lost: str | None = None
         for index, grant in order.grants:
-            if lost is None and time.monotonic() >= order.until:
-                lost = MissReason.TIMEOUT.value
-            if lost is not None:
-                digests.append(lost)
+            if time.monotonic() >= order.until:
+                digests.append(MissReason.TIMEOUT.value)
                 continue
             try:
                 data = self._place(index)
-                if mapped is not None:
-                    target = mapped.view(grant.offset, data.nbytes)
-                    digests.append(copy_checked(target, data, hashed=Hashed.SOURCE))
-                else:
-                    digests.append(_write_remote(link, grant.version, data, order.until))
-            except PoolRefusedError:
-                digests.append(EXPIRED)
+                digests.append(copy_checked(mapped.view(grant.offset, data.nbytes), data, hashed=Hashed.SOURCE))
             except PoolError as error:
-                lost = reason_of(error).value
-                digests.append(lost)
+                digests.append(reason_of(error).value)
             except HardwareError as error:
                 logger.warning("an entry cannot be copied to memory server %s: %s", server, error)
                 digests.append(MissReason.ERROR.value)
@@ -97,22 +100,6 @@ class BlockCopies:
         """The server's memory, None if it has to be read and written through the connection."""
         self._memory[server] = mapped = map_of(self._segments, self._links[server])
         return mapped
-
-
-def _read_remote(link: ServerLink, found: Found, target: memoryview, until: float) -> int:
-    if target.nbytes != found.nbytes:
-        raise PoolError(f"a block of {found.nbytes} bytes does not fit into {target.nbytes}")
-    flat = target.cast("B")
-    for start in range(0, found.nbytes, MAX_CHUNK_BYTES):
-        link.read(found.version, start, flat[start : start + MAX_CHUNK_BYTES], until)
-    return checksum(flat)
-
-
-def _write_remote(link: ServerLink, version: int, data: memoryview, until: float) -> int:
-    flat = data.cast("B")
-    for start in range(0, len(flat), MAX_CHUNK_BYTES):
-        link.write(version, start, flat[start : start + MAX_CHUNK_BYTES], until)
-    return checksum(flat)
 
 
 def map_of(segments: Segments, link: ServerLink) -> Mapped | None:

@@ -16,7 +16,7 @@ from serving.errors import ConfigError, PoolError, PoolUnreachableError, ProofEr
 from serving.ids import NodeId
 from serving.kvpool.core import messages as m
 from serving.kvpool.live.frames import POOL_CHANNEL, receive, send, tune
-from serving.kvpool.live.handlers import Desk, handle
+from serving.kvpool.live.handlers import Desk, handle, room_for
 from serving.kvpool.live.session import Session
 from serving.sockets.acceptor import Acceptor
 from serving.sockets.opening import accept_proved, secured
@@ -137,7 +137,7 @@ class Connections:
     def _answer_forever(self, sock: socket.socket, session: Session) -> None:
         desk = self._desk
         while not self._acceptor.stopping:
-            message, payload = receive(sock, m.to_server)
+            message, payload = receive(sock, m.to_server, partial(room_for, desk, session))
             try:
                 answer = handle(desk, session, message, payload)
             except PoolError as error:
@@ -147,7 +147,7 @@ class Connections:
                 logger.exception("%s of %r failed", type(message).__name__, session.name)
                 answer = m.Failed(f"{type(error).__name__}: {error}")
             if isinstance(answer, tuple):
-                send(sock, answer[0], (answer[1],))
+                send(sock, answer[0], answer[1])
             else:
                 send(sock, answer)
 

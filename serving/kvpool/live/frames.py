@@ -11,14 +11,15 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
 from serving.errors import UNREADABLE, PoolError, PoolTimeoutError, PoolUnreachableError
 from serving.kvpool.core.messages import MAX_BODY_BYTES, MAX_CHUNK_BYTES, PROTOCOL, encoder
-from serving.sockets.bulk import AT_ONCE, PIECE_BYTES
+from serving.sockets.bulk import AT_ONCE, NOTHING, PIECE_BYTES, receive_views
 from serving.sockets.proof import Channel
 
 _M = TypeVar("_M")
@@ -32,6 +33,21 @@ REST_S = 30.0
 _READ_AHEAD_BYTES = 64 << 10
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 _USER_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Place of a payload.
+
+    Args:
+        views: writable bytes, together as long as the payload.
+        until: not a byte is put there later, on `time.monotonic`'s scale; 0 = the socket's own deadline counts.
+        on_filled: called with the place of each view when it is full.
+    """
+
+    views: Sequence[memoryview]
+    until: float = 0.0
+    on_filled: Callable[[int], object] | None = None
 
 
 def tune(sock: socket.socket) -> None:
@@ -87,15 +103,16 @@ def send(sock: socket.socket, message: msgspec.Struct, payload: Iterable[bytes |
 def receive(
     sock: socket.socket,
     decoder: "msgspec.msgpack.Decoder[_M]",
-    payload_into: memoryview | None = None,
+    payload_into: memoryview | Callable[[_M, int], Room] | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> tuple[_M, memoryview]:
     """Receives one frame.
 
     Args:
-        payload_into: where the payload goes, writable bytes at least as long as it; a new buffer if absent.
+        payload_into: where the payload goes, writable bytes at least as long as it, or what finds room for so many
+            bytes behind a message; a new buffer if absent.
         max_body_bytes: refuse more; the server trusts a stranger with little.
-    Returns: the message and its payload, a part of `payload_into` if that was given.
+    Returns: the message and its payload, a part of `payload_into` if that was given; empty if room was found for it.
     Raises: PoolTimeoutError if the socket's timeout passed; PoolUnreachableError if the connection broke or ended;
         PoolError if what came is no frame of this protocol.
     Effects: reads one frame from the socket.
@@ -124,7 +141,7 @@ def receive(
 def _receive_rest(
     sock: socket.socket,
     decoder: "msgspec.msgpack.Decoder[_M]",
-    payload_into: memoryview | None,
+    payload_into: memoryview | Callable[[_M, int], Room] | None,
     ahead: bytes,
     max_body_bytes: int,
     deadline: float | None,
@@ -141,24 +158,25 @@ def _receive_rest(
     if len(came) > body_bytes + payload_bytes:
         raise PoolError("bytes behind the frame; a connection carries one request at a time")
     body = _filled(sock, memoryview(bytearray(body_bytes)), came[:body_bytes], deadline)
+    behind = came[body_bytes:]
+    message = decoder.decode(body)
+    if callable(payload_into):
+        room = payload_into(message, payload_bytes)
+        if sum(map(len, room.views)) != payload_bytes:
+            raise PoolError(f"{payload_bytes} bytes of payload came where {sum(map(len, room.views))} were due")
+        until = min(deadline, room.until) if room.until else deadline
+        receive_views(sock, room.views, until, room.on_filled, behind)
+        return message, NOTHING
     if payload_into is None:
         payload_into = memoryview(bytearray(payload_bytes))
     elif len(payload_into) < payload_bytes:
         raise PoolError(f"{payload_bytes} bytes of payload came where {len(payload_into)} were asked for")
-    message = decoder.decode(body)
-    return message, _filled(sock, payload_into[:payload_bytes], came[body_bytes:], deadline)
+    return message, _filled(sock, payload_into[:payload_bytes], behind, deadline)
 
 
 def _filled(sock: socket.socket, target: memoryview, first: memoryview, deadline: float) -> memoryview:
     """Fills `target`: with `first`, then from the socket."""
-    at = len(first)
-    target[:at] = first
-    while at < len(target):
-        _set_left(sock, deadline)
-        got = sock.recv_into(target[at:])
-        if got == 0:
-            raise PoolUnreachableError("the connection was closed in the middle of a frame")
-        at += got
+    receive_views(sock, [target], deadline, ahead=first)
     return target
 
 
@@ -171,7 +189,7 @@ def _more(piece: bytes) -> bytes:
 def _send_some(sock: socket.socket, views: list[memoryview]) -> int:
     if not isinstance(sock, ssl.SSLSocket):
         return sock.sendmsg(views[:AT_ONCE])
-    if len(views[0]) + len(views[1]) <= _READ_AHEAD_BYTES and len(views) == 2:  # one record for nearly every frame
+    if len(views) == 2 and len(views[0]) + len(views[1]) <= _READ_AHEAD_BYTES:  # one record for nearly every frame
         return sock.send(b"".join(views))
     return sock.send(views[0][:PIECE_BYTES])
 

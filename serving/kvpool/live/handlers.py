@@ -15,6 +15,7 @@ from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind
 from serving.kvpool.live.audit import audit
 from serving.kvpool.live.facts import usage_of
+from serving.kvpool.live.frames import REST_S, Room
 from serving.kvpool.live.holds import Holds
 from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.session import Session, Writing
@@ -39,7 +40,7 @@ class Desk:
     set_namespaces: Callable[[Sequence[NamespaceRecord]], None]
 
 
-Answer = m.Message | tuple[m.Message, memoryview]
+Answer = m.Message | tuple[m.Message, Sequence[memoryview]]
 _DONE = m.Done()
 _REMOVAL_S = 10.0
 """A deletion is answered when its files are gone; one that takes longer is refused, and to be asked for again."""
@@ -189,26 +190,61 @@ def _unhold(desk: Desk, session: Session, message: m.Unhold, _payload: memoryvie
 
 def _read(desk: Desk, _session: Session, message: m.Read, _payload: memoryview) -> Answer:
     core = desk.core
-    if not 0 <= message.nbytes <= m.MAX_CHUNK_BYTES:
-        raise PoolError(f"a chunk has at most {m.MAX_CHUNK_BYTES} bytes, not {message.nbytes}")
+    _require_pieces(message.pieces)
+    views: list[memoryview] = []
     with core.changed:
-        found = core.in_dram(message.version)
-    if found is None or not 0 <= message.start <= message.start + message.nbytes <= found.nbytes:
-        raise PoolError(f"entry {message.version} is not in memory, or has no such bytes; look it up again")
-    core.meters.add("bytes_sent", message.nbytes)
-    return m.Chunk(), core.view(found.offset + message.start, message.nbytes)
+        for version, start, nbytes in message.pieces:
+            found = core.in_dram(version)
+            if found is None or not 0 <= start <= start + nbytes <= found.nbytes:
+                break
+            views.append(core.view(found.offset + start, nbytes))
+    if not views and message.pieces:
+        raise PoolError(f"entry {message.pieces[0][0]} is not in memory, or has no such bytes; look it up again")
+    core.meters.add("bytes_sent", sum(map(len, views)))
+    return m.Chunk(len(views)), views
 
 
-def _write(desk: Desk, session: Session, message: m.Write, payload: memoryview) -> Answer:
-    core = desk.core
-    writing = session.writing.get(message.version)
-    if writing is None or (writing.model is None and core.now() - writing.since > core.settings.write_lease_s):
-        raise PoolError(f"entry {message.version} is not reserved (any more) for this client; reserve again")
-    if not 0 <= message.start <= message.start + len(payload) <= writing.nbytes:
-        raise PoolError(f"entry {message.version} has no {len(payload)} bytes at {message.start}")
-    core.view(writing.offset + message.start, len(payload))[:] = payload
-    core.meters.add("bytes_received", len(payload))
-    return _DONE
+def room_for(desk: Desk, session: Session, message: m.ToServer, nbytes: int) -> Room:
+    """Where the payload of a request goes: what is written, straight into its place.
+
+    Raises: PoolError if the request and its payload do not fit each other.
+    Effects: notes which pieces have a place; bytes without one go nowhere.
+    """
+    if not isinstance(message, m.Write):
+        return Room([memoryview(bytearray(nbytes))])
+    _require_pieces(message.pieces)
+    core, views, ok = desk.core, [], []
+    left_s = REST_S
+    for version, start, size in message.pieces:
+        writing = session.writing.get(version)
+        leased_s = 0.0
+        if writing is not None:
+            leased_s = core.settings.write_lease_s - (core.now() - writing.since) if writing.model is None else REST_S
+        if writing is None or leased_s <= 0 or not 0 <= start <= start + size <= writing.nbytes:
+            views.append(memoryview(bytearray(max(0, size))))
+            ok.append(False)
+            continue
+        views.append(core.view(writing.offset + start, size))
+        ok.append(True)
+        left_s = min(left_s, leased_s)
+    session.written = tuple(ok)
+    return Room(views, time.monotonic() + left_s)
+
+
+def _write(desk: Desk, session: Session, message: m.Write, _payload: memoryview) -> Answer:
+    ok, session.written = session.written, ()
+    if len(ok) != len(message.pieces):
+        raise PoolError("a Write comes with its bytes")
+    sizes = [size for (_, _, size), good in zip(message.pieces, ok, strict=True) if good]
+    desk.core.meters.add("bytes_received", sum(sizes))
+    return m.Written(ok)
+
+
+def _require_pieces(pieces: Sequence[m.Piece]) -> None:
+    _require_few(pieces)
+    nbytes = [size for _, _, size in pieces]
+    if min(nbytes, default=0) < 0 or sum(nbytes) > m.MAX_CHUNK_BYTES:
+        raise PoolError(f"a request moves at most {m.MAX_CHUNK_BYTES} bytes, not {sum(nbytes)}")
 
 
 def _list(desk: Desk, session: Session, message: m.List, _payload: memoryview) -> Answer:

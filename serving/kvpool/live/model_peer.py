@@ -3,18 +3,22 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
-from hardware.ub.copy import checksum
+from hardware.ub.copy import RunningChecksum
 from serving.errors import PoolError
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import EntryTier, Found, Space
-from serving.kvpool.core.messages import MAX_CHUNK_BYTES, Looked, Lookup, Promote, Promoted, ReleaseLeases, Report
+from serving.kvpool.core.messages import Looked, Lookup, Promote, Promoted, ReleaseLeases, Report
+from serving.kvpool.live.far_copies import pieces_of
 from serving.kvpool.live.server_link import ServerLink
 
 REPLY_S = 2.0
 """How long a server that has nothing to wait for may take."""
 CHUNK_S = 5.0
+PART_BYTES = 1 << 20
+"""Hashed at a time, while it is in the cache."""
 DISK_S = 30.0
 """How long an image may take from SSD to memory; a server waits no longer."""
 LEASE_S = 5.0
@@ -92,18 +96,27 @@ def fetch(link: ServerLink, entry: ModelEntry, offer: Found, target: memoryview)
     if found is None:
         raise PoolError(f"memory server {link.name} cannot bring the image from its disk now")
     leased_at = time.monotonic()
-    for start in range(0, found.nbytes, MAX_CHUNK_BYTES):
+    running = RunningChecksum()
+    for piece in pieces_of(found.version, found.nbytes):
         if time.monotonic() - leased_at > LEASE_S / 2:
             leased_at = time.monotonic()
             again = look(link, entry)
             if again is None or again.version != found.version:
                 raise PoolError(f"memory server {link.name} dropped the image while it was read")
-        link.read(found.version, start, target[start : start + MAX_CHUNK_BYTES], soon(CHUNK_S))
-    digest = checksum(target)
+        _, start, nbytes = piece
+        parts = [target[at : min(at + PART_BYTES, start + nbytes)] for at in range(start, start + nbytes, PART_BYTES)]
+        pieces = [(found.version, start + PART_BYTES * number, len(part)) for number, part in enumerate(parts)]
+        if link.read(pieces, parts, soon(CHUNK_S), partial(_hash, running, parts)) < len(parts):
+            raise PoolError(f"memory server {link.name} dropped the image while it was read")
+    digest = running.digest
     if digest != found.checksum:
         link.post(Report((found.version,)), soon())
         raise PoolError(f"the image of memory server {link.name} has another checksum than it should have")
     return digest
+
+
+def _hash(running: RunningChecksum, parts: Sequence[memoryview], at: int) -> None:
+    running.add(parts[at])
 
 
 def _lookup(entry: ModelEntry) -> Lookup:

@@ -14,7 +14,7 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeVar
@@ -22,8 +22,21 @@ from typing import TypeVar
 from hardware.ub.process import ProcessStamp
 from serving.errors import ConfigError, PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError, ProofError
 from serving.ids import NodeId
-from serving.kvpool.core.messages import Chunk, Done, Failed, Hello, Message, Read, ToClient, Welcome, Write, to_client
+from serving.kvpool.core.messages import (
+    Chunk,
+    Failed,
+    Hello,
+    Message,
+    Piece,
+    Read,
+    ToClient,
+    Welcome,
+    Write,
+    Written,
+    to_client,
+)
 from serving.kvpool.live import frames
+from serving.kvpool.live.frames import Room
 from serving.sockets.opening import connected, read_frame
 from serving.sockets.proof import Prover, framed
 from serving.sockets.secrets import ClusterSecrets
@@ -37,6 +50,9 @@ CONNECT_S = 0.5
 """A server that lives takes a connection and greets within this, however much later the deadline is."""
 MIN_LEFT_S = 0.005
 """With less time left nothing is begun: it could only end in a timeout that is not the server's fault."""
+
+
+_Into = Callable[[ToClient, int], Room] | None
 
 
 class _State(Enum):
@@ -158,7 +174,7 @@ class ServerLink:
         """
         self._begin(message, deadline, (), _State.POSTED)
 
-    def receive(self, kind: type[_R], deadline: float, into: memoryview | None = None) -> _R:
+    def receive(self, kind: type[_R], deadline: float, into: _Into = None) -> _R:
         """The answer to the request that was sent.
 
         Args:
@@ -188,26 +204,44 @@ class ServerLink:
         self.send(message, deadline, payload)
         return self.receive(kind, deadline)
 
-    def read(self, version: int, start: int, target: memoryview, deadline: float) -> None:
-        """One chunk of an entry of another node's server, straight into its place.
+    def read(
+        self,
+        pieces: Sequence[Piece],
+        targets: Sequence[memoryview],
+        deadline: float,
+        on_filled: Callable[[int], object] | None = None,
+    ) -> int:
+        """Bytes of entries of another node's server, straight into their places.
 
         Args:
-            target: writable bytes, at most MAX_CHUNK_BYTES.
-        Raises: as `send` and `receive`.
-        Effects: fills `target`.
+            pieces: together at most MAX_CHUNK_BYTES.
+            targets: writable bytes, as long as the pieces.
+            on_filled: called with the place of each target when it is full.
+        Returns: how many of the targets are filled; the server has not got the next one (any more).
+        Raises: as `send` and `receive`; PoolRefusedError if it has not got the first one.
+        Effects: fills targets.
         """
-        self.send(Read(version, start, len(target)), deadline)
-        self.receive(Chunk, deadline, target)
 
-    def write(self, version: int, start: int, source: memoryview, deadline: float) -> None:
-        """One chunk of an entry to another node's server.
+        def room(message: ToClient, _nbytes: int) -> Room:
+            return Room(targets[: message.pieces] if isinstance(message, Chunk) else (), on_filled=on_filled)
+
+        self.send(Read(tuple(pieces)), deadline)
+        return self.receive(Chunk, deadline, room).pieces
+
+    def write(self, pieces: Sequence[Piece], sources: Sequence[memoryview], deadline: float) -> tuple[bool, ...]:
+        """Bytes of entries to another node's server.
 
         Args:
-            source: contiguous bytes, at most MAX_CHUNK_BYTES.
-        Raises: as `send` and `receive`.
-        Effects: the bytes are in the server's segment.
+            pieces: together at most MAX_CHUNK_BYTES.
+            sources: contiguous bytes, as long as the pieces.
+        Returns: which of them lie in the server's segment.
+        Raises: as `send` and `receive`; PoolError if the server's answer does not fit.
+        Effects: as said.
         """
-        self.ask(Done, Write(version, start), deadline, (source,))
+        ok = self.ask(Written, Write(tuple(pieces)), deadline, sources).ok
+        if len(ok) != len(pieces):
+            raise PoolError(f"memory server {self.name} answered for {len(ok)} pieces of {len(pieces)}")
+        return ok
 
     def close(self) -> None:
         """Ends the connection, and with it all leases and reservations. The next request connects again.
@@ -277,7 +311,7 @@ class ServerLink:
             self._reply(deadline, None)
             self._state = _State.IDLE
 
-    def _reply(self, deadline: float, into: memoryview | None) -> ToClient:
+    def _reply(self, deadline: float, into: _Into) -> ToClient:
         assert self._sock is not None
         try:
             # An answer that came while another server was waited for is taken even after the deadline.

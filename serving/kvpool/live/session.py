@@ -26,6 +26,7 @@ class Session:
         process: None if this server cannot see whether it lives: another node, or another container.
         writing: by version, reserved and not yet committed.
         listing: what the pages of its present listing are cut from.
+        written: which pieces of the `Write` under way have a place.
     """
 
     client: int
@@ -34,3 +35,4 @@ class Session:
     process: ProcessStamp | None
     writing: dict[int, Writing] = field(default_factory=dict)
     listing: list[EntryView] = field(default_factory=list)
+    written: tuple[bool, ...] = ()
