@@ -36,7 +36,7 @@ _USER_TIMEOUT_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class PayloadRoom:
     """Place of a payload.
 
     Args:
@@ -103,7 +103,7 @@ def send(sock: socket.socket, message: msgspec.Struct, payload: Iterable[bytes |
 def receive(
     sock: socket.socket,
     decoder: "msgspec.msgpack.Decoder[_M]",
-    payload_into: memoryview | Callable[[_M, int], Room] | None = None,
+    payload_into: memoryview | Callable[[_M, int], PayloadRoom] | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> tuple[_M, memoryview]:
     """Receives one frame.
@@ -141,7 +141,7 @@ def receive(
 def _receive_rest(
     sock: socket.socket,
     decoder: "msgspec.msgpack.Decoder[_M]",
-    payload_into: memoryview | Callable[[_M, int], Room] | None,
+    payload_into: memoryview | Callable[[_M, int], PayloadRoom] | None,
     ahead: bytes,
     max_body_bytes: int,
     deadline: float | None,

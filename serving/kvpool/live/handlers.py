@@ -15,7 +15,7 @@ from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind
 from serving.kvpool.live.audit import audit
 from serving.kvpool.live.facts import usage_of
-from serving.kvpool.live.frames import REST_S, Room
+from serving.kvpool.live.frames import REST_S, PayloadRoom
 from serving.kvpool.live.holds import Holds
 from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.session import Session, Writing
@@ -204,14 +204,14 @@ def _read(desk: Desk, _session: Session, message: m.Read, _payload: memoryview) 
     return m.Chunk(len(views)), views
 
 
-def room_for(desk: Desk, session: Session, message: m.ToServer, nbytes: int) -> Room:
+def room_for(desk: Desk, session: Session, message: m.ToServer, nbytes: int) -> PayloadRoom:
     """Where the payload of a request goes: what is written, straight into its place.
 
     Raises: PoolError if the request and its payload do not fit each other.
     Effects: notes which pieces have a place; bytes without one go nowhere.
     """
     if not isinstance(message, m.Write):
-        return Room([memoryview(bytearray(nbytes))])
+        return PayloadRoom([memoryview(bytearray(nbytes))])
     _require_pieces(message.pieces)
     core, views, ok = desk.core, [], []
     left_s = REST_S
@@ -228,7 +228,7 @@ def room_for(desk: Desk, session: Session, message: m.ToServer, nbytes: int) -> 
         ok.append(True)
         left_s = min(left_s, leased_s)
     session.written = tuple(ok)
-    return Room(views, time.monotonic() + left_s)
+    return PayloadRoom(views, time.monotonic() + left_s)
 
 
 def _write(desk: Desk, session: Session, message: m.Write, _payload: memoryview) -> Answer:

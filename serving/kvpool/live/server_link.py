@@ -36,7 +36,7 @@ from serving.kvpool.core.messages import (
     to_client,
 )
 from serving.kvpool.live import frames
-from serving.kvpool.live.frames import Room
+from serving.kvpool.live.frames import PayloadRoom
 from serving.sockets.opening import connected, read_frame
 from serving.sockets.proof import Prover, framed
 from serving.sockets.secrets import ClusterSecrets
@@ -52,7 +52,7 @@ MIN_LEFT_S = 0.005
 """With less time left nothing is begun: it could only end in a timeout that is not the server's fault."""
 
 
-_Into = Callable[[ToClient, int], Room] | None
+_Into = Callable[[ToClient, int], PayloadRoom] | None
 
 
 class _State(Enum):
@@ -222,8 +222,8 @@ class ServerLink:
         Effects: fills targets.
         """
 
-        def room(message: ToClient, _nbytes: int) -> Room:
-            return Room(targets[: message.pieces] if isinstance(message, Chunk) else (), on_filled=on_filled)
+        def room(message: ToClient, _nbytes: int) -> PayloadRoom:
+            return PayloadRoom(targets[: message.pieces] if isinstance(message, Chunk) else (), on_filled=on_filled)
 
         self.send(Read(tuple(pieces)), deadline)
         return self.receive(Chunk, deadline, room).pieces
