@@ -1,20 +1,18 @@
 """The judge of each file of deploy/ that another program reads: that program, or its schema."""
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import yaml  # type: ignore[import-untyped]
+
+from tests.deploy.kubernetes import kustomized, wrong
+from tests.deploy.tools import told, tool
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 ROOT = DEPLOY.parent
-BIN = Path(sys.executable).parent
-"""Where the tools of the extra `test` are."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +28,6 @@ class Judged:
     path: str
     judge: Callable[[Path, str], str]
     mistake: tuple[str, str]
-
-
-def tool(name: str) -> str:
-    """A program's path; skips the test at a desk that lacks it, fails in CI."""
-    found = str(BIN / name) if (BIN / name).exists() else shutil.which(name)
-    if found is None:
-        assert not os.environ.get("CI"), f"{name} is not installed"
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
-def told(*command: str, cwd: Path | None = None) -> str:
-    """What a command says if it fails; nothing if it does not."""
-    done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
-    return "" if done.returncode == 0 else done.stdout or f"exit code {done.returncode}"
 
 
 def hadolint(folder: Path, path: str) -> str:
@@ -90,3 +73,10 @@ def provisioning(folder: Path, path: str) -> str:
     """Judge what Grafana reads at its start, by what its documentation says: there is no schema of it."""
     schema = Path(__file__).parent / "data" / "grafana-provisioning.json"
     return told(tool("check-jsonschema"), "--schemafile", str(schema), str(folder / path))
+
+
+def kubernetes(folder: Path, path: str) -> str:
+    """Judge a file of deploy/kuberay/ by what the kustomization that it belongs to becomes."""
+    part = {"tls": "tls", "ascend": "ascend"}.get(path.split("/")[1], ".")
+    manifests = kustomized(folder / "kuberay" / part)
+    return manifests if isinstance(manifests, str) else "\n".join(wrong(manifests))

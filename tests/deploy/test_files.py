@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.judges import DEPLOY, ROOT, Judged, compose, hadolint, prometheus, provisioning, rules, unit
+from tests.deploy.judges import (
+    DEPLOY,
+    ROOT,
+    Judged,
+    compose,
+    hadolint,
+    kubernetes,
+    prometheus,
+    provisioning,
+    rules,
+    unit,
+)
 
 JUDGED = [
     Judged("../Dockerfile", hadolint, ("--no-install-recommends g++ wget", "g++ wget")),
@@ -19,6 +30,18 @@ JUDGED = [
     Judged("hosts/cloudmatrix-worker.service", unit, ("ExecStart=", "ExecStrat=")),
     Judged("grafana/provisioning/datasources/prometheus.yaml", provisioning, ("isDefault", "isdefault")),
     Judged("grafana/provisioning/dashboards/cloudmatrix.yaml", provisioning, ("path:", "paths:")),
+    Judged("kuberay/kustomization.yaml", kubernetes, ("[base]", "[bas]")),
+    Judged("kuberay/base/kustomization.yaml", kubernetes, ("newName:", "newNam:")),
+    Judged("kuberay/base/names.yaml", kubernetes, ("headGroupSpec/template/spec/volumes", "headGroup/volumes")),
+    Judged("kuberay/base/rayservice.yaml", kubernetes, ("maxReplicas:", "maxReplica:")),
+    Judged("kuberay/base/rayservice.yaml", kubernetes, ("readinessProbe:", "readynessProbe:")),
+    Judged("kuberay/base/rayservice.yaml", kubernetes, ("minReplicas: 1", "minReplicas: one")),
+    Judged("kuberay/base/redis.yaml", kubernetes, ("serviceName:", "servicename:")),
+    Judged("kuberay/base/network.yaml", kubernetes, ("endPort:", "endport:")),
+    Judged("kuberay/base/monitoring.yaml", kubernetes, ("sourceLabels:", "source_labels:")),
+    Judged("kuberay/base/rules.yaml", kubernetes, ("expr:", "exp:")),
+    Judged("kuberay/tls/kustomization.yaml", kubernetes, ("enabled: true", "enabled: maybe")),
+    Judged("kuberay/ascend/kustomization.yaml", kubernetes, ("containers/0", "containers/9")),
 ]
 READ_BY_OTHERS = {".yaml", ".yml", ".json", ".service"}
 each_file = pytest.mark.parametrize("file", JUDGED, ids=lambda file: file.path)

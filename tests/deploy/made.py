@@ -1,0 +1,39 @@
+"""Files of deploy/ that are made of other files or of code: `python -m tests.deploy.made` writes them anew."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml  # type: ignore[import-untyped]
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+MADE_BY = "Made by `python -m tests.deploy.made`; a test compares."
+RULES = ("serving", "experts")
+
+
+def prometheus_rule() -> str:
+    """The rules of deploy/prometheus/ as prometheus-operator takes them."""
+    files = (DEPLOY / "prometheus" / f"{name}.rules.yaml" for name in RULES)
+    groups = [group for file in files for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]]
+    manifest = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "cloudmatrix"},
+        "spec": {"groups": groups},
+    }
+    text: str = yaml.safe_dump(manifest, sort_keys=False, width=10_000)
+    return f"# The rules of deploy/prometheus/. {MADE_BY}\n{text}"
+
+
+MADE: dict[str, Callable[[], str]] = {"kuberay/base/rules.yaml": prometheus_rule}
+
+
+def main() -> None:
+    """Write all of them; say where."""
+    for name, make in MADE.items():
+        path = DEPLOY / name
+        path.write_text(make(), encoding="utf-8")
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

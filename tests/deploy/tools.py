@@ -1,0 +1,26 @@
+"""Programs that judge files: those of the extra `test` first, then the machine's."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BIN = Path(sys.executable).parent
+
+
+def tool(name: str) -> str:
+    """A program's path; skips the test at a desk that lacks it, fails in CI."""
+    found = str(BIN / name) if (BIN / name).exists() else shutil.which(name)
+    if found is None:
+        assert not os.environ.get("CI"), f"{name} is not installed"
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def told(*command: str, cwd: Path | None = None) -> str:
+    """What a command says if it fails; nothing if it does not."""
+    done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+    return "" if done.returncode == 0 else done.stdout or f"exit code {done.returncode}"
