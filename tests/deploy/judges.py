@@ -1,5 +1,6 @@
 """The judge of each file of deploy/ that another program reads: that program, or its schema."""
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -7,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests.deploy.kubernetes import kustomized, wrong
 from tests.deploy.tools import told, tool
@@ -80,3 +84,14 @@ def kubernetes(folder: Path, path: str) -> str:
     part = {"tls": "tls", "ascend": "ascend"}.get(path.split("/")[1], ".")
     manifests = kustomized(folder / "kuberay" / part)
     return manifests if isinstance(manifests, str) else "\n".join(wrong(manifests))
+
+
+def board(folder: Path, path: str) -> str:
+    """Judge a board: read by Grafana's own types and written again, it must be what it was."""
+    text = (folder / path).read_text(encoding="utf-8")
+    register_default_plugins()
+    try:
+        again = JSONEncoder(sort_keys=True, indent=1).encode(Dashboard.from_json(json.loads(text)))
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        return repr(error)
+    return "" if json.loads(again) == json.loads(text) else "it holds what Grafana does not know"

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
+from tests.deploy.boards.all import BOARDS
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 MADE_BY = "Made by `python -m tests.deploy.made`; a test compares."
 RULES = ("serving", "experts")
@@ -24,7 +26,10 @@ def prometheus_rule() -> str:
     return f"# The rules of deploy/prometheus/. {MADE_BY}\n{text}"
 
 
-MADE: dict[str, Callable[[], str]] = {"kuberay/base/rules.yaml": prometheus_rule}
+MADE: dict[str, Callable[[], str]] = {
+    "kuberay/base/rules.yaml": prometheus_rule,
+    **{f"grafana/boards/{name}.json": make for name, make in BOARDS.items()},
+}
 
 
 def main() -> None:

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.boards.all import BOARDS
 from tests.deploy.judges import (
     DEPLOY,
     ROOT,
     Judged,
+    board,
     compose,
     hadolint,
     kubernetes,
@@ -30,6 +32,7 @@ JUDGED = [
     Judged("hosts/cloudmatrix-worker.service", unit, ("ExecStart=", "ExecStrat=")),
     Judged("grafana/provisioning/datasources/prometheus.yaml", provisioning, ("isDefault", "isdefault")),
     Judged("grafana/provisioning/dashboards/cloudmatrix.yaml", provisioning, ("path:", "paths:")),
+    *(Judged(f"grafana/boards/{name}.json", board, ('"legendFormat"', '"legend"')) for name in BOARDS),
     Judged("kuberay/kustomization.yaml", kubernetes, ("[base]", "[bas]")),
     Judged("kuberay/base/kustomization.yaml", kubernetes, ("newName:", "newNam:")),
     Judged("kuberay/base/names.yaml", kubernetes, ("headGroupSpec/template/spec/volumes", "headGroup/volumes")),

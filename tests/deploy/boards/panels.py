@@ -1,0 +1,81 @@
+"""Panels and boards, by Grafana's own types."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import common as kinds
+from grafana_foundation_sdk.models.dashboard import DataSourceRef
+
+SOURCE = DataSourceRef(type_val="prometheus", uid="prometheus")
+"""As deploy/grafana/provisioning names it."""
+WIDTH, HEIGHT, NUMBER_WIDTH, NUMBER_HEIGHT = 8, 8, 4, 4
+"""Of a panel, in Grafana's 24 columns, and rows of 30 pixels."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture.
+
+    Args:
+        unit: as Grafana names it: `s`, `Bps`, `percentunit`, `short`.
+        lines: legend and query of each line; `{{label}}` in a legend is a label's value.
+        number: show the newest value alone.
+        stacked: lines lie on each other.
+    """
+
+    title: str
+    unit: str
+    lines: Sequence[tuple[str, str]]
+    about: str = ""
+    number: bool = False
+    stacked: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A heading, and what is under it."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
+def board(uid: str, title: str, about: str, rows: Sequence[Row]) -> str:
+    """A board's JSON, as Grafana's provisioning reads it."""
+    made = (
+        dashboard.Dashboard(f"CloudMatrix-Infer: {title}")
+        .uid(f"cloudmatrix-{uid}")
+        .description(about)
+        .tags(["cloudmatrix"])
+        .time("now-30m", "now")
+        .refresh("10s")
+        .timezone("browser")
+        .link(dashboard.DashboardLink("Boards").type("dashboards").tags(["cloudmatrix"]).as_dropdown(True))
+    )
+    for row in rows:
+        made = made.with_row(dashboard.Row(row.title))
+        for one in row.panels:
+            made = made.with_panel(_number(one) if one.number else _lines(one))
+    return JSONEncoder(sort_keys=True, indent=1).encode(made.build()) + "\n"
+
+
+def _lines(one: Panel) -> timeseries.Panel:
+    panel = timeseries.Panel().title(one.title).description(one.about).unit(one.unit).datasource(SOURCE)
+    panel = panel.span(WIDTH).height(HEIGHT).min(0).line_width(1).fill_opacity(30 if one.stacked else 5)
+    legend = common.VizLegendOptions().show_legend(True).display_mode(kinds.LegendDisplayMode.LIST)
+    panel = panel.legend(legend.placement(kinds.LegendPlacement.BOTTOM)).show_points(kinds.VisibilityMode.NEVER)
+    panel = panel.tooltip(common.VizTooltipOptions().mode(kinds.TooltipDisplayMode.MULTI))
+    if one.stacked:
+        panel = panel.stacking(common.StackingConfig().mode(kinds.StackingMode.NORMAL))
+    for letter, (legend, query) in zip("ABCDEFGH", one.lines, strict=False):
+        panel = panel.with_target(prometheus.Dataquery().expr(query).legend_format(legend).ref_id(letter))
+    return panel
+
+
+def _number(one: Panel) -> stat.Panel:
+    panel = stat.Panel().title(one.title).description(one.about).unit(one.unit).datasource(SOURCE)
+    panel = panel.span(NUMBER_WIDTH).height(NUMBER_HEIGHT).graph_mode(kinds.BigValueGraphMode.NONE)
+    for letter, (legend, query) in zip("ABCDEFGH", one.lines, strict=False):
+        panel = panel.with_target(prometheus.Dataquery().expr(query).legend_format(legend).ref_id(letter).instant())
+    return panel
