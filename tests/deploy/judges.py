@@ -13,10 +13,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests.deploy.kubernetes import kustomized, wrong
-from tests.deploy.tools import told, tool
-
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-ROOT = DEPLOY.parent
+from tests.deploy.tools import ROOT, told, tool
 
 
 @dataclass(frozen=True)

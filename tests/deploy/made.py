@@ -1,13 +1,12 @@
 """Files of deploy/ that are made of other files or of code: `python -m tests.deploy.made` writes them anew."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
 from tests.deploy.boards.all import BOARDS
+from tests.deploy.tools import DEPLOY
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 MADE_BY = "Made by `python -m tests.deploy.made`; a test compares."
 RULES = ("serving", "experts")
 

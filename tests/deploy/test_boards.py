@@ -8,7 +8,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from tests.deploy.boards.all import BOARDS
-from tests.deploy.judges import DEPLOY, ROOT
+from tests.deploy.tools import DEPLOY, ROOT
 
 _SERIES = re.compile(r"\b((?:cloudmatrix|vllm):\w+|http_\w+)")
 _LABELS = re.compile(r"{{(\w+)}}")

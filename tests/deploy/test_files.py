@@ -7,8 +7,6 @@ import pytest
 
 from tests.deploy.boards.all import BOARDS
 from tests.deploy.judges import (
-    DEPLOY,
-    ROOT,
     Judged,
     board,
     compose,
@@ -19,6 +17,7 @@ from tests.deploy.judges import (
     rules,
     unit,
 )
+from tests.deploy.tools import DEPLOY, ROOT
 
 JUDGED = [
     Judged("../Dockerfile", hadolint, ("--no-install-recommends g++ wget", "g++ wget")),

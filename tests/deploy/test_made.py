@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.deploy.made import DEPLOY, MADE
+from tests.deploy.made import MADE
+from tests.deploy.tools import DEPLOY
 
 
 @pytest.mark.parametrize("name", MADE)

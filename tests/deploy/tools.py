@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+ROOT = DEPLOY.parent
 BIN = Path(sys.executable).parent
 
 

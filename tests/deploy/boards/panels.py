@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as kinds
-from grafana_foundation_sdk.models.dashboard import DataSourceRef
+from grafana_foundation_sdk.models.dashboard import DashboardLinkType, DataSourceRef
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="prometheus")
 """As deploy/grafana/provisioning names it."""
@@ -51,7 +51,9 @@ def board(uid: str, title: str, about: str, rows: Sequence[Row]) -> str:
         .time("now-30m", "now")
         .refresh("10s")
         .timezone("browser")
-        .link(dashboard.DashboardLink("Boards").type("dashboards").tags(["cloudmatrix"]).as_dropdown(True))
+        .link(
+            dashboard.DashboardLink("Boards").type(DashboardLinkType.DASHBOARDS).tags(["cloudmatrix"]).as_dropdown(True)
+        )
     )
     for row in rows:
         made = made.with_row(dashboard.Row(row.title))
@@ -63,8 +65,8 @@ def board(uid: str, title: str, about: str, rows: Sequence[Row]) -> str:
 def _lines(one: Panel) -> timeseries.Panel:
     panel = timeseries.Panel().title(one.title).description(one.about).unit(one.unit).datasource(SOURCE)
     panel = panel.span(WIDTH).height(HEIGHT).min(0).line_width(1).fill_opacity(30 if one.stacked else 5)
-    legend = common.VizLegendOptions().show_legend(True).display_mode(kinds.LegendDisplayMode.LIST)
-    panel = panel.legend(legend.placement(kinds.LegendPlacement.BOTTOM)).show_points(kinds.VisibilityMode.NEVER)
+    below = common.VizLegendOptions().show_legend(True).display_mode(kinds.LegendDisplayMode.LIST)
+    panel = panel.legend(below.placement(kinds.LegendPlacement.BOTTOM)).show_points(kinds.VisibilityMode.NEVER)
     panel = panel.tooltip(common.VizTooltipOptions().mode(kinds.TooltipDisplayMode.MULTI))
     if one.stacked:
         panel = panel.stacking(common.StackingConfig().mode(kinds.StackingMode.NORMAL))

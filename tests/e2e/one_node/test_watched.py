@@ -25,6 +25,7 @@ PROGRAM = shutil.which("prometheus")
 FOR_OTHERS = {
     "cloudmatrix:prompt_tokens_recomputed",
     "vllm:spec_decode",  # without speculation
+    "cloudmatrix:scaling_decisions",  # before anybody has scaled it
     "cloudmatrix:expert_", "cloudmatrix:rank_", "cloudmatrix:group_", "cloudmatrix:exchange_",  # without such groups
 }  # fmt: skip
 """Series that this system does not have."""
@@ -94,7 +95,7 @@ def _unexpected(silent: dict[str, str]) -> dict[str, str]:
 
 def _boards() -> dict[str, str]:
     """Every query of every board, by board, panel and legend."""
-    found = {}
+    found: dict[str, str] = {}
     for path in sorted((DEPLOY / "grafana" / "boards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel.get("targets", ()):
@@ -105,7 +106,7 @@ def _boards() -> dict[str, str]:
 
 def _rules() -> dict[str, str]:
     """Every expression of the rules; of an alert's both sides of each comparison: that it does not fire is no lack."""
-    found = {}
+    found: dict[str, str] = {}
     for path in sorted((DEPLOY / "prometheus").glob("*.rules.yaml")):
         for rule in (rule for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]):
             name = rule.get("alert") or rule["record"]
