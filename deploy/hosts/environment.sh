@@ -1,20 +1,10 @@
-# Sourced by head.sh and worker.sh: what Ray's processes on every host must find in their environment before Ray starts.
-# Values that are set already stay.
+# Sourced by head.sh and worker.sh: what Ray on every host must find in its environment, and the flags of `ray start`.
 
-# Ray runs workers at niceness 15, behind every other process of the machine; these ones serve.
-export RAY_worker_niceness="${RAY_worker_niceness:-0}"
-# OpenMP workers that spin between steps would take the cores from the gateway and from each other.
-export GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-2000}"
-# An unhealthy replica is one that does not move: to wait for it would keep its NPUs from its replacement.
-export RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS="${RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS:-1}"
-export RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S="${RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S:-1}"
-export RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S="${RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S:-3}"
-# A worker goes on without the head for this long; a head that keeps its state in Redis comes back meanwhile.
-export RAY_gcs_rpc_server_reconnect_timeout_s="${RAY_gcs_rpc_server_reconnect_timeout_s:-600}"
-# Who may talk to Ray: everybody who knows the token in this file.
-if [ -n "${RAY_AUTH_TOKEN_PATH:-}" ]; then
-    export RAY_AUTH_MODE="${RAY_AUTH_MODE:-token}"
-fi
+# Ray asks everybody for the token in this file; only RAY_AUTH_MODE=disabled lets anybody in who reaches its ports.
+token=(--token-file "${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}")
+[ "${RAY_AUTH_MODE:-token}" != disabled ] || token=(--no-token)
+variables=$(cloudmatrix node-env "${token[@]}")
+eval "$variables"
 # Virtual NPUs and what they share; a host with 0 NPUs takes gateways and memory servers only.
 NPUS="${NPUS:-8}" UB_MEMORY_MIB="${UB_MEMORY_MIB:-2048}"
 resources="{\"NPU\": $NPUS, \"UB_MEMORY\": $UB_MEMORY_MIB}"

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import yaml  # type: ignore[import-untyped]
 
+from serving.cluster.host_environment import host_environment
+from serving.config.health import HealthConfig
 from tests.deploy.boards.all import BOARDS
 from tests.deploy.tools import DEPLOY
 
@@ -25,8 +27,15 @@ def prometheus_rule() -> str:
     return f"# The rules of deploy/prometheus/. {MADE_BY}\n{text}"
 
 
+def node_env() -> str:
+    """What a pod needs in its environment before `ray start`, but for what image and operator give it."""
+    lines = "".join(f"{name}={value}\n" for name, value in sorted(host_environment(HealthConfig()).items()))
+    return f"# What `cloudmatrix node-env` prints. {MADE_BY}\n{lines}"
+
+
 MADE: dict[str, Callable[[], str]] = {
     "kuberay/base/rules.yaml": prometheus_rule,
+    "kuberay/base/node.env": node_env,
     **{f"grafana/boards/{name}.json": make for name, make in BOARDS.items()},
 }
 
