@@ -73,6 +73,13 @@ class GatewayConfig:
         "before; or in turns, `round_robin`; or the better of two that are drawn, `power_of_two` (baselines)",
         default="load",
     )
+    timelines: int = key(
+        "time lines of past requests that are kept, per replica, for `cloudmatrix explain`; 0 = none, and nothing is "
+        "measured for them",
+        default=512,
+        low=0,
+        high=100_000,
+    )
     role_wait_s: float = key(
         "how long a request waits for an instance when a role has none [s]; beyond it 503; 0 = not at all",
         default=15.0,

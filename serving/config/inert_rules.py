@@ -109,7 +109,7 @@ _IN_VIRTUAL_TIME = (
             *_of("gateway", "host port server api_keys max_body_bytes max_head_bytes head_timeout_s body_timeout_s"),
             *_of("gateway", "max_connections address_share max_n max_request_sequences max_logprob_entries"),
             *_of("gateway", "admin_keys allowed_origins allowed_hosts api_key_file drain_s"),
-            *_of("gateway", "response_store kept_responses kept_responses_mib kept_response_s root_path"),
+            *_of("gateway", "response_store kept_responses kept_responses_mib kept_response_s root_path timelines"),
             *_of("cluster", "dashboard_host dashboard_port gcs_storage port_range restart_nodes nodes.cpus"),
             *_of("hardware", "workspace_share"),
             *_of("engine", "kv_dtype stall_timeout_s decision_log threads"),

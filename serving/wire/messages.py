@@ -14,6 +14,7 @@ from serving.sockets.proof import Channel
 from serving.values.instances import Status
 from serving.values.news import News, Prefilled, Value
 from serving.values.orders import Add, Adopt, Cancel, Release, Submission
+from serving.values.visit_times import StepTime, VisitTimes
 
 PROTOCOL = 8
 LINK_CHANNEL = Channel("link", PROTOCOL, frozenset({"gateway"}))
@@ -40,10 +41,17 @@ class InstanceWelcome(Value, frozen=True, gc=False, tag="Welcome"):
 
 
 class Frame(Value, frozen=True, gc=False):
-    """Everything one engine step has to say to one gateway."""
+    """Everything one engine step has to say to one gateway.
+
+    Args:
+        courses: of sequences whose first news of a visit is in this frame, or in the next.
+        step_time: of the step, or of the last of several; None where no step ended.
+    """
 
     step: int
     news: tuple[News, ...]
+    courses: tuple[VisitTimes, ...] = ()
+    step_time: StepTime | None = None
 
 
 def too_large(message: News | Submission, error: LinkError) -> str:

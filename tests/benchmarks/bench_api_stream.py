@@ -61,6 +61,9 @@ class PacedGeneration:
     def cancel(self) -> None:
         self._backend.streams.discard(self)
 
+    def answered(self, answered: object) -> None:
+        """Nobody keeps time lines."""
+
 
 class PacedBackend:
     """Every `step_s` all streams get one token; counts the tokens delivered."""

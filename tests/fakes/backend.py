@@ -109,6 +109,9 @@ class FakeGeneration:
         """Record."""
         self.cancelled = True
 
+    def answered(self, answered: object) -> None:
+        """Nobody keeps time lines."""
+
 
 def output(tokens: tuple[int, ...] = (), *, queue_s: float | None = None, **told: Any) -> SequenceUpdate:
     """An update of a request's only choice.

@@ -4,11 +4,15 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
+from serving.gateway.core.timeline import RequestTimes
+from serving.gateway.core.timeline_shelf import TimelineShelf
 from serving.gateway.live import gateway_peers
 from serving.gateway.live.gateway_peers import PEER_CHANNEL, GatewayPeers, Numbers
+from serving.gateway.live.timelines import SharedTimelines, wished
 from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.metrics import GatewayMetrics
 from serving.wire.connection import Connection, connect_proving
@@ -29,7 +33,8 @@ class Gateway:
     def __init__(self, rank: int, secret: str = "s") -> None:
         self.name = f"gateway{rank}"
         self.metrics = GatewayMetrics("m", engine=str(rank), name=self.name)
-        self.peers = GatewayPeers(self.name, secret, self.metrics.numbers)
+        self.shelf = TimelineShelf(8)
+        self.peers = GatewayPeers(self.name, secret, self.metrics.numbers, partial(wished, self.shelf))
         self.metrics.others = self.peers
         self.peers.start("127.0.0.1")
         assert self.peers.address is not None
@@ -164,3 +169,42 @@ async def test_by_engine_is_what_scrapers_sum() -> None:
     one.request_started([3], 1, None, arrived=0.0).begun(0, 0.0, 0)
     told = {(s, frozenset(labels.items())): v for f in one.numbers().families for s, labels, v in f.samples}
     assert sum(by_engine(told, "vllm:prompt_tokens_total").values()) == 3
+
+
+def over(name: str, total_s: float, namespace: str = "default") -> RequestTimes:
+    return RequestTimes(name, namespace, total_s, total_s, "stop", 1, (), 0, 0, "", names=(name,))
+
+
+async def test_any_gateway_finds_the_time_lines_of_all() -> None:
+    async with gateways(2) as (one, other):
+        one.shelf.add(over("a", 1.0))
+        other.shelf.add(over("b", 3.0))
+        other.shelf.add(over("c", 2.0, "acme"))
+        await one.shown()  # it is now known to the other
+        for gateway in (one, other):
+            timelines = SharedTimelines(gateway.shelf, gateway.peers)
+            for name in "abc":
+                found = await timelines.find(name, None)
+                assert found is not None
+                assert found.request_id == name
+            assert await timelines.find("c", "default") is None
+            assert await timelines.find("d", None) is None
+            assert [times.request_id for times in await timelines.choose("slowest", 2, None)] == ["b", "c"]
+            assert [times.request_id for times in await timelines.choose("newest", 9, "acme")] == ["c"]
+
+
+async def test_a_gateway_that_has_ended_has_no_time_lines() -> None:
+    async with gateways(2) as (one, other):
+        one.shelf.add(over("a", 1.0))
+        await other.peers.stop()
+        timelines = SharedTimelines(one.shelf, one.peers)
+        assert await timelines.find("b", None) is None
+        assert [times.request_id for times in await timelines.choose("newest", 9, None)] == ["a"]
+
+
+async def test_one_gateway_speaks_for_what_all_see() -> None:
+    async with gateways(2) as (one, other):
+        assert await one.peers.first(one.name)
+        assert not await other.peers.first(other.name)
+        other.peers.hear({})
+        assert await other.peers.first(other.name), "the first one is not there any more"

@@ -38,6 +38,7 @@ class AccessMiddleware:
         own_id = usable_request_id(given.decode("latin-1"))
         new_id = f"req-{uuid.uuid4().hex}"
         state = scope.setdefault("state", {})
+        state["exchange_id"] = own_id or new_id
         status, answered = 499, False  # what proxies log for a client that left before an answer
         started = self._metrics.clock()
 

@@ -7,6 +7,7 @@ deadlines; updates come back in arrival order. Stop strings are the HTTP side's 
 from collections.abc import Sequence
 from typing import Protocol
 
+from serving.gateway.core.timeline import Answered
 from serving.values.jobs import GenerationJob, SequenceUpdate
 
 
@@ -32,6 +33,10 @@ class Generation(Protocol):
 
     def cancel(self) -> None:
         """End every unfinished sequence: the client left. Idempotent, never blocks, never raises."""
+        ...
+
+    def answered(self, answered: Answered) -> None:
+        """Keep the request's time line: its answer is out, or will never be. Called once, as the last."""
         ...
 
 

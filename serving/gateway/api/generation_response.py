@@ -18,6 +18,7 @@ from serving.gateway.api.backend import GenerationBackend
 from serving.gateway.api.error_dialects import reply_on
 from serving.gateway.api.errors import ErrorReply, reply_for
 from serving.gateway.api.forms.form import Answering, WireForm
+from serving.gateway.api.request_ids import trace_names
 from serving.gateway.api.run import RequestRun
 from serving.gateway.api.settings import ApiSettings
 from serving.gateway.api.tokenizer import Tokenizer
@@ -68,7 +69,8 @@ class GenerationResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run to the end, or until the client leaves."""
         try:
-            run = RequestRun(self._order, self._backend, self._tokenizer, self._metrics, self._arrived)
+            names, trace = trace_names(scope)
+            run = RequestRun(self._order, self._backend, self._tokenizer, self._metrics, self._arrived, names, trace)
         except Exception as error:
             await send_error(send, reply_on(scope["path"], reply_logged(error)))
             return

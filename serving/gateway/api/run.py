@@ -8,6 +8,7 @@ from serving.gateway.api.choice import ChoiceOutput, Visible
 from serving.gateway.api.timing import Timing
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.gateway.api.translate import GenerationOrder
+from serving.gateway.core.timeline import Answered, Outcome
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.jobs import SequenceUpdate
 from serving.values.sequence import PoolUse
@@ -19,7 +20,10 @@ class RequestRun:
     `failed` tells a failure from a client that left; `timing` is there for a single choice only.
     """
 
-    __slots__ = ("_generation", "_metrics", "_open", "_timeline", "choices", "failed", "order", "timing")
+    __slots__ = (
+        *("_arrived", "_generation", "_metrics", "_names", "_open", "_outcome", "_timeline", "_trace"),
+        *("choices", "failed", "order", "timing"),
+    )
 
     def __init__(
         self,
@@ -28,8 +32,13 @@ class RequestRun:
         tokenizer: Tokenizer,
         metrics: GatewayMetrics,
         arrived: float,
+        names: tuple[str, ...] = (),
+        trace: str = "",
     ) -> None:
         """Submit the order.
+
+        Args:
+            names, trace: see `Answered`.
 
         Raises: OverloadedError, UnavailableError; nothing is under way then.
         """
@@ -40,6 +49,9 @@ class RequestRun:
         ]
         self._open = len(self.choices)
         self.failed = False
+        self._arrived = arrived
+        self._names, self._trace = names, trace
+        self._outcome: Outcome = "stop"
         self._metrics = metrics
         self.timing = Timing(metrics.clock()) if self._open == 1 else None
         try:
@@ -91,6 +103,7 @@ class RequestRun:
                     self.timing.token(now)
             if out.finish is not None:
                 self._open -= 1
+                self._outcome = "length" if out.finish == "length" else "stop"
                 self._timeline.finished(index, out.finish, now)
                 if out.stopped_by_text:
                     self._generation.stop(index)
@@ -110,12 +123,14 @@ class RequestRun:
         """End what is unfinished (the client left, or the job failed) and account for the request."""
         if self._open:
             self._generation.cancel()
-            reason = "error" if self.failed else "abort"
+            reason = self._outcome = "error" if self.failed else "abort"
             now = self._metrics.clock()
             for choice in self.choices:
                 if not choice.finished:
                     self._timeline.finished(choice.index, reason, now)
         self._timeline.ended()
+        names = (self.order.response_id, *self._names)
+        self._generation.answered(Answered(self._arrived, self._metrics.clock(), self._outcome, names, self._trace))
 
     def _begun(self, update: SequenceUpdate, cached_tokens: int) -> None:
         pool = update.news.pool or PoolUse()

@@ -20,7 +20,8 @@ from serving.gateway.core.record import recorded
 from serving.gateway.live.generation import LiveGeneration
 from serving.gateway.live.instance_link import InstanceLink
 from serving.gateway.live.pool_links import LinkEvents, PoolLinks
-from serving.ids import GatewayId, SequenceId
+from serving.gateway.live.timelines import LiveTimelines
+from serving.ids import GatewayId, ReplicaId, SequenceId
 from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
 from serving.values.instances import Status
@@ -28,6 +29,7 @@ from serving.values.jobs import GenerationJob, SequenceUpdate
 from serving.values.news import FailKind
 from serving.values.orders import Add, Adopt, Send
 from serving.values.traffic import InstanceNotice, NoticeKind
+from serving.values.visit_times import VisitTimes
 from serving.wire import messages as m
 
 logger = logging.getLogger(__name__)
@@ -49,6 +51,9 @@ class LiveBackend:
         self.core = Gateway(core_settings(config, gateway, tuple(pools), attention_tokens(config)))
         """For others to read, never to change."""
         self.losses = Losses()
+        self.hosts: Mapping[str, str] = {}
+        """Names of nodes for people, by Ray's ids."""
+        self.timelines = LiveTimelines(config.gateway.timelines, self._host_of)
         self._wakes_pools = config.autoscaler.policy != "none"
         self.recorder = writer_in(config.engine.decision_log, "gateway", gateway, self.core.settings)
         self._on = self.core.on if self.recorder is None else recorded(self.core, self.recorder.note)
@@ -68,6 +73,8 @@ class LiveBackend:
         """
         self._serial += 1
         generation = LiveGeneration(self._serial, job, self._now(), self._stop, self._cancel)
+        generation.times = self.timelines.begin(job, generation.submitted)
+        generation.timelines = self.timelines
         self._generations[self._serial] = generation
         effects = self._on(e.Submit(self._serial, job), generation.submitted)
         for effect in effects:
@@ -125,7 +132,16 @@ class LiveBackend:
             self._tell(e.CancelJob(number))
 
     def _on_frame(self, link: InstanceLink, frame: m.Frame) -> None:
+        for course in frame.courses:
+            self._note_course(course)
+        self.timelines.reading(frame.step_time)
         self._tell(e.InstanceSays(link.replica, frame.news))
+        self.timelines.reading(None)
+
+    def _note_course(self, course: VisitTimes) -> None:
+        choice = self.core.choices.get(_own_name(course.sequence_id))
+        if choice is not None and (times := self._generations[choice.job.number].times) is not None:
+            self.timelines.told(times, choice.index, course)
 
     def _on_status(self, link: InstanceLink, status: Status) -> None:
         self._tell(e.InstanceStatus(link.replica, status))
@@ -183,7 +199,7 @@ class LiveBackend:
                 self._send(effect)
             case e.JobOver(number=number):
                 if (generation := self._generations.pop(number, None)) is not None:
-                    generation.close()
+                    generation.close(self._now())
             case e.JobFailed():
                 self._fail(effect)
             case e.Waits():
@@ -197,6 +213,8 @@ class LiveBackend:
         if failure.kind is FailKind.POISON:
             self.losses.poisoned(failure.reason)
         logger.warning("request %s failed: %s (%s)", generation.job.request_id, failure.reason, failure.kind.value)
+        if generation.times is not None:
+            generation.times.reason = failure.reason
         generation.fail(failure, effect.retry_after_s)
 
     def _send(self, effect: Send) -> None:
@@ -213,13 +231,25 @@ class LiveBackend:
         if not sent:
             self._unsent.append(e.Unsent(replica, order.spec.sequence_id))
             return
-        name = SequenceId(order.spec.sequence_id.rpartition("@")[0])  # what is sent has an id of its own
-        if (choice := self.core.choices.get(name)) is not None:
-            self._generations[choice.job.number].given_to(replica)
+        if (choice := self.core.choices.get(_own_name(order.spec.sequence_id))) is not None:
+            generation = self._generations[choice.job.number]
+            generation.given_to(replica)
+            if generation.times is not None:
+                handoff = isinstance(order, Adopt)
+                self.timelines.sent(generation.times, choice.index, replica, self._now(), handoff=handoff)
+
+    def _host_of(self, replica: ReplicaId) -> str:
+        link = self.links.link(replica)
+        return "" if link is None or link.welcome is None else self.hosts.get(link.welcome.node, link.welcome.node)
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _own_name(sent: SequenceId) -> SequenceId:
+    """Id of a sequence at its gateway; what is sent has another for each attempt."""
+    return SequenceId(sent.rpartition("@")[0])
 
 
 def _refusal(effect: e.Rejected) -> ServingError:

@@ -1,5 +1,7 @@
 """Gateways tell each other their numbers when one of them is scraped, so that each can show the whole system.
 
+They ask each other for time lines of requests in the same way: a client meets one of them by chance.
+
     scraper -> gateway A -- proof, its numbers -----> gateway B      one connection per exchange, all at once,
                          <-- B's numbers ------------                `DEADLINE_S` in all
 
@@ -12,11 +14,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from serving.config.ports import ANY_PORT, PortRange
 from serving.errors import UNREADABLE, LinkError
+from serving.gateway.core.timeline import RequestTimes
+from serving.gateway.core.timeline_shelf import Choose
 from serving.sockets.proof import Channel
 from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.shared_metrics import GatewayNumbers
@@ -50,10 +55,34 @@ class Numbers(Value, frozen=True):
     port: int
 
 
-_decoder: msgspec.msgpack.Decoder[Numbers] = msgspec.msgpack.Decoder(Numbers)
+class TimesWish(Value, frozen=True):
+    """Asks for time lines: those of a request by its id, or the first few by a wish.
+
+    Args:
+        namespace: of the tenant who asks; None = whoever may see all.
+        request_id: empty = by `which` and `limit`.
+    """
+
+    namespace: str | None
+    request_id: str = ""
+    which: Choose = "newest"
+    limit: int = 1
 
 
-def _decode(body: bytes) -> Numbers:
+class FoundTimes(Value, frozen=True):
+    """Time lines of one gateway that fit a wish."""
+
+    found: tuple[RequestTimes, ...]
+
+
+Message = Numbers | TimesWish | FoundTimes
+Answer = TypeVar("Answer", Numbers, FoundTimes)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def _decode(body: bytes) -> Message:
     try:
         return _decoder.decode(body)
     except UNREADABLE as error:
@@ -75,12 +104,20 @@ class GatewayPeers:
     Args:
         gateway: this gateway's name.
         tell: makes this gateway's numbers.
+        times: finds this gateway's own time lines.
     """
 
-    def __init__(self, gateway: str, secret: str | ClusterSecrets, tell: Callable[[], GatewayNumbers]) -> None:
+    def __init__(
+        self,
+        gateway: str,
+        secret: str | ClusterSecrets,
+        tell: Callable[[], GatewayNumbers],
+        times: Callable[[TimesWish], Sequence[RequestTimes]] = lambda _: (),
+    ) -> None:
         self._gateway = gateway
         self._secrets = ClusterSecrets.of(secret)
         self._tell = tell
+        self._times = times
         self._peers: dict[str, _Peer] = {}
         self._listed: frozenset[str] = frozenset()
         """The other gateways of the board's last news."""
@@ -116,7 +153,7 @@ class GatewayPeers:
     def hear(self, peers: Mapping[str, tuple[str, int]]) -> None:
         """The board has named the other gateways. Effects: forgets those not heard of for long."""
         now = self._loop.time()
-        self._listed = frozenset(peers)
+        self._listed = frozenset(peers) - {self._gateway}
         for gateway, address in peers.items():
             self._list(gateway, address, now)
         self._peers = {name: peer for name, peer in self._peers.items() if peer.listed_at > now - KEEP_S}
@@ -160,11 +197,37 @@ class GatewayPeers:
         await asyncio.gather(*(self._ask(name, peer, mine) for name, peer in list(self._peers.items())))
 
     async def _ask(self, name: str, peer: _Peer, mine: Numbers) -> None:
-        answer: asyncio.Future[Numbers | LinkError] = self._loop.create_future()
+        try:
+            self._learn(await self._put_to(peer, mine, Numbers))
+        except ConnectionRefusedError:
+            self._peers.pop(name, None)
+        except (OSError, TimeoutError, LinkError) as error:
+            logger.warning("gateway %s does not tell its numbers (%s)", name, str(error) or "no answer in time")
+
+    async def find(self, wish: TimesWish) -> list[RequestTimes]:
+        """Time lines of the other gateways that fit. One that does not answer in time has none."""
+        if not self._heard.is_set():
+            await self._first_news()
+        found = await asyncio.gather(*(self._find(name, peer, wish) for name, peer in list(self._peers.items())))
+        return [times for one in found for times in one]
+
+    async def _find(self, name: str, peer: _Peer, wish: TimesWish) -> tuple[RequestTimes, ...]:
+        try:
+            return (await self._put_to(peer, wish, FoundTimes)).found
+        except (OSError, TimeoutError, LinkError) as error:
+            logger.warning("gateway %s does not tell its time lines (%s)", name, str(error) or "no answer in time")
+            return ()
+
+    async def _put_to(self, peer: _Peer, question: Value, kind: type[Answer]) -> Answer:
+        """One question to another gateway, on a connection of its own.
+
+        Raises: OSError, TimeoutError, LinkError.
+        """
+        answer: asyncio.Future[Answer | LinkError] = self._loop.create_future()
 
         def on_frame(_: Connection, body: bytes) -> None:
             message = _decode(body)
-            if not answer.done():
+            if isinstance(message, kind) and not answer.done():
                 answer.set_result(message)
 
         def on_closed(_: Connection, reason: str) -> None:
@@ -176,16 +239,12 @@ class GatewayPeers:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await connect_proving(
-                    connection, peer.address, PEER_CHANNEL, "gateway", self._secrets, lambda: connection.send(mine)
+                    connection, peer.address, PEER_CHANNEL, "gateway", self._secrets, lambda: connection.send(question)
                 )
                 told = await answer
             if isinstance(told, LinkError):
                 raise told
-            self._learn(told)
-        except ConnectionRefusedError:
-            self._peers.pop(name, None)
-        except (OSError, TimeoutError, LinkError) as error:
-            logger.warning("gateway %s does not tell its numbers (%s)", name, str(error) or "no answer in time")
+            return told
         finally:
             answer.cancel()
             connection.close("the exchange is over")
@@ -217,6 +276,15 @@ class GatewayPeers:
 
     def _on_frame(self, connection: Connection, body: bytes) -> None:
         message = _decode(body)
-        if self.address is not None:
+        if isinstance(message, Numbers) and self.address is not None:
             self._learn(message)
             connection.send(Numbers(self._tell(), *self.address))
+        elif isinstance(message, TimesWish):
+            self._send_found(connection, message)
+
+    def _send_found(self, connection: Connection, wish: TimesWish) -> None:
+        """Answer with as many as fit into a frame."""
+        found = self._times(wish)
+        while len(_encoder.encode(FoundTimes(tuple(found)))) > NUMBERS_BYTES:
+            found = found[: len(found) // 2]
+        connection.send(FoundTimes(tuple(found)))

@@ -12,6 +12,9 @@ from serving.errors import (
     ServingError,
     UnavailableError,
 )
+from serving.gateway.core.timeline import Answered
+from serving.gateway.core.timeline_builder import RequestBuilder
+from serving.gateway.live.timelines import LiveTimelines
 from serving.ids import ReplicaId
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
 from serving.values.news import FailKind
@@ -47,6 +50,9 @@ class LiveGeneration:
         """See `Generation.replicas`."""
         self.meter: RequestMeter | None = None
         """Counts what comes of it; None = nobody wants to know."""
+        self.times: RequestBuilder | None = None
+        self.timelines: LiveTimelines | None = None
+        """What is told of it, and to whom; None = nobody keeps time lines."""
         self._updates: list[SequenceUpdate] = []
         self._error: ServingError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -87,6 +93,8 @@ class LiveGeneration:
             if news.cached_tokens is not None:
                 self.meter.prompt_done(len(self.job.sequences[update.index].prompt) - news.cached_tokens)
             self.meter.delivered(update.index, len(news.tokens), asyncio.get_running_loop().time())
+        if self.times is not None and self.timelines is not None:
+            self.timelines.delivered(self.times, update, asyncio.get_running_loop().time())
         self._updates.append(update)
         self._wake()
 
@@ -102,9 +110,16 @@ class LiveGeneration:
                 self.meter.turned_away()
         self._wake()
 
-    def close(self) -> None:
-        """Nothing more comes."""
+    def answered(self, answered: Answered) -> None:
+        """See `Generation.answered`."""
+        if self.times is not None and self.timelines is not None:
+            self.timelines.answered(self.times, answered)
+
+    def close(self, now: float) -> None:
+        """Nothing more comes. `now`: gateway time [s]."""
         self.closed = True
+        if self.times is not None:
+            self.times.over(now)
         if self.meter is not None:
             self.meter.end()
         self._wake()

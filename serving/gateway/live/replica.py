@@ -28,6 +28,7 @@ from serving.gateway.api.expert_routes import choose_group, expert_router
 from serving.gateway.api.group_size_route import OrderedGroup, group_size_router
 from serving.gateway.api.pool_facts import memory_server_stats
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
+from serving.gateway.api.timeline_routes import timeline_router
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.connections import DoorLimits
@@ -40,6 +41,7 @@ from serving.gateway.live.pool_links import CHECK_PERIOD_S
 from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, instance_stats, state_of
+from serving.gateway.live.timelines import SharedTimelines, wished
 from serving.gateway.live.traffic_report import TrafficReporter
 from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
@@ -97,8 +99,11 @@ class GatewayDeployment:
         )
         self._backend = LiveBackend(gateway, secret, config, list(pools))
         self._metrics.line = self._backend.core.room
+        shelf = self._backend.timelines.shelf
         self._metrics.refresh = self._publish
-        self._metrics.others = self._peers = GatewayPeers(gateway, secret, self._metrics.numbers)
+        self._metrics.others = self._peers = GatewayPeers(
+            gateway, secret, self._metrics.numbers, partial(wished, shelf)
+        )
         self._peers.start(link_host(), config.cluster.ports)
         meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, config.time_scale)
         begun = {name: pool.replicas for name, pool in config.pools.items()}
@@ -111,6 +116,7 @@ class GatewayDeployment:
         responses = response_store(config, settings.keep)
         self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain, responses)
         self._app.include_router(cluster_router(self._cluster, self._experts))
+        self._app.include_router(timeline_router(SharedTimelines(shelf, self._peers)))
         self._app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))
         self._app.include_router(expert_router(self._post_order))
         if self._pool is not None:
@@ -184,14 +190,14 @@ class GatewayDeployment:
                 await asyncio.sleep(MEMBERS_PERIOD_S)
             else:
                 self._backend.links.update(self._members)
+                self._backend.hosts = host_labels(self._members)
                 self._backend.losses.retain({member.replica for member in self._members})
                 await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
 
     def _publish(self) -> None:
         current = self._current()
-        hosts = host_labels(current)
         for member in current:
-            self._metrics.publish_instance(instance_stats(member, hosts))
+            self._metrics.publish_instance(instance_stats(member, self._backend.hosts))
         self._metrics.system.publish(self._metered.targets, self._metered.tally)
         self._metrics.publish_groups(group_stats(self._experts()))
         self._metrics.hosts.publish(self._metered.hosts)

@@ -34,6 +34,7 @@ from serving.instance.live.engine_news import LoopNews
 from serving.instance.live.kv_moves import KvMoves
 from serving.instance.live.peer_service import PeerService
 from serving.instance.live.pool_worker import PoolWorker
+from serving.instance.live.time_teller import TimeTeller
 from serving.values.health import StepLimits, StepWatch
 from serving.values.orders import Add
 from serving.values.step_plan import StepPlan, StepResult
@@ -60,6 +61,7 @@ class EngineLoop:
         step_limits: how long a step may take before the engine counts as hanging, in time of `clock`.
         deliver: called with everything one turn produced, by one thread at a time.
         on: takes the engine's events; its own `on`, unless they are recorded.
+        predicted_s: time of real NPUs for all steps so far [s]; None = gateways are told no durations.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class EngineLoop:
         pulls_at_once: int = 1,
         step_limits: StepLimits = STEP_LIMITS,
         on: e.EngineOn | None = None,
+        predicted_s: Callable[[], float] | None = None,
     ) -> None:
         self.engine = engine
         self._on = engine.on if on is None else on
@@ -90,6 +93,7 @@ class EngineLoop:
         self._events: deque[e.EngineEvent] = deque()
         self._posted = self._told = (0, 0)
         """Prompts that came and that the engine was told of, and their tokens; each is written by one thread."""
+        self._times = TimeTeller(predicted_s) if predicted_s is not None else None
         self._wake = threading.Event()
         self._peers = PeerService(executor, clock, self._wake.wait, time_scale, step_limits.first_s)
         self._lock = threading.Lock()
@@ -112,7 +116,9 @@ class EngineLoop:
         """The engine's counts, at most `SNAPSHOT_PERIOD_S` old while it works; read from any thread."""
         self.busy_s = 0.0
         """Time spent in steps so far [s]."""
-        self.moves = KvMoves(transport, clock, self.post, self._deliver, name, pulls_at_once)
+        self.moves = KvMoves(
+            transport, clock, self.post, self._deliver, name, pulls_at_once, tell_times=predicted_s is not None
+        )
         """Its counts are read from any thread."""
         self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
         self._thread = threading.Thread(target=self._run, args=(self._turn,), name=name, daemon=True)
@@ -236,7 +242,11 @@ class EngineLoop:
         Effects: moves begin, handoffs are registered, news is to be delivered.
         """
         answer: e.Run | e.Foreseen | e.WakeAt | None = None
-        for effect in self._on(event, self._clock.now()):
+        now = self._clock.now()
+        effects = self._on(event, now)
+        if self._times is not None:
+            self._outbox.extend(self._times.note(event, effects, now, self.busy_s))
+        for effect in effects:
             match effect:
                 case e.Run() | e.Foreseen() | e.WakeAt():
                     answer = effect

@@ -108,6 +108,7 @@ class Instance:
             pulls_at_once=compute.pulls_at_once,
             step_limits=step_limits(config, compute.time_scale),
             on=recorded(self.engine, log.note) if log is not None else None,
+            predicted_s=(lambda: self.npus.predicted_s) if config.gateway.timelines else None,
         )
 
     @property

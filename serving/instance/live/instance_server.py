@@ -25,6 +25,7 @@ from serving.values.link_health import PathTrouble
 from serving.values.news import FailKind, News, Refused, ends, in_time_of
 from serving.values.orders import Add, Adopt, Cancel, Release, Submission
 from serving.values.sequence import SequenceSpec
+from serving.values.visit_times import StepTime, VisitTimes, after, in_real_time
 from serving.wire import messages as m
 from serving.wire.connection import Connection, verifier_of
 from serving.wire.listener import Listener
@@ -244,11 +245,19 @@ class InstanceServer:
     def _dispatch(self, news: Iterable[LoopNews]) -> None:
         """Group one turn's news by gateway and send each its one frame."""
         frames: defaultdict[Connection, list[News]] = defaultdict(list)
+        courses: defaultdict[Connection, list[VisitTimes]] = defaultdict(list)
+        step_time: StepTime | None = None
         scale = 1.0 if self._engine_loop is None else self._engine_loop.time_scale
         for item in news:
+            if isinstance(item, StepTime):
+                step_time = item if step_time is None else after(step_time, item)
+                continue
             sequence_id = item.sequence_id
             owner = self._owner.get(sequence_id)
             if owner is None:
+                continue
+            if isinstance(item, VisitTimes):
+                courses[owner].append(item if scale == 1.0 else in_real_time(item, scale))
                 continue
             if isinstance(item, HandoffClosed):
                 self._forget(sequence_id)
@@ -257,9 +266,11 @@ class InstanceServer:
             if ends(item):
                 self._forget(sequence_id)
         self._step += 1
+        if step_time is not None and scale != 1.0:
+            step_time = step_time.in_real_time(scale)
         for connection, items in frames.items():
             try:
-                connection.send(m.Frame(self._step, tuple(items)))
+                connection.send(m.Frame(self._step, tuple(items), tuple(courses[connection]), step_time))
             except LinkError:
                 self._send_singly(connection, items)
 

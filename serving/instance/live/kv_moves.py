@@ -18,6 +18,7 @@ from serving.instance.live.handoff_counts import HandoffPathCounts
 from serving.instance.live.work_threads import WorkThreads
 from serving.values.news import Prefilled, refusal
 from serving.values.orders import Cancel
+from serving.values.visit_times import CHECKSUMS, Leg, VisitTimes
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class KvMoves:
         post: tells the engine of an event.
         deliver: sends news; callable from any thread.
         at_once: moves side by side; the transport must allow it.
+        tell_times: gateways are told durations.
     """
 
     def __init__(
@@ -39,11 +41,14 @@ class KvMoves:
         deliver: Callable[[list[LoopNews]], None],
         name: str,
         at_once: int,
+        *,
+        tell_times: bool = False,
     ) -> None:
         self._transport = transport
         self._clock = clock
         self._post = post
         self._deliver = deliver
+        self._tell_times = tell_times
         self._pulls: dict[SequenceId, float] = {}
         """When each pull under way began."""
         self._threads = WorkThreads(at_once, f"{name}-kv")
@@ -68,6 +73,7 @@ class KvMoves:
         self._threads.stop(timeout_s)
 
     def _register(self, event: HandoffReady) -> None:
+        begun = self._clock.now()
         try:
             ticket = self._transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
         except Exception as exception:
@@ -76,7 +82,9 @@ class KvMoves:
             self._post(Cancel(event.sequence_id))
             self._deliver([refusal(event.sequence_id, error)])
             return
-        self._deliver([Prefilled(event.first, replace(ticket, drafts=event.drafts))])
+        checksums = Leg(CHECKSUMS, self._clock.now() - begun)
+        prefilled = Prefilled(event.first, replace(ticket, drafts=event.drafts))
+        self._deliver([VisitTimes(event.sequence_id, (checksums,)), prefilled] if self._tell_times else [prefilled])
 
     def _pull(self, order: PullOrder) -> None:
         problem: str | None = None

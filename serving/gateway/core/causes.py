@@ -1,0 +1,61 @@
+"""One sentence for a time line: the largest part of the request's time, and what it means."""
+
+from collections.abc import Sequence
+
+from serving.gateway.core import timeline as t
+
+MEANINGS = {
+    t.TOKENIZING: "reading, rendering and tokenizing the prompt; long prompts queue for the tokenizing threads",
+    t.WAITING: "the gateway had no room for it: more instances, or a larger [gateway] max_running_sequences",
+    t.ROUTING: "the gateway looked for an instance to go on at",
+    t.RESUMING: "an instance was lost or refused it, and another had to take over",
+    t.INSTANCE_QUEUE: "the instance had no free place or KV blocks: its pool is too small for the load",
+    t.STEP_WAIT: "it was ready, but steps of other sequences ran first",
+    t.POOL_GET: "the KV-cache pool was asked for the beginning of its prompt, and blocks came from there",
+    t.PREFILL: "its prompt was computed; a cached beginning would save most of that",
+    t.CHECKSUMS: "the blocks of its prompt were made ready to be pulled",
+    t.HANDOFF: "its KV blocks went to the decode instance",
+    t.DECODE: "its tokens were computed, which a longer answer needs",
+    t.OTHER_STEPS: "its instance ran steps without it, such as prompts of others",
+    t.BETWEEN: "its instance did not compute between steps: planning, or nothing to do",
+    t.NETWORK: "news was on its way from the instance, or waited to be read by the gateway",
+    t.NO_NEWS: "the instance that had it said nothing until the end",
+    t.OTHER_CHOICES: "it was done, but other choices of the request were not",
+    t.WRITING: "the answer was written to the client, which reads at its own pace",
+}
+
+
+def seconds_by_kind(parts: Sequence[t.TimePart]) -> dict[str, float]:
+    """Seconds of a choice by kind of part, the largest first. Effects: none."""
+    sums: dict[str, float] = {}
+    for part in parts:
+        sums[part.kind] = sums.get(part.kind, 0.0) + part.seconds
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def largest_cause(choices: Sequence[t.ChoiceLine], total_s: float) -> str:
+    """The sentence: of the choice that was there last. Effects: none."""
+    if not choices or total_s <= 0.0:
+        return ""
+    slowest = min(choices, key=waited_for_others)
+    kind, seconds = next(iter(seconds_by_kind(slowest.parts).items()), ("", 0.0))
+    if not kind:
+        return ""
+    parts = [part for part in slowest.parts if part.kind == kind]
+    predicted = sum(part.predicted_s for part in parts)
+    beside = f"; real NPUs would have taken {_time(predicted)}" if predicted > 0.0 else ""
+    where = " and ".join(sorted({part.host for part in parts if part.host})[:3])
+    place = f" on {where}" if where else ""
+    share = f"{100.0 * seconds / total_s:.0f} % of its {_time(total_s)}"
+    return f"{kind}{place} took {_time(seconds)}, {share}: {MEANINGS.get(kind, kind)}{beside}."
+
+
+def waited_for_others(choice: t.ChoiceLine) -> float:
+    """Time from a choice's end to that of the last one [s]. Effects: none."""
+    return sum(part.seconds for part in choice.parts if part.kind == t.OTHER_CHOICES)
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1.0:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} us"

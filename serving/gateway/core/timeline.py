@@ -1,0 +1,116 @@
+"""Time lines of requests as values: parts that lie end to end from arrival to the last byte.
+
+Each part is measured by the party that it happens at, on that party's own clock. The gateway's events are the frame;
+between two of them lie the durations that instances told, and what is left is `NETWORK`.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+TOKENIZING = "tokenizing"
+WAITING = "waiting for its turn"
+ROUTING = "moving on"
+RESUMING = "resuming elsewhere"
+INSTANCE_QUEUE = "waiting at the instance"
+STEP_WAIT = "waiting for a step"
+POOL_GET = "pool lookup and get"
+PREFILL = "prefill"
+CHECKSUMS = "checksums of the handoff"
+HANDOFF = "handoff"
+DECODE = "decode steps"
+OTHER_STEPS = "steps of other sequences"
+BETWEEN = "between steps"
+NETWORK = "network and waiting for frames"
+NO_NEWS = "no news from the instance"
+OTHER_CHOICES = "waiting for other choices"
+WRITING = "writing the answer"
+
+Outcome = Literal["stop", "length", "abort", "error"]
+
+
+class TimePart(Struct, frozen=True, omit_defaults=True):
+    """One part of a time line.
+
+    Args:
+        start_s: since arrival [s].
+        replica, host: where it was; empty = at the gateway.
+        tokens: fed, found or sampled in it; frames: news that came in it.
+        nbytes: KV moved; source: the host that it came from.
+        predicted_s: what real NPUs would have taken [s]; 0 = not known.
+    """
+
+    kind: str
+    start_s: float
+    seconds: float
+    replica: str = ""
+    host: str = ""
+    tokens: int = 0
+    frames: int = 0
+    nbytes: int = 0
+    source: str = ""
+    predicted_s: float = 0.0
+
+
+class ChoiceLine(Struct, frozen=True):
+    """One choice. `parts` lie end to end and cover the whole request.
+
+    Args:
+        resumed: times that it had to go on elsewhere.
+    """
+
+    index: int
+    parts: tuple[TimePart, ...]
+    tokens: int
+    resumed: int
+    first_token_s: float | None
+
+
+class Answered(Struct, frozen=True):
+    """End of a request as its HTTP side saw it.
+
+    Args:
+        arrived, ended: by the gateway's clock [s].
+        names: ids by which its client knows it, the answer's first.
+        trace: header `traceparent` of the request; empty = there was none.
+    """
+
+    arrived: float
+    ended: float
+    outcome: Outcome
+    names: tuple[str, ...] = ()
+    trace: str = ""
+
+
+class RequestTimes(Struct, frozen=True):
+    """One request that is over.
+
+    Args:
+        arrived: seconds since 1970, by the gateway's clock.
+        total_s: from its arrival to its end [s].
+        choices: those that were there last, the last one first.
+        tokens, resumed: of all its choices together.
+        reason: of a failure; empty = there was none.
+        cause: the largest part, in a sentence.
+        names: further ids by which it is found.
+        trace: the W3C trace context that came with it; empty = none.
+    """
+
+    request_id: str
+    namespace: str
+    arrived: float
+    total_s: float
+    outcome: Outcome
+    prompt_tokens: int
+    choices: tuple[ChoiceLine, ...]
+    tokens: int
+    resumed: int
+    cause: str
+    reason: str = ""
+    trace: str = ""
+    names: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it got no whole answer."""
+        return self.outcome in ("abort", "error")

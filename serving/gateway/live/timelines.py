@@ -1,0 +1,82 @@
+"""Time lines of a gateway's requests: hands what the backend sees to their builders, and keeps those that are over."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from serving.gateway.core.timeline import Answered, RequestTimes
+from serving.gateway.core.timeline_builder import RequestBuilder
+from serving.gateway.core.timeline_shelf import Choose, TimelineShelf, chosen
+from serving.gateway.live.gateway_peers import GatewayPeers, TimesWish
+from serving.ids import ReplicaId
+from serving.values.jobs import GenerationJob, SequenceUpdate
+from serving.values.visit_times import StepTime, VisitTimes
+
+
+class SharedTimelines:
+    """Implements `Timelines` for all gateways: asks this one, then the others."""
+
+    def __init__(self, shelf: TimelineShelf, peers: GatewayPeers) -> None:
+        self._shelf = shelf
+        self._peers = peers
+
+    async def find(self, request_id: str, namespace: str | None) -> RequestTimes | None:
+        """Implements `Timelines.find`."""
+        own = self._shelf.find(request_id, namespace)
+        if own is not None:
+            return own
+        found = await self._peers.find(TimesWish(namespace, request_id))
+        return max(found, key=lambda times: times.arrived, default=None)
+
+    async def choose(self, which: Choose, limit: int, namespace: str | None) -> Sequence[RequestTimes]:
+        """Implements `Timelines.choose`."""
+        others = await self._peers.find(TimesWish(namespace, "", which, limit))
+        return chosen([*self._shelf.choose(which, limit, namespace), *others], which, limit)
+
+
+def wished(shelf: TimelineShelf, wish: TimesWish) -> Sequence[RequestTimes]:
+    """A gateway's own time lines that another one asks for. Effects: none."""
+    if not wish.request_id:
+        return shelf.choose(wish.which, wish.limit, wish.namespace)
+    found = shelf.find(wish.request_id, wish.namespace)
+    return () if found is None else (found,)
+
+
+class LiveTimelines:
+    """Belongs to the gateway's event loop.
+
+    Args:
+        room: `[gateway] timelines`; 0 = nothing is kept, and nothing done.
+        host_of: name of the host that a replica is on; empty = not known.
+    """
+
+    def __init__(self, room: int, host_of: Callable[[ReplicaId], str]) -> None:
+        self.shelf = TimelineShelf(room)
+        self._host_of = host_of
+        self._step: StepTime | None = None
+        """Of the frame that is being read."""
+
+    def begin(self, job: GenerationJob, now: float) -> RequestBuilder | None:
+        """A request was accepted. Returns: its builder; None = none is wanted."""
+        return RequestBuilder(job, now) if self.shelf.room else None
+
+    def reading(self, step: StepTime | None) -> None:
+        """The news that come now are of a frame with this step; None = of none."""
+        self._step = step
+
+    def told(self, times: RequestBuilder, index: int, course: VisitTimes) -> None:
+        """An instance told durations of a choice."""
+        source = self._host_of(ReplicaId(course.source)) if course.source else ""
+        times.choice(index).told(course, source)
+
+    def delivered(self, times: RequestBuilder, update: SequenceUpdate, now: float) -> None:
+        """News of a choice came, each token once."""
+        news = update.news
+        times.choice(update.index).news(now, len(news.tokens), self._step, last=news.finish_reason is not None)
+
+    def sent(self, times: RequestBuilder, index: int, replica: ReplicaId, now: float, *, handoff: bool) -> None:
+        """A choice was given to an instance."""
+        times.choice(index).sent(now, replica, self._host_of(replica), handoff=handoff)
+
+    def answered(self, times: RequestBuilder, answered: Answered) -> None:
+        """The answer is out, or will never be. Effects: the time line is kept."""
+        self.shelf.add(times.times(answered, time.time()))

@@ -1,0 +1,80 @@
+"""`/v1/requests`: who finds which time lines."""
+
+from collections.abc import Sequence
+
+import pytest
+from fastapi import FastAPI
+
+from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
+from serving.gateway.api.timeline_routes import timeline_router
+from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart
+from serving.gateway.core.timeline_shelf import Choose, TimelineShelf
+from tests.gateway.api.support import Harness, request
+
+SETTINGS = ApiSettings(
+    api_key_hashes=(hash_api_key("plain"),),
+    admin_key_hashes=(hash_api_key("root"),),
+    namespaces=(NamespaceKeys("acme", (hash_api_key("acme"),)), NamespaceKeys("other", (hash_api_key("other"),))),
+)
+
+
+class Shelf:
+    """Time lines of one gateway."""
+
+    def __init__(self) -> None:
+        self.shelf = TimelineShelf(8)
+
+    async def find(self, request_id: str, namespace: str | None) -> RequestTimes | None:
+        return self.shelf.find(request_id, namespace)
+
+    async def choose(self, which: Choose, limit: int, namespace: str | None) -> Sequence[RequestTimes]:
+        return self.shelf.choose(which, limit, namespace)
+
+
+@pytest.fixture
+def app(served: ServedModel) -> FastAPI:
+    shelf = Shelf()
+    parts = (TimePart("prefill", 0.0, 1.5, "prefill#a", "n0", tokens=7),)
+    for name, namespace, total_s in (("mine", "acme", 1.5), ("theirs", "other", 2.5)):
+        line = ChoiceLine(0, parts, 3, 0, 1.0)
+        shelf.shelf.add(
+            RequestTimes(name, namespace, 0.0, total_s, "stop", 7, (line,), 3, 0, "why", names=(name, f"x {name}"))
+        )
+    app = Harness(served, SETTINGS).app
+    app.include_router(timeline_router(shelf))
+    return app
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    return {} if key is None else {"authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize(("key", "status"), [("acme", 200), ("root", 200), ("other", 404), ("plain", 404), (None, 401)])
+def test_a_tenant_reads_its_own(app: FastAPI, key: str | None, status: int) -> None:
+    answer = request(app, "GET", "/v1/requests/mine/timeline", headers=bearer(key))
+    assert answer.status_code == status
+    if status == 200:
+        shown = answer.json()
+        assert shown["choices"][0]["parts"] == [
+            {"kind": "prefill", "start_s": 0.0, "seconds": 1.5, "replica": "prefill#a", "host": "n0", "tokens": 7}
+        ]
+    if status == 404:
+        unknown = request(app, "GET", "/v1/requests/nothing/timeline", headers=bearer(key))
+        assert answer.text.replace("mine", "nothing") == unknown.text, "nobody learns that it is there"
+
+
+@pytest.mark.parametrize(("key", "names"), [("acme", ["mine"]), ("root", ["theirs", "mine"]), ("plain", [])])
+def test_a_list_has_a_tenants_own(app: FastAPI, key: str, names: list[str]) -> None:
+    answer = request(app, "GET", "/v1/requests?which=slowest&limit=5", headers=bearer(key))
+    rows = answer.json()["data"]
+    assert [row["request_id"] for row in rows] == names
+    assert all("choices" not in row and row["tokens"] == 3 for row in rows)
+
+
+def test_any_of_its_ids_finds_a_request(app: FastAPI) -> None:
+    assert request(app, "GET", "/v1/requests/x%20mine/timeline", headers=bearer("acme")).status_code == 200
+
+
+@pytest.mark.parametrize("query", ["which=best", "limit=0", "limit=101", "limit=x"])
+def test_a_wrong_wish_is_refused(app: FastAPI, query: str) -> None:
+    assert request(app, "GET", f"/v1/requests?{query}", headers=bearer("root")).status_code in (400, 422)
