@@ -1,6 +1,6 @@
 """MkDocs hook: the site mirrors the repository, so that links between pages need no rewriting.
 
-Pages are the Markdown files at the top level, those of docs/, and every README. Pictures and files that they link to
+Pages are the Markdown files at the top level, those of docs/, every README and the runbook. Pictures and files that they link to
 come along. A page that would load a script, a style or a font from another host ends the build.
 """
 
@@ -72,11 +72,16 @@ def _pages() -> Iterator[Path]:
     yield from sorted(ROOT.glob("*.md"))
     yield from sorted((ROOT / "docs").rglob("*.md"))
     for folder in SECTIONS.values():
-        yield from sorted((ROOT / folder).rglob("README.md"))
+        yield from _told(folder)
 
 
 def _readmes(folder: str) -> list[str]:
-    return _names(sorted((ROOT / folder).rglob("README.md")))
+    return _names(_told(folder))
+
+
+def _told(folder: str) -> list[Path]:
+    """A part's READMEs, and the runbook."""
+    return sorted(path for path in (ROOT / folder).rglob("*.md") if path.name in ("README.md", "RUNBOOK.md"))
 
 
 def _names(paths: list[Path]) -> list[str]:

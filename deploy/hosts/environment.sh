@@ -5,9 +5,11 @@ token=(--token-file "${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}")
 [ "${RAY_AUTH_MODE:-token}" != disabled ] || token=(--no-token)
 variables=$(cloudmatrix node-env "${token[@]}")
 eval "$variables"
-# Virtual NPUs and what they share; a host with 0 NPUs takes gateways and memory servers only.
+# Virtual NPUs and what they share. Without NPUs a host takes memory servers, and gateways unless it has no CPUS either.
 NPUS="${NPUS:-8}" UB_MEMORY_MIB="${UB_MEMORY_MIB:-2048}"
 resources="{\"NPU\": $NPUS, \"UB_MEMORY\": $UB_MEMORY_MIB}"
+cpus=()
+[ -z "${CPUS:-}" ] || cpus=(--num-cpus="$CPUS")
 # Every port that other hosts need to reach, so that a firewall can be told.
 ports=(
     --node-manager-port="${NODE_MANAGER_PORT:-6380}" --object-manager-port="${OBJECT_MANAGER_PORT:-6381}"

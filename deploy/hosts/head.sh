@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Ray's head on this host, in the foreground: systemd, Compose or a terminal keeps it running, and starts it again.
 #
-#   NPUS=0 UB_MEMORY_MIB=0 deploy/hosts/head.sh           what else can be set: environment.sh, and deploy/RUNBOOK.md
+#   CPUS=0 NPUS=0 UB_MEMORY_MIB=0 deploy/hosts/head.sh    nothing that serves is lost with it
+#
+# What else can be set: environment.sh, and deploy/RUNBOOK.md.
 #
 # With RAY_REDIS_ADDRESS=HOST:PORT the cluster's state is in Redis: an empty head takes up where the lost one was.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
-exec ray start --head --block --disable-usage-stats --resources="$resources" "${ports[@]}" \
+exec ray start --head --block --disable-usage-stats --resources="$resources" "${cpus[@]}" "${ports[@]}" \
     --port="${HEAD_PORT:-6379}" --dashboard-host="${DASHBOARD_HOST:-127.0.0.1}" --dashboard-port="${DASHBOARD_PORT:-8265}"

@@ -86,7 +86,7 @@ def wait_until(what: str, condition: Callable[[], bool]) -> None:
 def test_units(fresh: Hosts, tmp_path: Path) -> None:
     common = {"RAY_AUTH_TOKEN_PATH": TOKEN_FILE}
     address = fresh.addresses["head"]
-    head = unit("cloudmatrix-head", {**common, "NPUS": "0", "UB_MEMORY_MIB": "0", "HOST_ADDRESS": address})
+    head = unit("cloudmatrix-head", {**common, "CPUS": "0", "NPUS": "0", "UB_MEMORY_MIB": "0", "HOST_ADDRESS": address})
     worker = unit("cloudmatrix-worker", {**common, "UB_MEMORY_MIB": "512", "HEAD_ADDRESS": f"{address}:{HEAD_PORT}"})
     with running(fresh, tmp_path, {"head": head, "worker-1": worker}):
         inside = Start([], {**head.environment, "RAY_AUTH_MODE": "token"})
