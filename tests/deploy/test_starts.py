@@ -18,6 +18,8 @@ from tests.e2e.server import wait_for
 pytestmark = pytest.mark.slow
 
 REDIS_PORT, HEAD_PORT = 6379, 6379
+PROBE_S = 20.0
+"""How long a probe may take, as deploy/compose.yaml has it."""
 _NODES = """
 import json, logging, ray
 ray.init(address="auto", logging_level=logging.CRITICAL, log_to_driver=False)
@@ -75,8 +77,12 @@ def offered(made: Hosts, start: Start) -> list[tuple[float, float]]:
 
 
 def passes(made: Hosts, host: str, start: Start, probe: str) -> bool:
-    """Whether a probe says yes."""
-    return subprocess.run(made.command(host, *start.within(start.probes[probe])), capture_output=True).returncode == 0
+    """Whether a probe says yes, in time."""
+    try:
+        line = made.command(host, *start.within(start.probes[probe]))
+        return subprocess.run(line, capture_output=True, timeout=PROBE_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
