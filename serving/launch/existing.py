@@ -6,7 +6,6 @@ Ray itself is left alone. The local start does the same after it has started Ray
 import contextlib
 import logging
 import socket
-from dataclasses import replace
 
 import ray
 from ray import serve
@@ -17,15 +16,13 @@ from serving.cluster.host_environment import AUTHENTICATION, TLS, TOKEN, TOKEN_F
 from serving.cluster.identity import found_identity, read_session
 from serving.cluster.named_actor import end_actors
 from serving.cluster.session import SystemSession, deployed_session
-from serving.config.checks import check_nodes
-from serving.config.cluster import NodeConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.gateway.live.sealing import salt_of
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
 from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready
-from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts
+from serving.launch.hosts import Answers, ask_hosts, living_hosts, on_nodes
 from serving.launch.ray_parts import hide_command_line, leave_ray
 from serving.launch.traces import remove_traces
 from serving.terminal import own_command
@@ -96,24 +93,6 @@ class ExistingCluster:
 def gateway_here(host: str, port: int) -> bool:
     """Whether a gateway on this host says that it can serve; runs there."""
     return is_ready(base_url("127.0.0.1" if host in ANY_HOST else host, port))
-
-
-def on_nodes(config: ServeConfig, hosts: list[Host]) -> ServeConfig:
-    """The configuration with the cluster's nodes in place of the file's.
-
-    Raises: ConfigError if they cannot hold what is to run at the start.
-    """
-    nodes = tuple(
-        NodeConfig(host.name, host.npus, host.ub_memory_mib) for host in hosts if host.npus or host.ub_memory_mib
-    )
-    if not nodes:
-        raise ConfigError(
-            "no host of this Ray offers NPUs or UB memory: start it with --resources "
-            '\'{"NPU": 8, "UB_MEMORY": 1024}\' (UB memory in MiB)'
-        )
-    config = replace(config, cluster=replace(config.cluster, nodes=nodes))
-    check_nodes(config)
-    return config
 
 
 def serve_on(config: ServeConfig, address: str) -> int:

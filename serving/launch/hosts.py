@@ -1,7 +1,7 @@
 """Questions to every host of a Ray cluster, each answered by a short task there."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -9,6 +9,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hardware.ray_resources import NPU, UB_MEMORY
 from serving.cluster.nodes import ON_HEAD_NODE
+from serving.config.checks import check_nodes
+from serving.config.cluster import NodeConfig
+from serving.config.serve import ServeConfig
+from serving.errors import ConfigError
 
 ANSWER_S = 60.0
 """A task on a host that has none yet starts a process there, which takes seconds on a busy machine."""
@@ -53,6 +57,24 @@ def living_hosts() -> list[Host]:
         for node in ray.nodes()
         if node["Alive"]
     )
+
+
+def on_nodes(config: ServeConfig, hosts: list[Host]) -> ServeConfig:
+    """The configuration with the cluster's nodes in place of the file's.
+
+    Raises: ConfigError if they cannot hold what is to run at the start.
+    """
+    nodes = tuple(
+        NodeConfig(host.name, host.npus, host.ub_memory_mib) for host in hosts if host.npus or host.ub_memory_mib
+    )
+    if not nodes:
+        raise ConfigError(
+            "no host of this Ray offers NPUs or UB memory: start it with --resources "
+            '\'{"NPU": 8, "UB_MEMORY": 1024}\' (UB memory in MiB)'
+        )
+    config = replace(config, cluster=replace(config.cluster, nodes=nodes))
+    check_nodes(config)
+    return config
 
 
 def ask_hosts(question: Callable[..., Any], *arguments: Any, deadline_s: float = ANSWER_S) -> Answers:

@@ -11,7 +11,9 @@ from serving.config.pool import PoolConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TOPOLOGIES = sorted(DEPLOY.glob("*.toml"))
-COMPUTING = [file for file in TOPOLOGIES if load_config(file).engine.executor != "simulated"]
+ELSEWHERE = "hosts"
+"""Its nodes are those of the Ray that it is deployed on."""
+COMPUTING = [file for file in TOPOLOGIES if load_config(file).engine.executor != "simulated" and file.stem != ELSEWHERE]
 
 
 @pytest.mark.parametrize("file", COMPUTING, ids=lambda file: file.stem)

@@ -1,5 +1,6 @@
 """The judge of each file of deploy/ that another program reads: that program, or its schema."""
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from serving.errors import ConfigError
 from tests.deploy.kubernetes import kustomized, wrong
 from tests.deploy.tools import ROOT, told, tool
 
@@ -92,3 +94,25 @@ def board(folder: Path, path: str) -> str:
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         return repr(error)
     return "" if json.loads(again) == json.loads(text) else "it holds what Grafana does not know"
+
+
+def serve_yaml(folder: Path, path: str) -> str:
+    """Judge a file of Ray Serve by Serve's own schema, made strict, and whether there is what it names."""
+    from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema  # heavy
+
+    from serving.config.load import load_config
+
+    raw = yaml.safe_load((folder / path).read_text())
+    unknown = set(raw) - set(ServeDeploySchema.model_fields)
+    unknown |= {key for one in raw["applications"] for key in one} - set(ServeApplicationSchema.model_fields)
+    if unknown:
+        return f"unknown: {unknown}"
+    try:
+        read = ServeDeploySchema.model_validate(raw)
+        for application in read.applications:
+            module, _, name = application.import_path.partition(":")
+            getattr(importlib.import_module(module), name)
+            load_config(folder.parent / application.args["config"], settings=application.args["set"])
+    except (ValueError, ImportError, AttributeError, KeyError, ConfigError) as error:
+        return str(error)
+    return ""

@@ -15,6 +15,7 @@ from tests.deploy.judges import (
     prometheus,
     provisioning,
     rules,
+    serve_yaml,
     unit,
 )
 from tests.deploy.tools import DEPLOY, ROOT
@@ -27,6 +28,7 @@ JUDGED = [
     Judged("prometheus/gateways.compose.yaml", prometheus, ("- targets:", "- target:")),
     Judged("prometheus/serving.rules.yaml", rules, ("[30m])))", "[30m]))")),
     Judged("prometheus/experts.rules.yaml", rules, ("annotations:", "annotation:")),
+    Judged("serve.yaml", serve_yaml, ("external_scaler_enabled", "external_scaler_enable")),
     Judged("hosts/cloudmatrix-head.service", unit, ("Restart=always", "Restart=allways")),
     Judged("hosts/cloudmatrix-worker.service", unit, ("ExecStart=", "ExecStrat=")),
     Judged("grafana/provisioning/datasources/prometheus.yaml", provisioning, ("isDefault", "isdefault")),

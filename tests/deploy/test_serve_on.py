@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tests.deploy.ray_hosts import TOKEN, RayHosts
+from tests.e2e.server import wait_for
 
 pytestmark = pytest.mark.slow
 
+SERVE_YAML = Path(__file__).resolve().parents[2] / "deploy" / "serve.yaml"
 CONFIG = Path(__file__).parent / "two-hosts.toml"
 PROMPT = {"model": "storyteller", "prompt": "Once upon a time there was a", "max_tokens": 24, "temperature": 0}
 
@@ -62,3 +64,37 @@ def test_a_system_is_deployed_deployed_anew_and_taken_away(two_hosts: RayHosts) 
     assert "runs on" in said
     assert [left_behind(two_hosts, host) for host in two_hosts.names] == ["", ""]
     assert "no system was deployed" in two_hosts.cloudmatrix("left", "down")
+
+
+def test_serve_deploys_it_from_a_file(two_hosts: RayHosts) -> None:
+    """What deploy/serve.yaml says at its head: again with a change it goes on with session, secret and salt."""
+    dashboard = ("-a", f"http://{two_hosts.hosts.addresses['left']}:8265")
+    two_hosts.run("right", "serve", "deploy", *dashboard, str(SERVE_YAML))
+    wait_for(lambda: ready(two_hosts, "left"), "a gateway is ready", state=lambda: serve_status(two_hosts))
+    first, session = answer(two_hosts, "left"), session_of(two_hosts)
+
+    changed = SERVE_YAML.read_text().replace("set: []", 'set: ["slo.ttft_s=7"]')
+    two_hosts.hosts.run("right", "sh", "-c", f"cat >/tmp/serve.yaml <<'END'\n{changed}\nEND")
+    two_hosts.run("right", "serve", "deploy", *dashboard, "/tmp/serve.yaml")
+    wait_for(lambda: pools_of(two_hosts).get("slo", {}).get("ttft_s") == 7, "the board has the new configuration")
+    wait_for(lambda: ready(two_hosts, "left"), "a gateway is ready again", state=lambda: serve_status(two_hosts))
+    assert answer(two_hosts, "left") == first
+    assert session_of(two_hosts) == session
+
+    broken = SERVE_YAML.read_text().replace("set: []", 'set: ["gateway.prot=8080"]')
+    two_hosts.hosts.run("right", "sh", "-c", f"cat >/tmp/serve.yaml <<'END'\n{broken}\nEND")
+    two_hosts.run("right", "serve", "deploy", *dashboard, "/tmp/serve.yaml")
+    wait_for(lambda: "did you mean `port`?" in serve_status(two_hosts), "a mistake is shown by `serve status`")
+    assert answer(two_hosts, "left") == first, "what was deployed serves on"
+    two_hosts.cloudmatrix("right", "down")
+
+
+def ready(on: RayHosts, name: str) -> bool:
+    """Whether a gateway on a host says that it can serve."""
+    code = ("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"{on.url(name)}/ready")
+    return on.hosts.run("left", *code, check=False) == "200"
+
+
+def serve_status(on: RayHosts) -> str:
+    """What `serve status` prints."""
+    return on.run("right", "serve", "status", "-a", f"http://{on.hosts.addresses['left']}:8265", check=False)

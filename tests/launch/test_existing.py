@@ -14,8 +14,8 @@ from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.launch import existing
-from serving.launch.existing import _why_not, findings, on_nodes
-from serving.launch.hosts import Answers, Host
+from serving.launch.existing import _why_not, findings
+from serving.launch.hosts import Answers, Host, on_nodes
 
 LEFT = Host("left", "10.0.0.1", "aa", 8, 1024, head=True)
 RIGHT = Host("right", "10.0.0.2", "bb", 8, 1024, head=False)
