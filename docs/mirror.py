@@ -1,7 +1,7 @@
 """MkDocs hook: the site mirrors the repository, so that links between pages need no rewriting.
 
-Pages are the Markdown files at the top level, those of docs/, every README and the runbook. Pictures and files that they link to
-come along. A page that would load a script, a style or a font from another host ends the build.
+Pages are the Markdown files at the top level, those of docs/, every README and the runbook. Pictures and files that
+they link to come along. A page that would load a script, a style or a font from another host ends the build.
 """
 
 import re
