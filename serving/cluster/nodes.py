@@ -7,6 +7,7 @@ from pathlib import Path
 import ray
 
 from hardware.errors import HardwareError
+from hardware.ray_resources import NPU
 from hardware.ub.file import remove_stale
 from serving.ids import NodeId
 
@@ -53,6 +54,14 @@ async def sweep_forever(session: str) -> None:
             await asyncio.to_thread(sweep, session)
         except (OSError, HardwareError):
             logger.exception("could not look for memory of dead replicas; trying again")
+
+
+def own_npu_share() -> float:
+    """Share of the cluster's NPUs that are in this machine; all of them where there are none. Ray is asked: blocks."""
+    own = ray.util.get_node_ip_address()
+    alive = [(node["NodeManagerAddress"], node["Resources"].get(NPU, 0.0)) for node in ray.nodes() if node["Alive"]]
+    here, everywhere = sum(npus for address, npus in alive if address == own), sum(npus for _, npus in alive)
+    return float(here / everywhere) if here and everywhere else 1.0
 
 
 def link_host() -> str:

@@ -1,5 +1,6 @@
 """The whole configuration: one value, made of sections. A component is given its section, never the root."""
 
+import math
 from dataclasses import dataclass, field
 
 from serving.config.chaos import ChaosConfig
@@ -61,13 +62,14 @@ class ServeConfig:
         tenants = any(namespace.api_keys for namespace in self.namespaces)
         return tenants or bool(self.gateway.api_keys or self.gateway.admin_keys or self.gateway.api_key_file)
 
-    def threads_per_instance(self, cores: int) -> int:
+    def threads_per_instance(self, cores: int, share: float = 1.0) -> int:
         """Compute threads of one instance, or of one rank of a group.
 
         Args:
-            cores: cores that the instances of this machine share.
+            cores: cores that the instances of a machine share.
+            share: of the cluster's NPUs that are in this machine: so large a part of the instances is expected here.
         Returns: `[engine] threads`, or the cores less one shared out evenly; at least 1. The one is for the gateway and
             Ray: compute threads that wait for each other lose more by sharing a core than they gain by having it.
         Effects: none.
         """
-        return self.engine.threads or max(1, (cores - 1) // max(1, self.instances))
+        return self.engine.threads or max(1, (cores - 1) // max(1, math.ceil(self.instances * share - 1e-9)))

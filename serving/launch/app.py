@@ -22,6 +22,7 @@ GATEWAY = "gateway"
 KVCACHE = "kvcache"
 AUTOSCALER = "autoscaler"
 
+LEAST_CPUS = 0.001
 MANY_REQUESTS = 100_000
 """Serve must not queue or refuse: admission is the gateway's and the engines' business."""
 
@@ -31,7 +32,6 @@ def build(
     *,
     secret: str,
     session: str,
-    threads: int,
     pool_salt: bytes,
     pool_folder: Path,
     dashboard_url: str,
@@ -41,7 +41,6 @@ def build(
     Args:
         secret: shared by gateways, instances and memory servers; any unguessable text.
         session: names this start of the system.
-        threads: compute threads per instance.
         pool_salt: from which namespaces get their salts; told to gateways only.
         pool_folder: where memory servers keep their names, and their SSD tier if it has no folder of its own.
         dashboard_url: of Ray's dashboard, for links.
@@ -50,13 +49,12 @@ def build(
     for pool, section in config.pools.items():
         if not section.replicas:
             _start_empty(pools[pool])
-    handles = {pool: deployment.bind(config, pool, secret, session, threads) for pool, deployment in pools.items()}
+    handles = {pool: deployment.bind(config, pool, secret, session) for pool, deployment in pools.items()}
     ingress: Any = serve.deployment(serve.ingress()(GatewayDeployment))
     gateway = ingress.options(
         name=GATEWAY,
         num_replicas=config.gateway.replicas,
-        # One gateway's streams are cut when its node dies; several should not lie on one node.
-        ray_actor_options={"num_cpus": 0, "resources": ON_HEAD_NODE if config.gateway.replicas == 1 else {}},
+        ray_actor_options=_gateway_place(config),
         graceful_shutdown_timeout_s=config.gateway.request_timeout_s + GATEWAY_LEAVE_S,
         **_common(config),
     )
@@ -69,6 +67,16 @@ def build(
         config, secret, handles, pool_salt, int(time.time()), dashboard_url=dashboard_url, **bound
     )
     return app
+
+
+def _gateway_place(config: ServeConfig) -> dict[str, Any]:
+    """Ray's options that place gateways: one beside the head, several on different nodes, as their streams end there.
+
+    Ray spreads only what asks for something: an actor that asks for nothing gets any node, maybe the same one twice.
+    """
+    if config.gateway.replicas == 1:
+        return {"num_cpus": 0, "resources": ON_HEAD_NODE}
+    return {"num_cpus": LEAST_CPUS}
 
 
 def _instances(config: ServeConfig, pool: str) -> Any:

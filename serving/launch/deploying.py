@@ -1,7 +1,6 @@
 """Deployment of a configuration's application on a Ray that is up, however it came up, until it serves."""
 
 import logging
-import os
 import re
 import time
 import urllib.request
@@ -106,7 +105,6 @@ def application(config: ServeConfig, session: SystemSession, dashboard_url: str)
         config,
         secret=identity.secrets[0],
         session=identity.session,
-        threads=config.threads_per_instance(os.cpu_count() or 1),
         pool_salt=identity.pool_salt,
         pool_folder=session.pool_folder,
         dashboard_url=dashboard_url,

@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import ray
 
 from hardware.ub.segment import UbSegment
 from serving.cluster import nodes
-from serving.cluster.nodes import SEGMENT_PREFIX, sweep_forever
+from serving.cluster.nodes import SEGMENT_PREFIX, own_npu_share, sweep_forever
+from tests.cluster.node_case import listed
 from tests.live.harness import until
 
 
@@ -41,3 +43,24 @@ def test_memory_of_a_killed_replica_is_freed_by_those_that_live(
         subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as lives,
     ):
         asyncio.run(scene(dies, lives))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "share"),
+    [
+        ({"10.0.0.1": [8], "10.0.0.2": [8]}, 0.5),
+        ({"10.0.0.1": [8, 8], "10.0.0.2": [16]}, 0.5),
+        ({"10.0.0.1": [8], "10.0.0.2": [16, 0]}, 1 / 3),
+        ({"10.0.0.1": [8, 4]}, 1.0),
+        ({"10.0.0.1": [0], "10.0.0.2": [8]}, 1.0),
+        ({"10.0.0.1": [0]}, 1.0),
+    ],
+)
+def test_a_machine_has_its_share_of_the_npus(
+    hosts: dict[str, list[int]], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes of one machine share its cores, whatever their number; dead nodes have none."""
+    rows = [listed("n", npus=npus, address=address) for address, each in hosts.items() for npus in each]
+    monkeypatch.setattr(ray, "nodes", lambda: [*rows, listed("gone", alive=False)])
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")
+    assert own_npu_share() == pytest.approx(share)

@@ -60,6 +60,7 @@ def test_aggregated_mode_starts_one_pool(tmp_path: Path) -> None:
 def test_threads_are_shared_out_unless_given(tmp_path: Path) -> None:
     config = load(tmp_path, "")
     assert [config.threads_per_instance(cores) for cores in (1, 2, 7, 64)] == [1, 1, 3, 31]
+    assert [config.threads_per_instance(7, share) for share in (1.0, 0.75, 0.5, 1 / 3)] == [3, 3, 6, 6], "by machine"
     assert load(tmp_path, "[engine]\nthreads = 3\n").threads_per_instance(64) == 3
 
 

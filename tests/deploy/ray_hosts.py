@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,12 +63,18 @@ class RayHosts:
 
 
 @contextmanager
-def ray_hosts(*names: str, npus: int = 8, ub_memory_mib: int = 1024) -> Iterator[RayHosts]:
-    """Hosts with a Ray across them, ended with the block. Skips the test where namespaces are not allowed."""
+def ray_hosts(
+    *names: str, npus: int = 8, ub_memory_mib: int = 1024, options: Sequence[str] = (), head: Sequence[str] = ()
+) -> Iterator[RayHosts]:
+    """Hosts with a Ray across them, ended with the block. Skips the test where namespaces are not allowed.
+
+    Args:
+        options: of `ray start` on each; `head`: on the first one.
+    """
     with hosts(*names) as made:
         started = RayHosts(made, npus, ub_memory_mib)
         for name in names:
-            started.start(name)
+            started.start(name, *options, *(head if name == names[0] else ()))
         yield started
 
 

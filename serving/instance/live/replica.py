@@ -17,7 +17,7 @@ from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
 from serving.cluster.node_numbers import disk_marks, own_number
-from serving.cluster.nodes import link_host, new_segment_path, sweep_forever
+from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.collector import collector_off
@@ -38,7 +38,7 @@ class InstanceDeployment:
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: ServeConfig, pool: str, secret: str, session: str, threads: int
+        self, config: ServeConfig, pool: str, secret: str, session: str
     ) -> None:
         log_beside_serve()
         keep_on_loopback()
@@ -55,7 +55,7 @@ class InstanceDeployment:
             npus=tuple(allocated_npu_ids(first_host)),
             segment_path=new_segment_path(session, node, f"{pool}-{context.replica_id.unique_id}"),
             link_host=link_host(),
-            threads=threads,
+            threads=config.threads_per_instance(os.cpu_count() or 1, await asyncio.to_thread(own_npu_share)),
         )
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         view = await self._find_pool(config) if self._pool is not None else None

@@ -16,7 +16,7 @@ from serving.cluster.logs import log_to_stderr
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
 from serving.cluster.node_numbers import disk_marks, own_number
-from serving.cluster.nodes import link_host, new_segment_path, sweep_forever
+from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId
 from serving.instance.core.rank_life import LEASE_S
@@ -45,7 +45,6 @@ class RankOrder:
 
     Args:
         secret: shared by gateways, instances and memory servers.
-        threads: compute threads.
         gently: build it at low priority: its peers compute meanwhile.
     """
 
@@ -53,7 +52,6 @@ class RankOrder:
     name: RankName
     founder: RankLease
     secret: str
-    threads: int
     gently: bool = False
 
 
@@ -75,7 +73,7 @@ class RankActor:
             npus=tuple(allocated_npu_ids(first_host)),
             segment_path=new_segment_path(name.session, node, f"{name.replica.replace('#', '-')}-{name.birth}"),
             link_host=link_host(),
-            threads=order.threads,
+            threads=config.threads_per_instance(os.cpu_count() or 1, own_npu_share()),
             rank=RankPlace(
                 name.rank, order.founder.size, config.experts.most_ranks_of(config.pools[name.pool].ep), name.group
             ),

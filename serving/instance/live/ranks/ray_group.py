@@ -57,11 +57,10 @@ class RayGroup:
         config: ServeConfig,
         pool: str,
         secret: str,
-        threads: int,
         died: Callable[[RankName], None],
     ) -> None:
         self._session, self._config, self._pool = session, config, pool
-        self._secret, self._threads = secret, threads
+        self._secret = secret
         section = config.pools[pool]
         self._resources = replica_resources(section.npus_per_instance, section.ub_memory_mib)
         """Of one rank."""
@@ -161,7 +160,7 @@ class RayGroup:
             lifetime="detached",
             resources=self._resources,
             scheduling_strategy=PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=bundle),
-        ).remote(RankOrder(self._config, name, founder, self._secret, self._threads, gently))
+        ).remote(RankOrder(self._config, name, founder, self._secret, gently))
 
     async def _actor(self, name: RankName) -> Any:
         """Raises: RankDeadError if Ray knows it no more."""

@@ -28,11 +28,10 @@ class ShellDeployment:
         pool: which section of the configuration applies, and what gateways know it as.
         secret: shared by gateways and instances of this application.
         session: names this start of the system.
-        threads: compute threads per rank.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: ServeConfig, pool: str, secret: str, session: str, threads: int
+        self, config: ServeConfig, pool: str, secret: str, session: str
     ) -> None:
         log_beside_serve()
         keep_on_loopback()
@@ -44,7 +43,7 @@ class ShellDeployment:
             pool,
             GroupSizes(ep, config.experts.most_ranks_of(ep), config.experts.redundant, config.experts.spares),
             serve.get_replica_context().replica_id.unique_id,
-            partial(RayGroup, session, config, pool, secret, threads),
+            partial(RayGroup, session, config, pool, secret),
             MISSES * config.health.shell_timeout_s,
             config.engine.drain_s,
             ExpertRules(
