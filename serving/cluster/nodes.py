@@ -17,6 +17,7 @@ SHARED_MEMORY = Path("/dev/shm")
 ON_HEAD_NODE = {"node:__internal_head__": 0.001}
 """A share of what only Ray's first node has: whoever takes it lives there. Without that node there is no Ray, so what
 lives there dies with no other one."""
+LOOPBACK = "127.0.0.1"
 SEGMENT_PREFIX = "cloudmatrix-ub-"
 SWEEP_PERIOD_S = 5.0
 """How often the living look for memory of replicas that are dead: a replacement may start on another node or not at
@@ -68,4 +69,4 @@ def link_host() -> str:
     """Address on which this process listens for gateways: loopback when every node is on this machine."""
     addresses = {n["NodeManagerAddress"] for n in ray.nodes() if n["Alive"]}
     own = ray.util.get_node_ip_address()
-    return "127.0.0.1" if addresses <= {own} else str(own)
+    return LOOPBACK if addresses <= {own} else str(own)

@@ -135,6 +135,8 @@ def findings(config: ServeConfig, cluster: ExistingCluster) -> list[str]:
         lines.append("Ray's control store is in the head's memory: when the head ends, so does all; a Redis keeps it")
     if auth == "none":
         lines.append("Ray asks for no token: whoever reaches its ports can run code here; see `cloudmatrix node-env`")
+    if value_here(TLS) != "1" and len(hosts) > 1:
+        lines.append("without TLS prompts and KV blocks can be read on the network between hosts; see RAY_USE_TLS")
     if config.gateway.host in _LOOPBACK and len(hosts) > 1:
         lines.append(
             f"the gateway listens on {config.gateway.host} of its own host only: --host 0.0.0.0 lets others reach it"

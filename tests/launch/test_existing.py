@@ -31,6 +31,7 @@ def said(monkeypatch: pytest.MonkeyPatch, config: ServeConfig = CONFIG, **other:
     answers = other.pop("answers", Answers({LEFT: "redis", RIGHT: "memory"}, {}))
     monkeypatch.setattr(existing, "ask_hosts", lambda *_: answers)
     monkeypatch.setenv("RAY_AUTH_MODE", other.pop("auth", "token"))
+    monkeypatch.setenv("RAY_USE_TLS", other.pop("tls", "1"))
     return findings(config, SimpleNamespace(**facts | other))  # type: ignore[arg-type]
 
 
@@ -44,13 +45,14 @@ def test_a_sound_ray_is_described_in_a_line_and_one_a_host(monkeypatch: pytest.M
 
 def test_what_will_not_work_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers({LEFT: "memory"}, {RIGHT: "has no cloudmatrix-infer"})
-    lines = "\n".join(said(monkeypatch, answers=answers, auth="", dashboard_url=""))
+    lines = "\n".join(said(monkeypatch, answers=answers, auth="", tls="0", dashboard_url=""))
     for part in (
         "right (10.0.0.2) has no cloudmatrix-infer",
         "control store is in the head's memory",
         "Ray asks for no token",
         "the gateway listens on 127.0.0.1 of its own host only",
         "Ray has no dashboard",
+        "without TLS prompts and KV blocks can be read on the network between hosts",
     ):
         assert part in lines
 

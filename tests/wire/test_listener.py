@@ -82,3 +82,19 @@ async def test_a_kernel_without_files_is_asked_again(
 async def test_a_name_that_cannot_be_bound_is_an_error() -> None:
     with pytest.raises(OSError, match="Cannot assign"):
         Host().listener.start("203.0.113.1")
+
+
+async def test_a_listener_that_moves_is_reached_at_both_addresses() -> None:
+    host = Host()
+    first = host.listener.start("127.0.0.1")
+    host.listener.move("127.0.0.1")
+    assert host.listener.address == first
+    host.listener.move("127.0.0.2")
+    assert host.listener.address == ("127.0.0.2", first[1])
+    with socket.create_connection(first), socket.create_connection(host.listener.address):
+        await until(lambda: len(host.made) == 2, "both are accepted")
+    await host.listener.stop()
+    host.listener.move("127.0.0.3")
+    for connection in host.made:
+        connection.close("told")
+    await asyncio.sleep(0)

@@ -18,6 +18,7 @@ from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Member, MemberReader
 from serving.cluster.nodes import link_host
+from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
 from serving.experts.live.expert_status import expert_status, group_stats
 from serving.gateway.api.access import WithoutRequestId
@@ -89,6 +90,8 @@ class GatewayDeployment:
         log_beside_serve()
         keep_on_loopback()
         self._config = config
+        self._keeper = SocketKeeper(secret)
+        await self._keeper.refresh()
         gateway = GatewayId(uuid.uuid4().hex[:12])
         self._served = _served_model(config, created)
         if self._served.chat_template is not None:
@@ -97,14 +100,15 @@ class GatewayDeployment:
         self._metrics = GatewayMetrics(
             model_name=self._served.names[0], engine=str(rank), name=gateway, max_model_len=self._served.max_model_len
         )
-        self._backend = LiveBackend(gateway, secret, config, list(pools))
+        self._backend = LiveBackend(gateway, self._keeper.secrets, config, list(pools))
         self._metrics.line = self._backend.core.room
         shelf = self._backend.timelines.shelf
         self._metrics.refresh = self._publish
         self._metrics.others = self._peers = GatewayPeers(
-            gateway, secret, self._metrics.numbers, partial(wished, shelf)
+            gateway, self._keeper.secrets, self._metrics.numbers, partial(wished, shelf)
         )
         self._peers.start(link_host(), config.cluster.ports)
+        self._keeper.start(self._peers.move)
         meter = TrafficMeter(gateway, config.slo.ttft_s, config.slo.tpot_s, config.time_scale)
         begun = {name: pool.replicas for name, pool in config.pools.items()}
         self._metered = metered = MeteredBackend(self._backend, meter, begun, waits=config.gateway.role_wait_s > 0)
@@ -112,7 +116,7 @@ class GatewayDeployment:
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         settings = _api_settings(config, pool_salt, dashboard_url)
         self._drain = GatewayDrain()
-        admin = self._admin(gateway, secret, metered)
+        admin = self._admin(gateway, metered)
         responses = response_store(config, settings.keep)
         self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain, responses)
         self._app.include_router(cluster_router(self._cluster, self._experts))
@@ -175,6 +179,7 @@ class GatewayDeployment:
             task.cancel()
         if self._pool is not None:
             await self._pool.stop()
+        self._keeper.stop()
         await self._peers.stop()
         self._backend.close()
         if self._served.chat_template is not None:
@@ -256,14 +261,16 @@ class GatewayDeployment:
             choose_group({one.name: one.actor for one in self._groups()}, group), order, ORDER_DEADLINE_S
         )
 
-    def _admin(self, gateway: GatewayId, secret: str, backend: MeteredBackend) -> LivePoolAdmin | None:
+    def _admin(self, gateway: GatewayId, backend: MeteredBackend) -> LivePoolAdmin | None:
         if self._pool is None:
             return None
         follower = self._pool
         node = NodeId(ray.get_runtime_context().get_node_id())
         accounted = accounted_kv(self._config)
         view, changes = lambda: follower.view, NamespaceChanges()
-        return LivePoolAdmin(f"gateway-{gateway}", node, secret, view, changes, accounted, backend.losses.audited)
+        return LivePoolAdmin(
+            f"gateway-{gateway}", node, self._keeper.secrets, view, changes, accounted, backend.losses.audited
+        )
 
 
 def _front_door(config: ServeConfig, app: Any) -> FrontDoor:

@@ -146,6 +146,19 @@ class Instance:
         self.loop.start()
         return address
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Address that gateways connect to, once started."""
+        return self.server.address
+
+    def move(self, host: str) -> None:
+        """Listen on another address of this host too, and name that one to gateways and pullers from now on.
+
+        Raises: as `start`.
+        """
+        self._segment_server.move(host)
+        self.server.move(host)
+
     def quit(self) -> None:
         """Compute no more, neither for this rank nor for its peers; what is in flight is void. Takes a few seconds at
         most, usually none.

@@ -104,10 +104,15 @@ class InstanceServer:
         for connection in [*self._gateways, *self._strangers]:
             connection.close("the instance stops")
 
-    def move(self, host: str) -> tuple[str, int]:
-        """Listen on another address of this host too. Returns: the address for new links. Raises: as `start`."""
+    def move(self, host: str) -> None:
+        """Listen on another address of this host too, which new links are to use. Raises: as `start`."""
         assert self._listener is not None
         self._listener.move(host)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Address for new links, once started."""
+        assert self._listener is not None
         return self._listener.address
 
     def deliver(self, news: list[LoopNews]) -> None:

@@ -18,6 +18,7 @@ from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
 from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
+from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.collector import collector_off
@@ -47,6 +48,8 @@ class InstanceDeployment:
         self._drain_s = config.engine.drain_s
         self._incarnation = uuid.uuid4().hex
         node = NodeId(ray.get_runtime_context().get_node_id())
+        self._keeper = SocketKeeper(secret)
+        await self._keeper.refresh()
         first_host = await asyncio.to_thread(own_number, disk_marks(config.kvcache.ssd_path))
         self._place = InstancePlace(
             replica=ReplicaId(f"{pool}#{context.replica_id.unique_id}"),
@@ -60,8 +63,9 @@ class InstanceDeployment:
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
         view = await self._find_pool(config) if self._pool is not None else None
         with collector_off():
-            self._instance = await asyncio.to_thread(Instance, config, self._place, secret, view)
-            self._address = await self._instance.start()
+            self._instance = await asyncio.to_thread(Instance, config, self._place, self._keeper.secrets, view)
+            await self._instance.start()
+        self._keeper.start(self._instance.move)
         self._announcer = Announcer()
         self._announcer.start(self._describe)
         self._sweeper = asyncio.create_task(sweep_forever(session))
@@ -76,7 +80,7 @@ class InstanceDeployment:
         return lambda: follower.view
 
     def _describe(self) -> Member:
-        host, port = self._address
+        host, port = self._instance.address
         return Member(
             replica=self._place.replica,
             pool=self._place.pool,
@@ -114,6 +118,7 @@ class InstanceDeployment:
             return
         self._stopped = True
         self._sweeper.cancel()
+        self._keeper.stop()
         await self._instance.server.leave(self._drain_s)  # listed as draining until then
         await self._announcer.stop()
         if self._pool is not None:

@@ -25,6 +25,7 @@ from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.node_numbers import SERVER_NAME, disk_marks, own_number
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY, link_host, sweep_forever
+from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
@@ -69,13 +70,15 @@ class KvCacheDeployment:
         self._node = NodeId(ray.get_runtime_context().get_node_id())
         self._state = ServerState.ACTIVE
         self._version = ""
+        self._keeper = SocketKeeper(secret)
+        await self._keeper.refresh()
         number = await asyncio.to_thread(own_number, disk_marks(config.kvcache.ssd_path))
         place = await asyncio.to_thread(_Place.take, config.kvcache, folder, number)
         self._place = place
         settings = ServerSettings.of(
             config.kvcache,
             node=self._node,
-            secret=secret,
+            secret=self._keeper.secrets,
             segment_folder=SHARED_MEMORY,
             segment_prefix=f"{SEGMENT_PREFIX}{session}-{self._node[:12]}-kvcache-",
             host=link_host(),
@@ -96,12 +99,17 @@ class KvCacheDeployment:
         gc.freeze()  # what was restored from disk is not walked through again and again while clients wait
         self._announcer = PoolAnnouncer(control_settings(config, session), self._describe)
         client = PoolClient(
-            f"settler-{place.name}", self._node, secret, lambda: self._announcer.view, config.kvcache.scope
+            f"settler-{place.name}",
+            self._node,
+            self._keeper.secrets,
+            lambda: self._announcer.view,
+            config.kvcache.scope,
         )
         only = self._node if config.kvcache.scope == "node" else None
         self._settler = Settler(client, place.name, lambda: self._announcer.view, only)
         self._settler.start()
         self._announcer.start()
+        self._keeper.start(self._server.move)
         self._follower = asyncio.create_task(self._follow_view())
         self._sweeper = asyncio.create_task(sweep_forever(session))
         self._injury = asyncio.create_task(self._turn_bits(faults)) if faults is not None else None
@@ -132,6 +140,7 @@ class KvCacheDeployment:
         self._stopped = True
         self._follower.cancel()
         self._sweeper.cancel()
+        self._keeper.stop()
         if self._injury is not None:
             self._injury.cancel()
         self._state = ServerState.DRAINING

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from serving.errors import GroupError
+from serving.errors import ConfigError, GroupError
 from serving.instance.core.group_course import LONGEST_AGE_S
 from serving.instance.core.rank_life import RankLife, counted_size
 from serving.instance.live.collector import collector_off
@@ -117,13 +117,19 @@ class Rank:
                 if phase is not RankPhase.OFFERED:
                     return False
                 self.address = await instance.start()
-            except (GroupError, OSError) as error:
+            except (GroupError, ConfigError, OSError) as error:
                 logger.exception("%s could not join its group", self.place.replica)
                 if phase is RankPhase.OFFERED:
                     self._life.enter(RankPhase.FAILED, str(error))
                 raise GroupError(str(error)) from error
             self._life.enter(RankPhase.SERVING)
             return True
+
+    def listen_at(self, host: str) -> None:
+        """Listen on another address of this host too, as `Instance.move`."""
+        if self._instance is not None:
+            self._instance.move(host)
+            self.address = self._instance.address
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:
         """An epoch begins: all of its members have been told."""

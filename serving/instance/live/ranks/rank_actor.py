@@ -17,6 +17,7 @@ from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
 from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
+from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId
 from serving.instance.core.rank_life import LEASE_S
@@ -82,6 +83,7 @@ class RankActor:
         self._pool: PoolViewFollower | None = None
         self._view: Callable[[], PoolView] | None = None
         self._announcer = Announcer()
+        self._keeper = SocketKeeper(order.secret)
         self._rank = Rank(self._place, order.founder, self._make, config.engine.stall_timeout_s)
         self._tasks: list[asyncio.Task[None]] = []
         self._unasked = threading.Timer(LEASE_S, self._end_unasked)
@@ -103,6 +105,7 @@ class RankActor:
         """Compute with these members from the order's epoch on; the first order lets it serve."""
         if await self._rank.follow(order):
             self._announcer.start(self._describe)
+            self._keeper.start(self._rank.listen_at)
             self._tasks.append(asyncio.create_task(sweep_forever(self._order.name.session)))
 
     async def move(self, lease: RankLease, orders: Sequence[ExpertOrder]) -> tuple[RankEvent, ...]:
@@ -137,6 +140,7 @@ class RankActor:
         """Give back everything but the process."""
         for task in self._tasks:
             task.cancel()
+        self._keeper.stop()
         await self._announcer.stop()
         if self._pool is not None:
             await self._pool.stop()
@@ -148,10 +152,11 @@ class RankActor:
 
     def _make(self) -> Instance:
         order = self._order
-        return Instance(order.config, self._place, order.secret, self._view, gently=order.gently)
+        return Instance(order.config, self._place, self._keeper.secrets, self._view, gently=order.gently)
 
     async def _build(self) -> None:
         config = self._order.config
+        await self._keeper.refresh()
         if config.kvcache.replicas:
             self._pool = follower = PoolViewFollower()
             follower.start()

@@ -1,0 +1,30 @@
+"""`cloudmatrix rotate-secret`: a new secret for the sockets of a running system, without a restart."""
+
+import argparse
+
+from serving.cli.ray_address import add_address, address_of
+
+DESCRIPTION = """\
+Give a system that runs on a Ray (`cloudmatrix serve --address`, `serve deploy`) a new secret. Its processes take it
+within 10 s and go on accepting the one before; connections that exist stay. --forget-old ends that.
+"""
+EPILOG = """\
+Examples:
+  cloudmatrix rotate-secret --address auto
+  cloudmatrix rotate-secret --address auto --forget-old     half a minute later, or after a leak at once
+Exit codes: 0, 2 for mistakes.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_address(parser, required=True)
+    parser.add_argument("--forget-old", action="store_true", help="accept the current secret only; makes no new one")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Rotate. Raises: ConfigError if there is no such Ray, or no system on it; SilentError."""
+    address = address_of(arguments) or "auto"
+    from serving.launch.rotation import rotate_secret
+
+    return rotate_secret(address, forget_old=arguments.forget_old)

@@ -1,0 +1,77 @@
+"""Upkeep of what a process's sockets depend on: the secrets that count, and the address at which others reach it.
+
+Both may change while it runs: secrets are rotated in Ray's control store, and a cluster of one host may grow, whose
+first replicas listen on loopback. A control store that is away changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from serving.cluster.gcs_store import GcsStore
+from serving.cluster.identity import read_secrets
+from serving.cluster.lookup import ActorLookup
+from serving.cluster.nodes import LOOPBACK, link_host
+from serving.errors import ConfigError, SilentError
+from serving.sockets.secrets import ClusterSecrets
+
+logger = logging.getLogger(__name__)
+
+KEEP_PERIOD_S = 5.0
+"""How soon a rotated secret counts everywhere, and a cluster that grew reaches its first replicas."""
+LISTING_S = 5.0
+
+
+class SocketKeeper:
+    """Keeper of one process.
+
+    Args:
+        secret: that counts until the control store has been asked.
+        store: of the cluster's secrets.
+        host: finds the address to listen on; may block.
+    """
+
+    def __init__(self, secret: str, store: GcsStore | None = None, host: Callable[[], str] = link_host) -> None:
+        self.secrets = ClusterSecrets((secret,))
+        self._store = store or GcsStore()
+        self._host = ActorLookup(host)
+        self._task: asyncio.Task[None] | None = None
+
+    async def refresh(self) -> None:
+        """Take the secrets that count now. To be called before the first connection.
+
+        Effects: as said; none if the control store does not answer or has none.
+        """
+        try:
+            kept = await asyncio.to_thread(read_secrets, self._store)
+        except SilentError as error:
+            logger.warning("the system's secrets may be old: %s", error)
+            return
+        if kept and self.secrets.replace(kept):
+            logger.info("the secrets of this system are those of its control store now, %d are accepted", len(kept))
+
+    def start(self, move: Callable[[str], object], period_s: float = KEEP_PERIOD_S) -> None:
+        """Begin to follow both.
+
+        Args:
+            move: told of the address of this host once another host needs it; raises as `Listener.move`.
+        """
+        self._task = asyncio.create_task(self._follow(move, period_s))
+
+    def stop(self) -> None:
+        """End that."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _follow(self, move: Callable[[str], object], period_s: float) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            await self.refresh()
+            try:
+                host = await self._host.answer(LISTING_S)
+                if host != LOOPBACK:  # what listens there already stays as it is
+                    move(host)
+            except (OSError, ConfigError) as error:
+                logger.warning("other hosts cannot reach this process: %s", error)
+            except Exception as error:  # Ray raises many kinds when its control store is away
+                logger.debug("the hosts of the cluster are not known now: %s", error)
