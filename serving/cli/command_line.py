@@ -18,6 +18,7 @@ COMMANDS = {
     "node-env": "what a host needs in its environment before `ray start`",
     "chat": "talk with a running system in the terminal",
     "status": "pools, replicas, NPUs, HBM and queues of a running system",
+    "explain": "where the time of past requests went: the slowest, the failed, or one by its id",
     "experts": "experts of groups of ranks: load, balance, placement",
     "pool": "the KV-cache pool: its servers, how full they are, what is found there",
     "scale": "change how many replicas a pool has",

@@ -40,6 +40,7 @@ class Setup:
         npus: of the one node; more than 8 leave room to scale up.
         decodes: decode instances at the start.
         sections: further sections of the file.
+        timelines: of requests, that are kept.
     """
 
     model: Path
@@ -53,6 +54,7 @@ class Setup:
     npus: int = 8
     decodes: int = 1
     sections: str = ""
+    timelines: int = 512
 
     def toml(self, port: int) -> str:
         """The configuration file. Dies get the memory that the model's weights need, beside what is shipped."""
@@ -69,6 +71,7 @@ mode = "{self.mode}"
 [gateway]
 port = {port}
 server = "{self.server}"
+timelines = {self.timelines}
 [engine]
 threads = {self.threads}
 [cluster]

@@ -35,6 +35,7 @@ COUNTS = frozenset(
     ranks redundant replicas request-rate reuse seed sizes-decode sizes-prefill step-tokens stride supernodes
     sweep-points sweep-values system-prompt-len temperature tenants threads tokens top-k top-p turns
     vocab-size volume weight workers zipf max-probes probe-requests block-tokens streams rate metric-percentiles
+    slowest failed resumed newest
     """.split()
 )
 """Numbers that are neither durations nor sizes: counts, rates, weights, and lengths in tokens."""
@@ -42,7 +43,7 @@ WORDS = frozenset(
     """
     address api-key cache-bust config dashboard dataset-path device endpoint extra-body faults group header host label
     metadata message metrics-url model namespace only out percentile-metrics pool rank result-filename set system
-    token tokenizer trace url
+    token tokenizer trace url request
     """.split()
 )
 """Names, addresses, files."""

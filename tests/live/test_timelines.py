@@ -17,6 +17,10 @@ from tests.live.workload import GREEDY, Ask, tokens
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 
+PATIENT = {"link_misses": 600, "step_stall_s": PATIENCE_S}
+"""On a busy machine nobody is to be taken for frozen."""
+
+
 async def timed(pools: Pools, ask: Ask) -> RequestTimes:
     """Ask, and read the time line as the HTTP side would have it kept."""
     loop = asyncio.get_running_loop()
@@ -40,7 +44,7 @@ def kinds(times: RequestTimes) -> set[str]:
 
 async def test_a_request_that_crosses_hosts(checkpoint: Path, shm: Path) -> None:
     rng = random.Random(1)
-    async with Pools(small_config(checkpoint), shm, nodes=("left", "right")) as pools:
+    async with Pools(small_config(checkpoint, health=PATIENT), shm, nodes=("left", "right")) as pools:
         pools.backend.hosts = {"left": "n0", "right": "n1"}
         await pools.start("prefill", "decode")
         ask = Ask(tokens(rng, 200), replace(GREEDY, max_tokens=80), n=2)

@@ -9,7 +9,7 @@ MEANINGS = {
     t.WAITING: "the gateway had no room for it: more instances, or a larger [gateway] max_running_sequences",
     t.ROUTING: "the gateway looked for an instance to go on at",
     t.RESUMING: "an instance was lost or refused it, and another had to take over",
-    t.INSTANCE_QUEUE: "the instance had no free place or KV blocks: its pool is too small for the load",
+    t.INSTANCE_QUEUE: "it stood in the queue of its instance, for a place in a step or for KV blocks",
     t.STEP_WAIT: "it was ready, but steps of other sequences ran first",
     t.POOL_GET: "the KV-cache pool was asked for the beginning of its prompt, and blocks came from there",
     t.PREFILL: "its prompt was computed; a cached beginning would save most of that",

@@ -57,7 +57,20 @@ class ChoiceBuilder:
     """
 
     __slots__ = (
-        *("_ended", "_host", "_legs", "_limit", "_mark", "_parts", "_replica", "_run", "_sent", "_source", "_start"),
+        *(
+            "_ended",
+            "_heard",
+            "_host",
+            "_legs",
+            "_limit",
+            "_mark",
+            "_parts",
+            "_replica",
+            "_run",
+            "_sent",
+            "_source",
+            "_start",
+        ),
         *("first_at", "resumed", "tokens"),
     )
 
@@ -66,8 +79,8 @@ class ChoiceBuilder:
         self._parts: list[t.TimePart] = []
         self._legs: list[Leg] = []
         self._source = self._replica = self._host = ""
-        self._ended = self._sent = False
-        """Whether its last news is here; whether an instance has it, or had it."""
+        self._ended = self._sent = self._heard = False
+        """Whether its last news is here; whether an instance has it, or had it, and has said anything of it."""
         self._run: _Run | None = None
         self._limit = FIRST_RUN
         self.first_at: float | None = None
@@ -80,10 +93,10 @@ class ChoiceBuilder:
         Args:
             handoff: its KV is elsewhere; else it is computed there.
         """
-        again = self._sent and not handoff
+        again = self._sent and not (handoff and self._heard)
         self._close_run()
         self._add(t.RESUMING if again else t.ROUTING if self._sent else t.WAITING, now)
-        self._sent = True
+        self._sent, self._heard = True, False
         self.resumed += again
         self._legs = []
         self._replica, self._host, self._source = replica, host, ""
@@ -95,6 +108,7 @@ class ChoiceBuilder:
 
     def news(self, now: float, tokens: int, step: StepTime | None, *, last: bool = False) -> None:
         """Tokens, or an end, have come from the instance."""
+        self._heard = True
         self._ended = self._ended or last
         if tokens and self.first_at is None:
             self.first_at = now

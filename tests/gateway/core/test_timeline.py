@@ -127,6 +127,19 @@ def test_an_instance_that_is_lost_costs_a_resumption() -> None:
     assert times.cause.startswith("resuming elsewhere took 5.00 s, 71 %")
 
 
+def test_a_handoff_that_failed_is_tried_elsewhere() -> None:
+    builder = RequestBuilder(job(), 0.0)
+    choice = builder.choice(0)
+    choice.sent(0.0, "p", "n0", handoff=False)
+    choice.news(1.0, 1, None)
+    choice.sent(1.0, "q", "n1", handoff=True)
+    choice.sent(4.0, "s", "n2", handoff=True)
+    choice.news(4.5, 1, None, last=True)
+    times = builder.times(answered(4.5), 1e9)
+    assert_whole(times)
+    assert (times.resumed, seconds_by_kind(times.choices[0].parts)[t.RESUMING]) == (1, 3.0)
+
+
 @pytest.mark.parametrize(("sent", "kind"), [(False, t.WAITING), (True, t.NO_NEWS)])
 def test_what_never_got_an_answer_waited(sent: bool, kind: str) -> None:
     builder = RequestBuilder(job(), 0.0)

@@ -1,0 +1,117 @@
+"""`cloudmatrix explain`: where the time of past requests went."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from serving.cli.system_options import add_gateway_options
+
+if TYPE_CHECKING:
+    from serving.gateway.core.timeline import RequestTimes
+
+DESCRIPTION = """\
+Show the time lines of past requests: parts that sum to the end-to-end time, each measured where it happened, and one
+sentence that names the largest.
+"""
+EPILOG = """\
+Examples:
+  cloudmatrix explain chatcmpl-0f3c…
+  cloudmatrix explain --slowest 5
+  cloudmatrix explain --failed --html failed.html
+
+A request is found by the id of its answer or by its x-request-id. The gateway keeps [gateway] timelines of them, the
+slowest, failed and resumed ones longest; with an API key it shows those of the key's namespace.
+"""
+SHOWN = 5
+MOST = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("request", nargs="?", metavar="ID", help="one request, by its id")
+    which.add_argument(
+        "--slowest", type=_number, nargs="?", const=SHOWN, metavar="N", help=f"the slowest N (default {SHOWN})"
+    )
+    which.add_argument(
+        "--failed", type=_number, nargs="?", const=SHOWN, metavar="N", help=f"the last N that failed (default {SHOWN})"
+    )
+    which.add_argument(
+        "--resumed", type=_number, nargs="?", const=SHOWN, metavar="N",
+        help=f"the last N that went on at another instance (default {SHOWN})",
+    )  # fmt: skip
+    which.add_argument(
+        "--newest", type=_number, nargs="?", const=SHOWN, metavar="N", help=f"the last N (default {SHOWN})"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page to look at instead")
+    add_gateway_options(parser)
+
+
+def _number(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of requests: give 1 to {MOST}")
+    return number
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask, and print or write.
+
+    Raises: UnavailableError, ConfigError, in one line.
+    """
+    import msgspec
+
+    from serving.cli.explain_page import explain_page
+    from serving.cli.explain_text import print_times
+    from serving.report_files import write_file
+
+    found = _found(arguments)
+    if arguments.html is not None:
+        write_file(arguments.html, explain_page(found).encode())
+        print(f"{len(found)} request{'s' * (len(found) != 1)}: {arguments.html}")
+    elif arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    elif not found:
+        print("there are none: nothing of the kind has ended since the gateways started, or [gateway] timelines is 0")
+    else:
+        for times in found:
+            print_times(times)
+    return 0
+
+
+def _found(arguments: argparse.Namespace) -> list["RequestTimes"]:
+    """Time lines of the requests that are meant. Raises: UnavailableError."""
+    import msgspec
+
+    from serving.errors import UnavailableError
+    from serving.gateway.core.timeline import RequestTimes
+    from serving.http_client import RefusedError
+
+    if arguments.request is not None:
+        return [msgspec.convert(_ask(arguments, _path(arguments.request)), RequestTimes)]
+    which = next(name for name in ("slowest", "failed", "resumed", "newest") if getattr(arguments, name) is not None)
+    rows = _ask(arguments, f"/v1/requests?which={which}&limit={getattr(arguments, which)}")["data"]
+    found = []
+    for row in rows:
+        try:
+            found.append(msgspec.convert(_ask(arguments, _path(row["names"][0])), RequestTimes))
+        except RefusedError:
+            continue  # forgotten between the two questions
+        except (msgspec.ValidationError, LookupError) as error:
+            raise UnavailableError(f"the gateway at {arguments.url} is of another version: {error}") from error
+    return found
+
+
+def _path(request_id: str) -> str:
+    from urllib.parse import quote
+
+    return f"/v1/requests/{quote(request_id, safe='')}/timeline"
+
+
+def _ask(arguments: argparse.Namespace, path: str) -> dict[str, Any]:
+    from serving.http_client import ask_again, ask_gateway
+
+    return ask_again(lambda: ask_gateway(arguments.url, path, arguments.api_key))
