@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from tests.deploy.boards.picture import draw
 from tests.e2e.server import Server, free_port, wait_for
 
 pytestmark = pytest.mark.slow
@@ -35,7 +36,7 @@ class Prometheus:
     """A Prometheus with the configuration of deploy/prometheus, that asks more often."""
 
     def __init__(self, folder: Path, server: Server) -> None:
-        self._url = f"http://127.0.0.1:{free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._folder = folder
         for path in (DEPLOY / "prometheus").glob("*.y*ml"):
             (folder / path.name).write_text(path.read_text().replace("_interval: 15s", "_interval: 1s"))
@@ -47,7 +48,7 @@ class Prometheus:
         """Run it."""
         assert PROGRAM is not None, "prometheus is not installed"
         command = [PROGRAM, f"--config.file={self._folder}/prometheus.yml", f"--storage.tsdb.path={self._folder}/data"]
-        address = f"--web.listen-address={self._url.removeprefix('http://')}"
+        address = f"--web.listen-address={self.url.removeprefix('http://')}"
         with (self._folder / "log").open("wb") as log, subprocess.Popen([*command, address], stderr=log) as process:
             try:
                 yield
@@ -59,7 +60,7 @@ class Prometheus:
 
         Raises: urllib.error.HTTPError if it is none.
         """
-        url = f"{self._url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+        url = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
         with urllib.request.urlopen(url, timeout=30) as reply:
             found: list[dict[str, Any]] = json.load(reply)["data"]["result"]
         return found
@@ -86,7 +87,9 @@ def test_every_query_of_every_board_and_rule_has_an_answer(server: Server, tmp_p
         while _unexpected(silent) and time.monotonic() < end:  # a rate needs two scrapes; the board tells once a while
             time.sleep(1.0)
             silent = {where: query for where, query in silent.items() if not prometheus.ask(query)}
+        draw("user", prometheus.url, 1, tmp_path / "user.png")
     assert _unexpected(silent) == {}
+    assert (tmp_path / "user.png").read_bytes().startswith(b"\x89PNG")
 
 
 def _unexpected(silent: dict[str, str]) -> dict[str, str]:
