@@ -109,7 +109,13 @@ def capture(path: str) -> None:
     """Write every packet of this host, one after the other."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3)) as sock, open(path, "wb") as file:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
-        threading.Thread(target=lambda: (sys.stdin.read(), file.flush(), os._exit(0)), daemon=True).start()
+
+        def end_with_input() -> None:
+            sys.stdin.read()
+            file.flush()
+            os._exit(0)
+
+        threading.Thread(target=end_with_input, daemon=True).start()
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         while True:
