@@ -58,7 +58,7 @@ def _request(page: Page, number: int, times: RequestTimes) -> list[object]:
         table = choice_table(choice, times.total_s)
         if len(times.choices) > 1:
             parts.append(element("h3", f"Choice {choice.index}"))
-        parts += [html_table(table, tall=True), element("p", table.note, "soft")]
+        parts.append(html_table(table, tall=True))
     return parts
 
 
@@ -81,7 +81,7 @@ def _chart(number: int, times: RequestTimes) -> BarChart:
         title="Time line",
         note="From arrival to the last byte; point at a bar for its figures.",
         x=Axis(unit="s"),
-        lanes=[f"choice {choice.index}" for choice in times.choices],
+        lanes=[f"#{choice.index}" for choice in times.choices],
         lane_px=_LANE_PX,
         keys=[Key(name=GROUPS[key][0], color=GROUPS[key][1], alpha=GROUPS[key][2]) for key in used],
         bars=bars,

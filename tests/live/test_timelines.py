@@ -74,6 +74,7 @@ async def test_many_at_once_each_sum_to_their_own_time(checkpoint: Path, shm: Pa
         found = await asyncio.gather(*(timed(pools, ask) for ask in asks))
         for times in found:
             assert_whole(times)
+            assert {t.PREFILL, t.HANDOFF} <= kinds(times), "durations come with the news, whenever that is made"
         await pools.audit()
 
 

@@ -71,6 +71,8 @@ class InstanceServer:
         self._strangers: dict[Connection, None] = {}
         """Connected, but did not say Hello yet."""
         self._owner: dict[SequenceId, Connection] = {}
+        self._visits: defaultdict[Connection, list[VisitTimes]] = defaultdict(list)
+        """Durations that wait for the next frame to each gateway: a handoff's news is made later than they are."""
         self._empty = asyncio.Event()
         self._empty.set()
         self._listener: Listener | None = None
@@ -238,6 +240,7 @@ class InstanceServer:
     def _on_closed(self, connection: Connection, reason: str) -> None:
         self._strangers.pop(connection, None)
         hello = self._gateways.pop(connection, None)
+        self._visits.pop(connection, None)
         orphans = [s for s, owner in self._owner.items() if owner is connection]
         if hello is not None:
             logger.info("gateway %s left (%s); %d sequences cancelled", hello.gateway, reason, len(orphans))
@@ -250,7 +253,6 @@ class InstanceServer:
     def _dispatch(self, news: Iterable[LoopNews]) -> None:
         """Group one turn's news by gateway and send each its one frame."""
         frames: defaultdict[Connection, list[News]] = defaultdict(list)
-        courses: defaultdict[Connection, list[VisitTimes]] = defaultdict(list)
         step_time: StepTime | None = None
         scale = 1.0 if self._engine_loop is None else self._engine_loop.time_scale
         for item in news:
@@ -262,7 +264,7 @@ class InstanceServer:
             if owner is None:
                 continue
             if isinstance(item, VisitTimes):
-                courses[owner].append(item if scale == 1.0 else in_real_time(item, scale))
+                self._visits[owner].append(item if scale == 1.0 else in_real_time(item, scale))
                 continue
             if isinstance(item, HandoffClosed):
                 self._forget(sequence_id)
@@ -275,7 +277,7 @@ class InstanceServer:
             step_time = step_time.in_real_time(scale)
         for connection, items in frames.items():
             try:
-                connection.send(m.Frame(self._step, tuple(items), tuple(courses[connection]), step_time))
+                connection.send(m.Frame(self._step, tuple(items), tuple(self._visits.pop(connection, ())), step_time))
             except LinkError:
                 self._send_singly(connection, items)
 
