@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "six things in two minutes: chat, cache, kill, scale, load, simulate; ends with a report",
     "serve": "start a local cluster and serve a model until Ctrl-C; or deploy on a Ray that is there",
     "down": "remove what was deployed on a Ray that is there",
+    "doctor": "look at every host of a Ray: what would keep the system from running there",
     "rotate-secret": "give a running system a new secret",
     "node-env": "what a host needs in its environment before `ray start`",
     "chat": "talk with a running system in the terminal",

@@ -14,6 +14,7 @@ from hardware.ray_resources import silence_npu_probe
 from serving.cluster.gcs_store import GcsStore
 from serving.cluster.host_environment import AUTHENTICATION, TLS, TOKEN, TOKEN_FILE, storage_here, value_here
 from serving.cluster.identity import found_identity, read_session
+from serving.cluster.model_parcels import publish_model
 from serving.cluster.named_actor import end_actors
 from serving.cluster.session import SystemSession, deployed_session
 from serving.config.serve import ServeConfig
@@ -101,6 +102,8 @@ def serve_on(config: ServeConfig, address: str) -> int:
         cluster = ExistingCluster(address)
         config = on_nodes(config, cluster.hosts)
         found_identity(cluster.store, salt=salt_of(config))
+        if len(cluster.hosts) > 1:
+            publish_model(cluster.store, config.model)
         for line in findings(config, cluster):
             say(line)
         url = deploy_and_wait(config, cluster, say)

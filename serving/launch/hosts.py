@@ -37,7 +37,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What hosts said, and in one line each why others did not."""
+    """Answers of hosts, and in one line each why others gave none."""
 
     given: dict[Host, Any]
     silent: dict[Host, str]
@@ -97,11 +97,12 @@ def ask_hosts(question: Callable[..., Any], *arguments: Any, deadline_s: float =
         try:
             answers.given[asked[ref]] = ray.get(ref)
         except Exception as error:  # whatever the task raised, as Ray wraps it
-            answers.silent[asked[ref]] = _reason(error)
+            answers.silent[asked[ref]] = reason_of(error)
     return answers
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """A line about a question that a host could not answer."""
     text = str(error)
     if any(sign in text for sign in _NOT_THERE) and "serving" in text:
         return "has no cloudmatrix-infer, or another version, in the Python that Ray runs: install it there"

@@ -12,6 +12,7 @@ from ray.serve import Application
 from hardware.regular_file import read_regular_text
 from serving.cluster.gcs_store import GcsStore
 from serving.cluster.identity import found_identity, write_secrets
+from serving.cluster.model_parcels import publish_model
 from serving.cluster.session import deployed_session
 from serving.config.load import read_config, with_overrides
 from serving.errors import ConfigError
@@ -41,9 +42,12 @@ def app(args: dict[str, Any]) -> Application:
     if not isinstance(file, str) or not isinstance(settings, list):
         raise ConfigError('args: give config: FILE, and set as a list of "section.key=value"')
     loaded = read_config(REPOSITORY / file, settings=[str(setting) for setting in settings], own_nodes=False)
-    config = on_nodes(with_overrides(loaded.config), living_hosts())
+    hosts = living_hosts()
+    config = on_nodes(with_overrides(loaded.config), hosts)
     preflight(config, own_ray=False)
     store = GcsStore()
+    if len(hosts) > 1:
+        publish_model(store, config.model)
     if "secret_file" in args:
         write_secrets(store, _secrets(Path(str(args["secret_file"]))))
     session = deployed_session(found_identity(store).session)

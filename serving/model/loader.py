@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -16,13 +17,14 @@ from serving.model.config import Architecture
 from serving.model.forms import ProductForms, TorchForms
 from serving.model.image import image_key, model_version
 from serving.model.image_model import assemble_from, plan_image, write_image
-from serving.model.image_store import ImageStore
+from serving.model.image_store import ImageStore, MappedImage
 from serving.model.last_level_cache import last_level_cache_bytes
 from serving.model.model import DeepseekModel
 from serving.model.native.absent import WithoutExperts
 from serving.model.native.library import Library
 from serving.model.native.library import load as load_library
 from serving.model.native.panels import PanelForms
+from serving.model.parcel import lacks_weights, require_weights
 from serving.model.size import weight_bytes
 from serving.model.tensors import model_tensors, mtp_layers, mtp_optional, mtp_tensors
 from serving.model.weight_bank import FreshBank
@@ -30,6 +32,10 @@ from serving.model.weight_bank import FreshBank
 DtypeName = Literal["auto", "float32", "bfloat16"]
 
 logger = logging.getLogger(__name__)
+
+IMAGE_WAIT_S = 120.0
+"""How long a host without the weights waits for one with them to put them into the pool."""
+_IMAGE_PAUSE_S = 0.5
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
@@ -97,6 +103,8 @@ def _through_image(
 ) -> DeepseekModel | None:
     """The model on an image, made first if there is none; None if that cannot be."""
     image = images.load(key)
+    if image is None and lacks_weights(folder):
+        image = _await_image(images, key)
     if image is None:
         checkpoint, drafts = open_checkpoint(config, folder, progress)
         try:
@@ -119,8 +127,20 @@ def _through_image(
     return model
 
 
+def _await_image(images: ImageStore, key: str) -> MappedImage | None:
+    """An image that an instance on a host with the weights will put there, or None."""
+    end = time.monotonic() + IMAGE_WAIT_S
+    while time.monotonic() < end:
+        image = images.load(key)
+        if image is not None:
+            return image
+        time.sleep(_IMAGE_PAUSE_S)
+    return None
+
+
 def open_checkpoint(config: Architecture, folder: Path, progress: Progress | None) -> tuple[Checkpoint, range]:
-    """The checkpoint, checked, and the draft layers that it has."""
+    """The checkpoint, checked, and the draft layers that it has. Raises: ModelError, also if it is on another host."""
+    require_weights(folder)
     checkpoint = Checkpoint(folder, fp8_block=config.quantization.fp8_block, progress=progress)
     _require_as_many(config, checkpoint)
     required, optional = model_tensors(config), mtp_optional(config)

@@ -50,7 +50,7 @@ class Early:
         if name == "serving.launch.launch":  # with it comes Ray, which takes seconds
             os.kill(os.getpid(), int(sys.argv[1]))
 
-preflight.preflight = lambda config: None
+preflight.preflight = lambda config, **_: None
 sys.meta_path.insert(0, Early())
 with socket.create_server(("127.0.0.1", 0)) as some:
     port = some.getsockname()[1]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.ray_hosts import TOKEN, RayHosts
+from tests.deploy.ray_hosts import MODEL, TOKEN, RayHosts
 from tests.e2e.server import wait_for
 
 pytestmark = pytest.mark.slow
@@ -64,6 +64,42 @@ def test_a_system_is_deployed_deployed_anew_and_taken_away(two_hosts: RayHosts) 
     assert "runs on" in said
     assert [left_behind(two_hosts, host) for host in two_hosts.names] == ["", ""]
     assert "no system was deployed" in two_hosts.cloudmatrix("left", "down")
+
+
+def test_the_doctor_finds_what_is_wrong_on_a_host(two_hosts: RayHosts) -> None:
+    sound = two_hosts.cloudmatrix("left", "doctor", "--address", two_hosts.address, "--config", str(CONFIG))
+    assert "all hosts are as they should be" in sound
+    two_hosts.hosts.run("right", "sh", "-c", f"mount -t tmpfs none {MODEL}; fallocate -l 5500M /dev/shm/others")
+    try:
+        sick = two_hosts.cloudmatrix("left", "doctor", "--config", str(CONFIG), check=False)
+    finally:
+        two_hosts.hosts.run("right", "sh", "-c", f"umount {MODEL}; rm /dev/shm/others")
+    right = f"right ({two_hosts.hosts.addresses['right']})"
+    assert f"{right}: has no {MODEL}: copy it there" in sick
+    assert "MiB free of 1024 MiB of UB memory: delete what others left there" in sick
+    assert "2 problems found" in sick
+
+
+def test_a_host_that_the_doctor_finds_without_the_model_serves_all_the_same(two_hosts: RayHosts) -> None:
+    """Prefill and decode are on different hosts, so that one of them has no folder."""
+    two_hosts.cloudmatrix("left", "serve", "--address", "auto", "--config", str(CONFIG))
+    expected = answer(two_hosts, "left")
+    two_hosts.cloudmatrix("left", "down")
+    two_hosts.hosts.run("right", "mount", "-t", "tmpfs", "none", str(MODEL.parent))
+    try:
+        two_hosts.cloudmatrix("left", "serve", "--address", "auto", "--config", str(CONFIG))
+        assert answer(two_hosts, "left") == expected
+        made = two_hosts.hosts.run("right", "sh", "-c", "ls /tmp/cloudmatrix.*/model-*")
+        assert "tokenizer.json" in made
+        two_hosts.cloudmatrix("left", "down")
+        without = ("--set", "kvcache.replicas=0")
+        said = two_hosts.cloudmatrix(
+            "left", "serve", "--address", "auto", "--config", str(CONFIG), *without, check=False
+        )
+        assert f"host right has no {MODEL}, and no memory server offers its weights: copy or mount" in said
+    finally:
+        two_hosts.hosts.run("right", "umount", str(MODEL.parent))
+        two_hosts.cloudmatrix("left", "down")
 
 
 def test_serve_deploys_it_from_a_file(two_hosts: RayHosts) -> None:

@@ -7,9 +7,9 @@ from stat import S_ISREG
 
 from serving.config.serve import ServeConfig
 from serving.errors import ModelError
+from serving.model.parcel import SAMPLE_BYTES, sampled_places
 from serving.version import VERSION
 
-_SAMPLES, _SAMPLE_BYTES = 8, 4096
 _WHOLE = ("config.json", "generation_config.json")
 _TEXT = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 PLACEHOLDER = "-placeholder-tokens"
@@ -49,6 +49,5 @@ def _sample(path: Path, digest: "hashlib.blake2b") -> None:
     if not S_ISREG(facts.st_mode):
         return
     with path.open("rb") as file:
-        for i in range(_SAMPLES):
-            place = max(0, facts.st_size - _SAMPLE_BYTES) * i // (_SAMPLES - 1)
-            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, place))
+        for place in sampled_places(facts.st_size):
+            digest.update(os.pread(file.fileno(), SAMPLE_BYTES, place))

@@ -17,6 +17,7 @@ from serving.cluster.group_orders import post_order
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Member, MemberReader
+from serving.cluster.model_parcels import with_model_here
 from serving.cluster.nodes import link_host
 from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
@@ -89,7 +90,7 @@ class GatewayDeployment:
     ) -> None:
         log_beside_serve()
         keep_on_loopback()
-        self._config = config
+        self._config = config = await asyncio.to_thread(with_model_here, config)
         self._keeper = SocketKeeper(secret)
         await self._keeper.refresh()
         gateway = GatewayId(uuid.uuid4().hex[:12])

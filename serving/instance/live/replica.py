@@ -16,6 +16,7 @@ from hardware.ray_resources import allocated_npu_ids
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
+from serving.cluster.model_parcels import with_model_here
 from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
 from serving.cluster.socket_keeper import SocketKeeper
@@ -43,6 +44,7 @@ class InstanceDeployment:
     ) -> None:
         log_beside_serve()
         keep_on_loopback()
+        config = await asyncio.to_thread(with_model_here, config)
         context = serve.get_replica_context()
         self._stall_timeout_s = config.engine.stall_timeout_s
         self._drain_s = config.engine.drain_s

@@ -23,6 +23,7 @@ from hardware.units import MIB
 from serving.accounted_kv import LEAST_BYTES, AccountedKv, accounted_kv
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
+from serving.cluster.model_parcels import with_model_here
 from serving.cluster.node_numbers import SERVER_NAME, disk_marks, own_number
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY, link_host, sweep_forever
 from serving.cluster.socket_keeper import SocketKeeper
@@ -66,6 +67,8 @@ class KvCacheDeployment:
         log_beside_serve()
         keep_on_loopback()
         require_ub_memory(config.kvcache.ub_memory_mib)
+        if config.engine.executor == "simulated":  # its blocks are accounted by the model's shape
+            config = await asyncio.to_thread(with_model_here, config)
         self._config = config.kvcache
         self._node = NodeId(ray.get_runtime_context().get_node_id())
         self._state = ServerState.ACTIVE

@@ -6,7 +6,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
@@ -15,6 +15,7 @@ from hardware.ray_resources import allocated_npu_ids
 from serving.cluster.logs import log_to_stderr
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
+from serving.cluster.model_parcels import with_model_here
 from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
 from serving.cluster.socket_keeper import SocketKeeper
@@ -63,7 +64,7 @@ class RankActor:
     def __init__(self, order: RankOrder) -> None:
         log_to_stderr()
         keep_on_loopback()
-        self._order = order
+        self._order = order = replace(order, config=with_model_here(order.config))
         config, name = order.config, order.name
         node = NodeId(ray.get_runtime_context().get_node_id())
         first_host = own_number(disk_marks(config.kvcache.ssd_path))

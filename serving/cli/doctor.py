@@ -1,0 +1,43 @@
+"""`cloudmatrix doctor`: a row for each host of a Ray, and a line for all that is wrong there."""
+
+import argparse
+from pathlib import Path
+
+from serving.cli.ray_address import add_address, address_of
+from serving.cli.set_option import add_set
+
+DESCRIPTION = """\
+Look at every host of a Ray before something is deployed there: version of this package, model folder, room in /dev/shm,
+clock, environment, TLS, and whether hosts reach each other. Each problem is a line that says what to do.
+"""
+EPILOG = """\
+Examples:
+  cloudmatrix doctor --address 10.0.0.1:6379 --config deploy/hosts.toml
+Exit codes: 0, 1 if something is wrong, 2 for mistakes.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_address(parser, required=True)
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="TOML file whose model and [cluster] port_range are looked at"
+    )
+    add_set(parser, "cluster.port_range=30000-30100")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, and print what was found. Raises: ConfigError if there is no such Ray, or the file cannot be read."""
+    from serving.config.load import read_config
+    from serving.config.ports import ANY_PORT
+    from serving.errors import ConfigError
+
+    model, ports = None, ANY_PORT
+    if arguments.config is not None:
+        config = read_config(arguments.config, settings=arguments.set, own_nodes=False).config
+        model, ports = config.model.path, config.cluster.ports
+    elif arguments.set:
+        raise ConfigError("--set changes what --config names: give that, too")
+    from serving.launch.doctor import examine
+
+    return examine(address_of(arguments) or "auto", model, ports)

@@ -1,0 +1,128 @@
+"""`cloudmatrix doctor`: asks an actor on every host of a Ray for its facts, and whether hosts reach each other."""
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from rich.table import Table
+
+from serving.config.ports import PortRange
+from serving.errors import ConfigError
+from serving.launch.banner import print_text, say
+from serving.launch.deploying import StartError
+from serving.launch.existing import REACH_S, ExistingCluster
+from serving.launch.host_facts import HostFacts, facts_here, problems, rows
+from serving.launch.hosts import ANSWER_S, Host, reason_of
+from serving.launch.ray_parts import leave_ray
+from serving.sockets.listening import listen
+from serving.terminal import table_console
+
+COLUMNS = ("host", "version", "Python", "model", "/dev/shm MiB", "clock s", "environment", "TLS", "does not reach")
+
+
+@ray.remote(num_cpus=0, max_restarts=0)
+class HostExaminer:
+    """Looks at the host where it runs."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+
+    def facts(self, model: Path | None) -> HostFacts:
+        """Facts about this host."""
+        return facts_here(model)
+
+    def listen(self, ports: PortRange) -> tuple[str, int]:
+        """Listen where the system's own sockets would. Returns: address and port."""
+        self._socket = listen(str(ray.util.get_node_ip_address()), ports)
+        address: tuple[str, int] = self._socket.getsockname()[:2]
+        return address
+
+    def unreached(self, others: Mapping[str, tuple[str, int]]) -> list[str]:
+        """Names of hosts to whose address there is no way."""
+        return [name for name, address in others.items() if not _reaches(address)]
+
+
+def examine(address: str, model: Path | None, ports: PortRange) -> int:
+    """Look at every host, print a row each and a line about all that is wrong.
+
+    Returns: the exit code: 1 if something is wrong.
+    Raises: ConfigError if there is no such Ray.
+    """
+    try:
+        cluster = ExistingCluster(address)
+        actors = {host: _examiner(host) for host in cluster.hosts}
+        facts, silent = ask(actors, lambda actor: actor.facts.remote(model))
+        awake = {host: actors[host] for host in facts}
+        offsets = {host: _offset(actor) for host, actor in awake.items()}
+        listening, deaf_mute = ask(awake, lambda actor: actor.listen.remote(ports))
+        addresses = {str(host): place for host, place in listening.items()}
+        deaf, _ = ask(awake, lambda actor: actor.unreached.remote(addresses))
+        own = facts_here(model)
+    except StartError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        leave_ray()
+    lines = [f"{host}: {why}" for host, why in {**silent, **deaf_mute}.items()]
+    lines += problems(own, facts, offsets, model)
+    lines += [
+        f"{host}: does not reach {', '.join(others)} at ports {_words(ports)}: open them in the firewall between them"
+        for host, others in deaf.items()
+        if others
+    ]
+    table = Table(*COLUMNS, box=None, pad_edge=False)
+    for row in rows(facts, offsets, deaf):
+        table.add_row(*row)
+    table_console().print(table)
+    for line in lines:
+        print_text(line)
+    say(f"{len(lines)} problem{'s' * (len(lines) != 1)} found" if lines else "all hosts are as they should be")
+    return 1 if lines else 0
+
+
+def ask(actors: Mapping[Host, Any], question: Callable[[Any], Any]) -> tuple[dict[Host, Any], dict[Host, str]]:
+    """Ask all at once. Returns: answers, and in one line each why others gave none."""
+    asked = {question(actor): host for host, actor in actors.items()}
+    done, late = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
+    given: dict[Host, Any] = {}
+    silent = {asked[ref]: f"has not answered within {ANSWER_S:.0f} s" for ref in late}
+    for ref in done:
+        try:
+            given[asked[ref]] = ray.get(ref)
+        except Exception as error:  # whatever was raised there, as Ray wraps it
+            silent[asked[ref]] = reason_of(error)
+    return given, silent
+
+
+def _examiner(host: Host) -> Any:
+    actor_class: Any = HostExaminer
+    place = NodeAffinitySchedulingStrategy(host.node, soft=False)
+    return actor_class.options(scheduling_strategy=place).remote()
+
+
+def _offset(actor: Any) -> float:
+    """By how much the host's clock is ahead, but for what the question took [s]; unknown counts as right."""
+    before = time.time()
+    try:
+        there: HostFacts = ray.get(actor.facts.remote(None), timeout=ANSWER_S)
+    except ray.exceptions.RayError:  # the next question says that it is silent
+        return 0.0
+    after = time.time()
+    if before <= there.clock <= after:
+        return 0.0
+    return there.clock - (after if there.clock > after else before)
+
+
+def _reaches(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=REACH_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _words(ports: PortRange) -> str:
+    return f"{ports.first}-{ports.last}" if ports.first else "of any number"

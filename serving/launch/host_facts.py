@@ -1,0 +1,158 @@
+"""Facts about one host that decide whether the system can run there, and lines about what is wrong. Pure but for
+`facts_here`, which runs on the host."""
+
+import platform
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from hardware.units import MIB
+from serving.cluster.host_environment import EVERY_HOST, MANY_HOSTS, TLS, differing_here, value_here
+from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY
+from serving.launch.hosts import Host
+from serving.regular_file import read_regular
+from serving.version import VERSION
+
+MOST_BYTES = 64 << 20
+"""Of a small file of a model folder."""
+CLOCK_S = 1.0
+"""Clocks that differ by more confuse whoever reads logs, and the expiry of links that log in once."""
+_PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
+_TLS_FILES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """Facts about one host.
+
+    Args:
+        version, python: of this package and of Python there.
+        model: digest of the model folder's small files and of the weights' names and sizes; empty = not there.
+        memory_free, memory_total: of /dev/shm [bytes]; what our own segments hold counts as free.
+        environment: variables that Ray's processes there lack, as NAME=value.
+        tls: whether Ray's TLS is on. tls_missing: files of it that cannot be read.
+        clock: Unix time there [s].
+    """
+
+    version: str
+    python: str
+    model: str
+    memory_free: int
+    memory_total: int
+    environment: tuple[str, ...]
+    tls: bool
+    tls_missing: tuple[str, ...]
+    clock: float
+
+
+def facts_here(model: Path | None) -> HostFacts:
+    """Facts about the host of this process, which Ray has started.
+
+    Args:
+        model: folder to look for; None = none.
+    """
+    usage = shutil.disk_usage(SHARED_MEMORY)
+    ours = sum(path.stat().st_blocks * 512 for path in SHARED_MEMORY.glob(f"{SEGMENT_PREFIX}*"))
+    lacking = {name: value for name, value in MANY_HOSTS.items() if not value_here(name)}
+    tls = value_here(TLS) == "1"
+    return HostFacts(
+        VERSION,
+        platform.python_version(),
+        digest_of(model) if model is not None else "",
+        usage.free + ours,
+        usage.total,
+        (*differing_here(EVERY_HOST), *(f"{name}={value}" for name, value in lacking.items())),
+        tls,
+        tuple(name for name in _TLS_FILES if not Path(value_here(name)).is_file()) if tls else (),
+        time.time(),
+    )
+
+
+def digest_of(model: Path) -> str:
+    """Tells one model folder from another without reading its weights; empty if it is none."""
+    if not (model / "config.json").is_file():
+        return ""
+    whole = blake2b(digest_size=6)
+    for name in _PARTS:
+        if (model / name).is_file():
+            whole.update(name.encode() + read_regular(model / name, most_bytes=MOST_BYTES))
+    for weights in sorted(model.glob("*.safetensors")):
+        whole.update(f"{weights.name} {weights.stat().st_size}".encode())
+    return whole.hexdigest()
+
+
+def problems(
+    own: HostFacts, facts: Mapping[Host, HostFacts], offsets: Mapping[Host, float], model: Path | None
+) -> list[str]:
+    """Lines about what is wrong, each with the host and the way out.
+
+    Args:
+        own: of the machine that asks.
+        offsets: by how much each host's clock is ahead of the machine that asks [s], uncertainty taken off.
+        model: folder that was looked for.
+    Effects: none.
+    """
+    lines = []
+    digests = [one.model for one in (own, *facts.values()) if one.model]
+    for host, here in sorted(facts.items()):
+        if here.version != own.version:
+            lines.append(
+                f"{host}: has version {here.version}, this machine {own.version}: install the same on every host"
+            )
+        if model is not None and not here.model:
+            lines.append(f"{host}: has no {model}: copy it there, or put it on a volume that every host mounts")
+        elif here.model and here.model != digests[0]:
+            lines.append(f"{host}: its {model} is another model than elsewhere: copy one folder to every host")
+        lines += _of_memory(host, here)
+        if here.environment:
+            lines.append(
+                f'{host}: its Ray was started without {" ".join(here.environment)}: `eval "$(cloudmatrix node-env)"`'
+                " before `ray start`"
+            )
+        if here.tls != own.tls:
+            state = ("off", "on")
+            lines.append(
+                f"{host}: Ray's TLS is {state[here.tls]}, here {state[own.tls]}: set RAY_USE_TLS alike everywhere"
+            )
+        if here.tls_missing:
+            lines.append(f"{host}: no file at {', '.join(here.tls_missing)}: put the certificates there")
+        if abs(offsets[host]) > CLOCK_S:
+            lines.append(f"{host}: its clock is {offsets[host]:+.1f} s off this machine's: let NTP set it")
+    return lines
+
+
+def _of_memory(host: Host, here: HostFacts) -> Iterable[str]:
+    wanted = host.ub_memory_mib * MIB
+    if here.memory_total < wanted:
+        yield (
+            f"{host}: /dev/shm has {here.memory_total // MIB} MiB, but the host offers {host.ub_memory_mib} MiB of UB"
+            " memory: make it larger (`mount -o remount,size=…`, --shm-size), or offer less"
+        )
+    elif here.memory_free < wanted:
+        yield (
+            f"{host}: /dev/shm has {here.memory_free // MIB} MiB free of {host.ub_memory_mib} MiB of UB memory: delete"
+            " what others left there"
+        )
+
+
+def rows(
+    facts: Mapping[Host, HostFacts], offsets: Mapping[Host, float], deaf: Mapping[Host, Sequence[str]]
+) -> list[tuple[str, ...]]:
+    """A row a host: name, version, Python, model, /dev/shm, clock, environment, TLS, hosts that it does not reach."""
+    return [
+        (
+            str(host),
+            here.version,
+            here.python,
+            here.model or "-",
+            f"{here.memory_free // MIB}/{here.memory_total // MIB}",
+            f"{offsets[host]:+.2f}",
+            f"{len(here.environment)} missing" if here.environment else "as node-env",
+            "on" if here.tls else "off",
+            ", ".join(deaf.get(host, ())) or "none",
+        )
+        for host, here in sorted(facts.items())
+    ]

@@ -1,0 +1,132 @@
+"""A model folder without its weights, as one value that can travel to a host that has no such folder.
+
+Small files travel whole. Of a file of weights go its header and the places that a fingerprint looks at; where it is
+unpacked it has its whole size, as a hole, and its time, so that size, version and fingerprint of the model are the same
+there. A mark says that the weights are not: whoever would read them is refused.
+"""
+
+import os
+import shutil
+import socket
+import zlib
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from serving.errors import ModelError
+from serving.regular_file import check_regular, open_regular, read_regular
+
+MARK = "weights-are-elsewhere"
+"""File of an unpacked folder; holds the path of the folder that it stands for."""
+MOST_BYTES = 64 << 20
+"""Of a parcel, before it is compressed: a large tokenizer has 20 MB."""
+SAMPLES, SAMPLE_BYTES = 8, 4096
+_WEIGHTS = ".safetensors"
+_SMALL = (".json", ".jinja", ".txt", ".model")
+_LENGTH_BYTES = 8
+"""A file of weights begins with the length of its header."""
+
+
+class ParcelFile(msgspec.Struct, frozen=True):
+    """A file. `pieces`: (place, bytes); the rest is a hole."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    pieces: list[tuple[int, bytes]]
+
+
+class Parcel(msgspec.Struct, frozen=True):
+    """A folder. `path`: where it was."""
+
+    path: str
+    files: list[ParcelFile]
+
+
+def pack(folder: Path) -> bytes:
+    """The folder as one value.
+
+    Raises: ModelError if a file cannot be read, or the small files are too large to travel.
+    """
+    try:
+        files = [_file(path) for path in sorted(folder.iterdir()) if path.is_file() and _travels(path)]
+    except OSError as error:
+        raise ModelError(f"a file of {folder} cannot be read ({error}): fetch it again") from error
+    if sum(len(piece) for file in files for _, piece in file.pieces) > MOST_BYTES:
+        raise ModelError(f"{folder} has more than {MOST_BYTES >> 20} MiB beside its weights: copy it to every host")
+    return zlib.compress(msgspec.msgpack.encode(Parcel(str(folder), files)), level=1)
+
+
+def unpack(parcel: bytes, folder: Path) -> None:
+    """Make the folder, complete but for its weights, or not at all.
+
+    Raises: ModelError if it cannot be made.
+    Effects: replaces what another process has made there meanwhile; nobody sees half of it.
+    """
+    whole = msgspec.msgpack.decode(zlib.decompress(parcel), type=Parcel)
+    fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
+    try:
+        fresh.mkdir(mode=0o700, parents=True)
+        for file in whole.files:
+            _write(fresh / Path(file.name).name, file)
+        (fresh / MARK).write_text(whole.path)
+        fresh.rename(folder)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if not (folder / MARK).is_file():  # else another process of this host was faster
+            raise ModelError(f"{socket.gethostname()}: {folder} cannot be made ({error.strerror})") from error
+
+
+def require_weights(folder: Path) -> None:
+    """Raises: ModelError, with the host's name, if this folder stands for one on another host."""
+    if lacks_weights(folder):
+        path = read_regular(folder / MARK, most_bytes=MOST_BYTES).decode()
+        raise ModelError(
+            f"host {socket.gethostname()} has no {path}, and no memory server offers its weights: copy or mount the"
+            " folder there, or let [kvcache] replicas and models keep weights, and an instance run where the folder is"
+        )
+
+
+def lacks_weights(folder: Path) -> bool:
+    """Whether this folder stands for one on another host."""
+    return (folder / MARK).is_file()
+
+
+def name_of(parcel: bytes) -> str:
+    """Tells one parcel from another, and a damaged one."""
+    return blake2b(parcel, digest_size=12).hexdigest()
+
+
+def sampled_places(size: int) -> Iterator[int]:
+    """Places of a file at which a fingerprint looks, `SAMPLE_BYTES` each: beginning, end, some between."""
+    for i in range(SAMPLES):
+        yield max(0, size - SAMPLE_BYTES) * i // (SAMPLES - 1)
+
+
+def _travels(path: Path) -> bool:
+    return path.suffix in (_WEIGHTS, *_SMALL)
+
+
+def _file(path: Path) -> ParcelFile:
+    size, times = check_regular(path), path.stat()
+    with open_regular(path) as file:
+        if path.suffix != _WEIGHTS:
+            if size > MOST_BYTES:
+                raise OSError(f"{path.name} has {size} bytes")
+            pieces = [(0, file.read(size))]
+        else:
+            header = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            pieces = [(0, os.pread(file.fileno(), min(_LENGTH_BYTES + header, size, MOST_BYTES), 0))]
+            pieces += [(place, os.pread(file.fileno(), SAMPLE_BYTES, place)) for place in sampled_places(size)]
+    return ParcelFile(path.name, size, times.st_mtime_ns, pieces)
+
+
+def _write(path: Path, file: ParcelFile) -> None:
+    with path.open("xb") as to:
+        to.truncate(file.size)
+        for place, piece in file.pieces:
+            to.seek(place)
+            to.write(piece)
+    os.utime(path, ns=(file.mtime_ns, file.mtime_ns))
