@@ -100,7 +100,7 @@ def application(config: ServeConfig, session: SystemSession, dashboard_url: str)
     config = sealed(config)
     if config.kvcache.replicas:
         start_pool_control(control_settings(config, identity.session))  # beside the replicas
-    start_board(config, APP_NAME, session.folder)
+    start_board(config, APP_NAME, identity.session)
     return build(
         config,
         secret=identity.secrets[0],

@@ -9,9 +9,9 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from serving.cluster.kept_values import KeptValues
 from serving.config.serve import ServeConfig
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.busy import BusyShares
@@ -64,19 +64,19 @@ class ScalingBoard:
     """Sight, traffic, holds, ledger, and the path. Belongs to one event loop.
 
     Args:
-        folder: where ledger and holds are kept; None = memory only.
+        kept: where ledger and holds are kept.
         clock: seconds since 1970; never goes back.
     """
 
     def __init__(
-        self, config: ServeConfig, port: ClusterPort, folder: Path | None, clock: Callable[[], float] = steady_s
+        self, config: ServeConfig, port: ClusterPort, kept: KeptValues, clock: Callable[[], float] = steady_s
     ) -> None:
         self._config = config
         self._port = port
         self._clock = clock
         self._sizes = sizes_of(config)
-        self._ledger = Ledger(folder / "decisions.jsonl" if folder is not None else None)
-        self._holds = ScalingHolds(folder / "holds.json" if folder is not None else None)
+        self._ledger = Ledger(kept)
+        self._holds = ScalingHolds(kept)
         self._gateways = Gateways()
         self._abilities = Abilities()
         self._cache = CacheTotals()

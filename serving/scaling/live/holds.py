@@ -1,14 +1,15 @@
-"""Which pools a person keeps from the policy, until when; kept in a file, so that the board's death frees nobody."""
+"""Which pools a person keeps from the policy, until when; kept, so that the death of board or head frees none."""
 
 import json
 import logging
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from hardware.nesting import parse_json
+from serving.cluster.kept_values import KeptValues
 
 logger = logging.getLogger(__name__)
+
+_KEY = "holds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,11 @@ class ScalingHolds:
     """Holds by pool, and the target that each pool was last given on purpose.
 
     Args:
-        path: of the file; its folder exists. None = memory only.
-    Effects: reads the file.
+        kept: where they are kept.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, kept: KeptValues) -> None:
+        self._kept = kept
         self._holds: dict[str, ScalingHold] = {}
         self.targets: dict[str, int] = {}
         self._read()
@@ -50,7 +50,7 @@ class ScalingHolds:
     def set(self, pool: str, hold_s: float, by: str, now: float) -> None:
         """Hold a pool for so long from now on; 0 releases it.
 
-        Effects: writes the file.
+        Effects: it is kept.
         """
         self._holds[pool] = ScalingHold(now + hold_s, by)
         self._holds = {name: hold for name, hold in self._holds.items() if hold.until > now}
@@ -59,7 +59,7 @@ class ScalingHolds:
     def aim(self, pool: str, target: int) -> None:
         """The pool's target is this on purpose: if Serve's differs later, somebody else has set it.
 
-        Effects: writes the file if that is news.
+        Effects: it is kept if that is news.
         """
         if self.targets.get(pool) != target:
             self.targets[pool] = target
@@ -67,21 +67,12 @@ class ScalingHolds:
 
     def _read(self) -> None:
         try:
-            known = parse_json(self._path.read_text()) if self._path is not None else {}
+            known = parse_json(self._kept.get(_KEY) or b"{}")
             self._holds = {pool: ScalingHold(**hold) for pool, hold in known.get("holds", {}).items()}
             self.targets = {pool: int(target) for pool, target in known.get("targets", {}).items()}
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            logger.warning("%s cannot be read (%s): no pool is held", self._path, error)
+        except (ValueError, TypeError, AttributeError) as error:
+            logger.warning("the holds that were kept cannot be read (%s): no pool is held", error)
 
     def _write(self) -> None:
-        if self._path is None:
-            return
         holds = {pool: {"until": hold.until, "by": hold.by} for pool, hold in self._holds.items()}
-        fresh = self._path.with_suffix(".new")
-        try:
-            fresh.write_text(json.dumps({"holds": holds, "targets": self.targets}))
-            os.replace(fresh, self._path)
-        except OSError as error:
-            logger.warning("holds are not on disk: %s", error)
+        self._kept.set(_KEY, json.dumps({"holds": holds, "targets": self.targets}).encode())

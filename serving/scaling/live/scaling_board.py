@@ -1,18 +1,19 @@
 """The scaling board as one small named actor, and how gateways reach it.
 
-It outlives the autoscaler and every gateway. Its own death costs a second: Ray starts it again, and ledger and
-holds are in the folder of this start.
+It outlives the autoscaler and every gateway. Its own death costs a second: Ray starts it again, on another host if need
+be, and ledger and holds are in Ray's control store.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ray
 
+from serving.cluster.gcs_store import GcsStore
+from serving.cluster.kept_values import KeptValues
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.named_actor import renew_actor
 from serving.config.serve import ServeConfig
@@ -40,13 +41,12 @@ class ScalingBoardActor:
     """The named actor around a `ScalingBoard`.
 
     Args:
-        folder: of this start of the system; ledger and holds are kept there.
+        session: of the system, whose ledger and holds are kept.
     """
 
-    def __init__(self, config: ServeConfig, app: str, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # on another host than the start's
+    def __init__(self, config: ServeConfig, app: str, session: str) -> None:
         self._cluster = RayCluster(app, sizes_of(config), with_cache=bool(config.kvcache.replicas))
-        self._board = ScalingBoard(config, self._cluster, folder)
+        self._board = ScalingBoard(config, self._cluster, KeptValues(GcsStore(), f"board/{session}/"))
         self._prepared = False
         self._complaint = Complaint("the cluster does not answer; the scaling board waits")
         self._task: asyncio.Task[None] | None = None
@@ -94,12 +94,12 @@ class ScalingBoardActor:
                 logger.exception("a look failed")
 
 
-def start_board(config: ServeConfig, app: str, folder: Path) -> None:
+def start_board(config: ServeConfig, app: str, session: str) -> None:
     """Make the board beside everything else that starts; nothing waits for it.
 
     Effects: a detached actor, until the cluster ends; that of an earlier deployment ends.
     """
-    renew_actor(ScalingBoardActor, BOARD, config, app, folder).start.remote()
+    renew_actor(ScalingBoardActor, BOARD, config, app, session).start.remote()
 
 
 class BoardClient:

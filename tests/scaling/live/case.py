@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from serving.cluster.kept_values import KeptValues
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.kvcache import KvCacheConfig
 from serving.config.model import ModelConfig
@@ -124,8 +125,10 @@ class FakeCluster:
         return self.now
 
 
-def board_of(cluster: FakeCluster, folder: Path | None = None, policy: str = "slo", **settings: float) -> ScalingBoard:
+def board_of(
+    cluster: FakeCluster, kept: KeptValues | None = None, policy: str = "slo", **settings: float
+) -> ScalingBoard:
     """A board that has looked once."""
-    board = ScalingBoard(config(policy, **settings), cluster, folder, cluster.clock)
+    board = ScalingBoard(config(policy, **settings), cluster, kept or KeptValues(), cluster.clock)
     asyncio.run(board.look())
     return board

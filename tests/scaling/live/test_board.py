@@ -3,17 +3,19 @@
 import asyncio
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serving.cluster.gcs_store import GcsStore
+from serving.cluster.kept_values import KeptValues
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.board import ScalingBoard, words
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.values.scaling import HoldPool, ReadDecisions, ReadPools, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
 from serving.values.signals import Traffic
 from serving.values.traffic import GatewayReport
+from tests.cluster.gcs_fake import FakeGcs
 from tests.scaling.live.case import DRAINING, EMPTY, FakeCluster, board_of, config, member, replica
 
 
@@ -137,7 +139,7 @@ def test_hold_and_release(cluster: FakeCluster) -> None:
 
 
 def test_questions_may_come_before_the_first_look(cluster: FakeCluster) -> None:
-    board = ScalingBoard(config(), cluster, None, cluster.clock)
+    board = ScalingBoard(config(), cluster, KeptValues(), cluster.clock)
     state: Any = asyncio.run(board.answer(ReadPools()))
     assert [row["target"] for row in state["pools"] if row["pool"] == "decode"] == [1]
     for pool in ("prefill", "decode"):
@@ -348,7 +350,7 @@ def test_an_npu_budget_bounds_what_is_free(cluster: FakeCluster) -> None:
 
 
 def test_it_tells_whether_replicas_come_or_go(cluster: FakeCluster) -> None:
-    moving = [ScalingBoard(config(), cluster, None, cluster.clock).moving]
+    moving = [ScalingBoard(config(), cluster, KeptValues(), cluster.clock).moving]
     board = board_of(cluster)
     moving.append(board.moving)
     asyncio.run(board.answer(ScalePool("decode", 2, None, "cli")))
@@ -361,21 +363,26 @@ def test_it_tells_whether_replicas_come_or_go(cluster: FakeCluster) -> None:
 
 def test_the_first_question_may_come_before_the_first_look(cluster: FakeCluster) -> None:
     assert isinstance(
-        asyncio.run(ScalingBoard(config(), cluster, None, cluster.clock).answer(HoldPool("decode", 9.0, "cli"))),
+        asyncio.run(
+            ScalingBoard(config(), cluster, KeptValues(), cluster.clock).answer(HoldPool("decode", 9.0, "cli"))
+        ),
         ScaleAnswer,
     )
     cluster.silent = True
     with pytest.raises(ClusterSilentError):
-        asyncio.run(ScalingBoard(config(), cluster, None, cluster.clock).answer(HoldPool("decode", 9.0, "cli")))
+        asyncio.run(ScalingBoard(config(), cluster, KeptValues(), cluster.clock).answer(HoldPool("decode", 9.0, "cli")))
 
 
 # ---- its own death ---------------------------------------------------------------------------------------------------
 
 
-def test_a_successor_knows_holds_ledger_and_targets(cluster: FakeCluster, tmp_path: Path) -> None:
-    asyncio.run(board_of(cluster, tmp_path).answer(ScalePool("decode", 2, 60.0, "cli")))
+def test_a_successor_knows_holds_ledger_and_targets(cluster: FakeCluster) -> None:
+    gcs = FakeGcs()
+    kept = KeptValues(GcsStore(lambda: gcs), "board/")
+    asyncio.run(board_of(cluster, kept).answer(ScalePool("decode", 2, 60.0, "cli")))
     cluster.set_past_the_board("prefill", 3)  # while there is no board
-    again = board_of(cluster, tmp_path)
+    assert kept.settled(30.0)
+    again = board_of(cluster, KeptValues(GcsStore(lambda: gcs), "board/"))
     assert rows(again) == [("decode", 1, 2, "held", "cli"), ("prefill", 1, 3, "held", "rest")]
     assert pool_row(again, "decode")["hold"] == {"left_s": 60.0, "by": "cli"}
 

@@ -1,14 +1,13 @@
 """Holds end by themselves, and survive the board."""
 
-from pathlib import Path
-
 import pytest
 
+from serving.cluster.kept_values import KeptValues
 from serving.scaling.live.holds import ScalingHold, ScalingHolds
 
 
 def test_a_hold_ends_by_itself() -> None:
-    holds = ScalingHolds(None)
+    holds = ScalingHolds(KeptValues())
     holds.set("decode", 60.0, "cli", now=100.0)
     assert holds.hold("decode", 159.0) == ScalingHold(160.0, "cli")
     assert holds.left_s("decode", 130.0) == 30.0
@@ -19,32 +18,27 @@ def test_a_hold_ends_by_itself() -> None:
 
 
 def test_no_time_releases() -> None:
-    holds = ScalingHolds(None)
+    holds = ScalingHolds(KeptValues())
     holds.set("decode", 60.0, "cli", now=100.0)
     holds.set("decode", 0.0, "page", now=101.0)
     assert holds.hold("decode", 101.0) is None
 
 
-def test_a_successor_knows_holds_and_targets(tmp_path: Path) -> None:
-    path = tmp_path / "holds.json"
-    holds = ScalingHolds(path)
+def test_a_successor_knows_holds_and_targets() -> None:
+    kept = KeptValues()
+    holds = ScalingHolds(kept)
     holds.set("decode", 60.0, "cli", now=100.0)
     holds.aim("decode", 3)
-    again = ScalingHolds(path)
+    again = ScalingHolds(kept)
     assert again.hold("decode", 110.0) == ScalingHold(160.0, "cli")
     assert again.targets == {"decode": 3}
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"holds": {"decode": 3}}', '{"holds": 1}', '{"targets": {"decode": "x"}}'])
-def test_a_damaged_file_holds_nothing(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "holds.json"
-    path.write_text(text)
-    assert ScalingHolds(path).until(0.0) == {}
+@pytest.mark.parametrize(
+    "text", ["[]", '{"holds": {"decode": 3}}', '{"holds": 1}', '{"targets": {"decode": "x"}}', "{"]
+)
+def test_what_makes_no_sense_holds_nothing(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    kept = KeptValues()
+    kept.set("holds", text.encode())
+    assert ScalingHolds(kept).until(0.0) == {}
     assert "cannot be read" in caplog.text
-
-
-def test_a_disk_that_refuses_costs_nothing_but_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    holds = ScalingHolds(tmp_path / "gone" / "holds.json")
-    holds.set("decode", 60.0, "cli", now=100.0)
-    assert holds.hold("decode", 100.0) is not None
-    assert "not on disk" in caplog.text

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from serving.cluster.kept_values import KeptValues
 from serving.config.serve import ServeConfig
 from serving.config.simulation import SimulationConfig
 from serving.scaling.core.autoscaler import make_scaler
@@ -96,7 +97,7 @@ class Live:
     busy_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.board = ScalingBoard(self.config, self.cluster, None, self.cluster.clock)
+        self.board = ScalingBoard(self.config, self.cluster, KeptValues(), self.cluster.clock)
         self.rising, self.scaler = RisingTraffic(), scaler_of(self.config)
         self.cluster.sight = replace(self.cluster.sight, nodes=nodes(8, npus=48))
         self._before()

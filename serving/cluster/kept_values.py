@@ -1,0 +1,106 @@
+"""Small values that must outlive a process and the head's disk: kept in Ray's control store, written behind its back.
+
+Whoever sets a value goes on at once; a thread brings the newest value of each key to the store, and tries again for as
+long as the store is away. So a store that was dead for minutes is right again a second after it is back.
+"""
+
+import logging
+import threading
+from typing import Protocol
+
+from serving.errors import SilentError
+
+logger = logging.getLogger(__name__)
+
+RETRY_PAUSE_S = 1.0
+
+
+class ValueStore(Protocol):
+    """Part of `GcsStore` that is needed here."""
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def put(self, key: str, value: bytes) -> None: ...
+
+    def delete(self, key: str) -> bool: ...
+
+    def keys(self, prefix: str = "") -> list[str]: ...
+
+
+class KeptValues:
+    """Values under one prefix. Belongs to one process; two that write the same keys would overwrite each other.
+
+    Args:
+        store: None = memory only.
+        prefix: of the keys in the store.
+    Raises: SilentError if the store does not answer when what it has is read.
+    Effects: reads everything under the prefix; a thread from the first change on.
+    """
+
+    def __init__(self, store: ValueStore | None = None, prefix: str = "", retry_s: float = RETRY_PAUSE_S) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._retry_s = retry_s
+        self._lock = threading.Condition()
+        self._changed: set[str] = set()
+        self._writer: threading.Thread | None = None
+        self._values: dict[str, bytes] = {}
+        for key in store.keys(prefix) if store is not None else ():
+            value = store.get(key) if store is not None else None
+            if value is not None:
+                self._values[key.removeprefix(prefix)] = value
+
+    def get(self, key: str) -> bytes | None:
+        """The newest value of a key, whether it has reached the store or not. Effects: none."""
+        return self._values.get(key)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Keys that begin so, sorted. Effects: none."""
+        return sorted(key for key in self._values if key.startswith(prefix))
+
+    def set(self, key: str, value: bytes | None) -> None:
+        """Set a key, or with None remove it. Effects: the store has it soon."""
+        with self._lock:
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = value
+            if self._store is None:
+                return
+            self._changed.add(key)
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write_forever, name="kept-values", daemon=True)
+                self._writer.start()
+            self._lock.notify_all()
+
+    def settled(self, deadline_s: float) -> bool:
+        """Wait until everything has reached the store. Returns: whether it has in time."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._changed, deadline_s)
+
+    def _write_forever(self) -> None:
+        assert self._store is not None
+        away = False
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._changed)
+                key = min(self._changed)
+                value = self._values.get(key)
+            try:
+                if value is None:
+                    self._store.delete(self._prefix + key)
+                else:
+                    self._store.put(self._prefix + key, value)
+            except SilentError as error:
+                if not away:
+                    logger.warning("%s; what is to be kept is written when it is back", error)
+                away = True
+                threading.Event().wait(self._retry_s)
+                continue
+            except ValueError as error:  # too large: the next one may be smaller
+                logger.warning("%s", error)
+            away = False
+            with self._lock:
+                if self._values.get(key) == value:
+                    self._changed.discard(key)
+                self._lock.notify_all()
