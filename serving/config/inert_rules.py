@@ -116,7 +116,7 @@ _IN_VIRTUAL_TIME = (
             *_of("aggregated", "*"),
             *_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
             *_of("simulation", "time_scale kv_shrink output_tokens"),
-            *_of("autoscaler", "manual_hold_s"),
+            *_of("autoscaler", "manual_hold_s nodes node_wait_s"),
             "experts.*",
             "health.*",
             "chaos.*",
@@ -297,6 +297,12 @@ _BY_POLICY = (
         _of("autoscaler", "utilisation hold_s min_kvcache max_kvcache"),
         'with [autoscaler] policy = "requests", only with "slo"',
         when=lambda config: config.autoscaler.policy == "requests",
+    ),
+    Rule(
+        _ALL,
+        ("autoscaler.node_wait_s",),
+        'with [autoscaler] nodes = "fixed", only with "ray"',
+        when=lambda config: config.autoscaler.nodes == "fixed",
     ),
     Rule(
         _ALL,

@@ -37,6 +37,14 @@ class AutoscalerConfig:
     idle_to_zero_s: float = key(
         "a pool whose least is 0 goes there after this long without a request [s]", default=300.0, low=1.0
     )
+    nodes: Literal["fixed", "ray"] = key(
+        "`fixed` = a target that does not fit on the nodes there are is refused; `ray` = up to the pool's most it is "
+        "set, and Ray's own autoscaler is expected to add a node",
+        default="fixed",
+    )
+    node_wait_s: float = key(
+        "`ray` only: a target is taken back when no node has come for this long [s]", default=300.0, low=1.0
+    )
     npu_budget: int = key("NPUs that the engine pools may have together; 0 = all there are", default=0, low=0)
     requests_per_instance: float = key("`requests` only: requests under way per instance", default=16.0, low=0.1)
     min_prefill: int = key("fewest prefill instances", default=1, low=0, high=384)

@@ -14,6 +14,7 @@ from typing import Any
 from serving.cluster.kept_values import KeptValues
 from serving.config.serve import ServeConfig
 from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.core.node_wait import NodeWaits
 from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.cluster_port import ClusterPort, ClusterSilentError
@@ -31,6 +32,7 @@ from serving.scaling.live.room import fits, shortage
 from serving.scaling.live.sight import ReplicaPhase, Sight
 from serving.scaling.live.signals import CacheTotals, scaling_signals, sizes_of
 from serving.scaling.live.tally_keeper import TallyKeeper
+from serving.scaling.live.words import words
 from serving.values.scaling import (
     LONGEST_HOLD_S,
     MOST_REPLICAS,
@@ -83,6 +85,7 @@ class ScalingBoard:
         self._events = EventLog(round(clock()))
         self._busy = BusyShares()
         self._history = History()
+        self._waits = NodeWaits(config.autoscaler.node_wait_s)
         self._tally = TallyKeeper()
         self._sight = Sight(0.0)
         self._lock = asyncio.Lock()
@@ -92,8 +95,6 @@ class ScalingBoard:
         self._unanswered: dict[str, tuple[PoolTarget, str, float]] = {}
         """What Serve was asked for, by whom, and for how long it was to be held [s], without an answer: if it comes all
         the same, nobody set it past us."""
-
-    # ---- looking -----------------------------------------------------------------------------------------------------
 
     async def look(self, older_than_s: float = 0.0) -> None:
         """Look now, unless the last look is younger than that.
@@ -153,8 +154,6 @@ class ScalingBoard:
         traffic = self._gateways.traffic(now)
         return scaling_signals(self._config, self._sight, traffic, self._abilities, self._cache, held)
 
-    # ---- scaling -----------------------------------------------------------------------------------------------------
-
     async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
         """Do or tell what is asked.
 
@@ -198,12 +197,13 @@ class ScalingBoard:
             return ScaleRefusal("invalid", f"{replicas!r} is no number of replicas: give 0 to {MOST_REPLICAS}")
         async with self._lock:
             await self._look()
-            room, before = self._fits(pool), self._sight.deployments[pool].target
-            if replicas > max(room, before):
-                message = f"{replicas} replicas of {pool} do not fit, {room} would: {self._shortage(pool)}"
-                return ScaleRefusal("no_room", message, room)
+            most, before = self._most(pool), self._sight.deployments[pool].target
+            if replicas > max(most, before):
+                message = f"{replicas} replicas of {pool} do not fit, {most} would: {self._shortage(pool)}"
+                return ScaleRefusal("no_room", message, most)
             held_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
-            reason = f"asked for by hand{f', held for {words(held_s)}' if held_s else ''}"
+            held = f", held for {words(held_s)}" if held_s else ""
+            reason = f"asked for by hand{held}{self._wait_of(pool, replicas)}"
             await self._set(pool, before, replicas, ScaleKind.HELD, reason, wish.by, held_s)
             self._holds.set(pool, held_s, wish.by, self._clock())
             return self._answer(pool, before, f"{pool}: {before} -> {replicas}; {reason}")
@@ -237,21 +237,21 @@ class ScalingBoard:
                     continue
                 target = wanted.target
                 if target > seen.target:
-                    target = max(seen.target, min(target, self._fits(wanted.pool)))
+                    target = max(seen.target, min(target, self._most(wanted.pool)))
                 cut = target != wanted.target
                 fits = f"; {wanted.target} wanted, {target} fit: {self._shortage(wanted.pool)}" if cut else ""
-                reason = f"{wanted.reason}{fits}"
+                reason = f"{wanted.reason}{fits}{self._wait_of(wanted.pool, target)}"
                 if target != seen.target:
                     await self._set(wanted.pool, seen.target, target, wanted.kind, reason, AUTOSCALER)
-
-    # ---- telling -----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Answers `ReadPools` from the last look."""
         now, config = self._clock(), self._config
         traffic = self._gateways.traffic(now)
-        holds = {pool: self._hold_row(pool, now) for pool in self._holds.until(now)}
-        room = {pool: self._fits(pool) for pool in self._sight.deployments}
+        holds = self._holds.rows(now)
+        room = {pool: self._most(pool) for pool in self._sight.deployments}
+        lost = self._events.lost()
+        waits = {pool: self._waits.waited_s(pool, now) for pool in room}
         full = [pool for pool, seen in self._sight.deployments.items() if room[pool] <= seen.target]
         shortages = {pool: self._shortage(pool) for pool in full}
         hits = self._cache.hit_tokens / self._cache.looked_up_tokens if self._cache.looked_up_tokens else None
@@ -268,7 +268,7 @@ class ScalingBoard:
                 "queued_tokens": traffic.queued_tokens,
             },
             "autoscaler": self._autoscaler_row(now),
-            "pools": pool_rows(config, self._sight, room, shortages, holds, hits, self._events.lost(), self._busy),
+            "pools": pool_rows(config, self._sight, room, shortages, holds, hits, lost, self._busy, waits),
             "decisions": self.decisions(ReadDecisions(limit=SHOWN)),
             "events": self.events(ReadEvents(limit=SHOWN)),
         }
@@ -283,8 +283,6 @@ class ScalingBoard:
     def events(self, question: ReadEvents) -> list[dict[str, Any]]:
         """Answers `ReadEvents`."""
         return [event.row() for event in self._events.newest(question.pool, question.after, question.limit)]
-
-    # ---- inside ------------------------------------------------------------------------------------------------------
 
     @property
     def _default_hold_s(self) -> float:
@@ -306,6 +304,8 @@ class ScalingBoard:
             self._history.add(self._sight, self._gateways.traffic(now), self._cache.hit_tokens, last_minute)
         for pool in self._sizes.keys() & self._sight.deployments.keys():
             await self._notice(pool)
+            if self._config.autoscaler.nodes == "ray":
+                await self._look_for_node(pool)
 
     async def _notice(self, pool: str) -> None:
         """A target that nobody set here."""
@@ -321,13 +321,23 @@ class ScalingBoard:
             self._write(pool, meant, target, late.kind, late.reason, by)
             return
         self._holds.set(pool, self._default_hold_s, REST, self._clock())
-        room = max(self._fits(pool), meant)
+        room = max(self._most(pool), meant)
         held = f", held for {words(self._default_hold_s)}" if self._default_hold_s else ""
         self._write(pool, meant, target, ScaleKind.HELD, f"set past the board{held}", REST)
         self._holds.aim(pool, target)
         if target > room:
             reason = f"{target} replicas do not fit, {room} do"
             await self._set(pool, target, room, ScaleKind.FIT, f"{reason}: {self._shortage(pool)}", REST)
+
+    async def _look_for_node(self, pool: str) -> None:
+        """End the wait for a node when one has come, or take the target back when none has."""
+        target, room, now = self._sight.deployments[pool].target, self._fits(pool), self._clock()
+        end = self._waits.observe(pool, target, room, now)
+        if end is not None and end.how == "came":
+            self._write(pool, target, target, ScaleKind.STAY, f"room came after {words(end.after_s)}", AUTOSCALER)
+        elif end is not None:
+            reason = f"no node came for {words(end.after_s)}, {room} fit: {self._shortage(pool)}"
+            await self._set(pool, target, room, ScaleKind.FIT, reason, AUTOSCALER)
 
     async def _set(
         self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str, held_s: float = 0.0
@@ -337,6 +347,8 @@ class ScalingBoard:
             self._unanswered[pool] = PoolTarget(pool, before, target, kind, reason), by, held_s
             await self._port.set_target(pool, target)
         self._unanswered.pop(pool, None)
+        if target < before:
+            self._waits.forget(pool)
         self._holds.aim(pool, target)
         seen = self._sight.deployments[pool]
         deployments = {**self._sight.deployments, pool: replace(seen, target=target)}
@@ -349,6 +361,15 @@ class ScalingBoard:
 
     def _fits(self, pool: str) -> int:
         return fits(pool, self._sizes, self._sight.deployments, self._sight.nodes)
+
+    def _most(self, pool: str) -> int:
+        """The largest target that is accepted: what fits, or where Ray may add nodes the pool's most."""
+        room = self._fits(pool)
+        return max(room, self._config.autoscaler.bounds(pool)[1]) if self._config.autoscaler.nodes == "ray" else room
+
+    def _wait_of(self, pool: str, target: int) -> str:
+        """End of a reason, for a target that has no room yet."""
+        return "" if target <= self._fits(pool) else f"; waits for a node: {self._shortage(pool)}"
 
     def _shortage(self, pool: str) -> str:
         return shortage(pool, self._sizes, self._sight.deployments, self._sight.nodes)
@@ -364,12 +385,7 @@ class ScalingBoard:
 
     def _answer(self, pool: str, before: int, message: str) -> ScaleAnswer:
         left = self._holds.left_s(pool, self._clock())
-        return ScaleAnswer(pool, before, self._sight.deployments[pool].target, self._fits(pool), left, message)
-
-    def _hold_row(self, pool: str, now: float) -> dict[str, Any]:
-        hold = self._holds.hold(pool, now)
-        assert hold is not None
-        return {"left_s": hold.until - now, "by": hold.by}
+        return ScaleAnswer(pool, before, self._sight.deployments[pool].target, self._most(pool), left, message)
 
     def _autoscaler_row(self, now: float) -> dict[str, Any]:
         settings, time = self._config.autoscaler, PolicyTime(self._config.time_scale)
@@ -377,12 +393,3 @@ class ScalingBoard:
         age = now - self._looked_for_policy if self._looked_for_policy else None
         alive = age is not None and age < ALIVE_PERIODS * period_s + 2.0
         return {"policy": settings.policy, "alive": alive, "age_s": age, "period_s": period_s}
-
-
-def words(seconds: float) -> str:
-    """A time in the unit that a person would use: `90 s`, `10 min`, `2 h`."""
-    if seconds >= 7200 and seconds % 3600 == 0:
-        return f"{seconds / 3600:.0f} h"
-    if seconds >= 120 and seconds % 60 == 0:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds:.0f} s"

@@ -3,6 +3,7 @@
 import json
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from hardware.nesting import parse_json
 from serving.cluster.kept_values import KeptValues
@@ -46,6 +47,12 @@ class ScalingHolds:
     def until(self, now: float) -> dict[str, float]:
         """End of each hold, by pool [s since 1970]."""
         return {pool: hold.until for pool, hold in self._holds.items() if hold.until > now}
+
+    def rows(self, now: float) -> dict[str, dict[str, Any]]:
+        """Holds of this moment as pages show them, by pool."""
+        return {
+            pool: {"left_s": hold.until - now, "by": hold.by} for pool, hold in self._holds.items() if hold.until > now
+        }
 
     def set(self, pool: str, hold_s: float, by: str, now: float) -> None:
         """Hold a pool for so long from now on; 0 releases it.

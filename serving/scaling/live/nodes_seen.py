@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -84,6 +85,9 @@ class NodesSeen:
     def _node(self, one: dict[str, Any]) -> SeenNode:
         node, has = NodeId(one["NodeID"]), one["Resources"]
         number, address = self._table.number(node), str(one["NodeManagerAddress"])
+        known = self._seen.get(node)
+        if not has and known is not None:  # about to be given up: Ray forgets what it offers first
+            return replace(known, number=number)
         return SeenNode(node, int(has.get(NPU, 0)), int(has.get(UB_MEMORY, 0)), number, address)
 
     def _lost(self, listed: Iterable[dict[str, Any]], now: float) -> tuple[LostNode, ...]:

@@ -27,6 +27,7 @@ def pool_rows(
     hit_rate: float | None,
     lost: Mapping[str, EventKind],
     busy: BusyShares,
+    waits: Mapping[str, float | None],
 ) -> list[dict[str, Any]]:
     """One row per pool.
 
@@ -37,6 +38,7 @@ def pool_rows(
         hit_rate: share of looked-up tokens that the KV-cache pool had; None = nothing was looked up.
         lost: replicas that are dead or frozen, whatever Serve says, by name.
         busy: shares of time in which instances worked.
+        waits: how long pools have waited for a node [s]; None = they do not.
     """
     rows = []
     for pool, size in sizes_of(config).items():
@@ -58,6 +60,7 @@ def pool_rows(
             "hold": holds.get(pool),
             "fits": room.get(pool, 0),
             "shortage": shortages.get(pool),
+            "waits_s": waits.get(pool),
         }
         load = _cache_load(sight, hit_rate) if pool == KVCACHE else _engine_load(sight, pool)
         for shown in load["replicas"]:

@@ -88,7 +88,9 @@ def scaling_signals(
     ends = {pool: time.of(at) for pool, at in held_until.items()}
     pools = tuple(_pool(config, name, sight, abilities, ends.get(name, 0.0)) for name in config.pools)
     budget = config.autoscaler.npu_budget
-    total = min(budget or offered(sight.nodes).npus, offered(sight.nodes).npus)
+    there = offered(sight.nodes).npus
+    # What Ray may add is known only as the budget that somebody gives.
+    total = budget if budget and config.autoscaler.nodes == "ray" else min(budget or there, there)
     return ScalingSignals(
         now=time.of(sight.at),
         pools=pools,

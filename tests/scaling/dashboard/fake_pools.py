@@ -270,6 +270,7 @@ class FakePools:
             "draining": states.count("draining"), "dead": states.count("dead"), "low": 1, "high": 8,
             "npus": len(replicas) * self.each[pool.name], "npus_per_instance": self.each[pool.name],
             "ub_memory_mib": 512 * len(replicas), "fits": self._fits(pool),
+            "waits_s": self._look().get("waits_s"),
             "shortage": SHORTAGE if self._fits(pool) <= pool.target else None,
             "queued_tokens": 0 if cache else round(load * 14200), "sequences": 0 if cache else round(load * 57),
             "kv_fill": load * 0.63, "hit_rate": 0.362 if cache and load else None,

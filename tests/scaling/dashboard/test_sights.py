@@ -70,6 +70,8 @@ async def test_a_dead_host_is_a_row(browser: Chromium, dashboard: FakeDashboard)
         assert "dead for 1:14" in lost
         assert "UB" not in lost
         await page.wait("document.querySelectorAll('#nodes .npu[data-state=dead]').length === 16")
+        dashboard.wish(waits_s=23.4)
+        await page.wait(f"document.querySelector({DECODE!r}).innerText.includes('waits for a node (23\u00a0s)')")
         assert page.faults == []
 
 

@@ -24,7 +24,7 @@ EMPTY = (0,) * (len(BOUNDS_S) + 1)
 SERVING, STARTING, DRAINING = ReplicaPhase.SERVING, ReplicaPhase.STARTING, ReplicaPhase.DRAINING
 
 
-def config(policy: str = "slo", **autoscaler: float) -> ServeConfig:
+def config(policy: str = "slo", **autoscaler: float | str) -> ServeConfig:
     """Two nodes of 8 NPUs and 1024 MiB; prefill of 2 NPUs, decode of 4, one memory server of 64 MiB."""
     return ServeConfig(
         model=ModelConfig(path=Path("tiny")),
@@ -126,7 +126,7 @@ class FakeCluster:
 
 
 def board_of(
-    cluster: FakeCluster, kept: KeptValues | None = None, policy: str = "slo", **settings: float
+    cluster: FakeCluster, kept: KeptValues | None = None, policy: str = "slo", **settings: float | str
 ) -> ScalingBoard:
     """A board that has looked once."""
     board = ScalingBoard(config(policy, **settings), cluster, kept or KeptValues(), cluster.clock)

@@ -10,7 +10,7 @@ import pytest
 from serving.cluster.gcs_store import GcsStore
 from serving.cluster.kept_values import KeptValues
 from serving.scaling.core.decision import PoolTarget, ScaleKind
-from serving.scaling.live.board import ScalingBoard, words
+from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.values.scaling import HoldPool, ReadDecisions, ReadPools, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
 from serving.values.signals import Traffic
@@ -394,10 +394,3 @@ def test_the_state_is_json(cluster: FakeCluster) -> None:
     assert [row["pool"] for row in state["pools"]] == ["prefill", "decode", "kvcache"]
     assert {row["pool"]: row["fits"] for row in state["pools"]} == {"prefill": 6, "decode": 3, "kvcache": 26}
     assert state["decisions"] == []
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(90, "90 s"), (600, "10 min"), (7200, "2 h"), (7260, "121 min"), (0.4, "0 s")]
-)
-def test_times_in_words(seconds: float, text: str) -> None:
-    assert words(seconds) == text

@@ -88,7 +88,7 @@ def test_a_scaler_is_told_of_groups() -> None:
 
 def shown(seen: Sight, **lost: EventKind) -> dict[str, Any]:
     names = {name.replace("_", "."): kind for name, kind in lost.items()}
-    rows = pool_rows(two_ranks(), seen, {}, {}, {}, None, names, BusyShares())
+    rows = pool_rows(two_ranks(), seen, {}, {}, {}, None, names, BusyShares(), {})
     return next(one for one in rows if one["pool"] == "decode")
 
 
@@ -108,7 +108,7 @@ def test_busy_is_the_average_of_the_ranks() -> None:
     busy = BusyShares()
     busy.observe(sight(0.0, rank(0, busy_s=0.0), rank(1, busy_s=0.0)))
     busy.observe(sight(10.0, rank(0, busy_s=10.0), rank(1, busy_s=5.0)))
-    rows = pool_rows(two_ranks(), sight(10.0, rank(0), rank(1)), {}, {}, {}, None, {}, busy)
+    rows = pool_rows(two_ranks(), sight(10.0, rank(0), rank(1)), {}, {}, {}, None, {}, busy, {})
     assert next(one for one in rows if one["pool"] == "decode")["replicas"][0]["busy"] == 0.75
 
 

@@ -33,6 +33,8 @@ def test_labels_are_names_at_once_and_others_after_a_while() -> None:
 def test_a_lost_node_is_shown_until_its_number_is_in_use_again() -> None:
     case = Case(listed("a", "0"), listed("b", "1", npus=4, address="10.0.0.2"))
     assert case.names() == ["n0", "n1"]
+    case.rows[1] = {**case.rows[1], "Resources": {}}
+    assert [node.npus for node in case.seen.look()] == [8, 4], "for a moment before its end Ray knows no resources"
     case.rows[1] = listed("b", "1", address="10.0.0.2", alive=False, reason=UNEXPECTED)
     assert case.names() == ["n0"]
     case.now += 12.0

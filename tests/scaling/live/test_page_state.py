@@ -35,7 +35,7 @@ def sight(**other: Any) -> Sight:
 
 def row(pool: str, seen: Sight, **lost: EventKind) -> dict[str, Any]:
     holds = {"prefill": {"left_s": 3.0, "by": "cli"}}
-    rows = pool_rows(config(), seen, {"prefill": 6}, {"prefill": "no NPUs"}, holds, 0.4, lost, BusyShares())
+    rows = pool_rows(config(), seen, {"prefill": 6}, {"prefill": "no NPUs"}, holds, 0.4, lost, BusyShares(), {})
     return next(one for one in rows if one["pool"] == pool)
 
 

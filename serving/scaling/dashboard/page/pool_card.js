@@ -30,7 +30,9 @@ function update(parts, { pool: state, controls, scaled }) {
     show(chip, name === "running" || state[name] > 0);
   }
   const range = scaled ? `autoscaler ${state.low}–${state.high}, ` : "";
-  write(parts.room, `${range}room for ${count(state.fits)}`);
+  const { waits_s: waits } = state;
+  const wait = waits === null || waits === undefined ? "" : `, waits for a node (${Math.round(waits)}\u00a0s)`;
+  write(parts.room, `${range}room for ${count(state.fits)}${wait}`);
   parts.control.update(state, controls, scaled);
   parts.facts.update(state);
   show(parts.empty, state.replicas.length === 0);
