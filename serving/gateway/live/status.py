@@ -31,6 +31,7 @@ _REPLICA_FIELDS = (
     "hbm_used_bytes",
     "hbm_capacity_bytes",
     "ub_bytes",
+    "readers",
     "kv_blocks_used",
     "kv_blocks_cached",
     "kv_blocks_total",
