@@ -2,29 +2,37 @@
 
 import logging
 
+from serving.config.cluster import LogForm
+from serving.telemetry.log_lines import JsonLines
 
-def log_beside_serve() -> None:
+
+def log_beside_serve(form: LogForm = "text") -> None:
     """Send everything logged under `serving` and `hardware` where Serve's own lines of this replica go.
 
+    Args:
+        form: `json` = to standard error instead, one object a line: Serve's own lines have another form.
     Effects: changes logging of this process.
     """
-    handlers = logging.getLogger("ray.serve").handlers
-    for name in ("serving", "hardware"):
-        logger = logging.getLogger(name)
-        logger.setLevel(logging.INFO)
-        logger.handlers = list(handlers)
-        logger.propagate = False
+    if form == "json":
+        log_to_stderr(form)
+        return
+    _send_to(list(logging.getLogger("ray.serve").handlers))
 
 
-def log_to_stderr() -> None:
+def log_to_stderr(form: LogForm = "text") -> None:
     """Send everything logged under `serving` and `hardware` to standard error, which Ray keeps in a file per process.
 
     Effects: changes logging of this process.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s %(name)s: %(message)s"))
+    text = logging.Formatter("%(levelname)s %(asctime)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if form == "json" else text)
+    _send_to([handler])
+
+
+def _send_to(handlers: list[logging.Handler]) -> None:
     for name in ("serving", "hardware"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.INFO)
-        logger.handlers = [handler]
+        logger.handlers = list(handlers)
         logger.propagate = False

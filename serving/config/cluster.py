@@ -1,6 +1,7 @@
 """The machines and their virtual hardware."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from hardware.spec.catalog import CLOUDMATRIX384, CLOUDMATRIX_NODE
 from hardware.units import MIB, Bytes
@@ -8,6 +9,9 @@ from serving.config.key import key
 from serving.config.ports import PortRange
 
 DIES_PER_NPU = CLOUDMATRIX_NODE.npu.dies
+
+
+LogForm = Literal["text", "json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,11 @@ class ClusterConfig:
         "ports for everything of ours that listens beside the gateway's HTTP port (links, memory servers, segments, "
         "gateways among each other), as `30000-30100`; empty = any free ones",
         default="",
+    )
+    log_format: LogForm = key(
+        "form of our log lines: `text`, in Serve's logs; or `json`, one object a line with time, host, pid and "
+        "request, in Ray's `worker-*.err` of each process",
+        default="text",
     )
     restart_nodes: bool = key("start a local Ray node anew that has died (not the first one)", default=True)
     nodes: tuple[NodeConfig, ...] = key(

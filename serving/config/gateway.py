@@ -80,6 +80,18 @@ class GatewayConfig:
         low=0,
         high=100_000,
     )
+    trace_endpoint: str = key(
+        "where spans of requests are sent, OTLP over HTTP, such as `http://collector:4318`; empty = nowhere; needs "
+        "`pip install '.[otel]'`",
+        default="",
+    )
+    trace_share: float = key(
+        "share of requests whose spans are sent, of those that come without a `traceparent`; one that comes with it "
+        "is sent as its caller's flag says",
+        default=1.0,
+        low=0.0,
+        high=1.0,
+    )
     role_wait_s: float = key(
         "how long a request waits for an instance when a role has none [s]; beyond it 503; 0 = not at all",
         default=15.0,

@@ -23,6 +23,7 @@ from serving.gateway.api.run import RequestRun
 from serving.gateway.api.settings import ApiSettings
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.gateway.api.translate import GenerationOrder
+from serving.telemetry.log_lines import REQUEST
 from serving.telemetry.metrics import GatewayMetrics
 
 log = logging.getLogger("serving.gateway.api")
@@ -70,6 +71,7 @@ class GenerationResponse(Response):
         """Run to the end, or until the client leaves."""
         try:
             names, trace = trace_names(scope)
+            REQUEST.set(self._order.response_id)
             run = RequestRun(self._order, self._backend, self._tokenizer, self._metrics, self._arrived, names, trace)
         except Exception as error:
             await send_error(send, reply_on(scope["path"], reply_logged(error)))

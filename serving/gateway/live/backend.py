@@ -202,17 +202,19 @@ class LiveBackend:
                     generation.close(self._now())
             case e.JobFailed():
                 self._fail(effect)
-            case e.Waits():
-                logger.info("%s waits: %s", effect.sequence_id, effect.reason)
+            case e.Waits(sequence_id=waiting):
+                logger.info("%s waits: %s", waiting, effect.reason, extra=_named(waiting.rpartition("/")[0]))
             case e.Broken():
                 generation = self._generations[effect.number]
-                logger.error("the gateway failed on request %s\n%s", generation.job.request_id, effect.trace)
+                name = generation.job.request_id
+                logger.error("the gateway failed on request %s\n%s", name, effect.trace, extra=_named(name))
 
     def _fail(self, effect: e.JobFailed) -> None:
         generation, failure = self._generations[effect.number], effect.failure
         if failure.kind is FailKind.POISON:
             self.losses.poisoned(failure.reason)
-        logger.warning("request %s failed: %s (%s)", generation.job.request_id, failure.reason, failure.kind.value)
+        name = generation.job.request_id
+        logger.warning("request %s failed: %s (%s)", name, failure.reason, failure.kind.value, extra=_named(name))
         if generation.times is not None:
             generation.times.reason = failure.reason
         generation.fail(failure, effect.retry_after_s)
@@ -245,6 +247,11 @@ class LiveBackend:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _named(request_id: str) -> dict[str, str]:
+    """Field of a log line."""
+    return {"request_id": request_id}
 
 
 def _own_name(sent: SequenceId) -> SequenceId:

@@ -44,6 +44,7 @@ from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, instance_stats, state_of
 from serving.gateway.live.timelines import SharedTimelines, wished
+from serving.gateway.live.trace_export import TraceExporter
 from serving.gateway.live.traffic_report import TrafficReporter
 from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
@@ -88,7 +89,7 @@ class GatewayDeployment:
         autoscaler: DeploymentHandle[Any] | None = None,
         dashboard_url: str = "",
     ) -> None:
-        log_beside_serve()
+        log_beside_serve(config.cluster.log_format)
         keep_on_loopback()
         self._config = config = await asyncio.to_thread(with_model_here, config)
         self._keeper = SocketKeeper(secret)
@@ -104,6 +105,10 @@ class GatewayDeployment:
         self._backend = LiveBackend(gateway, self._keeper.secrets, config, list(pools))
         self._metrics.line = self._backend.core.room
         shelf = self._backend.timelines.shelf
+        if config.gateway.trace_endpoint:
+            self._backend.timelines.traces = TraceExporter(
+                config.gateway.trace_endpoint, config.gateway.trace_share, self._served.names[0], gateway
+            )
         self._metrics.refresh = self._publish
         self._metrics.others = self._peers = GatewayPeers(
             gateway, self._keeper.secrets, self._metrics.numbers, partial(wished, shelf)
@@ -182,6 +187,8 @@ class GatewayDeployment:
             await self._pool.stop()
         self._keeper.stop()
         await self._peers.stop()
+        if (traces := self._backend.timelines.traces) is not None:
+            await asyncio.to_thread(traces.close)
         self._backend.close()
         if self._served.chat_template is not None:
             self._served.chat_template.close()

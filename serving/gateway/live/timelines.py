@@ -7,6 +7,7 @@ from serving.gateway.core.timeline import Answered, RequestTimes
 from serving.gateway.core.timeline_builder import RequestBuilder
 from serving.gateway.core.timeline_shelf import Choose, TimelineShelf, chosen
 from serving.gateway.live.gateway_peers import GatewayPeers, TimesWish
+from serving.gateway.live.trace_export import TraceExporter
 from serving.ids import ReplicaId
 from serving.values.jobs import GenerationJob, SequenceUpdate
 from serving.values.visit_times import StepTime, VisitTimes
@@ -52,12 +53,14 @@ class LiveTimelines:
     def __init__(self, room: int, host_of: Callable[[ReplicaId], str]) -> None:
         self.shelf = TimelineShelf(room)
         self._host_of = host_of
+        self.traces: TraceExporter | None = None
+        """Where time lines go as spans; None = nowhere."""
         self._step: StepTime | None = None
         """Of the frame that is being read."""
 
     def begin(self, job: GenerationJob, now: float) -> RequestBuilder | None:
         """A request was accepted. Returns: its builder; None = none is wanted."""
-        return RequestBuilder(job, now) if self.shelf.room else None
+        return RequestBuilder(job, now) if self.shelf.room or self.traces is not None else None
 
     def reading(self, step: StepTime | None) -> None:
         """The news that come now are of a frame with this step; None = of none."""
@@ -79,4 +82,7 @@ class LiveTimelines:
 
     def answered(self, times: RequestBuilder, answered: Answered) -> None:
         """The answer is out, or will never be. Effects: the time line is kept."""
-        self.shelf.add(times.times(answered, time.time()))
+        whole = times.times(answered, time.time())
+        self.shelf.add(whole)
+        if self.traces is not None:
+            self.traces.add(whole)

@@ -108,7 +108,7 @@ class Instance:
             pulls_at_once=compute.pulls_at_once,
             step_limits=step_limits(config, compute.time_scale),
             on=recorded(self.engine, log.note) if log is not None else None,
-            predicted_s=(lambda: self.npus.predicted_s) if config.gateway.timelines else None,
+            predicted_s=(lambda: self.npus.predicted_s) if _tells_times(config) else None,
         )
 
     @property
@@ -281,6 +281,11 @@ class Instance:
             kv_blocks=self.kv.count,
             max_model_len=self.settings.max_model_len,
         )
+
+
+def _tells_times(config: ServeConfig) -> bool:
+    """Whether gateways want durations."""
+    return bool(config.gateway.timelines or config.gateway.trace_endpoint)
 
 
 def _run(work: Callable[[], Result]) -> Result:

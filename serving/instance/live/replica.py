@@ -42,7 +42,7 @@ class InstanceDeployment:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, pool: str, secret: str, session: str
     ) -> None:
-        log_beside_serve()
+        log_beside_serve(config.cluster.log_format)
         keep_on_loopback()
         config = await asyncio.to_thread(with_model_here, config)
         context = serve.get_replica_context()

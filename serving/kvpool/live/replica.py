@@ -64,7 +64,7 @@ class KvCacheDeployment:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, secret: str, session: str, folder: Path
     ) -> None:
-        log_beside_serve()
+        log_beside_serve(config.cluster.log_format)
         keep_on_loopback()
         require_ub_memory(config.kvcache.ub_memory_mib)
         if config.engine.executor == "simulated":  # its blocks are accounted by the model's shape

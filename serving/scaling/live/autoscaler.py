@@ -28,7 +28,7 @@ class AutoscalerDeployment:
     """One scaler, asking once a period and whenever requests wait for a pool that is empty."""
 
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
-        log_beside_serve()
+        log_beside_serve(config.cluster.log_format)
         keep_on_loopback()
         policy = config.autoscaler.policy
         assert policy != "none", "then there is no autoscaler"

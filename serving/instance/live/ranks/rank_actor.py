@@ -62,7 +62,7 @@ class RankActor:
     """The actor around a `Rank`. Its methods share one event loop, hence need no locks."""
 
     def __init__(self, order: RankOrder) -> None:
-        log_to_stderr()
+        log_to_stderr(order.config.cluster.log_format)
         keep_on_loopback()
         self._order = order = replace(order, config=with_model_here(order.config))
         config, name = order.config, order.name

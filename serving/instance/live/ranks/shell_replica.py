@@ -33,7 +33,7 @@ class ShellDeployment:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, pool: str, secret: str, session: str
     ) -> None:
-        log_beside_serve()
+        log_beside_serve(config.cluster.log_format)
         keep_on_loopback()
         self._drain_s = config.engine.drain_s
         self._leaving = False

@@ -1,0 +1,39 @@
+"""Log lines as JSON objects, one a line, for collectors that index fields."""
+
+import json
+import logging
+import os
+import socket
+import time
+from contextvars import ContextVar
+
+REQUEST: ContextVar[str] = ContextVar("request", default="")
+"""Id of the request that the present task works for; empty where it works for none, or for many."""
+
+
+class JsonLines(logging.Formatter):
+    """Formats each record as one object; every one has the same keys, `exception` alone is there when there is one.
+
+    The request is the one that the line names (`extra={"request_id": ...}`), else the one of the task that logs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._host = socket.gethostname()
+        self._pid = os.getpid()
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        row = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "host": self._host,
+            "pid": self._pid,
+            "logger": record.name,
+            "request_id": getattr(record, "request_id", "") or REQUEST.get(),
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            row["exception"] = self.formatException(record.exc_info)
+        return json.dumps(row, ensure_ascii=False)
