@@ -50,9 +50,9 @@ def service(name: str) -> Start:
     """A service of deploy/compose.yaml. The secret is where a test can put it."""
     one = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"][name]
     environment = {key: value.replace("/run/secrets/ray-token", TOKEN_FILE) for key, value in _environment(one)}
-    probe = one["healthcheck"]["test"]
-    assert probe[0] == "CMD"
-    return Start(one["command"], environment, {"healthy": probe[1:]})
+    kind, *probe = one["healthcheck"].get("test", ["CMD"])
+    assert kind == "CMD"
+    return Start(one["command"], environment, {"healthy": probe} if probe else {})
 
 
 def _environment(one: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -41,6 +41,17 @@ def test_the_configuration_is_one_that_loads(service: Manifest) -> None:
     read_config(KUBERAY / "base" / path.name, settings=[f"model.path={DEPLOY}/models/storyteller"], own_nodes=False)
 
 
+def test_it_is_deployed_as_deploy_serve_yaml_does(service: Manifest) -> None:
+    ours, example = (
+        yaml.safe_load(service["spec"]["serveConfigV2"]),
+        yaml.safe_load((DEPLOY / "serve.yaml").read_text()),
+    )
+    for one in (ours, example):
+        (application,) = one["applications"]
+        del application["args"]
+    assert ours == example
+
+
 def test_each_pools_instances_fit_into_pods_of_their_own_group_only(service: Manifest) -> None:
     config = tomllib.loads((KUBERAY / "base" / "cloudmatrix.toml").read_text())
     offers = {group["groupName"]: _offers(group) for group in groups(service)[1:]}

@@ -111,8 +111,17 @@ def test_compose(fresh: Hosts, tmp_path: Path) -> None:
         wait_until("both hosts are there", lambda: offered(fresh, head) == [(0.0, 0.0), (8.0, 2048.0)])
         assert passes(fresh, "head", head, "healthy")
         assert passes(fresh, "worker-1", worker, "healthy")
+        # From a host without Ray, as from a container of its own.
+        fresh.run("redis", *service("application").line())
+        gateway = f"http://{fresh.addresses['worker-1']}:8000"
+        wait_until(
+            "a gateway",
+            lambda: "success" in fresh.run("redis", "wget", "-q", "-O-", f"{gateway}/-/healthz", check=False),
+        )
+        wait_until("ready", lambda: "ready" in fresh.run("redis", "wget", "-q", "-O-", f"{gateway}/ready", check=False))
         fresh.does("kill", "head")
         assert not passes(fresh, "worker-1", worker, "healthy")
+        assert "success" in fresh.run("redis", "wget", "-q", "-O-", f"{gateway}/-/healthz")
 
 
 def test_kuberay(fresh: Hosts, tmp_path: Path) -> None:
