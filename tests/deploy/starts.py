@@ -28,8 +28,11 @@ class Start:
     probes: Mapping[str, list[str]] = field(default_factory=dict)
 
     def line(self) -> list[str]:
-        """A command line with this environment and no other, as init or a container runtime starts it."""
-        return self.within(self.command)
+        """A command line with this environment and no other, which starts the command again whenever it ends.
+
+        As systemd, Docker and Kubernetes do: on a busy machine Ray gives up its own start now and then.
+        """
+        return ["sh", "-c", 'while :; do "$@"; sleep 1; done', "sh", *self.within(self.command)]
 
     def within(self, command: list[str]) -> list[str]:
         """A command in the environment."""

@@ -86,7 +86,7 @@ def passes(made: Hosts, host: str, start: Start, probe: str) -> bool:
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
-    wait_for(condition, what, 120.0)
+    wait_for(condition, what, 180.0)
 
 
 def test_units(fresh: Hosts, tmp_path: Path) -> None:
@@ -111,8 +111,9 @@ def test_compose(fresh: Hosts, tmp_path: Path) -> None:
         wait_until("both hosts are there", lambda: offered(fresh, head) == [(0.0, 0.0), (8.0, 2048.0)])
         assert passes(fresh, "head", head, "healthy")
         assert passes(fresh, "worker-1", worker, "healthy")
+        application = service("application")
         # From a host without Ray, as from a container of its own.
-        fresh.run("redis", *service("application").line())
+        fresh.run("redis", *application.within(application.command))
         gateway = f"http://{fresh.addresses['worker-1']}:8000"
         wait_until(
             "a gateway",
