@@ -1,6 +1,7 @@
-"""Two hosts with equal labels, as a group of equal pods has: each has a number, and everything is spread."""
+"""Two hosts with equal labels, as a group of equal pods has: who is where, and what is left when one is cut off."""
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,16 @@ CONFIG = Path(__file__).parent / "places.toml"
 PATIENCE_S = 180.0
 LABEL = "--labels=cloudmatrix-node=0"
 HEALTH = '{"health_check_initial_delay_ms":0,"health_check_period_ms":1000,"health_check_timeout_ms":1000}'
+STREAM = """
+import json, sys, urllib.request as r
+url, prompts, tokens = sys.argv[1], sys.argv[2].split("|"), int(sys.argv[3])
+for number in range(int(sys.argv[4])):
+    body = {"model": "storyteller", "prompt": prompts[number % len(prompts)], "max_tokens": tokens, "temperature": 0}
+    ask = r.Request(url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with r.urlopen(ask, timeout=240) as answer:
+        print(json.dumps([number % len(prompts), json.loads(answer.read())["choices"][0]["text"]]), flush=True)
+"""
+PROMPTS = ("Once upon a time there was a", "The little dog had a red", "One day Tom and his mother")
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +74,12 @@ def whole(status: dict[str, Any]) -> bool:
     return all(len(there) == 1 for there in running) and len(servers) == 2
 
 
+def load(on: RayHosts, count: int) -> "subprocess.Popen[str]":
+    """A client on the first host that asks one prompt after the other."""
+    command = on.hosts.command("left", "python3", "-c", STREAM, on.url("left"), "|".join(PROMPTS), "48", str(count))
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def test_equal_labels_are_told_apart_and_everything_is_spread(equal_hosts: RayHosts) -> None:
     status = until(equal_hosts, lambda status: whole(status) and len(status["hosts"]) == 2)
     assert sorted(host["name"] for host in status["hosts"]) == ["n0", "n1"]
@@ -72,3 +89,52 @@ def test_equal_labels_are_told_apart_and_everything_is_spread(equal_hosts: RayHo
     assert sorted(one["name"] for one in status["kvcache"]["servers"]) == ["kvcache-0-0", "kvcache-1-0"]
     for name in equal_hosts.names:
         equal_hosts.hosts.run("left", "curl", "-sSf", f"{equal_hosts.url(name)}/ready")
+
+
+def test_a_host_is_cut_off_for_a_minute_and_comes_back(equal_hosts: RayHosts) -> None:
+    until(equal_hosts, whole)
+    with load(equal_hosts, 3) as alone:
+        exact = dict(json.loads(line) for line in alone.communicate(timeout=PATIENCE_S)[0].splitlines())
+    assert len(exact) == 3
+    with load(equal_hosts, 60) as client:
+        assert client.stdout is not None
+        client.stdout.readline()
+        equal_hosts.hosts.does("cut", "right")
+        cut_at = time.monotonic()
+        lost = until(equal_hosts, lambda status: any(host["lost_s"] is not None for host in status["hosts"]))
+        assert lost["npus"]["offered"] == 8
+        alone_there = until(equal_hosts, lambda status: whole_without(status, equal_hosts.hosts.addresses["right"]))
+        assert len(set(npus(alone_there))) == len(npus(alone_there)) == 8
+        while time.monotonic() < cut_at + 60.0:
+            time.sleep(0.5)
+        equal_hosts.hosts.does("join", "right")
+        seen: list[dict[str, Any]] = []
+        while client.poll() is None:
+            seen.append(status_of(equal_hosts))
+        out, errors = client.communicate(timeout=PATIENCE_S)
+    assert client.returncode == 0, errors
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert len(answers) == 59
+    assert all(text == exact[number] for number, text in answers)
+    for status in seen:  # the two halves have met again, and nobody is there twice
+        assert len(set(npus(status))) == len(npus(status)), status
+        names = [one["name"] for one in status["kvcache"]["servers"]]
+        assert len(set(names)) == len(names), names
+
+
+def whole_without(status: dict[str, Any], address: str) -> bool:
+    """Whether instances serve, none of them on the host with that address."""
+    host = next(one["name"] for one in status["hosts"] if one["address"] == address)
+    serving = [one for pool in status["pools"] for one in pool["replicas"] if one["state"] == "serving"]
+    return len(serving) == 2 and not any(npu.startswith(f"{host}.") for one in serving for npu in one["npus"])
+
+
+def test_a_host_that_was_off_gets_its_number_again(equal_hosts: RayHosts) -> None:
+    equal_hosts.hosts.does("kill", "right")
+    before = until(equal_hosts, lambda status: [host["lost_s"] is None for host in status["hosts"]] == [True, False])
+    equal_hosts.hosts.does("up", "right")
+    equal_hosts.start("right", LABEL)
+    status = until(equal_hosts, lambda status: [host["lost_s"] for host in status["hosts"]] == [None, None])
+    number = {host["address"]: host["name"] for host in before["hosts"]}
+    assert {host["address"]: host["name"] for host in status["hosts"]} == number
+    until(equal_hosts, whole)
