@@ -3,8 +3,8 @@
 import asyncio
 import os
 import random
-import time
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
