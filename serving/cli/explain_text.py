@@ -10,7 +10,8 @@ from serving.terminal import table_console
 
 MOST_ROWS = 60
 """Parts of a choice that are listed one by one; with more they are summed by kind."""
-_BAR = 24
+_SHOWN_S = 1e-6
+"""Shorter parts are noise of the clocks; the sum counts them."""
 
 
 def head_line(times: RequestTimes) -> str:
@@ -58,6 +59,7 @@ def choice_table(choice: ChoiceLine, total_s: float) -> Table:
             (part.kind, numbers.duration(part.start_s), numbers.duration(part.seconds), _share(part.seconds, total_s),
              details(part))
             for part in choice.parts
+            if part.seconds >= _SHOWN_S
         ]  # fmt: skip
         return table_of(
             columns("part", "begins", "takes", "share", "where and what", text=("where and what",)), rows, note

@@ -134,9 +134,9 @@ class LiveBackend:
     def _on_frame(self, link: InstanceLink, frame: m.Frame) -> None:
         for course in frame.courses:
             self._note_course(course)
-        self.timelines.reading(frame.step_time)
+        self.timelines.reading(frame.step_time, self._now())
         self._tell(e.InstanceSays(link.replica, frame.news))
-        self.timelines.reading(None)
+        self.timelines.read()
 
     def _note_course(self, course: VisitTimes) -> None:
         choice = self.core.choices.get(_own_name(course.sequence_id))

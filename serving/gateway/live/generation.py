@@ -94,7 +94,7 @@ class LiveGeneration:
                 self.meter.prompt_done(len(self.job.sequences[update.index].prompt) - news.cached_tokens)
             self.meter.delivered(update.index, len(news.tokens), asyncio.get_running_loop().time())
         if self.times is not None and self.timelines is not None:
-            self.timelines.delivered(self.times, update, asyncio.get_running_loop().time())
+            self.timelines.delivered(self.times, update)
         self._updates.append(update)
         self._wake()
 

@@ -149,7 +149,7 @@ def state_of(facts: Mapping[str, Any], lost: NoticeKind | None, *, linked: bool)
 def host_labels(members: Iterable[Address]) -> dict[str, str]:
     """Labels of nodes in metrics: `n<number>` as their NPUs are named, by Ray's id. Effects: none."""
     npus = ((member.node, next(iter(member.facts["npus"]), "")) for member in members)
-    return {node: npu.partition(":")[0] for node, npu in npus if npu}
+    return {node: npu.partition(".")[0] for node, npu in npus if npu}
 
 
 def instance_stats(member: Address, hosts: Mapping[str, str]) -> InstanceStats:

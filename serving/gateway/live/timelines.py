@@ -1,5 +1,6 @@
 """Time lines of a gateway's requests: hands what the backend sees to their builders, and keeps those that are over."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -55,25 +56,32 @@ class LiveTimelines:
         self._host_of = host_of
         self.traces: TraceExporter | None = None
         """Where time lines go as spans; None = nowhere."""
+        self._read_at: float | None = None
         self._step: StepTime | None = None
-        """Of the frame that is being read."""
+        """When the frame that is being read came, and its step."""
 
     def begin(self, job: GenerationJob, now: float) -> RequestBuilder | None:
         """A request was accepted. Returns: its builder; None = none is wanted."""
         return RequestBuilder(job, now) if self.shelf.room or self.traces is not None else None
 
-    def reading(self, step: StepTime | None) -> None:
-        """The news that come now are of a frame with this step; None = of none."""
-        self._step = step
+    def reading(self, step: StepTime | None, now: float) -> None:
+        """The news that come now are of a frame with this step; None = the frame tells of none."""
+        self._step, self._read_at = step, now
+
+    def read(self) -> None:
+        """The frame is read. What comes after it is of none."""
+        self._step = self._read_at = None
 
     def told(self, times: RequestBuilder, index: int, course: VisitTimes) -> None:
         """An instance told durations of a choice."""
         source = self._host_of(ReplicaId(course.source)) if course.source else ""
         times.choice(index).told(course, source)
 
-    def delivered(self, times: RequestBuilder, update: SequenceUpdate, now: float) -> None:
+    def delivered(self, times: RequestBuilder, update: SequenceUpdate) -> None:
         """News of a choice came, each token once."""
-        news = update.news
+        news, now = update.news, self._read_at
+        if now is None:  # a deadline, perhaps
+            now = asyncio.get_running_loop().time()
         times.choice(update.index).news(now, len(news.tokens), self._step, last=news.finish_reason is not None)
 
     def sent(self, times: RequestBuilder, index: int, replica: ReplicaId, now: float, *, handoff: bool) -> None:
