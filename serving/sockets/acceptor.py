@@ -106,7 +106,7 @@ class Acceptor:
 
     @contextlib.contextmanager
     def watched(self, accepted: socket.socket, used: socket.socket) -> Iterator[None]:
-        """What is to be closed if `accepted` is to end: TLS takes another socket in its place."""
+        """Have `used` closed if `accepted` is to end: TLS takes another socket in its place."""
         with self._lock:
             self._used[accepted] = used
         try:
