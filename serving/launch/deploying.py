@@ -1,10 +1,12 @@
 """Deployment of a configuration's application on a Ray that is up, however it came up, until it serves."""
 
+import contextlib
 import logging
 import re
+import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from ray import serve
@@ -22,6 +24,9 @@ from serving.launch.app import APP_NAME, KVCACHE, build
 from serving.scaling.live.scaling_board import start_board
 
 READY_DEADLINE_S = 120.0
+TELL_PERIOD_S = 30.0
+"""How often a start that takes long says what it waits for."""
+_LAST_WORD_S = 5.0
 _RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
 
 
@@ -62,8 +67,45 @@ def deploy_and_wait(config: ServeConfig, cluster: Cluster, say: Callable[[str], 
     """
     pools = [*config.pools, *([KVCACHE] if config.kvcache.replicas else [])]
     say(f"deploying {', '.join(pools)} and gateway ...")
-    deploy(config, cluster)
+    with _telling_what_is_missing(say):
+        deploy(config, cluster)
     return wait_ready(config, cluster)
+
+
+@contextlib.contextmanager
+def _telling_what_is_missing(say: Callable[[str], None]) -> Iterator[None]:
+    """Within the block, say now and then which replicas do not come: others on this Ray may have their place."""
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(TELL_PERIOD_S):
+            with contextlib.suppress(Exception):  # whatever Ray raises; the deployment itself goes on
+                for line in missing_replicas():
+                    say(line)
+
+    teller = threading.Thread(target=tell, name="missing-replicas", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join(_LAST_WORD_S)  # this process may leave Ray next
+
+
+def missing_replicas() -> list[str]:
+    """A line for each deployment whose replicas do not run yet, with what Serve says about it.
+
+    Raises: what Ray raises.
+    """
+    application = serve.status().applications.get(APP_NAME)
+    lines = []
+    for name, deployment in application.deployments.items() if application else ():
+        states = {str(getattr(state, "value", state)): count for state, count in deployment.replica_states.items()}
+        if set(states) - {"RUNNING"} or not states:
+            counts = ", ".join(f"{count} {state.lower()}" for state, count in sorted(states.items()))
+            why = deployment.message.strip().partition("\n")[0]
+            lines.append(f"still waiting for {name}: {counts or 'no replica yet'}{f'; {why}' if why else ''}")
+    return lines
 
 
 def deploy(config: ServeConfig, cluster: Cluster) -> None:

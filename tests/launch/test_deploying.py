@@ -1,0 +1,63 @@
+"""A deployment that takes long says what it waits for."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from serving.launch import deploying
+from serving.launch.deploying import _telling_what_is_missing, missing_replicas
+
+
+def deployment(message: str = "", **states: int) -> Any:
+    return SimpleNamespace(message=message, replica_states=states)
+
+
+@pytest.fixture
+def status(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Deployments that Serve lists, to be filled."""
+    there: dict[str, Any] = {}
+    listed = SimpleNamespace(applications={"cloudmatrix": SimpleNamespace(deployments=there)})
+    monkeypatch.setattr("serving.launch.deploying.serve.status", lambda: listed)
+    return there
+
+
+def test_each_deployment_that_is_not_complete_is_a_line(status: dict[str, Any]) -> None:
+    status["prefill"] = deployment(RUNNING=2)
+    status["decode"] = deployment("Deployment has 1 replicas that take long.\nResources ...", RUNNING=1, STARTING=1)
+    status["kvcache"] = deployment()
+    assert missing_replicas() == [
+        "still waiting for decode: 1 running, 1 starting; Deployment has 1 replicas that take long.",
+        "still waiting for kvcache: no replica yet",
+    ]
+
+
+def test_it_is_said_while_it_lasts_and_no_longer(status: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploying, "TELL_PERIOD_S", 0.01)
+    status["decode"] = deployment(STARTING=1)
+    said: list[str] = []
+    twice = threading.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 2:
+            twice.set()
+
+    with _telling_what_is_missing(say):
+        assert twice.wait(60.0)
+    assert set(said) == {"still waiting for decode: 1 starting"}
+    assert "missing-replicas" not in {one.name for one in threading.enumerate()}
+
+
+def test_a_serve_that_does_not_answer_keeps_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    def fail() -> None:
+        asked.set()
+        raise RuntimeError("no controller")
+
+    monkeypatch.setattr(deploying, "TELL_PERIOD_S", 0.01)
+    monkeypatch.setattr("serving.launch.deploying.serve.status", fail)
+    with _telling_what_is_missing(lambda _: None):
+        assert asked.wait(60.0)
