@@ -7,6 +7,7 @@ from pathlib import Path
 from loadgen.quantities import Duration
 from serving.cli.ray_address import add_address, address_of
 from serving.cli.set_option import add_set, configured
+from serving.errors import ConfigError
 
 DESCRIPTION = """\
 Start Ray with virtual NPUs in this machine, deploy a configuration's pools, serve until Ctrl-C.
@@ -34,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_set(parser, "engine.draft_tokens=3")
     add_address(parser)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="with --address: say what would restart and what would be told in place, and do nothing",
+    )
     parser.add_argument(
         "--host", metavar="ADDRESS", help="address to listen on, instead of the file's (default 127.0.0.1)"
     )
@@ -78,11 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.launch.preflight import preflight
     from serving.terminal import endings_as_interrupt
 
+    if arguments.dry_run and not address:
+        raise ConfigError("--dry-run is for --address: without it nothing runs that could be upgraded")
     preflight(config, own_ray=not address)
     if address:
-        from serving.launch.existing import serve_on
+        from serving.launch.existing import dry_run, serve_on
 
-        return serve_on(config, address)
+        return dry_run(config, address) if arguments.dry_run else serve_on(config, address)
     with reserved_port(config.gateway.host, config.gateway.port, GATEWAY_PORT):
         from serving.cluster.session import enter
 

@@ -1,7 +1,9 @@
 """The Serve application: which deployments there are, what each replica takes from Ray, how they are bound together."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ray import serve
@@ -10,17 +12,16 @@ from ray.serve import Application
 from hardware.ray_resources import replica_resources
 from serving.cluster.nodes import ON_HEAD_NODE
 from serving.config.serve import ServeConfig
+from serving.config.upgrade_rules import AUTOSCALER, GATEWAY, KVCACHE
 from serving.gateway.live.replica import LEAVE_S as GATEWAY_LEAVE_S
 from serving.gateway.live.replica import GatewayDeployment
 from serving.instance.live.ranks.shell_replica import ShellDeployment
 from serving.instance.live.replica import InstanceDeployment
 from serving.kvpool.live.replica import LEAVE_S, KvCacheDeployment
+from serving.launch.rollout import Order
 from serving.scaling.live.autoscaler import AutoscalerDeployment
 
 APP_NAME = "cloudmatrix"
-GATEWAY = "gateway"
-KVCACHE = "kvcache"
-AUTOSCALER = "autoscaler"
 
 LEAST_CPUS = 0.001
 MANY_REQUESTS = 100_000
@@ -35,6 +36,7 @@ def build(
     pool_salt: bytes,
     pool_folder: Path,
     dashboard_url: str,
+    orders: Mapping[str, Order] = MappingProxyType({}),
 ) -> Application:
     """The application of one configuration.
 
@@ -44,10 +46,11 @@ def build(
         pool_salt: from which namespaces get their salts; told to gateways only.
         pool_folder: where memory servers keep their names, and their SSD tier if it has no folder of its own.
         dashboard_url: of Ray's dashboard, for links.
+        orders: what each deployment is to become; by default as the configuration says.
     """
-    pools = {pool: _instances(config, pool) for pool in config.pools}
+    pools = {pool: _ordered(_instances(config, pool), orders.get(pool)) for pool in config.pools}
     for pool, section in config.pools.items():
-        if not section.replicas:
+        if not (orders[pool].replicas if pool in orders else section.replicas):
             _start_empty(pools[pool])
     handles = {pool: deployment.bind(config, pool, secret, session) for pool, deployment in pools.items()}
     ingress: Any = serve.deployment(serve.ingress()(GatewayDeployment))
@@ -60,10 +63,11 @@ def build(
     )
     bound: dict[str, Application] = {}
     if config.kvcache.replicas:
-        bound[KVCACHE] = _kvcache(config, secret, session, pool_folder)
+        server = _ordered(_kvcache(config), orders.get(KVCACHE))
+        bound[KVCACHE] = server.bind(config, secret, session, pool_folder)
     if config.autoscaler.policy != "none":
-        bound[AUTOSCALER] = _autoscaler(config)
-    app: Application = gateway.bind(
+        bound[AUTOSCALER] = _ordered(_autoscaler(config), orders.get(AUTOSCALER)).bind(config)
+    app: Application = _ordered(gateway, orders.get(GATEWAY)).bind(
         config, secret, handles, pool_salt, int(time.time()), dashboard_url=dashboard_url, **bound
     )
     return app
@@ -93,35 +97,36 @@ def _instances(config: ServeConfig, pool: str) -> Any:
     )
 
 
+def _ordered(deployment: Any, order: Order | None) -> Any:
+    return deployment if order is None else deployment.options(**order.options())
+
+
 def _start_empty(deployment: Any) -> None:
     """Let a deployment begin without replicas: Serve scales to none, but its options do not take a zero."""
     deployment._deployment_config.num_replicas = 0
 
 
-def _autoscaler(config: ServeConfig) -> Application:
+def _autoscaler(config: ServeConfig) -> Any:
     deployment: Any = serve.deployment(AutoscalerDeployment)
-    options = deployment.options(
+    return deployment.options(
         name=AUTOSCALER,
         num_replicas=1,
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=1.0,
         **_common(config),
     )
-    app: Application = options.bind(config)
-    return app
 
 
-def _kvcache(config: ServeConfig, secret: str, session: str, folder: Path) -> Application:
+def _kvcache(config: ServeConfig) -> Any:
     section = config.kvcache
     server: Any = serve.deployment(KvCacheDeployment)
-    app: Application = server.options(
+    return server.options(
         name=KVCACHE,
         num_replicas=section.replicas,
         ray_actor_options={"num_cpus": 0, "resources": replica_resources(0, section.ub_memory_mib)},
         graceful_shutdown_timeout_s=section.drain_s + LEAVE_S,
         **_common(config),
-    ).bind(config, secret, session, folder)
-    return app
+    )
 
 
 def _common(config: ServeConfig) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from ray import serve
 from ray.serve import Application
@@ -20,7 +20,8 @@ from serving.errors import ServingError
 from serving.gateway.live.sealing import salt_of, sealed
 from serving.http_client import fetch
 from serving.kvpool.live.pool_control import control_settings, start_pool_control
-from serving.launch.app import APP_NAME, KVCACHE, build
+from serving.launch.app import APP_NAME, build
+from serving.launch.rollout import Rollout
 from serving.scaling.live.scaling_board import start_board
 
 READY_DEADLINE_S = 120.0
@@ -65,10 +66,8 @@ def deploy_and_wait(config: ServeConfig, cluster: Cluster, say: Callable[[str], 
     Returns: base URL of a gateway.
     Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
     """
-    pools = [*config.pools, *([KVCACHE] if config.kvcache.replicas else [])]
-    say(f"deploying {', '.join(pools)} and gateway ...")
     with _telling_what_is_missing(say):
-        deploy(config, cluster)
+        deploy(config, cluster, say)
     return wait_ready(config, cluster)
 
 
@@ -108,9 +107,11 @@ def missing_replicas() -> list[str]:
     return lines
 
 
-def deploy(config: ServeConfig, cluster: Cluster) -> None:
-    """Deploy the application on a started cluster and wait until its replicas run.
+def deploy(config: ServeConfig, cluster: Cluster, say: Callable[[str], None]) -> None:
+    """Deploy the application on a started cluster and wait until its replicas run; what runs already is upgraded.
 
+    Args:
+        say: is told what happens.
     Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
     """
     with_proxy = config.gateway.server == "serve"
@@ -120,13 +121,31 @@ def deploy(config: ServeConfig, cluster: Cluster) -> None:
         http_options={"host": config.gateway.host, "port": config.gateway.port},
         logging_config={"enable_access_log": False},
     )
-    app = application(config, cluster.session, cluster.dashboard_url)
+    rollout = Rollout(sealed(config), APP_NAME, GcsStore())
+    plan = rollout.plan()
+    for line in [f"deploying {', '.join(rollout.names)} ..."] if plan is None else plan.lines():
+        say(line)
+    parts = _parts(config, cluster.session, cluster.dashboard_url)
     try:
-        serve.run(app, name=APP_NAME, route_prefix="/", external_scaler_enabled=True)
+        for orders in rollout.stages():
+            app = build(sealed(config), **parts, orders=orders)
+            serve.run(app, name=APP_NAME, route_prefix="/", external_scaler_enabled=True)
     except RuntimeError as error:
         raise StartError(f"{_cause(str(error))} (logs: {cluster.logs}/serve)") from error
     finally:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
+
+
+def planned(config: ServeConfig) -> list[str]:
+    """Lines for people: what deploying this configuration would do. Raises: SilentError."""
+    rollout = Rollout(sealed(config), APP_NAME, GcsStore())
+    plan = rollout.plan()
+    if plan is None:
+        return [f"nothing is deployed here: {', '.join(rollout.names)} would start"]
+    lines = plan.lines()
+    if rollout.at_once:
+        lines.append("all at once: what is new does not go on with what runs")
+    return lines
 
 
 def application(config: ServeConfig, session: SystemSession, dashboard_url: str) -> Application:
@@ -138,19 +157,23 @@ def application(config: ServeConfig, session: SystemSession, dashboard_url: str)
     Raises: SilentError if the control store does not answer.
     Effects: identity of the system in the control store; detached actors, those of an earlier deployment anew.
     """
+    parts = _parts(config, session, dashboard_url)
+    return build(sealed(config), **parts, orders=Rollout(sealed(config), APP_NAME, GcsStore()).all())
+
+
+def _parts(config: ServeConfig, session: SystemSession, dashboard_url: str) -> dict[str, Any]:
+    """Everything beside configuration and orders that `build` is given. Raises, Effects: as `application`."""
     identity = found_identity(GcsStore(), session.name, salt_of(config))
-    config = sealed(config)
     if config.kvcache.replicas:
         start_pool_control(control_settings(config, identity.session))  # beside the replicas
-    start_board(config, APP_NAME, identity.session)
-    return build(
-        config,
-        secret=identity.secrets[0],
-        session=identity.session,
-        pool_salt=identity.pool_salt,
-        pool_folder=session.pool_folder,
-        dashboard_url=dashboard_url,
-    )
+    start_board(sealed(config), APP_NAME, identity.session)
+    return {
+        "secret": identity.secrets[0],
+        "session": identity.session,
+        "pool_salt": identity.pool_salt,
+        "pool_folder": session.pool_folder,
+        "dashboard_url": dashboard_url,
+    }
 
 
 def _cause(failure: str) -> str:

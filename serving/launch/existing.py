@@ -22,7 +22,7 @@ from serving.errors import ConfigError
 from serving.gateway.live.sealing import salt_of
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
-from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready
+from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready, planned
 from serving.launch.hosts import Answers, ask_hosts, living_hosts, on_nodes
 from serving.launch.ray_parts import hide_command_line, leave_ray
 from serving.launch.traces import remove_traces
@@ -112,6 +112,19 @@ def serve_on(config: ServeConfig, address: str) -> int:
             f"{banner(config, cluster, url)}\nRay goes on without this command. See it: {command} status --url {url}\n"
             f"Take it away: {command} down --address {address}\n"
         )
+    except StartError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        leave_ray()
+    return 0
+
+
+def dry_run(config: ServeConfig, address: str) -> int:
+    """Say what `serve_on` would do, and do nothing. Returns: the exit code."""
+    try:
+        cluster = ExistingCluster(address)
+        for line in planned(on_nodes(config, cluster.hosts)):
+            print_text(f"{line}")
     except StartError as error:
         raise ConfigError(str(error)) from error
     finally:

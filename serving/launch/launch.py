@@ -16,7 +16,8 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from serving.cluster.farewell import FAREWELL_S, close_logs, farewell
 from serving.cluster.session import SystemSession
 from serving.config.serve import ServeConfig
-from serving.launch.app import APP_NAME, GATEWAY
+from serving.config.upgrade_rules import GATEWAY
+from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
 from serving.launch.cluster import LocalCluster
 from serving.launch.deploying import StartError, deploy_and_wait

@@ -154,6 +154,10 @@ class TrafficMeter:
         self.arrived = self.arrived_tokens = self.uncached_tokens = 0
         self.finished = self.generated_tokens = self.rejected = 0
 
+    def promise(self, ttft_s: float, tpot_s: float) -> None:
+        """Judge by other SLOs from now on; what was judged stays."""
+        self._ttft_s, self._tpot_s = ttft_s, tpot_s
+
     def accepted(self, prompt_tokens: int, now: float) -> RequestMeter:
         """A request came in and was not refused.
 

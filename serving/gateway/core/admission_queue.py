@@ -50,6 +50,12 @@ class AdmissionQueue:
         self._waited_from: float | None = None
         """Time up to which waiting for a seat is accounted; None while nothing waits for one."""
 
+    def configure(self, limits: AdmissionLimits) -> None:
+        """Go on with other bounds; what waits and what was promised stays."""
+        self._limits = limits
+        self._promises.bound(PROMISES_PER_PLACE * max(1, limits.max_queued_requests))
+        self._rate.seats = limits.max_running_sequences
+
     # ---- what is there ---------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:

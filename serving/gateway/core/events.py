@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from traceback import extract_tb
 
+from serving.gateway.core.gateway_admission import AdmissionLimits
 from serving.gateway.core.route_decision import RouteDecision
 from serving.ids import NodeId, ReplicaId, SequenceId
 from serving.values.instances import Status
@@ -100,6 +101,15 @@ class Expect(Value, frozen=True, gc=False):
     coming: bool
 
 
+class Configure(Value, frozen=True, gc=False):
+    """Keys of the configuration that a running gateway takes; see `GatewaySettings`."""
+
+    limits: AdmissionLimits
+    max_attempts: int
+    role_wait_s: float
+    empty_role_s: float
+
+
 class Look(Value, frozen=True, gc=False):
     """Time has passed; see `Gateway.next_wake`."""
 
@@ -116,6 +126,7 @@ GatewayEvent = (
     | Unsent
     | TooLarge
     | Expect
+    | Configure
     | Look
 )
 

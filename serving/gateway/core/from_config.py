@@ -3,6 +3,7 @@
 from zlib import crc32
 
 from serving.config.serve import ServeConfig
+from serving.gateway.core.events import Configure
 from serving.gateway.core.gateway_admission import AdmissionLimits
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import GatewayId
@@ -40,6 +41,13 @@ def core_settings(
         coming=config.autoscaler.policy != "none" or any(pool.replicas for pool in config.pools.values()),
         version=VERSION,
     )
+
+
+def configured(config: ServeConfig) -> Configure:
+    """The keys that a running gateway's core takes. Effects: none."""
+    engine = config.engine
+    limits = admission_limits(config)
+    return Configure(limits, engine.max_attempts, config.gateway.role_wait_s, engine.empty_role_s)
 
 
 def admission_limits(config: ServeConfig) -> AdmissionLimits:

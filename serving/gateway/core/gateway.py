@@ -19,6 +19,7 @@ from serving.errors import UnavailableError
 from serving.gateway.core.events import (
     Broken,
     CancelJob,
+    Configure,
     EndAll,
     Expect,
     GatewayEffect,
@@ -118,6 +119,8 @@ class Gateway:
                     self._came_back(choice, choice.journal.give_up(FailKind.INVALID, reason))
             case Expect(coming=coming):
                 self._coming = coming
+            case Configure():
+                self._configure(event)
             case EndAll(reason=reason):
                 for one in (*self.room.all(), *self._running.values()):
                     if not one.closed:
@@ -179,6 +182,18 @@ class Gateway:
         assert open_ids == set(self.choices), "sequences and jobs disagree"
         assert set(self._needy) <= open_ids, "a sequence that is over waits"
         assert all(choice.need is not None for choice in self._needy.values()), "a sequence waits for nothing"
+
+    def _configure(self, keys: Configure) -> None:
+        """Go on with other limits. What waits stays, whatever it would be told if it came now."""
+        self.settings = replace(
+            self.settings,
+            limits=keys.limits,
+            max_attempts=keys.max_attempts,
+            role_wait_s=keys.role_wait_s,
+            empty_role_s=keys.empty_role_s,
+        )
+        self.room.configure(keys.limits, keys.role_wait_s)
+        self._let_in()
 
     # ---- jobs ------------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,10 @@ class RetryPromises:
         self.requests = 0
         self.tokens = 0
 
+    def bound(self, most: int) -> None:
+        """Book no more than so many from now on."""
+        self._most = most
+
     def book(self, mark: int, promise: Promise) -> bool:
         """Keep room. Returns: False if there are too many promises, of all or of this mark."""
         alike = self._by_mark.get(mark, ())

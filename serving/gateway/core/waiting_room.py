@@ -4,7 +4,7 @@ from math import inf, nextafter
 from zlib import crc32
 
 from serving.gateway.core.admission_queue import AdmissionQueue
-from serving.gateway.core.gateway_admission import AdmissionDecision, Applicant
+from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, Applicant
 from serving.gateway.core.jobs import Job
 from serving.gateway.core.output_reserve import RESERVE_TOKENS
 from serving.values.jobs import Fail, GenerationJob
@@ -52,6 +52,11 @@ class WaitingRoom:
     def enter(self, job: Job) -> None:
         """The job that was just given a place."""
         self._waiting[job.number] = job
+
+    def configure(self, limits: AdmissionLimits, role_wait_s: float) -> None:
+        """Go on with other bounds; what waits stays."""
+        self._queue.configure(limits)
+        self._role_wait_s = role_wait_s
 
     def find(self, number: int) -> Job | None:
         """A job that waits."""

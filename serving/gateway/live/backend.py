@@ -13,7 +13,7 @@ from hardware.errors import HardwareError
 from serving.config.serve import ServeConfig
 from serving.errors import LinkError, OverloadedError, ServingError, UnavailableError
 from serving.gateway.core import events as e
-from serving.gateway.core.from_config import core_settings
+from serving.gateway.core.from_config import configured, core_settings
 from serving.gateway.core.gateway import Gateway
 from serving.gateway.core.losses import Losses
 from serving.gateway.core.record import recorded
@@ -92,6 +92,11 @@ class LiveBackend:
     def end_all(self, reason: str) -> None:
         """Fail whatever waits and runs: this gateway leaves, and its clients are told."""
         self._tell(e.EndAll(reason))
+
+    def configure(self, config: ServeConfig) -> None:
+        """Go on with another configuration, as far as a running gateway can."""
+        self._wakes_pools = config.autoscaler.policy != "none"
+        self._tell(configured(config))
 
     def expect(self, targets: Mapping[str, int]) -> None:
         """Replicas that are asked for now, by pool."""

@@ -61,13 +61,17 @@ class DoorConnections:
     """
 
     def __init__(self, limits: DoorLimits, open_files: int | None = None) -> None:
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if open_files is None else open_files
-        self.limit = connection_limit(limits.max_connections, files)
-        self.share = max(1, int(self.limit * limits.address_share))
+        self._files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if open_files is None else open_files
+        self.configure(limits)
         self.held_bytes = 0
         """Of unfinished request heads."""
         self._total: Counter[DoorPlace] = Counter()
         self._of: Counter[tuple[DoorPlace, str]] = Counter()
+
+    def configure(self, limits: DoorLimits) -> None:
+        """Take other limits; what is open stays open."""
+        self.limit = connection_limit(limits.max_connections, self._files)
+        self.share = max(1, int(self.limit * limits.address_share))
 
     def enter(self, address: str) -> DoorPlace:
         """A connection comes. Effects: books it; `leave` gives its place back."""

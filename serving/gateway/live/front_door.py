@@ -7,6 +7,7 @@ So it is asked to leave itself, and then closes the socket first, its streams la
 import asyncio
 import logging
 import socket
+from contextlib import suppress
 from math import ceil
 from typing import Any
 
@@ -18,8 +19,25 @@ from serving.gateway.live.http_protocol import guarded_protocol
 
 logger = logging.getLogger(__name__)
 
+LAST = (b"connection", b"close")
+LOOK_PERIOD_S = 0.05
+BACKLOG = 2048
+"""Connections that the kernel keeps until they are accepted."""
+IDLE_S = 6.0
+"""How long a leaving gateway waits for idle connections, which end after five seconds by themselves."""
 LISTEN_ATTEMPTS = 50
 """A replacement replica may have to wait for its predecessor's socket: 50 tries, 0.1 s apart."""
+
+
+class CurrentApp:
+    """An ASGI application that can be replaced while it serves: each exchange ends with the one that it began with."""
+
+    def __init__(self, app: Any) -> None:
+        self.now = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One exchange."""
+        await self.now(scope, receive, send)
 
 
 class FrontDoor:
@@ -33,10 +51,13 @@ class FrontDoor:
     def __init__(self, app: Any, host: str, port: int, leave_s: float, limits: DoorLimits | None = None) -> None:
         self._host, self._port = host, port
         self._ended = asyncio.Event()
+        self._opened = asyncio.Event()
+        self._sockets: list[socket.socket] = []
+        self._protocol = guarded_protocol(limits or DoorLimits())
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=guarded_protocol(limits or DoorLimits()),
+                http=self._protocol,
                 # Uvicorn's own set-up of logging closes the handlers that are there. Without its own, Serve's replica
                 # could not answer a controller that comes back, which would then replace it and cut every stream.
                 log_config=None,
@@ -55,14 +76,64 @@ class FrontDoor:
         """
         try:
             sock = await _listen(self._host, self._port)
+            self._sockets = [sock]
+            self._opened.set()
             await self._server.serve(sockets=[sock])  # not the main thread: uvicorn leaves the signals to Ray
         finally:
+            self._opened.set()
             self._ended.set()
 
-    async def leave(self) -> None:
-        """Take no new connection, close the idle ones, and wait for the streams of the others."""
+    async def opened(self) -> None:
+        """Wait until connections are taken, or `serve` has failed."""
+        await self._opened.wait()
+
+    def configure(self, limits: DoorLimits, leave_s: float) -> None:
+        """Go on with other limits: for new connections, and for the next request of those that are there."""
+        self._protocol.configure(limits)
+        self._server.config.timeout_graceful_shutdown = ceil(leave_s)
+
+    async def leave(self, *, idle_s: float = 0.0) -> None:
+        """Take no new connection, and wait for the streams of those that are there.
+
+        Whoever has connected by now is served: closing a socket would reset those whom nobody has accepted yet.
+
+        Args:
+            idle_s: how long an idle connection may still send a request, which is answered and is its last; by default
+                it is closed at once, on whatever its client is sending just then.
+        """
+        await self._take_waiting()
+        if idle_s:
+            self._server.config.encoded_headers.append(LAST)
+            self._server.server_state.default_headers = [*self._server.server_state.default_headers, LAST]
+            for _ in range(ceil(idle_s / LOOK_PERIOD_S)):
+                if not self._server.server_state.connections:
+                    break
+                await asyncio.sleep(LOOK_PERIOD_S)
         self._server.should_exit = True
         await self._ended.wait()
+
+    async def _take_waiting(self) -> None:
+        """Accept what waits and close the listening sockets, without a pause between the two."""
+        if not self._server.started:
+            return
+        config, waiting = self._server.config, []
+        for sock in self._sockets:
+            with suppress(OSError):  # nobody waits any more
+                while True:
+                    waiting.append(sock.accept()[0])
+        for server in self._server.servers:
+            server.close()
+        for sock in self._sockets:
+            sock.close()
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> asyncio.Protocol:
+            return self._protocol(config=config, server_state=self._server.server_state, app_state={}, _loop=loop)
+
+        for accepted in waiting:
+            with suppress(OSError):  # it has left
+                accepted.setblocking(False)
+                await loop.connect_accepted_socket(protocol, accepted)
 
 
 async def _listen(host: str, port: int) -> socket.socket:
@@ -79,5 +150,6 @@ async def _listen(host: str, port: int) -> socket.socket:
             await asyncio.sleep(0.1)
             continue
         sock.setblocking(False)
+        sock.listen(BACKLOG)
         return sock
     raise ConfigError(f"port {port} on {host} stays in use; stop what listens there")

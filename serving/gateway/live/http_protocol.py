@@ -74,6 +74,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_began = 0.0
         self._body_moved = 0.0
 
+    @classmethod
+    def configure(cls, limits: DoorLimits) -> None:
+        """Go on with other limits: for new connections, and for the next request of those that are there."""
+        cls.limits = limits
+        cls.ledger.configure(limits)
+
     # ---- the connection --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

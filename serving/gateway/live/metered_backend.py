@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from serving.config.serve import ServeConfig
 from serving.errors import OverloadedError, UnavailableError
 from serving.gateway.core.losses import Losses
 from serving.gateway.live.backend import LiveBackend
@@ -44,6 +45,12 @@ class MeteredBackend:
         if generation.closed:
             generation.meter.end()
         return generation
+
+    def configure(self, config: ServeConfig) -> None:
+        """Go on with another configuration, as far as a running gateway can."""
+        self._waits = config.gateway.role_wait_s > 0
+        self._meter.promise(config.slo.ttft_s, config.slo.tpot_s)
+        self._backend.configure(config)
 
     def ready(self) -> bool:
         """Implements `GenerationBackend.ready`; a system that sleeps is ready, too, where a request waits and so wakes

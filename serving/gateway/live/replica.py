@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from serving.cluster.model_parcels import with_model_here
 from serving.cluster.nodes import link_host
 from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
+from serving.config.upgrade import with_live
 from serving.experts.live.expert_status import expert_status, group_stats
 from serving.gateway.api.access import WithoutRequestId
 from serving.gateway.api.app import create_app
@@ -35,7 +37,7 @@ from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.connections import DoorLimits
 from serving.gateway.live.fingerprint import system_fingerprint
-from serving.gateway.live.front_door import FrontDoor
+from serving.gateway.live.front_door import IDLE_S, CurrentApp, FrontDoor
 from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.metered_backend import MeteredBackend
 from serving.gateway.live.pool_admin import LivePoolAdmin
@@ -60,9 +62,11 @@ logger = logging.getLogger(__name__)
 MEMBERS_PERIOD_S = 0.5
 """How often facts of instances are read; who comes and goes is told at once."""
 LEAST_MEMBERS_PERIOD_S = 0.02
+LINKS_S = 2.0
+"""How long a gateway that comes to a running system waits for its links before it takes requests."""
 ORDER_DEADLINE_S = 10.0
 """A shell looks for orders every half second; one that has just died is replaced within seconds."""
-LEAVE_S = 10.0
+LEAVE_S = 10.0 + IDLE_S
 """Serve waits 2 s before it tells a gateway to leave, and what it holds is closed after its last stream."""
 
 
@@ -120,22 +124,65 @@ class GatewayDeployment:
         self._metered = metered = MeteredBackend(self._backend, meter, begun, waits=config.gateway.role_wait_s > 0)
         self._members: list[Member] = []
         self._pool = PoolViewFollower() if config.kvcache.replicas else None
-        settings = _api_settings(config, pool_salt, dashboard_url)
+        self._settings = partial(_api_settings, pool_salt=pool_salt, dashboard_url=dashboard_url)
         self._drain = GatewayDrain()
-        admin = self._admin(gateway, metered)
-        responses = response_store(config, settings.keep)
-        self._app = create_app(metered, self._served, settings, self._metrics, admin, self._drain, responses)
-        self._app.include_router(cluster_router(self._cluster, self._experts))
-        self._app.include_router(timeline_router(SharedTimelines(shelf, self._peers)))
-        self._app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))
-        self._app.include_router(expert_router(self._post_order))
+        self._timelines = SharedTimelines(shelf, self._peers)
+        self._pool_admin = self._admin(gateway, metered)
+        self._responses = response_store(config, self._settings(config).keep)
+        self._app = CurrentApp(self._make_app())
         if self._pool is not None:
             self._pool.start()
         self._door = _front_door(config, self._app) if config.gateway.server == "uvicorn" else None
+        self._members_read = asyncio.Event()
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
-        if self._door is not None:
-            endless.append(self._door.serve())
         self._tasks = [asyncio.create_task(task) for task in endless]
+        if self._door is not None:
+            await self._know_instances()
+            self._tasks.append(asyncio.create_task(self._door.serve()))
+            await self._door.opened()  # Serve ends an older gateway when this one is there
+
+    async def _know_instances(self) -> None:
+        """Wait a moment for links to the instances that are there: requests that come are shared with older gateways.
+
+        A gateway that starts with the system waits for nothing, since there is no instance yet.
+        """
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._members_read.wait(), LINKS_S)
+        for _ in range(round(LINKS_S / LEAST_MEMBERS_PERIOD_S)):
+            if not self._members or self._backend.ready():
+                return
+            await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
+
+    def _make_app(self) -> Any:
+        """The HTTP surface of the configuration as it is now."""
+        app = create_app(
+            self._metered,
+            self._served,
+            self._settings(self._config),
+            self._metrics,
+            self._pool_admin,
+            self._drain,
+            self._responses,
+        )
+        app.include_router(cluster_router(self._cluster, self._experts))
+        app.include_router(timeline_router(self._timelines))
+        app.include_router(group_size_router(self._groups, partial(post_order, limit_s=ORDER_DEADLINE_S)))
+        app.include_router(expert_router(self._post_order))
+        return app
+
+    async def reconfigure(self, live: dict[str, Any]) -> None:
+        """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too.
+
+        Effects: requests under way end by the keys that they began with.
+        """
+        config = with_live(self._config, live)
+        if config == self._config:
+            return
+        self._config = config
+        self._metered.configure(config)
+        self._app.now = self._make_app()
+        if self._door is not None:
+            self._door.configure(_door_limits(config), config.gateway.request_timeout_s)
 
     def __serve_build_asgi_app__(self) -> Any:
         """The ASGI app that Serve's own proxy reaches (`server = "serve"`)."""
@@ -178,9 +225,9 @@ class GatewayDeployment:
         if not hasattr(self, "_tasks"):
             return
         if self._door is not None:
-            leaving = asyncio.create_task(self._door.leave())
-            await self.drain(self._config.gateway.request_timeout_s)  # none lasts longer
-            await leaving
+            # While the system goes on, what comes on connections that are there is served: another gateway takes all
+            # others. Uvicorn waits for streams as long as any may last.
+            await self._door.leave(idle_s=0.0 if self._drain.begun else IDLE_S)
         for task in self._tasks:
             task.cancel()
         if self._pool is not None:
@@ -204,6 +251,7 @@ class GatewayDeployment:
             else:
                 self._backend.links.update(self._members)
                 self._backend.hosts = host_labels(self._members)
+                self._members_read.set()
                 self._backend.losses.retain({member.replica for member in self._members})
                 await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
 
@@ -283,7 +331,12 @@ class GatewayDeployment:
 
 def _front_door(config: ServeConfig, app: Any) -> FrontDoor:
     gateway = config.gateway
-    limits = DoorLimits(
+    return FrontDoor(app, gateway.host, gateway.port, gateway.request_timeout_s, _door_limits(config))
+
+
+def _door_limits(config: ServeConfig) -> DoorLimits:
+    gateway = config.gateway
+    return DoorLimits(
         max_head_bytes=gateway.max_head_bytes,
         head_timeout_s=gateway.head_timeout_s,
         body_timeout_s=gateway.body_timeout_s,
@@ -292,8 +345,6 @@ def _front_door(config: ServeConfig, app: Any) -> FrontDoor:
         address_share=gateway.address_share,
         allowed_origins=gateway.allowed_origins,
     )
-    leave_s = gateway.request_timeout_s  # none lasts longer
-    return FrontDoor(app, gateway.host, gateway.port, leave_s, limits)
 
 
 def _served_model(config: ServeConfig, created: int) -> ServedModel:

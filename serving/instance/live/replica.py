@@ -73,6 +73,10 @@ class InstanceDeployment:
         self._sweeper = asyncio.create_task(sweep_forever(session))
         self._stopped = False
 
+    async def reconfigure(self, live: dict[str, Any]) -> None:
+        """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too."""
+        self._drain_s = live.get("engine.drain_s", self._drain_s)
+
     async def _find_pool(self, config: ServeConfig) -> Callable[[], PoolView]:
         """Follow the KV-cache pool."""
         assert self._pool is not None

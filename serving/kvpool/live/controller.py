@@ -162,8 +162,13 @@ class PoolController:
 
     def _merge(self, records: Iterable[NamespaceRecord]) -> None:
         for record in records:
-            if record.name not in self._namespaces and record.name not in self._deleted:
+            if record.name not in self._namespaces and record.name not in self._deleted and self._stands(record):
                 self._namespaces[record.name] = record
+
+    def _stands(self, record: NamespaceRecord) -> bool:
+        """Whether a record is not of an earlier configuration: an operator's change stands until the file changes."""
+        file = self._terms(record.name)
+        return file is None or file in ((record.quota_bytes, record.weight), record.over)
 
     def _configure(self) -> None:
         """The configuration's namespaces come after what servers know: quotas may have been changed since the start."""

@@ -118,6 +118,10 @@ class KvCacheDeployment:
         self._injury = asyncio.create_task(self._turn_bits(faults)) if faults is not None else None
         self._stopped = False
 
+    async def reconfigure(self, live: dict[str, Any]) -> None:
+        """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too."""
+        self._config = replace(self._config, drain_s=live.get("kvcache.drain_s", self._config.drain_s))
+
     async def facts(self) -> dict[str, Any]:
         """The server's numbers, for tests and scripts that hold a Serve handle."""
         return (await asyncio.to_thread(self._describe)).facts

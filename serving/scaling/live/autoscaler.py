@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.config.serve import ServeConfig
+from serving.config.upgrade import with_live
 from serving.kvpool.live.pool_control import Complaint
 from serving.scaling.core.autoscaler import make_scaler
 from serving.scaling.core.decision import Scaler
@@ -30,16 +31,24 @@ class AutoscalerDeployment:
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         log_beside_serve(config.cluster.log_format)
         keep_on_loopback()
-        policy = config.autoscaler.policy
-        assert policy != "none", "then there is no autoscaler"
+        self._config = config
         time = PolicyTime(config.time_scale)
-        self._period_s = time.real_period_s(config.autoscaler.period_s)
-        self._scaler: Scaler = make_scaler(policy, config.slo, config.autoscaler)
+        self._period_s, self._scaler = _scaler(config)
         self._rising = RisingTraffic(time.of(self._period_s))
         self._board = BoardClient()
         self._complaint = Complaint("the scaling board does not answer; no pool is scaled meanwhile")
         self._looks = 0
         self._task = asyncio.create_task(self._forever())
+
+    async def reconfigure(self, live: dict[str, Any]) -> None:
+        """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too.
+
+        Effects: with other keys the policy begins anew and has its history again within minutes.
+        """
+        config = with_live(self._config, live)
+        if config != self._config:
+            self._config = config
+            self._period_s, self._scaler = _scaler(config)
 
     async def facts(self) -> dict[str, Any]:
         """For tests and scripts that hold a Serve handle."""
@@ -73,6 +82,14 @@ class AutoscalerDeployment:
         self._looks += 1
         if decision.changes:
             await self._board.apply(decision.changes)
+
+
+def _scaler(config: ServeConfig) -> tuple[float, Scaler]:
+    """Real time between two looks, and the policy."""
+    policy = config.autoscaler.policy
+    assert policy != "none", "then there is no autoscaler"
+    period_s = PolicyTime(config.time_scale).real_period_s(config.autoscaler.period_s)
+    return period_s, make_scaler(policy, config.slo, config.autoscaler)
 
 
 class RisingTraffic:

@@ -5,6 +5,7 @@ Serve sees to it that there is one for each group; gateways know and reach the r
 
 import asyncio
 from functools import partial
+from typing import Any
 
 from ray import serve
 
@@ -61,6 +62,10 @@ class ShellDeployment:
         formed.cancel()
         if self._living.done():
             self._living.result()  # raises what went wrong
+
+    async def reconfigure(self, live: dict[str, Any]) -> None:
+        """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too."""
+        self._drain_s = live.get("engine.drain_s", self._drain_s)
 
     async def close_log(self) -> None:
         """End the decision logs of the ranks, if there are any: the system stops."""

@@ -1,0 +1,192 @@
+"""Changes of a running system's configuration: who is told in place, who is replaced, and because of which keys.
+
+Pure. A configuration is compared key by key, as flat values, so that one that an older version of this package has left
+can be compared, too: a key that only one of the two knows counts as changed.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from serving.config.effects import all_keys, expand
+from serving.config.kvcache import NamespaceConfig
+from serving.config.serve import ServeConfig
+from serving.config.upgrade_rules import (
+    BEFORE_RAY,
+    ENGINES,
+    GATEWAY,
+    KVCACHE,
+    OF_SIMULATED_MEMORY,
+    UPGRADE_RULES,
+    UpgradeRule,
+)
+
+Values = Mapping[str, Any]
+"""By "section.key". Of lists of tables, such as `[[namespaces]]`, a list with the key of each."""
+Section = TypeVar("Section")
+
+NEW_CODE = "new code"
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradePlan:
+    """What an upgrade would do.
+
+    Args:
+        restarts: parties whose replicas are replaced, each with the reasons: keys, or `NEW_CODE`.
+        in_place: parties that take keys as they go, each with the keys.
+        idle: keys that have no effect before Ray is started anew.
+    """
+
+    restarts: Mapping[str, tuple[str, ...]]
+    in_place: Mapping[str, tuple[str, ...]]
+    idle: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The plan for people. Effects: none."""
+        lines = [f"{party} restarts: {', '.join(why)}" for party, why in self.restarts.items()]
+        lines += [f"{party} goes on, and is told: {', '.join(keys)}" for party, keys in self.in_place.items()]
+        lines += [f"without effect but {BEFORE_RAY}: {', '.join(self.idle)}"] if self.idle else []
+        return lines or ["nothing changes"]
+
+
+def upgrade_plan(before: Values, after: Values, parties: Iterable[str], *, new_code: bool = False) -> UpgradePlan:
+    """Compare what runs with what is to run.
+
+    Args:
+        parties: deployments of the system, in the order in which they are upgraded.
+        new_code: the package itself is another one.
+    Effects: none.
+    """
+    changed = [key for key in {**before, **after} if _missing(key, before, after) or before[key] != after[key]]
+    restarts: dict[str, tuple[str, ...]] = {}
+    in_place: dict[str, list[str]] = {}
+    idle: list[str] = []
+    for party in parties:
+        why = [key for key in changed if _restarts(party, key, before, after)]
+        why = [NEW_CODE, *why] if new_code else why
+        if why:
+            restarts[party] = tuple(why)
+    for key in changed:
+        rule = rules_by_key().get(key)
+        if rule is None:
+            continue
+        for party in rule.in_place:
+            if party not in restarts and not (party in ENGINES and party not in parties):
+                in_place.setdefault(party, []).append(key)
+        if not rule.restarts and not rule.in_place:
+            idle.append(key)
+    return UpgradePlan(restarts, {party: tuple(keys) for party, keys in in_place.items()}, tuple(idle))
+
+
+def _missing(key: str, before: Values, after: Values) -> bool:
+    return key not in before or key not in after
+
+
+def _restarts(party: str, key: str, before: Values, after: Values) -> bool:
+    """Whether a changed key is a reason to replace a party's replicas."""
+    if _missing(key, before, after):
+        rule = rules_by_key().get(key)
+        return rule is None or party in rule.restarts
+    return bool(_essence(party, key, before) != _essence(party, key, after))
+
+
+def essence(party: str, values: Values) -> dict[str, Any]:
+    """Everything of a configuration for which a party's replicas are replaced if it changes.
+
+    Effects: none.
+    """
+    found = {key: _essence(party, key, values) for key in values}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _essence(party: str, key: str, values: Values) -> Any:  # noqa: ANN401 - any key's value
+    """A key's value as far as it matters for a restart; None if it does not."""
+    rule, value = rules_by_key().get(key), values[key]
+    if key == "kvcache.replicas":  # whether there is a pool
+        return [bool(value)] if party != KVCACHE else None
+    if key == "gateway.replicas":  # one is placed beside the head
+        return [value == 1] if party == GATEWAY else None
+    if rule is None or party in rule.restarts:
+        return [value]
+    simulated = party == KVCACHE and values.get("engine.executor") == "simulated" and key in OF_SIMULATED_MEMORY
+    # The ranks of a group are no replicas of Serve's, which could be told.
+    of_ranks = party in ENGINES and party in rule.in_place and values.get(f"{party}.ep", 1) > 1
+    return [value] if simulated or of_ranks else None
+
+
+def version_of(party: str, values: Values, code: str) -> str:
+    """Name of what a party's replicas are made of: as long as it is equal, none has to be replaced.
+
+    Args:
+        code: names the package's files.
+    Effects: none.
+    """
+    text = repr((code, sorted(essence(party, values).items())))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@cache
+def rules_by_key() -> Mapping[str, UpgradeRule]:
+    """The rule of each key."""
+    return {key: rule for rule in UPGRADE_RULES for key in expand(rule.keys)}
+
+
+def values_of(config: ServeConfig) -> dict[str, Any]:
+    """A configuration as flat values that JSON can hold; of secrets, digests. Effects: none."""
+    found: dict[str, Any] = {}
+    for key in all_keys():
+        section, _, name = key.rpartition(".")
+        tables: Any = config.cluster.nodes if section == "cluster.nodes" else getattr(config, section)
+        if isinstance(tables, tuple):
+            found[key] = [_plain(table, name) for table in tables]
+        else:
+            found[key] = _plain(tables, name)
+    return found
+
+
+def _plain(section: Any, name: str) -> Any:  # noqa: ANN401 - any section, any key's value
+    value = getattr(section, name)
+    if isinstance(value, Path):
+        return str(value)
+    secret = not next(declared for declared in fields(section) if declared.name == name).repr
+    if secret and isinstance(value, str):
+        return value and hashlib.blake2b(value.encode(), digest_size=16).hexdigest()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def live_values(party: str, config: ServeConfig) -> dict[str, Any]:
+    """The keys that a party takes in place, as JSON can hold them.
+
+    Args:
+        config: sealed, since Serve shows it.
+    Effects: none.
+    """
+    values = values_of(config)
+    return {key: values[key] for key, rule in rules_by_key().items() if party in rule.in_place}
+
+
+def with_live(config: ServeConfig, live: Values) -> ServeConfig:
+    """The configuration with these keys instead of its own; those that this version does not know are left out.
+
+    Effects: none.
+    """
+    sections: dict[str, dict[str, Any]] = {}
+    for key in live.keys() & all_keys().keys():
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, {})[name] = live[key]
+    tenants = sections.pop("namespaces", None)
+    changed = {section: _changed(getattr(config, section), values) for section, values in sections.items()}
+    if tenants is not None:
+        rows = zip(*tenants.values(), strict=True)
+        found = [NamespaceConfig(**dict(zip(tenants, row, strict=True))) for row in rows]
+        changed["namespaces"] = tuple(replace(one, api_keys=tuple(one.api_keys)) for one in found)
+    return replace(config, **changed)
+
+
+def _changed(section: Section, values: Values) -> Section:
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return replace(section, **plain)  # type: ignore[type-var]

@@ -1,0 +1,122 @@
+"""Rules by which a changed key reaches a running system: who takes it in place, and who has to be replaced for it.
+
+Each key has exactly one rule here, which a test holds. docs/reference/configuration.md shows it beside the key.
+"""
+
+from dataclasses import dataclass
+
+GATEWAY = "gateway"
+KVCACHE = "kvcache"
+AUTOSCALER = "autoscaler"
+BOARD = "scaling board"
+POOL_CONTROL = "pool control"
+SERVE = "Serve"
+ENGINES = ("prefill", "decode", "aggregated")
+"""Engine pools; a mode starts some of them."""
+
+BEFORE_RAY = "when Ray is started"
+_ALL = (GATEWAY, *ENGINES, KVCACHE)
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeRule:
+    """How a change of some keys takes effect.
+
+    Args:
+        keys: "section.key", or "section.*".
+        restarts: parties whose replicas are replaced.
+        in_place: parties that are told, and go on.
+    """
+
+    keys: tuple[str, ...]
+    restarts: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The rule in a table's cell."""
+        if self.restarts:
+            names = "instances" if self.restarts[: len(ENGINES)] == ENGINES else self.restarts[0]
+            others = self.restarts[len(ENGINES) :] if names == "instances" else self.restarts[1:]
+            if others[: len(ENGINES)] == ENGINES:
+                others = ("instances", *others[len(ENGINES) :])
+            return f"restarts {', '.join((names, *others))}"
+        return "in place" if self.in_place else BEFORE_RAY
+
+
+def _section(name: str, keys: str) -> tuple[str, ...]:
+    return tuple(f"{name}.{key}" for key in keys.split())
+
+
+UPGRADE_RULES = (
+    # ---- in place ----
+    UpgradeRule(("slo.*", "autoscaler.policy"), in_place=(GATEWAY, AUTOSCALER, BOARD)),
+    UpgradeRule(
+        _section(
+            "autoscaler",
+            "period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget requests_per_instance min_prefill"
+            " max_prefill min_decode max_decode min_kvcache max_kvcache",
+        ),
+        in_place=(AUTOSCALER, BOARD),
+    ),
+    UpgradeRule(("namespaces.*",), in_place=(GATEWAY, POOL_CONTROL)),
+    UpgradeRule(
+        _section(
+            "gateway",
+            "api_keys api_key_file admin_keys max_body_bytes max_head_bytes head_timeout_s body_timeout_s"
+            " max_connections address_share request_timeout_s max_running_sequences max_queued_requests"
+            " max_queued_tokens max_n max_request_sequences max_logprob_entries role_wait_s drain_s root_path"
+            " allowed_origins allowed_hosts",
+        ),
+        in_place=(GATEWAY,),
+    ),
+    UpgradeRule(_section("engine", "max_attempts empty_role_s"), in_place=(GATEWAY,)),
+    UpgradeRule(("engine.drain_s",), in_place=ENGINES),
+    UpgradeRule(("kvcache.drain_s",), in_place=(KVCACHE,)),
+    UpgradeRule(("kvcache.ramp_s",), in_place=(POOL_CONTROL,)),
+    UpgradeRule(_section("health", "shell_period_s shell_timeout_s"), in_place=(SERVE,)),
+    # A pool that appears or ends, and the first gateway beside another one, restart who has to know: see `essence`.
+    UpgradeRule(tuple(f"{pool}.replicas" for pool in ENGINES), in_place=(SERVE,)),
+    UpgradeRule(("kvcache.replicas",), in_place=(SERVE,)),
+    UpgradeRule(("gateway.replicas",), in_place=(SERVE,)),
+    # ---- who starts Ray ----
+    UpgradeRule(
+        (*_section("cluster", "dashboard_host dashboard_port gcs_storage restart_nodes"), "cluster.nodes.*"),
+    ),
+    UpgradeRule(_section("health", "node_period_s node_timeout_s node_misses")),
+    # ---- restarts ----
+    UpgradeRule(_section("gateway", "host port server routing response_store"), (GATEWAY,)),
+    UpgradeRule(_section("gateway", "kept_responses kept_responses_mib kept_response_s"), (GATEWAY,)),
+    UpgradeRule(("model.*", "serving.*"), (GATEWAY, *ENGINES)),
+    UpgradeRule(("simulation.*",), (GATEWAY, *ENGINES, AUTOSCALER)),
+    UpgradeRule(("engine.executor",), (*_ALL, AUTOSCALER)),
+    UpgradeRule(
+        _section("engine", "block_tokens kv_dtype max_model_len prefix_reuse decision_log"), (GATEWAY, *ENGINES)
+    ),
+    UpgradeRule(
+        _section("engine", "draft_tokens forced_tokens prompt_delay_s handoff_lease_s stall_timeout_s threads"),
+        ENGINES,
+    ),
+    UpgradeRule(("hardware.*", "experts.*"), ENGINES),
+    UpgradeRule(_section("health", "link_period_s link_misses"), (GATEWAY, *ENGINES)),
+    UpgradeRule(_section("health", "step_stall_s step_factor probe_period_s probe_late_s probe_lost_s"), ENGINES),
+    UpgradeRule(("chaos.*", "cluster.port_range"), _ALL),
+    UpgradeRule(
+        _section(
+            "kvcache",
+            "ub_memory_mib ssd_mib write_through eviction high_water low_water slab_kib lease_s write_lease_s",
+        ),
+        (KVCACHE,),
+    ),
+    UpgradeRule(_section("kvcache", "get_timeout_s put_timeout_s max_store_share store_decoded models"), ENGINES),
+    UpgradeRule(("kvcache.scope", "kvcache.ssd_path"), (*ENGINES, KVCACHE)),
+    UpgradeRule(("kvcache.directory", "kvcache.salt"), (GATEWAY,)),
+    *(
+        UpgradeRule(_section(pool, "ub_memory_mib max_step_tokens max_sequences max_waiting"), (pool,))
+        for pool in ENGINES
+    ),
+    *(UpgradeRule(_section(pool, "npus_per_instance ep"), (GATEWAY, pool)) for pool in ENGINES),
+)
+
+OF_SIMULATED_MEMORY = ("model.path", "engine.block_tokens", "simulation.kv_shrink")
+"""Keys that restart memory servers, too, where KV is accounted and not filled."""

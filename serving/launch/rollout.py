@@ -1,0 +1,202 @@
+"""Upgrade of a running application, one deployment after another: what each is made of, and in which order they change.
+
+    record of what is deployed (in Ray's control store) ── compared with ──► the new configuration and code
+                                   │
+          orders, one for each deployment:  version · keys in place · whether the new replica may come first
+
+Serve replaces replicas when a deployment's version changes and calls `reconfigure` when only `user_config` does. So
+the version is made of what needs a restart, and `user_config` is what does not. The options `version` and `_internal`
+and `get_serve_details` are Serve's own, not promised to stay, and used here only.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import msgspec
+import ray
+from ray import serve
+
+from hardware.ray_resources import NPU, UB_MEMORY
+from serving.cluster.gcs_store import GcsStore
+from serving.compiled import fingerprint
+from serving.config.serve import ServeConfig
+from serving.config.upgrade import UpgradePlan, live_values, upgrade_plan, values_of, version_of
+from serving.config.upgrade_rules import AUTOSCALER, GATEWAY, KVCACHE
+from serving.kvpool.core.messages import PROTOCOL as POOL_PROTOCOL
+from serving.wire.messages import PROTOCOL as LINK_PROTOCOL
+
+RECORD_KEY = "deployed"
+SURGE_PERCENT = 20
+"""New replicas beyond the target while old ones serve, at least one: each loads the model, on cores that serve."""
+PROTOCOLS = {"link": LINK_PROTOCOL, "pool": POOL_PROTOCOL}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one deployment is to become, or stays for now.
+
+    Args:
+        version: of what its replicas are made of.
+        live: keys that they take in place.
+        replicas: target now; 0 is possible.
+        surge: there is room for a new replica beside the old ones.
+        held: Ray's options of what runs, while it is not this deployment's turn.
+    """
+
+    version: str
+    live: dict[str, Any]
+    replicas: int
+    surge: bool = False
+    held: dict[str, Any] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Options of the Serve deployment. Effects: none."""
+        options: dict[str, Any] = {
+            "_internal": True,
+            "version": self.version,
+            "user_config": self.live,
+            "max_surge_percent": SURGE_PERCENT if self.surge else 0,
+        }
+        if self.replicas:
+            options["num_replicas"] = self.replicas
+        if self.held is not None:
+            options["ray_actor_options"] = self.held
+        return options
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What was deployed last.
+
+    Args:
+        values: of the configuration; of secrets, digests.
+        versions, live: of each deployment, as its order had them.
+    """
+
+    code: str
+    values: dict[str, Any]
+    versions: dict[str, str]
+    live: dict[str, dict[str, Any]]
+    protocols: dict[str, int] = field(default_factory=dict)
+
+
+class Rollout:
+    """One deployment of a configuration, onto nothing or onto what runs.
+
+    Args:
+        config: sealed.
+        app: name of the application.
+    Raises: SilentError if the control store does not answer.
+    """
+
+    def __init__(self, config: ServeConfig, app: str, store: GcsStore) -> None:
+        self._config = config
+        self._store = store
+        self._running = _running(app)
+        self._before = read_record(store) if self._running else None
+        code, values = fingerprint(), values_of(config)
+        self.names = deployments(config)
+        self._after = Record(
+            code,
+            values,
+            {name: version_of(name, values, code) for name in self.names},
+            {name: live_values(name, config) for name in self.names},
+            PROTOCOLS,
+        )
+
+    def plan(self) -> UpgradePlan | None:
+        """What it would do; None if nothing runs."""
+        before, after = self._before, self._after
+        if before is None:
+            return None
+        return upgrade_plan(before.values, after.values, self.names, new_code=before.code != after.code)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all change together: what is new does not speak with what is old, or other pools are there."""
+        before = self._before
+        return before is None or before.protocols != PROTOCOLS or set(before.versions) != set(self.names)
+
+    def stages(self) -> Iterator[dict[str, Order]]:
+        """Orders for all deployments, once for each that changes; the caller deploys them before it asks for the next.
+
+        Effects: the record says what has changed so far, so that another try goes on there.
+        """
+        if self.at_once or self._before is None:
+            yield self.all()
+            return
+        done = self._before
+        changing = [name for name in self.names if done.versions[name] != self._after.versions[name]]
+        for name in changing or self.names[:1]:
+            turned = {**done.versions, name: self._after.versions[name]}
+            later = {one for one in changing if turned[one] != self._after.versions[one]}
+            live = {one: (done if one in later else self._after).live[one] for one in self.names}
+            done = replace(self._after, versions=turned, live=live)
+            self._write(done)
+            yield {one: self._order(one, done, held=one in later) for one in self.names}
+
+    def all(self) -> dict[str, Order]:
+        """Orders by which everything changes together. Effects: the record."""
+        self._write(self._after)
+        return {name: self._order(name, self._after, held=False) for name in self.names}
+
+    def _order(self, name: str, record: Record, *, held: bool) -> Order:
+        running = self._running.get(name)
+        return Order(
+            record.versions[name],
+            record.live[name],
+            self._replicas(name),
+            surge=name == GATEWAY or (name != AUTOSCALER and running is not None and has_room(self._config, name)),
+            held=running["deployment_config"]["ray_actor_options"] if held and running else None,
+        )
+
+    def _replicas(self, name: str) -> int:
+        """The target that stands: the file's, or where that has not changed, what the pool was scaled to since."""
+        key = f"{name}.replicas"
+        wanted = self._after.values.get(key, 1)
+        if self._before is None or name not in self._running or self._before.values.get(key) != wanted:
+            return int(wanted)
+        return int(self._running[name]["target_num_replicas"])
+
+    def _write(self, record: Record) -> None:
+        self._store.put(RECORD_KEY, msgspec.json.encode(asdict(record)))
+
+
+def deployments(config: ServeConfig) -> list[str]:
+    """Deployments of a configuration, in the order in which they are upgraded: who is asked before who asks."""
+    names = [*([KVCACHE] if config.kvcache.replicas else []), *config.pools, GATEWAY]
+    return [*names, AUTOSCALER] if config.autoscaler.policy != "none" else names
+
+
+def read_record(store: GcsStore) -> Record | None:
+    """What was deployed last; None if nothing was, or by a version that kept another record. Raises: SilentError."""
+    kept = store.get(RECORD_KEY)
+    if kept is None:
+        return None
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(kept, type=Record)
+    return None
+
+
+def has_room(config: ServeConfig, name: str) -> bool:
+    """Whether one more replica finds its NPUs and its UB memory on one node now."""
+    if name == KVCACHE:
+        npus, memory = 0, config.kvcache.ub_memory_mib
+    else:
+        pool = config.pools[name]
+        npus, memory = pool.npus_per_replica, pool.ub_memory_per_replica_mib
+    free: Mapping[str, Mapping[str, float]] = ray._private.state.available_resources_per_node()
+    return any(one.get(NPU, 0) >= npus and one.get(UB_MEMORY, 0) >= memory for one in free.values())
+
+
+def _running(app: str) -> dict[str, Any]:
+    """Deployments of the application as Serve describes them; none if it does not run."""
+    from ray.serve.context import _get_global_client
+
+    if app not in serve.status().applications:
+        return {}
+    client: Any = _get_global_client()
+    found: dict[str, Any] = client.get_serve_details()["applications"].get(app, {}).get("deployments", {})
+    return found
