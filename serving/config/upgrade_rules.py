@@ -86,7 +86,7 @@ UPGRADE_RULES = (
     UpgradeRule(_section("health", "node_period_s node_timeout_s node_misses")),
     # ---- restarts ----
     UpgradeRule(_section("gateway", "host port server routing response_store"), (GATEWAY,)),
-    UpgradeRule(_section("gateway", "kept_responses kept_responses_mib kept_response_s"), (GATEWAY,)),
+    UpgradeRule(_section("gateway", "kept_responses kept_responses_mib kept_response_s timelines"), (GATEWAY,)),
     UpgradeRule(("model.*", "serving.*"), (GATEWAY, *ENGINES)),
     UpgradeRule(("simulation.*",), (GATEWAY, *ENGINES, AUTOSCALER)),
     UpgradeRule(("engine.executor",), (*_ALL, AUTOSCALER)),

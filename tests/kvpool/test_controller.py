@@ -120,13 +120,21 @@ def test_what_cannot_be_a_namespace_is_refused(record: NamespaceRecord) -> None:
 
 
 def test_a_successor_learns_changed_quotas_from_the_servers_before_it_looks_at_the_configuration() -> None:
-    changed = NamespaceRecord("acme", 7)
+    changed = NamespaceRecord("acme", 7, over=(ACME.quota_bytes, ACME.weight))
     successor = PoolController(settings("one", ACME, GLOBEX))
     successor.announce(server_record("a"), (changed,), 0.0)
     assert view_of(successor, ROUND_S).namespaces == (changed, GLOBEX)
     assert successor.announce(server_record("a"), (NamespaceRecord("acme", 8),), ROUND_S).view == view_of(
         successor, ROUND_S
     ), "what it knows by now is right"
+
+
+def test_a_controller_of_a_changed_configuration_does_not_take_the_old_one_from_servers() -> None:
+    """An upgrade makes the controller anew, in the same start: servers hand back what the file said before."""
+    by_hand = NamespaceRecord("globex", 8, over=(1, 1.0))
+    successor = PoolController(settings("one", replace(ACME, quota_bytes=55), GLOBEX))
+    successor.announce(server_record("a"), (ACME, by_hand), 0.0)
+    assert view_of(successor, ROUND_S).namespaces == (replace(ACME, quota_bytes=55), GLOBEX)
 
 
 def test_a_deleted_namespace_does_not_come_back_from_a_server_that_has_not_heard() -> None:

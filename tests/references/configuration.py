@@ -8,12 +8,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from serving.config import ModelConfig, NamespaceConfig, NodeConfig, ServeConfig
 from serving.config.key import key_spec
+from serving.config.upgrade import rules_by_key
 from serving.config.value import describe_range
 from tests.references.markdown import made_by_a_script, table
 
 HEAD = """Sections and keys of a topology file; [deploy](../../deploy/README.md) says which files there are, how values
-are written and who wins. Where a default stands as `a` / `b` / `c`, it is that of the sections in their
-order."""
+are written and who wins. The last column says what a change asks for when a running system is deployed anew: other
+replicas, or nothing but telling those that are there. Where a default stands as `a` / `b` / `c`, it is that of the
+sections in their order."""
 
 
 def configuration() -> str:
@@ -21,7 +23,7 @@ def configuration() -> str:
     parts = [made_by_a_script("Configuration", HEAD)]
     for titles, sections in _sections():
         head = " ".join(titles)
-        rows = table(("key", "default", "allowed", "meaning"), _rows(sections))
+        rows = table(("key", "default", "allowed", "meaning", "a change"), _rows(sections, titles))
         parts.append(f"## {head}\n\n{rows}")
     return "\n".join(parts)
 
@@ -39,7 +41,7 @@ def _sections() -> Iterator[tuple[list[str], list[Any]]]:
             yield ["`[[cluster.nodes]]`"], [replace(config.cluster.nodes[0], name="")]
 
 
-def _rows(sections: list[Any]) -> Iterator[tuple[str, ...]]:
+def _rows(sections: list[Any], titles: list[str]) -> Iterator[tuple[str, ...]]:
     """One row per key; sections of one type (the pools) share their rows, with a default each where they differ."""
     hints = get_type_hints(type(sections[0]))
     for declared in fields(sections[0]):
@@ -49,7 +51,14 @@ def _rows(sections: list[Any]) -> Iterator[tuple[str, ...]]:
         defaults = [f"`{_toml(getattr(section, declared.name))}`" for section in sections]
         default = defaults[0] if len(set(defaults)) == 1 else " / ".join(defaults)
         default = "required" if declared.default is MISSING else default
-        yield f"`{declared.name}`", default, _allowed(hint, declared), key_spec(declared).doc
+        key = f"{titles[0].strip('`[]')}.{declared.name}"
+        change = rules_by_key()[key].words if len(sections) == 1 else _of_pools(key)
+        yield f"`{declared.name}`", default, _allowed(hint, declared), key_spec(declared).doc, change
+
+
+def _of_pools(key: str) -> str:
+    """The rule of a key that each pool has for itself."""
+    return rules_by_key()[key].words.replace("prefill", "that pool")
 
 
 def _allowed(hint: object, declared: Field[Any]) -> str:

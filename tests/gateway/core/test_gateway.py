@@ -306,3 +306,18 @@ def test_all_are_told_that_the_gateway_leaves() -> None:
     assert bench.failures == dict.fromkeys(numbers, gone)
     assert [type(order) for order in bench.sent[replica]] == [Add, Cancel], "none takes the place of one that was ended"
     assert bench.counts() == (0, 0, 0)
+
+
+def test_other_limits_hold_at_once_and_what_waits_stays() -> None:
+    bench = GatewayBench("aggregated", limits=limits(max_running_sequences=1, max_queued_requests=1))
+    replica = bench.up("aggregated")
+    first, second, third = bench.submit(job()), bench.submit(job()), bench.submit(job())
+    assert len(bench.sent[replica]) == 1
+    assert third in bench.rejected
+    bench.tell(e.Configure(limits(max_running_sequences=2, max_queued_requests=2), 3, 30.0, 5.0))
+    assert len(bench.sent[replica]) == 2, "the second has a seat now"
+    fourth = bench.submit(job())
+    assert not {first, second, fourth} & set(bench.rejected)
+    bench.tell(e.Configure(limits(max_running_sequences=2, max_queued_requests=0), 3, 0.0, 5.0))
+    assert bench.core.room.find(fourth) is not None
+    assert bench.submit(job()) in bench.rejected

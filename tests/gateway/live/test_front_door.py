@@ -1,9 +1,11 @@
 """A front door that leaves: closed for newcomers at once, open for streams until they have ended, but not for ever."""
 
 import asyncio
+import socket
 
 import pytest
 
+from serving.gateway.live.connections import DoorLimits
 from serving.gateway.live.front_door import FrontDoor
 from tests.e2e.server import PATIENCE_S, free_port
 
@@ -91,5 +93,90 @@ def test_leaving_before_it_listens() -> None:
         await serving
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(scene())
+
+
+async def answer_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """One request, and its answer up to the end of the body."""
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    return await asyncio.wait_for(reader.readuntil(b"ended\r\n0\r\n\r\n"), PATIENCE_S)
+
+
+def test_a_kept_connection_is_answered_once_more_while_the_door_leaves() -> None:
+    async def scene() -> None:
+        app, port = Streaming(), free_port()
+        app.end.set()
+        door = FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S)
+        serving = asyncio.create_task(door.serve())
+        await door.opened()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert b"connection: close" not in await answer_on(reader, writer)
+        leaving = asyncio.create_task(door.leave(idle_s=PATIENCE_S))
+        await asyncio.wait_for(refused(port), PATIENCE_S)
+        assert b"connection: close" in await answer_on(reader, writer)
+        assert await reader.read() == b"", "the connection ends behind its last answer"
+        await asyncio.wait_for(leaving, PATIENCE_S)
+        writer.close()
+        await serving
+
+    asyncio.run(scene())
+
+
+def test_who_has_connected_is_served_although_nobody_had_accepted_yet() -> None:
+    async def scene() -> None:
+        app, port = Streaming(), free_port()
+        app.end.set()
+        door = FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S)
+        serving = asyncio.create_task(door.serve())
+        await door.opened()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await answer_on(reader, writer)  # by now the server accepts
+        early = socket.create_connection(("127.0.0.1", port))  # the loop, which would accept, does not run in between
+        leaving = asyncio.create_task(door.leave(idle_s=PATIENCE_S))
+        writer.close()
+        early.setblocking(False)
+        early_reader, early_writer = await asyncio.open_connection(sock=early)
+        assert b"connection: close" in await answer_on(early_reader, early_writer)
+        early_writer.close()
+        await asyncio.wait_for(leaving, PATIENCE_S)
+        await serving
+
+    asyncio.run(scene())
+
+
+def test_two_doors_share_a_port() -> None:
+    async def scene() -> None:
+        app, port = Streaming(), free_port()
+        app.end.set()
+        doors = [FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S) for _ in range(2)]
+        serving = [asyncio.create_task(door.serve()) for door in doors]
+        for door in doors:
+            await door.opened()
+        await asyncio.wait_for(doors[0].leave(), PATIENCE_S)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await answer_on(reader, writer)
+        writer.close()
+        await asyncio.wait_for(doors[1].leave(), PATIENCE_S)
+        await asyncio.gather(*serving)
+
+    asyncio.run(scene())
+
+
+def test_other_limits_hold_for_connections_that_are_there() -> None:
+    async def scene() -> None:
+        app, port = Streaming(), free_port()
+        app.end.set()
+        door = FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S)
+        serving = asyncio.create_task(door.serve())
+        await door.opened()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert b"200 OK" in await answer_on(reader, writer)
+        door.configure(DoorLimits(max_head_bytes=1024), PATIENCE_S)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nLong: " + b"x" * 2000 + b"\r\n\r\n")
+        assert b" 431 " in await asyncio.wait_for(reader.readline(), PATIENCE_S)
+        writer.close()
+        await asyncio.wait_for(door.leave(), PATIENCE_S)
+        await serving
 
     asyncio.run(scene())

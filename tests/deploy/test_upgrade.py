@@ -1,0 +1,82 @@
+"""Three upgrades in a row under steady requests, on a Ray that was started by hand: none fails, each is exact."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+import pytest
+
+from tests.deploy.ray_hosts import RayHosts, ray_hosts
+
+pytestmark = pytest.mark.slow
+
+CONFIG = Path(__file__).parent / "one-host.toml"
+STOP = "/tmp/steady-stop"
+ANSWERS_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def one_host() -> Iterator[RayHosts]:
+    """A Ray on one host."""
+    with ray_hosts("solo") as started:
+        yield started
+
+
+def deploy(on: RayHosts, *options: str) -> str:
+    """Deploy, or upgrade."""
+    return on.cloudmatrix("solo", "serve", "--address", on.address, "--config", str(CONFIG), *options, timeout=400)
+
+
+def settings(*given: str) -> list[str]:
+    """Options of the command line."""
+    return [word for one in given for word in ("--set", one)]
+
+
+@contextmanager
+def steady(on: RayHosts, found: dict[str, Any]) -> Iterator[None]:
+    """Requests while the block runs. Effects: what became of them is in `found`."""
+    command = on.hosts.command("solo", sys.executable, "-m", "tests.deploy.steady", on.url("solo"), STOP)
+    with Popen(command, stdout=PIPE, text=True) as asking:
+        try:
+            yield
+        finally:
+            on.hosts.run("solo", "touch", STOP)
+            said, _ = asking.communicate(timeout=ANSWERS_S)
+            found.update(json.loads(said))
+
+
+def test_three_upgrades_under_load(one_host: RayHosts) -> None:
+    first = deploy(one_host)
+    assert "deploying kvcache, prefill, decode, gateway" in first
+    found: dict[str, Any] = {}
+    with steady(one_host, found):
+        live = settings("gateway.max_n=3", "slo.ttft_s=7")
+        told = deploy(one_host, "--dry-run", *live)
+        assert told.splitlines() == [
+            "gateway goes on, and is told: slo.ttft_s, gateway.max_n",
+            "autoscaler goes on, and is told: slo.ttft_s",
+            "scaling board goes on, and is told: slo.ttft_s",
+        ]
+        assert told.splitlines()[0] in deploy(one_host, *live)
+        assert "at most 3 are allowed" in refusal(one_host)
+
+        decode = (*live, *settings("decode.max_sequences=32"))
+        assert "decode restarts: decode.max_sequences" in deploy(one_host, *decode)
+
+        gateway = (*decode, *settings("gateway.routing=locality"))
+        assert "gateway restarts: gateway.routing" in deploy(one_host, *gateway)
+        assert "nothing changes" in deploy(one_host, "--dry-run", *gateway)
+    assert found["failures"] == []
+    assert found["answers"] > 30
+    assert found["texts"] == [1, 1, 1, 1]
+
+
+def refusal(on: RayHosts) -> str:
+    """What the gateway says to a request for four answers."""
+    body = json.dumps({"model": "storyteller", "prompt": "Once", "max_tokens": 1, "n": 4})
+    header = ("-H", "Content-Type: application/json")
+    return on.hosts.run("solo", "curl", "-sS", f"{on.url('solo')}/v1/completions", *header, "-d", body)
