@@ -5,7 +5,7 @@ can be compared, too: a key that only one of the two knows counts as changed.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from serving.config.upgrade_rules import (
     ENGINES,
     GATEWAY,
     KVCACHE,
+    NO_DEPLOYMENTS,
     OF_SIMULATED_MEMORY,
     UPGRADE_RULES,
     UpgradeRule,
@@ -53,7 +54,7 @@ class UpgradePlan:
         return lines or ["nothing changes"]
 
 
-def upgrade_plan(before: Values, after: Values, parties: Iterable[str], *, new_code: bool = False) -> UpgradePlan:
+def upgrade_plan(before: Values, after: Values, parties: Sequence[str], *, new_code: bool = False) -> UpgradePlan:
     """Compare what runs with what is to run.
 
     Args:
@@ -75,7 +76,7 @@ def upgrade_plan(before: Values, after: Values, parties: Iterable[str], *, new_c
         if rule is None:
             continue
         for party in rule.in_place:
-            if party not in restarts and not (party in ENGINES and party not in parties):
+            if party not in restarts and (party in parties or party in NO_DEPLOYMENTS):
                 in_place.setdefault(party, []).append(key)
         if not rule.restarts and not rule.in_place:
             idle.append(key)

@@ -14,6 +14,9 @@ SERVE = "Serve"
 ENGINES = ("prefill", "decode", "aggregated")
 """Engine pools; a mode starts some of them."""
 
+NO_DEPLOYMENTS = (BOARD, POOL_CONTROL, SERVE)
+"""Parties that are there whatever the configuration."""
+
 BEFORE_RAY = "when Ray is started"
 _ALL = (GATEWAY, *ENGINES, KVCACHE)
 
