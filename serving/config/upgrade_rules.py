@@ -57,8 +57,8 @@ UPGRADE_RULES = (
     UpgradeRule(
         _section(
             "autoscaler",
-            "period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget requests_per_instance min_prefill"
-            " max_prefill min_decode max_decode min_kvcache max_kvcache",
+            "nodes node_wait_s period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget"
+            " requests_per_instance min_prefill max_prefill min_decode max_decode min_kvcache max_kvcache",
         ),
         in_place=(AUTOSCALER, BOARD),
     ),
@@ -89,7 +89,10 @@ UPGRADE_RULES = (
     UpgradeRule(_section("health", "node_period_s node_timeout_s node_misses")),
     # ---- restarts ----
     UpgradeRule(_section("gateway", "host port server routing response_store"), (GATEWAY,)),
-    UpgradeRule(_section("gateway", "kept_responses kept_responses_mib kept_response_s timelines"), (GATEWAY,)),
+    UpgradeRule(
+        _section("gateway", "kept_responses kept_responses_mib kept_response_s timelines trace_endpoint trace_share"),
+        (GATEWAY,),
+    ),
     UpgradeRule(("model.*", "serving.*"), (GATEWAY, *ENGINES)),
     UpgradeRule(("simulation.*",), (GATEWAY, *ENGINES, AUTOSCALER)),
     UpgradeRule(("engine.executor",), (*_ALL, AUTOSCALER)),
@@ -103,6 +106,7 @@ UPGRADE_RULES = (
     UpgradeRule(("hardware.*", "experts.*"), ENGINES),
     UpgradeRule(_section("health", "link_period_s link_misses"), (GATEWAY, *ENGINES)),
     UpgradeRule(_section("health", "step_stall_s step_factor probe_period_s probe_late_s probe_lost_s"), ENGINES),
+    UpgradeRule(("cluster.log_format",), (*_ALL, AUTOSCALER)),
     UpgradeRule(("chaos.*", "cluster.port_range"), _ALL),
     UpgradeRule(
         _section(

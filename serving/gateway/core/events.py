@@ -7,8 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from traceback import extract_tb
 
+from msgspec.structs import replace
+
 from serving.gateway.core.gateway_admission import AdmissionLimits
 from serving.gateway.core.route_decision import RouteDecision
+from serving.gateway.core.settings import GatewaySettings
 from serving.ids import NodeId, ReplicaId, SequenceId
 from serving.values.instances import Status
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
@@ -102,12 +105,22 @@ class Expect(Value, frozen=True, gc=False):
 
 
 class Configure(Value, frozen=True, gc=False):
-    """Keys of the configuration that a running gateway takes; see `GatewaySettings`."""
+    """Keys of the configuration that a running gateway takes; what waits stays, and is looked at soon."""
 
     limits: AdmissionLimits
     max_attempts: int
     role_wait_s: float
     empty_role_s: float
+
+    def upon(self, settings: GatewaySettings) -> GatewaySettings:
+        """Settings with these keys instead of their own."""
+        return replace(
+            settings,
+            limits=self.limits,
+            max_attempts=self.max_attempts,
+            role_wait_s=self.role_wait_s,
+            empty_role_s=self.empty_role_s,
+        )
 
 
 class Look(Value, frozen=True, gc=False):

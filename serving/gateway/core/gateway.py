@@ -78,8 +78,6 @@ class Gateway:
         self._looked_at = 0.0
         self._out: list[GatewayEffect] = []
 
-    # ---- events and time -------------------------------------------------------------------------------------------
-
     def on(self, event: GatewayEvent, now: float) -> list[GatewayEffect]:
         """Handle an event. Returns: what there is to do, in order."""
         self.now = now
@@ -120,7 +118,8 @@ class Gateway:
             case Expect(coming=coming):
                 self._coming = coming
             case Configure():
-                self._configure(event)
+                self.settings = event.upon(self.settings)
+                self.room.configure(event.limits, event.role_wait_s)
             case EndAll(reason=reason):
                 for one in (*self.room.all(), *self._running.values()):
                     if not one.closed:
@@ -182,18 +181,6 @@ class Gateway:
         assert open_ids == set(self.choices), "sequences and jobs disagree"
         assert set(self._needy) <= open_ids, "a sequence that is over waits"
         assert all(choice.need is not None for choice in self._needy.values()), "a sequence waits for nothing"
-
-    def _configure(self, keys: Configure) -> None:
-        """Go on with other limits. What waits stays, whatever it would be told if it came now."""
-        self.settings = replace(
-            self.settings,
-            limits=keys.limits,
-            max_attempts=keys.max_attempts,
-            role_wait_s=keys.role_wait_s,
-            empty_role_s=keys.empty_role_s,
-        )
-        self.room.configure(keys.limits, keys.role_wait_s)
-        self._let_in()
 
     # ---- jobs ------------------------------------------------------------------------------------------------------
 

@@ -315,6 +315,7 @@ def test_other_limits_hold_at_once_and_what_waits_stays() -> None:
     assert len(bench.sent[replica]) == 1
     assert third in bench.rejected
     bench.tell(e.Configure(limits(max_running_sequences=2, max_queued_requests=2), 3, 30.0, 5.0))
+    bench.look_at(101.0)
     assert len(bench.sent[replica]) == 2, "the second has a seat now"
     fourth = bench.submit(job())
     assert not {first, second, fourth} & set(bench.rejected)
