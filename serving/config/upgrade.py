@@ -34,7 +34,7 @@ NEW_CODE = "new code"
 
 @dataclass(frozen=True, slots=True)
 class UpgradePlan:
-    """What an upgrade would do.
+    """Consequences of an upgrade.
 
     Args:
         restarts: parties whose replicas are replaced, each with the reasons: keys, or `NEW_CODE`.

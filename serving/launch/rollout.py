@@ -35,7 +35,7 @@ PROTOCOLS = {"link": LINK_PROTOCOL, "pool": POOL_PROTOCOL}
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one deployment is to become, or stays for now.
+    """State that one deployment is to reach, or keeps for now.
 
     Args:
         version: of what its replicas are made of.
@@ -68,7 +68,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What was deployed last.
+    """The last deployment.
 
     Args:
         values: of the configuration; of secrets, digests.
@@ -107,7 +107,7 @@ class Rollout:
         )
 
     def plan(self) -> UpgradePlan | None:
-        """What it would do; None if nothing runs."""
+        """Consequences of the deployment; None if nothing runs."""
         before, after = self._before, self._after
         if before is None:
             return None
@@ -171,7 +171,7 @@ def deployments(config: ServeConfig) -> list[str]:
 
 
 def read_record(store: GcsStore) -> Record | None:
-    """What was deployed last; None if nothing was, or by a version that kept another record. Raises: SilentError."""
+    """The last deployment; None if there was none, or by a version that kept another record. Raises: SilentError."""
     kept = store.get(RECORD_KEY)
     if kept is None:
         return None

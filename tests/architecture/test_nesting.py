@@ -16,6 +16,7 @@ NEED_NONE = {
     "serving.cluster.identity": "its values are typed, and written by the system alone",
     "serving.cluster.model_parcels": "its values are typed, and written by the system alone",
     "serving.cluster.node_numbers": "its values are typed, and written by the system alone",
+    "serving.launch.rollout": "its record is typed, and written by the system alone",
     "serving.injected_faults": "its rows are typed, and written by this user alone",
 }
 
