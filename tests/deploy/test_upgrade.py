@@ -39,6 +39,7 @@ def settings(*given: str) -> list[str]:
 @contextmanager
 def steady(on: RayHosts, found: dict[str, Any]) -> Iterator[None]:
     """Requests while the block runs. Effects: what became of them is in `found`."""
+    on.hosts.run("solo", "rm", "-f", STOP)
     command = on.hosts.command("solo", sys.executable, "-m", "tests.deploy.steady", on.url("solo"), STOP)
     with Popen(command, stdout=PIPE, text=True) as asking:
         try:
@@ -79,3 +80,16 @@ def refusal(on: RayHosts) -> str:
     body = json.dumps({"model": "storyteller", "prompt": "Once", "max_tokens": 1, "n": 4})
     header = ("-H", "Content-Type: application/json")
     return on.hosts.run("solo", "curl", "-sS", f"{on.url('solo')}/v1/completions", *header, "-d", body)
+
+
+def test_without_room_streams_move_before_a_replica_leaves(one_host: RayHosts) -> None:
+    """Neither pool has the NPUs for one more: decode streams go on at prefill instances, prompts wait."""
+    deploy(one_host)
+    found: dict[str, Any] = {}
+    with steady(one_host, found):
+        larger = settings("decode.npus_per_instance=5")
+        assert "decode restarts: decode.npus_per_instance" in deploy(one_host, *larger)
+        assert "prefill restarts" in deploy(one_host, *larger, *settings("prefill.npus_per_instance=3"))
+    assert found["failures"] == []
+    assert found["answers"] > 20
+    assert found["texts"] == [1, 1, 1, 1]
