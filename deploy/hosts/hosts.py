@@ -206,7 +206,7 @@ def _own_file_systems(hostname: str, kept: list[str], names: Path) -> None:
     run("mount", "-t", "tmpfs", "-o", f"size={TEMPORARY},mode=1777", "tmpfs", "/tmp")
     for path, fd in zip(within, held, strict=True):
         Path(path).mkdir(parents=True, exist_ok=True)
-        subprocess.run(["mount", "--bind", f"/proc/self/fd/{fd}", path], check=True, pass_fds=[fd])
+        subprocess.run(["mount", "--no-canonicalize", "--bind", f"/proc/self/fd/{fd}", path], check=True, pass_fds=[fd])
         os.close(fd)
     run("hostname", hostname)
 

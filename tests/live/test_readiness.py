@@ -56,7 +56,7 @@ async def test_a_system_that_sleeps_is_ready_where_a_request_wakes_it(
     replica = ReplicaId("prefill#0")
     if state != "none":
         backend.links._links[replica] = cast(
-            Any, SimpleNamespace(up=True, send=lambda order: True, close=lambda why: None)
+            Any, SimpleNamespace(up=True, welcome=None, send=lambda order: True, close=lambda why: None)
         )
         backend._tell(e.InstanceUp(replica, "prefill", NodeId("n"), 100))
         backend._tell(e.InstanceStatus(replica, replace(IDLE, draining=state == "draining")))

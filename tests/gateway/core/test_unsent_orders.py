@@ -36,7 +36,9 @@ class Wire:
         config = small_config(Path("/nowhere"), engine={"max_attempts": 1})
         self.backend = LiveBackend(GatewayId("g"), "s", config, ["prefill", "decode"])
         for pool, replica in (("prefill", PREFILL), ("decode", DECODE)):
-            link = SimpleNamespace(up=True, send=lambda order, to=replica: self.send(to, order), close=lambda why: None)
+            link = SimpleNamespace(
+                up=True, welcome=None, send=lambda order, to=replica: self.send(to, order), close=lambda why: None
+            )
             self.backend.links._links[replica] = cast(Any, link)
             self.backend._tell(e.InstanceUp(replica, pool, NodeId("n"), 100))
             self.backend._tell(e.InstanceStatus(replica, IDLE))
