@@ -14,7 +14,7 @@ from serving.errors import LedgerError
 from serving.ids import NodeId
 
 MOST_HOSTS = 4096
-"""Numbers end here: ten supernodes of 384 hosts. A label beyond is no wish."""
+"""Numbers end here: 85 supernodes of 48 hosts. A label beyond is no wish."""
 MOST_GONE = 64
 """Dead nodes whose numbers are kept for their return; those that were numbered first are forgotten first."""
 
