@@ -81,11 +81,14 @@ class PoolLinks:
         self._secret = secret
         self._events = events
         self._links: dict[ReplicaId, InstanceLink] = {}
+        self._closed = False
         self._connecting: dict[ReplicaId, asyncio.Task[None]] = {}
         self._silence = Silence(silence_s, 0.0)
 
     def update(self, members: Iterable[Address]) -> None:
         """Connect to members without a link. Call it with each fresh listing."""
+        if self._closed:
+            return
         for member in members:
             link = self._links.get(member.replica)
             if link is not None and link.incarnation != member.incarnation:
@@ -128,7 +131,8 @@ class PoolLinks:
         return [link for link in self._links.values() if link.up]
 
     def close(self) -> None:
-        """Close all links."""
+        """Close all links, for good: a listing that comes later opens none."""
+        self._closed = True
         for task in list(self._connecting.values()):
             task.cancel()
         for link in list(self._links.values()):
