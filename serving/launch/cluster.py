@@ -29,7 +29,7 @@ from serving.launch.ray_parts import (
 )
 from serving.launch.ray_storage import ray_storage
 from serving.launch.reaper import Reaper, remove
-from serving.launch.traces import traces_of
+from serving.launch.system_files import system_file_prefixes
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class LocalCluster:
         keep_agents()
         hide_command_line()
         if self._reaper is None:
-            self._reaper = Reaper(traces_of(self.session.name), self.session.pool_folder)
+            self._reaper = Reaper(system_file_prefixes(self.session.name), self.session.pool_folder)
         self.session.set_environment(self._storage.environment)
         from ray.cluster_utils import Cluster  # heavy, and only here
 
@@ -183,7 +183,7 @@ class LocalCluster:
         Raises: what Ray raises when it cannot end a process; everything else is done nevertheless.
         """
         with contextlib.ExitStack() as last_first:
-            last_first.callback(self._remove_traces, keep_logs=keep_logs)
+            last_first.callback(self._remove_system_files, keep_logs=keep_logs)
             last_first.callback(end_started)
             if self._nodes is not None:
                 last_first.callback(self._nodes.shutdown)
@@ -191,8 +191,8 @@ class LocalCluster:
             if ray.is_initialized():
                 last_first.callback(leave_ray)
 
-    def _remove_traces(self, *, keep_logs: bool) -> None:
-        remove(self.session.pool_folder, traces_of(self.session.name))
+    def _remove_system_files(self, *, keep_logs: bool) -> None:
+        remove(self.session.pool_folder, system_file_prefixes(self.session.name))
         if self._reaper is not None:
             self._reaper.dismiss()
         if not keep_logs:

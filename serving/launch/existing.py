@@ -25,7 +25,7 @@ from serving.launch.banner import banner, print_text, say
 from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready, planned
 from serving.launch.hosts import Answers, ask_hosts, living_hosts, on_nodes
 from serving.launch.ray_parts import hide_command_line, leave_ray
-from serving.launch.traces import remove_traces
+from serving.launch.system_files import remove_system_files
 from serving.terminal import own_command
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ def take_down(address: str) -> int:
         session = read_session(cluster.store)
         others = _delete_application()
         ended = end_actors()
-        answers = ask_hosts(remove_traces, session) if session else Answers({}, {})
+        answers = ask_hosts(remove_system_files, session) if session else Answers({}, {})
         if not others:
             serve.shutdown()
         for key in cluster.store.keys():

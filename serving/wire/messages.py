@@ -44,13 +44,13 @@ class Frame(Value, frozen=True, gc=False):
     """Everything one engine step has to say to one gateway.
 
     Args:
-        courses: of sequences whose first news of a visit is in this frame, or in the next.
+        visits: of sequences whose first news of a visit is in this frame, or in the next.
         step_time: of the step, or of the last of several; None where no step ended.
     """
 
     step: int
     news: tuple[News, ...]
-    courses: tuple[VisitTimes, ...] = ()
+    visits: tuple[VisitTimes, ...] = ()
     step_time: StepTime | None = None
 
 

@@ -62,7 +62,7 @@ class PacedGeneration:
         self._backend.streams.discard(self)
 
     def answered(self, answered: object) -> None:
-        """Nobody keeps time lines."""
+        """Ignore: time lines are not kept here."""
 
 
 class PacedBackend:

@@ -42,7 +42,7 @@ def environment(tls: dict[str, str]) -> list[str]:
 
 
 def measured(net: Hosts, total: int, repeats: int, tls: dict[str, str]) -> dict[str, Any]:
-    """What the puller says."""
+    """Run the puller and read its measurements."""
     left = net.addresses["left"]
     sizes = [str(STORYTELLER_BLOCK_BYTES), str(MIB)]
     module = "tests.benchmarks.between_hosts"

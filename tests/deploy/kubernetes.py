@@ -34,7 +34,7 @@ def kustomized(folder: Path) -> list[Manifest] | str:
 
 
 def wrong(manifests: list[Manifest]) -> list[str]:
-    """What is wrong with manifests, a line each."""
+    """Faults of manifests, a line each."""
     found = [f"{one.get('kind')} {line}" for one in manifests for line in _wrong(one)]
     made = {(one["kind"], one["metadata"]["name"]) for one in manifests if "metadata" in one}
     for template in pods(manifests):

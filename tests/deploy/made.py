@@ -28,7 +28,7 @@ def prometheus_rule() -> str:
 
 
 def node_env() -> str:
-    """What a pod needs in its environment before `ray start`, but for what image and operator give it."""
+    """Environment of a pod before `ray start`, but for what image and operator give it."""
     lines = "".join(f"{name}={value}\n" for name, value in sorted(host_environment(HealthConfig()).items()))
     return f"# What `cloudmatrix node-env` prints. {MADE_BY}\n{lines}"
 

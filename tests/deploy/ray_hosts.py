@@ -31,7 +31,7 @@ class RayHosts:
 
     @property
     def address(self) -> str:
-        """Of the head."""
+        """Address of the head."""
         return f"{self.hosts.addresses[self.names[0]]}:{RAY_PORT}"
 
     def start(self, name: str, *options: str) -> None:

@@ -17,7 +17,7 @@ PATH = f"{BIN}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 @dataclass(frozen=True)
 class Start:
-    """What a host begins with.
+    """Commands and environment that a host begins with.
 
     Args:
         probes: commands by name, asked while it runs.

@@ -19,7 +19,7 @@ PATIENCE_S = 120.0
 
 
 class Steady:
-    """What all threads have seen."""
+    """Answers that all threads have seen."""
 
     def __init__(self, url: str, stop: Path) -> None:
         self._where = urlsplit(url).netloc

@@ -38,7 +38,7 @@ def equal_hosts() -> Iterator[RayHosts]:
 
 
 def status_of(on: RayHosts) -> dict[str, Any]:
-    """What a gateway on the first host tells of the cluster."""
+    """Status of the cluster, from a gateway on the first host."""
     found: dict[str, Any] = json.loads(on.cloudmatrix("left", "status", "--json", "--url", on.url("left")))
     return found
 

@@ -103,7 +103,7 @@ def test_a_host_that_the_doctor_finds_without_the_model_serves_all_the_same(two_
 
 
 def test_serve_deploys_it_from_a_file(two_hosts: RayHosts) -> None:
-    """What deploy/serve.yaml says at its head: again with a change it goes on with session, secret and salt."""
+    """The commands at the head of deploy/serve.yaml; a second deployment keeps session, secret and salt."""
     dashboard = ("-a", f"http://{two_hosts.hosts.addresses['left']}:8265")
     two_hosts.run("right", "serve", "deploy", *dashboard, str(SERVE_YAML))
     wait_for(lambda: ready(two_hosts, "left"), "a gateway is ready", state=lambda: serve_status(two_hosts))
@@ -132,5 +132,5 @@ def ready(on: RayHosts, name: str) -> bool:
 
 
 def serve_status(on: RayHosts) -> str:
-    """What `serve status` prints."""
+    """Output of `serve status`."""
     return on.run("right", "serve", "status", "-a", f"http://{on.hosts.addresses['left']}:8265", check=False)

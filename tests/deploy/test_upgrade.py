@@ -76,7 +76,7 @@ def test_three_upgrades_under_load(one_host: RayHosts) -> None:
 
 
 def refusal(on: RayHosts) -> str:
-    """What the gateway says to a request for four answers."""
+    """The gateway's answer to a request for four choices."""
     body = json.dumps({"model": "storyteller", "prompt": "Once", "max_tokens": 1, "n": 4})
     header = ("-H", "Content-Type: application/json")
     return on.hosts.run("solo", "curl", "-sS", f"{on.url('solo')}/v1/completions", *header, "-d", body)

@@ -23,6 +23,6 @@ def tool(name: str) -> str:
 
 
 def told(*command: str, cwd: Path | None = None) -> str:
-    """What a command says if it fails; nothing if it does not."""
+    """Output of a command that fails; empty if it does not fail."""
     done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
     return "" if done.returncode == 0 else done.stdout or f"exit code {done.returncode}"

@@ -110,7 +110,7 @@ class FakeGeneration:
         self.cancelled = True
 
     def answered(self, answered: object) -> None:
-        """Nobody keeps time lines."""
+        """Ignore: time lines are not kept here."""
 
 
 def output(tokens: tuple[int, ...] = (), *, queue_s: float | None = None, **told: Any) -> SequenceUpdate:

@@ -19,6 +19,7 @@ from serving.sockets.secrets import ClusterSecrets
 from tests.kvpool.raw_client import SPACE, RawClient, connect, connect_unproved, hash_of, hello
 from tests.kvpool.server_process import ServerProcess, running_server, segment_folder
 from tests.kvpool.waits import PATIENCE_S
+from tests.sockets.ends import is_closed
 
 LIMIT = 12
 
@@ -27,16 +28,6 @@ LIMIT = 12
 def server() -> Iterator[ServerProcess]:
     with segment_folder() as segments, running_server(segments, max_connections=LIMIT) as running:
         yield running
-
-
-def is_closed(sock: socket.socket) -> bool:
-    """Whether the server ended the connection, with or without a word."""
-    try:
-        while sock.recv(1 << 16):
-            pass
-    except ConnectionError:
-        return True
-    return True
 
 
 def works(server: ServerProcess) -> bool:

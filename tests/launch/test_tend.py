@@ -15,7 +15,7 @@ from serving.cluster.session import SystemSession
 from serving.config.cluster import ClusterConfig
 from serving.injected_faults import faults_path
 from serving.launch import cluster as cluster_module
-from serving.launch import traces
+from serving.launch import system_files
 from serving.launch.cluster import LocalCluster
 from serving.launch.ray_parts import HELPERS
 
@@ -299,7 +299,7 @@ def test_what_ray_cannot_end_keeps_nothing_else_from_being_removed(
     class Stubborn(Nodes):
         shutdown = staticmethod(fail)
 
-    monkeypatch.setattr(traces, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(system_files, "SHARED_MEMORY", tmp_path)
     ending = LocalCluster(ClusterConfig(), SystemSession("abc123", tmp_path / "session", "token"))
     ending._nodes = Stubborn()
     ending.session.pool_folder.mkdir(parents=True)
@@ -313,7 +313,7 @@ def test_what_ray_cannot_end_keeps_nothing_else_from_being_removed(
 
 
 def test_faults_of_a_killed_tester_go_with_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traces, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(system_files, "SHARED_MEMORY", tmp_path)
     faults, others = faults_path(tmp_path, "abc123"), faults_path(tmp_path, "def456")
     for path in (faults, others):
         path.touch()

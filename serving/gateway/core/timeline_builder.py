@@ -290,7 +290,7 @@ class RequestBuilder:
     def __init__(self, job: GenerationJob, submitted: float) -> None:
         self.job = job
         self.reason = ""
-        """Of its failure."""
+        """Reason of its failure."""
         self._done: float | None = None
         self._submitted = submitted
         self._choices = [ChoiceBuilder(submitted) for _ in job.sequences]

@@ -137,16 +137,16 @@ class LiveBackend:
             self._tell(e.CancelJob(number))
 
     def _on_frame(self, link: InstanceLink, frame: m.Frame) -> None:
-        for course in frame.courses:
-            self._note_course(course)
+        for visit in frame.visits:
+            self._note_visit(visit)
         self.timelines.reading(frame.step_time, self._now())
         self._tell(e.InstanceSays(link.replica, frame.news))
         self.timelines.read()
 
-    def _note_course(self, course: VisitTimes) -> None:
-        choice = self.core.choices.get(_own_name(course.sequence_id))
+    def _note_visit(self, visit: VisitTimes) -> None:
+        choice = self.core.choices.get(_own_name(visit.sequence_id))
         if choice is not None and (times := self._generations[choice.job.number].times) is not None:
-            self.timelines.told(times, choice.index, course)
+            self.timelines.told(times, choice.index, visit)
 
     def _on_status(self, link: InstanceLink, status: Status) -> None:
         self._tell(e.InstanceStatus(link.replica, status))

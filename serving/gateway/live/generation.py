@@ -52,7 +52,7 @@ class LiveGeneration:
         """Counts what comes of it; None = nobody wants to know."""
         self.times: RequestBuilder | None = None
         self.timelines: LiveTimelines | None = None
-        """What is told of it, and to whom; None = nobody keeps time lines."""
+        """Times of its request; None = time lines are not kept."""
         self._updates: list[SequenceUpdate] = []
         self._error: ServingError | None = None
         self._waiter: asyncio.Future[None] | None = None

@@ -30,11 +30,11 @@ from serving.errors import GroupError, ServingError
 from serving.instance.core import events as e
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.ports import ContextCache, KvTransport, PreparingExecutor, StepExecutor
+from serving.instance.live.duration_reporter import DurationReporter
 from serving.instance.live.engine_news import LoopNews
 from serving.instance.live.kv_moves import KvMoves
 from serving.instance.live.peer_service import PeerService
 from serving.instance.live.pool_worker import PoolWorker
-from serving.instance.live.time_teller import TimeTeller
 from serving.values.health import StepLimits, StepWatch
 from serving.values.orders import Add
 from serving.values.step_plan import StepPlan, StepResult
@@ -93,7 +93,7 @@ class EngineLoop:
         self._events: deque[e.EngineEvent] = deque()
         self._posted = self._told = (0, 0)
         """Prompts that came and that the engine was told of, and their tokens; each is written by one thread."""
-        self._times = TimeTeller(predicted_s) if predicted_s is not None else None
+        self._times = DurationReporter(predicted_s) if predicted_s is not None else None
         self._wake = threading.Event()
         self._peers = PeerService(executor, clock, self._wake.wait, time_scale, step_limits.first_s)
         self._lock = threading.Lock()

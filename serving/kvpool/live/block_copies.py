@@ -10,7 +10,7 @@ from hardware.ub.copy import Hashed, copy_checked
 from serving.errors import PoolError, PoolUnreachableError
 from serving.kvpool.core.entry import Found
 from serving.kvpool.core.operation import PoolRead, PoolReadDone, PoolWrite, PoolWritten, reason_of
-from serving.kvpool.live.far_copies import read_far, write_far
+from serving.kvpool.live.remote_copies import read_remote, write_remote
 from serving.kvpool.live.segments import Mapped, Segments
 from serving.kvpool.live.server_link import ServerLink
 from serving.values.pool_outcome import MissReason
@@ -49,7 +49,7 @@ class BlockCopies:
                 break
         for server, places in far.items():  # those of this node first: they do not wait for a slow connection
             reads = [(found, self._place(index)) for index, _, found in (blocks[at] for at in places)]
-            for at, digest in zip(places, read_far(self._links[server], reads, order.until), strict=True):
+            for at, digest in zip(places, read_remote(self._links[server], reads, order.until), strict=True):
                 digests[at] = digest
         for good, (digest, (_, server, found)) in enumerate(zip(digests, blocks, strict=True)):
             if isinstance(digest, MissReason):
@@ -80,7 +80,7 @@ class BlockCopies:
         mapped = self._map(server)
         if mapped is None:
             writes = [(grant, self._place(index)) for index, grant in order.grants]
-            return PoolWritten(server, write_far(self._links[server], writes, order.until))
+            return PoolWritten(server, write_remote(self._links[server], writes, order.until))
         digests: list[int | str] = []
         for index, grant in order.grants:
             if time.monotonic() >= order.until:

@@ -18,6 +18,7 @@ from serving.scaling.core.node_wait import NodeWaits
 from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.cluster_port import ClusterPort, ClusterSilentError
+from serving.scaling.live.duration_text import duration_text
 from serving.scaling.live.event_log import EventLog
 from serving.scaling.live.experts_state import experts_of
 from serving.scaling.live.gateways import Gateways
@@ -32,7 +33,6 @@ from serving.scaling.live.room import fits, shortage
 from serving.scaling.live.sight import ReplicaPhase, Sight
 from serving.scaling.live.signals import CacheTotals, scaling_signals, sizes_of
 from serving.scaling.live.tally_keeper import TallyKeeper
-from serving.scaling.live.words import words
 from serving.values.scaling import (
     LONGEST_HOLD_S,
     MOST_REPLICAS,
@@ -202,7 +202,7 @@ class ScalingBoard:
                 message = f"{replicas} replicas of {pool} do not fit, {most} would: {self._shortage(pool)}"
                 return ScaleRefusal("no_room", message, most)
             held_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
-            held = f", held for {words(held_s)}" if held_s else ""
+            held = f", held for {duration_text(held_s)}" if held_s else ""
             reason = f"asked for by hand{held}{self._wait_of(pool, replicas)}"
             await self._set(pool, before, replicas, ScaleKind.HELD, reason, wish.by, held_s)
             self._holds.set(pool, held_s, wish.by, self._clock())
@@ -219,7 +219,7 @@ class ScalingBoard:
             now, target = self._clock(), self._sight.deployments[pool].target
             was_held = self._holds.hold(pool, now) is not None
             self._holds.set(pool, held_s, by, now)
-            reason = f"held for {words(held_s)}" if held_s else "released" if was_held else "was not held"
+            reason = f"held for {duration_text(held_s)}" if held_s else "released" if was_held else "was not held"
             if held_s or was_held:
                 self._ledger.add(now, pool, target, target, ScaleKind.HELD, reason, by)
         return self._answer(pool, target, f"{pool} stays at {target}: {reason}" if held_s else f"{pool}: {reason}")
@@ -322,7 +322,7 @@ class ScalingBoard:
             return
         self._holds.set(pool, self._default_hold_s, REST, self._clock())
         room = max(self._most(pool), meant)
-        held = f", held for {words(self._default_hold_s)}" if self._default_hold_s else ""
+        held = f", held for {duration_text(self._default_hold_s)}" if self._default_hold_s else ""
         self._write(pool, meant, target, ScaleKind.HELD, f"set past the board{held}", REST)
         self._holds.aim(pool, target)
         if target > room:
@@ -334,9 +334,11 @@ class ScalingBoard:
         target, room, now = self._sight.deployments[pool].target, self._fits(pool), self._clock()
         end = self._waits.observe(pool, target, room, now)
         if end is not None and end.how == "came":
-            self._write(pool, target, target, ScaleKind.STAY, f"room came after {words(end.after_s)}", AUTOSCALER)
+            self._write(
+                pool, target, target, ScaleKind.STAY, f"room came after {duration_text(end.after_s)}", AUTOSCALER
+            )
         elif end is not None:
-            reason = f"no node came for {words(end.after_s)}, {room} fit: {self._shortage(pool)}"
+            reason = f"no node came for {duration_text(end.after_s)}, {room} fit: {self._shortage(pool)}"
             await self._set(pool, target, room, ScaleKind.FIT, reason, AUTOSCALER)
 
     async def _set(

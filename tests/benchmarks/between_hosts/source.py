@@ -30,7 +30,7 @@ SHM = Path("/dev/shm")
 
 
 class Offer(msgspec.Struct):
-    """What the other host may read and write. `tickets` by size of block."""
+    """Places that the other host may read and write. `tickets` by size of block."""
 
     tickets: dict[int, HandoffTicket]
     server: ServerRecord

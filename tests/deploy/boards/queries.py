@@ -15,7 +15,7 @@ def rate(name: str, *by: str, each: str = "engine") -> str:
 
 
 def increase(name: str, *by: str, each: str = "engine", window: str = "1h") -> str:
-    """What a counter grew by within a time, summed by labels."""
+    """Growth of a counter within a time, summed by labels."""
     return f"sum by ({', '.join(by)}) (max by ({_labels(each, by)}) (increase({name}[{window}])))"
 
 

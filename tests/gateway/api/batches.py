@@ -33,7 +33,7 @@ class Batches:
         self.cancelled += 1
 
     def answered(self, answered: object) -> None:
-        """Nobody keeps time lines."""
+        """Ignore: time lines are not kept here."""
 
 
 def play(harness: Harness, monkeypatch: pytest.MonkeyPatch, *batches: Sequence[SequenceUpdate]) -> Batches:

@@ -1,7 +1,9 @@
 """A front door that leaves: closed for newcomers at once, open for streams until they have ended, but not for ever."""
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -103,44 +105,47 @@ async def answer_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     return await asyncio.wait_for(reader.readuntil(b"ended\r\n0\r\n\r\n"), PATIENCE_S)
 
 
+@contextlib.asynccontextmanager
+async def open_door() -> AsyncIterator[tuple[FrontDoor, int]]:
+    """A door that takes connections, and its port. The block has it leave."""
+    app, port = Streaming(), free_port()
+    app.end.set()
+    door = FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S)
+    serving = asyncio.create_task(door.serve())
+    await door.opened()
+    yield door, port
+    await serving
+
+
 def test_a_kept_connection_is_answered_once_more_while_the_door_leaves() -> None:
     async def scene() -> None:
-        app, port = Streaming(), free_port()
-        app.end.set()
-        door = FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S)
-        serving = asyncio.create_task(door.serve())
-        await door.opened()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert b"connection: close" not in await answer_on(reader, writer)
-        leaving = asyncio.create_task(door.leave(idle_s=PATIENCE_S))
-        await asyncio.wait_for(refused(port), PATIENCE_S)
-        assert b"connection: close" in await answer_on(reader, writer)
-        assert await reader.read() == b"", "the connection ends behind its last answer"
-        await asyncio.wait_for(leaving, PATIENCE_S)
-        writer.close()
-        await serving
+        async with open_door() as (door, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert b"connection: close" not in await answer_on(reader, writer)
+            leaving = asyncio.create_task(door.leave(idle_s=PATIENCE_S))
+            await asyncio.wait_for(refused(port), PATIENCE_S)
+            assert b"connection: close" in await answer_on(reader, writer)
+            assert await reader.read() == b"", "the connection ends behind its last answer"
+            await asyncio.wait_for(leaving, PATIENCE_S)
+            writer.close()
 
     asyncio.run(scene())
 
 
 def test_who_has_connected_is_served_although_nobody_had_accepted_yet() -> None:
     async def scene() -> None:
-        app, port = Streaming(), free_port()
-        app.end.set()
-        door = FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S)
-        serving = asyncio.create_task(door.serve())
-        await door.opened()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await answer_on(reader, writer)  # by now the server accepts
-        early = socket.create_connection(("127.0.0.1", port))  # the loop, which would accept, does not run in between
-        leaving = asyncio.create_task(door.leave(idle_s=PATIENCE_S))
-        writer.close()
-        early.setblocking(False)
-        early_reader, early_writer = await asyncio.open_connection(sock=early)
-        assert b"connection: close" in await answer_on(early_reader, early_writer)
-        early_writer.close()
-        await asyncio.wait_for(leaving, PATIENCE_S)
-        await serving
+        async with open_door() as (door, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            await answer_on(reader, writer)  # by now the server accepts
+            # The loop, which would accept, does not run in between.
+            early = socket.create_connection(("127.0.0.1", port))
+            leaving = asyncio.create_task(door.leave(idle_s=PATIENCE_S))
+            writer.close()
+            early.setblocking(False)
+            early_reader, early_writer = await asyncio.open_connection(sock=early)
+            assert b"connection: close" in await answer_on(early_reader, early_writer)
+            early_writer.close()
+            await asyncio.wait_for(leaving, PATIENCE_S)
 
     asyncio.run(scene())
 
@@ -165,18 +170,13 @@ def test_two_doors_share_a_port() -> None:
 
 def test_other_limits_hold_for_connections_that_are_there() -> None:
     async def scene() -> None:
-        app, port = Streaming(), free_port()
-        app.end.set()
-        door = FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S)
-        serving = asyncio.create_task(door.serve())
-        await door.opened()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert b"200 OK" in await answer_on(reader, writer)
-        door.configure(DoorLimits(max_head_bytes=1024), PATIENCE_S)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nLong: " + b"x" * 2000 + b"\r\n\r\n")
-        assert b" 431 " in await asyncio.wait_for(reader.readline(), PATIENCE_S)
-        writer.close()
-        await asyncio.wait_for(door.leave(), PATIENCE_S)
-        await serving
+        async with open_door() as (door, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert b"200 OK" in await answer_on(reader, writer)
+            door.configure(DoorLimits(max_head_bytes=1024), PATIENCE_S)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nLong: " + b"x" * 2000 + b"\r\n\r\n")
+            assert b" 431 " in await asyncio.wait_for(reader.readline(), PATIENCE_S)
+            writer.close()
+            await asyncio.wait_for(door.leave(), PATIENCE_S)
 
     asyncio.run(scene())

@@ -2,11 +2,11 @@
 
 import pytest
 
-from serving.scaling.live.words import words
+from serving.scaling.live.duration_text import duration_text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(90, "90 s"), (600, "10 min"), (7200, "2 h"), (7260, "121 min"), (0.4, "0 s")]
 )
-def test_times_in_words(seconds: float, text: str) -> None:
-    assert words(seconds) == text
+def test_durations_as_people_read_them(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

@@ -5,10 +5,10 @@ import dataclasses
 from msgspec.structs import replace
 
 from serving.ids import SequenceId
-from serving.instance.core.courses import MOST_LEGS, Courses
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.events import EngineEvent, NextStep, PullDone, Run, StepDone
 from serving.instance.core.settings import EngineRole
+from serving.instance.core.visit_timer import MOST_LEGS, VisitTimer
 from serving.values.orders import Add, Adopt, Cancel
 from serving.values.step_plan import SequenceResult, StepResult
 from serving.values.visit_times import DECODE, HANDOFF, PREFILL, QUEUE, WAIT, VisitTimes
@@ -20,13 +20,13 @@ class Watched:
 
     def __init__(self, role: EngineRole) -> None:
         self.engine = InstanceEngine(dataclasses.replace(SETTINGS, role=role), 64)
-        self.courses = Courses()
+        self.timer = VisitTimer()
         self.now = 0.0
         self.told: list[VisitTimes] = []
 
     def on(self, event: EngineEvent, predicted_s: float = 0.0) -> list[object]:
         effects = self.engine.on(event, self.now)
-        self.told += self.courses.watch(event, effects, self.now, predicted_s)
+        self.told += self.timer.watch(event, effects, self.now, predicted_s)
         return [*effects]
 
     def step(self, seconds: float, predicted_s: float = 0.0) -> None:
@@ -50,7 +50,7 @@ def test_a_prompt_in_chunks() -> None:
     watched.now += 1.0
     watched.step(0.5)
     assert len(watched.told) == 1, "a batch that decodes tells nothing more"
-    assert watched.courses.open == 0
+    assert watched.timer.open == 0
 
 
 def test_a_handoff() -> None:
@@ -75,7 +75,7 @@ def test_who_is_cancelled_or_refused_is_forgotten() -> None:
     watched.on(Add(spec("a")))
     watched.on(Cancel(SequenceId("a")))
     watched.on(Add(spec("b", ())))
-    assert watched.courses.open == 0
+    assert watched.timer.open == 0
     assert [course.sequence_id for course in watched.told] == ["b"]
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from serving.instance.core import events as e
-from serving.instance.core.courses import Courses
+from serving.instance.core.visit_timer import VisitTimer
 from serving.values.visit_times import StepTime, VisitTimes
 
 
-class TimeTeller:
+class DurationReporter:
     """Watches one engine's events on behalf of its loop; belongs to whoever holds the engine.
 
     Args:
@@ -17,7 +17,7 @@ class TimeTeller:
     def __init__(self, predicted_s: Callable[[], float]) -> None:
         self._predicted_s = predicted_s
         self._so_far_s = 0.0
-        self._courses = Courses()
+        self._timer = VisitTimer()
 
     def note(
         self, event: e.EngineEvent, effects: list[e.EngineEffect], now: float, busy_s: float
@@ -29,10 +29,10 @@ class TimeTeller:
         Returns: what is to be sent ahead of the effects.
         """
         if not isinstance(event, e.StepDone | e.StepFollowed):
-            return [*self._courses.watch(event, effects, now)]
+            return [*self._timer.watch(event, effects, now)]
         total_s = self._predicted_s()
         predicted_s, self._so_far_s = total_s - self._so_far_s, total_s
-        courses = self._courses.watch(event, effects, now, predicted_s)
+        visits = self._timer.watch(event, effects, now, predicted_s)
         if not effects:
-            return [*courses]
-        return [StepTime(now, busy_s, event.result.elapsed_s, predicted_s), *courses]
+            return [*visits]
+        return [StepTime(now, busy_s, event.result.elapsed_s, predicted_s), *visits]

@@ -16,7 +16,7 @@ from serving.values.pool_outcome import MissReason
 _T = TypeVar("_T")
 
 
-def read_far(link: ServerLink, reads: Sequence[tuple[Found, memoryview]], until: float) -> list[int | MissReason]:
+def read_remote(link: ServerLink, reads: Sequence[tuple[Found, memoryview]], until: float) -> list[int | MissReason]:
     """Read blocks of one server, each into its place.
 
     Returns: for each the checksum of what arrived, or why nothing did; after a failure nothing more is tried.
@@ -57,7 +57,7 @@ class _Came:
         self.digests.append(checksum(self.places[at]))
 
 
-def write_far(link: ServerLink, writes: Sequence[tuple[Grant, memoryview]], until: float) -> list[int | str]:
+def write_remote(link: ServerLink, writes: Sequence[tuple[Grant, memoryview]], until: float) -> list[int | str]:
     """Write entries into room that one server granted.
 
     Returns: for each the checksum of what was written, or in one word why it was not; after a failure nothing more is

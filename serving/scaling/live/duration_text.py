@@ -1,7 +1,7 @@
-"""Numbers in words that people read in reasons."""
+"""Durations as people read them in reasons."""
 
 
-def words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A time in the unit that a person would use: `90 s`, `10 min`, `2 h`."""
     if seconds >= 7200 and seconds % 3600 == 0:
         return f"{seconds / 3600:.0f} h"

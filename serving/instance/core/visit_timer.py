@@ -64,7 +64,7 @@ def _sum(one: Leg, other: Leg) -> Leg:
     )
 
 
-class Courses:
+class VisitTimer:
     """The visits whose first news is not out yet; never more than the engine has sequences."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Courses:
 
         Args:
             predicted_s: time of real NPUs for the step that the event ends [s].
-        Returns: courses of visits whose first news is among the effects.
+        Returns: durations of the visits whose first news is among the effects.
         Effects: forgets these.
         """
         match event:
