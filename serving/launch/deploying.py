@@ -6,7 +6,7 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from ray import serve
@@ -99,12 +99,22 @@ def missing_replicas() -> list[str]:
     application = serve.status().applications.get(APP_NAME)
     lines = []
     for name, deployment in application.deployments.items() if application else ():
-        states = {str(getattr(state, "value", state)): count for state, count in deployment.replica_states.items()}
-        if set(states) - {"RUNNING"} or not states:
-            counts = ", ".join(f"{count} {state.lower()}" for state, count in sorted(states.items()))
+        counts = replica_counts(deployment.replica_states)
+        if set(counts) - {"running"} or not counts:
             why = deployment.message.strip().partition("\n")[0]
-            lines.append(f"still waiting for {name}: {counts or 'no replica yet'}{f'; {why}' if why else ''}")
+            there = in_words(counts) or "no replica yet"
+            lines.append(f"still waiting for {name}: {there}{f'; {why}' if why else ''}")
     return lines
+
+
+def replica_counts(states: Mapping[Any, int]) -> dict[str, int]:
+    """Replicas by state, as Serve's status has them, in lower case and sorted."""
+    return dict(sorted((str(getattr(state, "value", state)).lower(), count) for state, count in states.items()))
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """Replicas by state in words: `1 running, 2 starting`."""
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 def deploy(config: ServeConfig, cluster: Cluster, say: Callable[[str], None]) -> None:

@@ -6,6 +6,7 @@ Ray itself is left alone. The local start does the same after it has started Ray
 import contextlib
 import logging
 import socket
+import time
 
 import ray
 from ray import serve
@@ -22,7 +23,7 @@ from serving.errors import ConfigError
 from serving.gateway.live.sealing import salt_of
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
-from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready, planned
+from serving.launch.deploying import StartError, base_url, deploy_and_wait, in_words, is_ready, planned, replica_counts
 from serving.launch.hosts import Answers, ask_hosts, living_hosts, on_nodes
 from serving.launch.ray_parts import hide_command_line, leave_ray
 from serving.launch.system_files import remove_system_files
@@ -32,6 +33,11 @@ logger = logging.getLogger(__name__)
 
 THIS_HOST = "auto"
 REACH_S = 5.0
+DELETE_S = 900.0
+"""For replicas to leave: requests that run may end first, for as long as `[gateway] request_timeout_s` lets them."""
+DELETE_LOOK_S = 0.2
+STILL_S = 15.0
+"""Something is said about a removal that takes longer, this often."""
 ANY_HOST = ("0.0.0.0", "::")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -189,11 +195,34 @@ def take_down(address: str) -> int:
 
 
 def _delete_application() -> list[str]:
-    """Delete ours and wait until its replicas have left. Returns: names of other applications."""
+    """Delete ours and wait until its replicas have left, which may let their requests end.
+
+    Returns: names of other applications.
+    Raises: StartError if it is still there after `DELETE_S`.
+    """
     applications = list(serve.status().applications)
     if APP_NAME in applications:
-        serve.delete(APP_NAME)
+        serve.delete(APP_NAME, _blocking=False)
+        begun = said = time.monotonic()
+        while APP_NAME in serve.status().applications:
+            now = time.monotonic()
+            if now - begun > DELETE_S:
+                raise StartError(
+                    f"{APP_NAME} has not left after {DELETE_S:.0f} s; see `serve status`, then say it again"
+                )
+            if now - said > STILL_S:
+                said = now
+                say(f"requests may end first; still there: {_still_there()}")
+            time.sleep(DELETE_LOOK_S)
     return [name for name in applications if name != APP_NAME]
+
+
+def _still_there() -> str:
+    """Deployments of ours with their replicas, such as `gateway: 1 stopping`."""
+    application = serve.status().applications.get(APP_NAME)
+    found = application.deployments if application else {}
+    left = {name: in_words(replica_counts(one.replica_states)) for name, one in found.items()}
+    return "; ".join(f"{name}: {counts}" for name, counts in left.items() if counts) or APP_NAME
 
 
 def _require_listener(address: str) -> None:

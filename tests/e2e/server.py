@@ -191,7 +191,8 @@ class Server:
         assert not self.processes(), self.processes()
         assert not self.segments()
         left = sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
-        assert left == ["err", "out"], left
+        said = (self.folder / "err").read_text()[-2000:]
+        assert left == ["err", "out"], f"{left[:8]}; the launcher ended with {self.process.returncode}: {said}"
 
     def end(self) -> None:
         """End whatever still runs, by process id, and remove what is left. Never raises for what a test has ended."""

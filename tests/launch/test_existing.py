@@ -1,6 +1,7 @@
 """A Ray that is there: what is said about it, which configuration runs on it, what a failure to reach it is called."""
 
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.launch import existing
+from serving.launch.app import APP_NAME
+from serving.launch.deploying import StartError
 from serving.launch.existing import _why_not, findings
 from serving.launch.hosts import Answers, Host, on_nodes
 
@@ -110,3 +113,22 @@ def test_why_no_ray_was_reached_is_one_line(raised: str, line: str) -> None:
 def test_an_address_at_which_nothing_listens_costs_a_moment_and_a_line(address: str) -> None:
     with pytest.raises(ConfigError, match=r"no Ray answers at 127.0.0.1|is no address of a Ray"):
         existing.take_down(address)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_removal_waits_for_replicas_but_not_for_ever(
+    leaves: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway = SimpleNamespace(replica_states={"STOPPING": 1})
+    there = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments={"gateway": gateway})})
+    looks = chain([there] * 3, repeat(SimpleNamespace(applications={}) if leaves else there))
+    monkeypatch.setattr(existing.serve, "status", lambda: next(looks))
+    monkeypatch.setattr(existing.serve, "delete", lambda name, _blocking: None)
+    for name, seconds in (("DELETE_LOOK_S", 0.001), ("STILL_S", 0.0), ("DELETE_S", 60.0 if leaves else 0.05)):
+        monkeypatch.setattr(existing, name, seconds)
+    if leaves:
+        assert existing._delete_application() == []
+    else:
+        with pytest.raises(StartError, match="cloudmatrix has not left after 0 s"):
+            existing._delete_application()
+    assert "still there: gateway: 1 stopping" in capsys.readouterr().out

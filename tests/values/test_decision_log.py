@@ -133,6 +133,7 @@ LIFE: tuple[tuple[e.GatewayEvent, float], ...] = (
     (e.InstanceUp(D, "decode", NodeId("m"), 10), 1.3),
     (e.InstanceStatus(D, status(lost_paths=(Q,), slow_paths=(P,))), 1.3),
     (e.Look(), 1.4),
+    (e.Configure(SETTINGS.limits, SETTINGS.max_attempts, SETTINGS.role_wait_s, SETTINGS.empty_role_s), 1.4),
     (says(D, Refused(SequenceId("g-2/0@2"), FailKind.ENGINE, "no", 2.0)), 1.5),
     (e.Submit(3, job()), 1.5),  # it waits for its turn
     (e.Submit(4, job()), 1.5),  # one too many
