@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray import serve
 
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.effects import idle_lines
@@ -122,8 +123,8 @@ def test_removal_waits_for_replicas_but_not_for_ever(
     gateway = SimpleNamespace(replica_states={"STOPPING": 1})
     there = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments={"gateway": gateway})})
     looks = chain([there] * 3, repeat(SimpleNamespace(applications={}) if leaves else there))
-    monkeypatch.setattr(existing.serve, "status", lambda: next(looks))
-    monkeypatch.setattr(existing.serve, "delete", lambda name, _blocking: None)
+    monkeypatch.setattr(serve, "status", lambda: next(looks))
+    monkeypatch.setattr(serve, "delete", lambda name, _blocking: None)
     for name, seconds in (("DELETE_LOOK_S", 0.001), ("STILL_S", 0.0), ("DELETE_S", 60.0 if leaves else 0.05)):
         monkeypatch.setattr(existing, name, seconds)
     if leaves:
