@@ -199,6 +199,8 @@ def _own_file_systems(hostname: str, kept: list[str], names: Path) -> None:
     run("mount", "--make-rprivate", "/")
     run("mount", "-t", "proc", "proc", "/proc")
     run("mount", "--bind", str(names), "/etc/hosts")
+    if Path("/etc/resolv.conf").exists():  # no server answers here: who asks for another name is told so at once
+        run("mount", "--bind", os.devnull, "/etc/resolv.conf")
     run("mount", "-t", "tmpfs", "-o", f"size={SHARED_MEMORY}", "tmpfs", "/dev/shm")
     # What this repository needs may lie under /tmp itself: it is held while the new /tmp covers it.
     within = [path for path in dict.fromkeys(kept) if Path(path).is_relative_to("/tmp") and path != "/tmp"]

@@ -51,6 +51,13 @@ def test_this_repository_is_there_at_its_place(pair: Hosts) -> None:
     assert pair.run("left", "ls", str(SCRIPT)) == f"{SCRIPT}\n"
 
 
+def test_no_server_is_asked_for_other_names(pair: Hosts) -> None:
+    """None would answer: Ray, which asks for names of clouds at its start, would wait for it 20 s."""
+    assert pair.run("left", "cat", "/etc/resolv.conf") == ""
+    assert pair.run("left", "getent", "hosts", "right").split() == [pair.addresses["right"], "right"]
+    assert pair.run("left", "getent", "hosts", "metadata.google.internal", check=False) == ""
+
+
 @pytest.mark.usefixtures("answering")
 def test_one_reaches_the_other_by_name_unless_its_cable_is_out(pair: Hosts) -> None:
     assert _reaches(pair)
