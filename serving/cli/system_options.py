@@ -41,10 +41,14 @@ def _default(value: object, *, inherited: bool) -> object:
 
 def add_dashboard_options(parser: argparse.ArgumentParser) -> None:
     """Where the system's dashboard is."""
-    dashboard_help = "Ray's dashboard (default: of your start on this machine)"
+    dashboard_help = (
+        "Ray's dashboard (default: of your start on this machine, else $RAY_DASHBOARD_ADDRESS, else port 8265)"
+    )
     parser.add_argument("--dashboard", type=server_address, metavar="URL", help=dashboard_help)
     token = parser.add_mutually_exclusive_group()
-    token.add_argument("--token", help="its token (default: as the start left it in its own folder)")
+    token.add_argument(
+        "--token", help="its token (default: as the start left it in its own folder, else Ray's own of this user)"
+    )
     token.add_argument("--token-file", type=Path, metavar="FILE", help="file that holds the token")
     parser.add_argument("--json", action="store_true", help="print the raw answer")
 

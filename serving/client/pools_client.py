@@ -1,18 +1,24 @@
 """Client of a running system's pools, at Ray's dashboard, for commands."""
 
+import os
 import time
 import urllib.parse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
 
+from hardware.regular_file import read_regular_text
+from serving.cluster.host_environment import TOKEN, TOKEN_FILE
 from serving.cluster.session import running_starts
 from serving.errors import ScaleError, SilentError, UnavailableError
 from serving.http_client import RefusedError, ask_again, ask_dashboard
 from serving.values.scaling import ReadDecisions, ReadEvents, ScalePool
 
 POLL_S = 0.1
+RAY_DASHBOARD, RAY_DASHBOARD_HERE = "RAY_DASHBOARD_ADDRESS", "http://127.0.0.1:8265"
+"""The variable that Ray's own commands read, and where its dashboard listens unless it is told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +95,33 @@ def find_system(url: str | None, token: str | None) -> PoolsClient:
     """The system that a command means.
 
     Args:
-        url, token: as given on the command line; without an address the one start of this user on this machine.
+        url, token: as given on the command line; without an address the one start of this user on this machine, else
+            the dashboard of a Ray started by hand, found as Ray's own `serve deploy` finds it.
     Raises: UnavailableError, in one line, when there is none, or more than one.
     Effects: none.
     """
     starts = running_starts()
-    if url is None:
-        if not starts:
-            raise UnavailableError("no system of yours runs here: start one, or give --dashboard and --token")
-        if len(starts) > 1:
-            urls = ", ".join(start.dashboard_url for start in starts)
-            raise UnavailableError(f"several systems of yours run on this machine: choose one by --dashboard: {urls}")
+    if url is None and len(starts) > 1:
+        urls = ", ".join(start.dashboard_url for start in starts)
+        raise UnavailableError(f"several systems of yours run on this machine: choose one by --dashboard: {urls}")
+    if url is None and starts:
         return PoolsClient(starts[0].dashboard_url, token or starts[0].token)
-    known = next((start.token for start in starts if start.dashboard_url == url.rstrip("/")), None)
-    if token is None and known is None:
-        raise UnavailableError(f"{url} is none of your systems on this machine: give its --token or --token-file")
-    return PoolsClient(url, token or known or "")
+    known = next((start.token for start in starts if url is not None and start.dashboard_url == url.rstrip("/")), None)
+    token = token or known or _ray_token()
+    if token is None:
+        raise UnavailableError(
+            "no system of yours runs here: start one, or give --dashboard and --token"
+            if url is None
+            else f"{url} is none of your systems on this machine: give its --token or --token-file"
+        )
+    return PoolsClient(url or os.environ.get(RAY_DASHBOARD) or RAY_DASHBOARD_HERE, token)
+
+
+def _ray_token() -> str | None:
+    """The token of this user's Ray, where Ray's own commands find it; None without one."""
+    if token := os.environ.get(TOKEN, "").strip():
+        return token
+    try:
+        return read_regular_text(Path(os.environ.get(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")).strip()
+    except (OSError, RuntimeError, UnicodeDecodeError):  # no such file; no home
+        return None

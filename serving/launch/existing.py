@@ -7,6 +7,7 @@ import contextlib
 import logging
 import socket
 import time
+import urllib.parse
 
 import ray
 from ray import serve
@@ -24,7 +25,7 @@ from serving.gateway.live.sealing import salt_of
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
 from serving.launch.deploying import StartError, base_url, deploy_and_wait, in_words, is_ready, planned, replica_counts
-from serving.launch.hosts import Answers, ask_hosts, living_hosts, on_nodes
+from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts, on_nodes
 from serving.launch.ray_parts import hide_command_line, leave_ray
 from serving.launch.system_files import remove_system_files
 from serving.terminal import own_command
@@ -163,9 +164,21 @@ def findings(config: ServeConfig, cluster: ExistingCluster) -> list[str]:
         lines.append(
             f"the gateway listens on {config.gateway.host} of its own host only: --host 0.0.0.0 lets others reach it"
         )
+    if head := dashboard_elsewhere(cluster):
+        lines.append(
+            f"the dashboard listens on {head} itself only: run `cloudmatrix scale` and `decisions` there, or start that"
+            " with DASHBOARD_HOST=0.0.0.0, or ray start --dashboard-host=0.0.0.0"
+        )
     if not cluster.dashboard_url:
         lines.append("Ray has no dashboard: no /pools, no `cloudmatrix scale`; start the head with --include-dashboard")
     return lines
+
+
+def dashboard_elsewhere(cluster: ExistingCluster) -> Host | None:
+    """The head, if its dashboard can be reached on that host only, and this is another one."""
+    name = urllib.parse.urlsplit(cluster.dashboard_url).hostname
+    here = ray.util.get_node_ip_address()
+    return next((host for host in cluster.hosts if host.head and host.address != here and name in _LOOPBACK), None)
 
 
 def take_down(address: str) -> int:

@@ -1,11 +1,10 @@
 """Runs tutorials and writes what their commands print into them: `python -m tests.tutorials [NAME ...]`."""
 
 import argparse
-import tempfile
 from pathlib import Path
 
 from tests.tutorials.page import FOLDER, TUTORIALS, blocks, rewrite
-from tests.tutorials.reader import Reader
+from tests.tutorials.reader import Reader, work_folder
 
 
 def main() -> None:
@@ -15,7 +14,7 @@ def main() -> None:
     names = parser.parse_args().names
     for name in names or TUTORIALS:
         page = FOLDER / f"{name}.md"
-        with tempfile.TemporaryDirectory() as folder, Reader(Path(folder)) as reader:
+        with work_folder(name) as folder, Reader(Path(folder)) as reader:
             printed = []
             for block in blocks(page):
                 print(block.commands, end="", flush=True)

@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,11 @@ loadgen() {
     esac
 }
 """
+
+
+def work_folder(name: str) -> tempfile.TemporaryDirectory[str]:
+    """An empty folder for a tutorial; hosts made of namespaces each have a /tmp of their own."""
+    return tempfile.TemporaryDirectory(dir="/var/tmp" if name == "hosts" else None)
 
 
 class Reader:
@@ -106,6 +112,6 @@ class Reader:
 
 
 def _is_definition(line: str) -> bool:
-    """A variable or a function of one line."""
+    """Variables, those of a command's output among them, or a function of one line."""
     name, equals, _ = line.partition("=")
-    return (bool(equals) and name.isidentifier()) or ("() {" in line and line.endswith("}"))
+    return (bool(equals) and name.isidentifier()) or line.startswith("eval ") or ("() {" in line and line.endswith("}"))

@@ -34,7 +34,7 @@ def test_blocks_know_what_is_run_and_what_is_shown(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     one, two, three = blocks(page)
-    assert (one.commands, one.shown, one.about) == ("one\n", "1 cat\n", False)
+    assert (one.commands, one.shown, one.how) == ("one\n", "1 cat\n", "")
     assert one.agrees("1 cat\n")
     assert not one.agrees("2 cats\n")
     assert two.serves
@@ -57,7 +57,7 @@ def test_what_is_alike_differs_in_figures_only() -> None:
 
 
 def test_every_tutorial_shows_what_its_commands_print() -> None:
-    assert len(TUTORIALS) == 6
+    assert len(TUTORIALS) == 7
     for name in TUTORIALS:
         found = blocks(FOLDER / f"{name}.md")
         assert sum(block.shown is not None for block in found) >= 3, name

@@ -1,15 +1,15 @@
 """Each tutorial does what it says, run from its first command to its last by a reader of its own."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.hosts import hosts
 from tests.e2e.server import Server
 from tests.pages import ROOT
 from tests.tutorials.page import FOLDER, TUTORIALS, blocks
-from tests.tutorials.reader import Reader
+from tests.tutorials.reader import Reader, work_folder
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +21,24 @@ def system() -> Iterator[Server]:
 
 def go_through(name: str, system: Server | None) -> None:
     """Do all that a tutorial says, and compare."""
-    with tempfile.TemporaryDirectory() as folder, Reader(Path(folder), system) as reader:
+    with work_folder(name) as folder, Reader(Path(folder), system) as reader:
         for block in blocks(FOLDER / f"{name}.md"):
             printed = reader.do(block)
             assert printed is None or block.agrees(printed), f"{block.commands}{printed}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in TUTORIALS if name != "supernodes"])
+@pytest.mark.parametrize("name", [name for name in TUTORIALS if name not in ("supernodes", "hosts")])
 def test_a_tutorial_with_a_system(name: str, system: Server) -> None:
     go_through(name, system)
 
 
 def test_supernodes() -> None:
     go_through("supernodes", None)
+
+
+@pytest.mark.slow
+def test_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hosts("head", "left", "right", "store") as made:
+        monkeypatch.setenv("HOSTS_NETWORK", made.network)
+        go_through("hosts", None)

@@ -197,6 +197,9 @@ def starts(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     folder = short_folder / "starts"
     folder.mkdir()
     monkeypatch.setattr("serving.cluster.session._temporary", lambda: folder)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(short_folder / "ray-token"))
+    for name in ("RAY_AUTH_TOKEN", "RAY_DASHBOARD_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
     yield folder
     for path in sorted(folder.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -234,3 +237,17 @@ def test_the_only_start_of_this_user_is_meant(
 def test_a_system_elsewhere_needs_its_token(starts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["decisions", "--dashboard", "http://192.0.2.1:8265"]) == 2
     assert "give its --token or --token-file" in capsys.readouterr().err
+
+
+def test_a_ray_started_by_hand_is_found_as_rays_own_commands_find_it(
+    dashboard: FakeDashboard, starts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["decisions", "--dashboard", dashboard.url]) == 2
+    assert "give its --token or --token-file" in capsys.readouterr().err
+    monkeypatch.setenv("RAY_DASHBOARD_ADDRESS", dashboard.url)
+    (starts.parent / "ray-token").write_text(f"{TOKEN}\n")
+    assert main(["decisions", "--last", "1"]) == 0
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "another" * 6)
+    assert main(["decisions", "--last", "1"]) == 2
+    assert "token" in capsys.readouterr().err
+    assert main(["decisions", "--last", "1", "--token", TOKEN]) == 0, "what is given is meant"
