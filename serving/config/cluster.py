@@ -57,6 +57,10 @@ class ClusterConfig:
         "request, in Ray's `worker-*.err` of each process",
         default="text",
     )
+    ray_metrics: bool = key(
+        "show the series that Ray's board for Serve LLM asks for, as `ray_vllm_*` on Ray's own metrics ports",
+        default=False,
+    )
     restart_nodes: bool = key("start a local Ray node anew that has died (not the first one)", default=True)
     nodes: tuple[NodeConfig, ...] = key(
         "the Ray nodes, started in this machine", default=(NodeConfig(name="node-0"),), low=1

@@ -7,6 +7,7 @@ from serving.config.key import key
 from serving.config.simulation import Executor
 
 ServingMode = Literal["disaggregated", "aggregated"]
+HandoffPlace = Literal["any", "prefer_host"]
 KvDtype = Literal["auto", "int8"]
 
 
@@ -88,4 +89,9 @@ class ServingConfig:
 
     mode: ServingMode = key(
         "`disaggregated` = prefill and decode pools; `aggregated` = one pool does both", default="disaggregated"
+    )
+    handoff: HandoffPlace = key(
+        "which decode instance takes a sequence: `any` = the one with room and the least to do, on whatever host; "
+        "`prefer_host` = the same, but of those within 5 % of the least one on the host where the prompt was computed",
+        default="any",
     )

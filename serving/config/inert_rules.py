@@ -92,6 +92,11 @@ _IN_VIRTUAL_TIME = (
     ),
     Rule(
         _VIRTUAL,
+        ("serving.handoff",),
+        "in virtual time: there a handoff costs the same between any two instances",
+    ),
+    Rule(
+        _VIRTUAL,
         ("hardware.hbm_per_die_mib",),
         "in virtual time: there a die has the memory of [simulation] device",
         when=lambda config: config.hardware.hbm_per_die_mib != 0,
@@ -111,7 +116,8 @@ _IN_VIRTUAL_TIME = (
             *_of("gateway", "admin_keys allowed_origins allowed_hosts api_key_file drain_s"),
             *_of("gateway", "response_store kept_responses kept_responses_mib kept_response_s root_path"),
             *_of("gateway", "timelines trace_endpoint trace_share"),
-            *_of("cluster", "dashboard_host dashboard_port gcs_storage port_range restart_nodes log_format nodes.cpus"),
+            *_of("cluster", "dashboard_host dashboard_port gcs_storage port_range restart_nodes nodes.cpus"),
+            *_of("cluster", "log_format ray_metrics"),
             *_of("hardware", "workspace_share"),
             *_of("engine", "kv_dtype stall_timeout_s decision_log threads"),
             *_of("aggregated", "*"),
@@ -247,6 +253,18 @@ _BY_MODE = (
         ("prefill.*", "decode.*", *_of("engine", "handoff_lease_s empty_role_s")),
         'with [serving] mode = "aggregated", where one pool does both, [aggregated]',
         when=_aggregated,
+    ),
+    Rule(
+        _SERVE,
+        ("serving.handoff",),
+        'with [serving] mode = "aggregated": there are no handoffs',
+        when=_aggregated,
+    ),
+    Rule(
+        _SERVE,
+        ("serving.handoff",),
+        'with [gateway] routing = "round_robin" or "power_of_two", only with "load" or "locality"',
+        when=lambda config: config.gateway.routing in ("round_robin", "power_of_two"),
     ),
     Rule(
         _SERVE,

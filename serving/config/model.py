@@ -59,6 +59,11 @@ class ModelConfig:
     )
 
     @property
+    def served_name(self) -> str:
+        """Name that clients send as `model`."""
+        return self.name or self.path.name
+
+    @property
     def tokenizer_folder(self) -> Path:
         """Where tokenizer, chat template and end tokens are read from."""
         return Path(self.tokenizer) if self.tokenizer else self.path

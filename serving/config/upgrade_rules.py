@@ -93,7 +93,8 @@ UPGRADE_RULES = (
         _section("gateway", "kept_responses kept_responses_mib kept_response_s timelines trace_endpoint trace_share"),
         (GATEWAY,),
     ),
-    UpgradeRule(("model.*", "serving.*"), (GATEWAY, *ENGINES)),
+    UpgradeRule(("model.*", "serving.mode"), (GATEWAY, *ENGINES)),
+    UpgradeRule(("serving.handoff",), (GATEWAY,)),
     UpgradeRule(("simulation.*",), (GATEWAY, *ENGINES, AUTOSCALER)),
     UpgradeRule(("engine.executor",), (*_ALL, AUTOSCALER)),
     UpgradeRule(
@@ -108,6 +109,7 @@ UPGRADE_RULES = (
     UpgradeRule(_section("health", "step_stall_s step_factor probe_period_s probe_late_s probe_lost_s"), ENGINES),
     UpgradeRule(("cluster.log_format",), (*_ALL, AUTOSCALER)),
     UpgradeRule(("chaos.*", "cluster.port_range"), _ALL),
+    UpgradeRule(("cluster.ray_metrics",), (GATEWAY, *ENGINES)),
     UpgradeRule(
         _section(
             "kvcache",

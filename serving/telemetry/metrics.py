@@ -13,10 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving.telemetry.exemplars import Exemplars
+from serving.telemetry.exposition import exposed
 from serving.telemetry.group_metrics import GroupBoard, GroupStats
 from serving.telemetry.histogram import (
     CHOICES,
@@ -143,6 +145,7 @@ class GatewayMetrics(Collector):
         self.http_seconds = BucketHistogram(SECONDS_REQUEST)
         lengths = token_buckets(max_model_len)
         self.ttft = BucketHistogram(SECONDS_TTFT)
+        self._traced = Exemplars(SECONDS_TTFT)
         self.inter_token = BucketHistogram(SECONDS_PER_TOKEN)
         self.per_output_token = BucketHistogram(SECONDS_PER_TOKEN)
         self.e2e = BucketHistogram(SECONDS_REQUEST)
@@ -203,6 +206,18 @@ class GatewayMetrics(Collector):
         self.http[(method, handler, status)] += 1
         self.http_seconds.observe(seconds)
 
+    def requests_by_route(self) -> dict[str, int]:
+        """HTTP exchanges that asked for something to be done (POST), by route. Effects: none."""
+        found: Counter[str] = Counter()
+        for (method, handler, _), count in self.http.items():
+            if method == "POST":
+                found[handler] += count
+        return dict(found)
+
+    def traced(self, first_token_s: float, trace_id: str, at: float) -> None:
+        """A choice's first token belongs to a trace that is kept, see `Exemplars.note`."""
+        self._traced.note(first_token_s, trace_id, at)
+
     def publish_instance(self, stats: InstanceStats) -> None:
         """Take an instance's newest snapshot."""
         self.instances.publish(stats)
@@ -225,47 +240,44 @@ class GatewayMetrics(Collector):
         self.servers.publish(heard)
         self.namespaces.publish_servers({stats.server: stats.namespaces for stats in heard})
 
-    def render(self, *, namespaces: bool = False) -> bytes:
-        """The Prometheus text; with `namespaces` also the series that name tenants."""
-        self.refresh()
-        return generate_latest(self.registry) + (generate_latest(self._tenants_only) if namespaces else b"")
+    def render(self, *, namespaces: bool = False, openmetrics: bool = False) -> bytes:
+        """The Prometheus text.
 
-    async def render_own(self, *, namespaces: bool = False) -> bytes:
+        Args:
+            namespaces: with the series that name tenants.
+            openmetrics: in the OpenMetrics format, which has exemplars.
+        """
+        self.refresh()
+        return exposed([self.registry, *([self._tenants_only] if namespaces else [])], openmetrics=openmetrics)
+
+    async def render_own(self, *, namespaces: bool = False, openmetrics: bool = False) -> bytes:
         """Render the series of this gateway alone, for scrapers that find each gateway by itself.
 
         Series of instances, groups, memory servers and the system are on the page of one gateway only, the first by
         name of those that live: a sum over the pages of all gateways has each of them once.
         """
         if self.others is None or await self.others.first(self._name):
-            return self.render(namespaces=namespaces)
+            return self.render(namespaces=namespaces, openmetrics=openmetrics)
         self.refresh()
-        own = CollectorRegistry()
-        own.register(self)
-        return generate_latest(own) + (generate_latest(self._tenants_only) if namespaces else b"")
+        return exposed([self, *([self._tenants_only] if namespaces else [])], openmetrics=openmetrics)
 
-    async def render_all(self, *, namespaces: bool = False) -> bytes:
+    async def render_all(self, *, namespaces: bool = False, openmetrics: bool = False) -> bytes:
         """Render the series of all gateways together, and those of instances and servers once; see `render`."""
         others = await self.others.numbers() if self.others is not None else ()
         if not others:
-            return self.render(namespaces=namespaces)
+            return self.render(namespaces=namespaces, openmetrics=openmetrics)
         gateways = with_own_labels([self.numbers(), *others])
-        registry = CollectorRegistry()
-        registry.register(Joined(one.families for one in gateways))
         instances, servers = InstanceBoard(self.model_name), MemoryServerBoard()
-        groups = GroupBoard(self.model_name)
+        groups, hosts = GroupBoard(self.model_name), HostBoard(self.model_name)
         for stats in newest_instances(gateways):
             instances.publish(stats)
         groups.publish(newest_groups(gateways))
         servers.publish(newest_servers(gateways))
-        registry.register(instances)
-        registry.register(groups)
-        hosts = HostBoard(self.model_name)
         hosts.publish(newest_hosts(gateways))
-        registry.register(hosts)
-        registry.register(servers)
+        pages = [Joined(one.families for one in gateways), instances, groups, hosts, servers]
         if namespaces:
-            registry.register(Joined(one.tenants for one in gateways))
-        return generate_latest(registry)
+            pages.append(Joined(one.tenants for one in gateways))
+        return exposed(pages, openmetrics=openmetrics)
 
     async def load(self) -> int:
         """Requests in flight, in all gateways."""
@@ -326,7 +338,10 @@ class GatewayMetrics(Collector):
         for name, attribute, text in _HISTOGRAMS:
             histogram: BucketHistogram = getattr(self, attribute)
             family = HistogramMetricFamily(name, text, labels=LABELS)
-            family.add_metric(own, cumulative(histogram.bounds, histogram.counts), histogram.total)
+            buckets: Sequence[Any] = cumulative(histogram.bounds, histogram.counts)
+            if histogram is self.ttft:
+                buckets = self._traced.beside(buckets)
+            family.add_metric(own, buckets, histogram.total)
             yield family
 
     def _gauges(self) -> Iterable[GaugeMetricFamily]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from serving.telemetry.group_metrics import GroupStats
 from serving.telemetry.pool_stats import MemoryServerStats
@@ -21,12 +22,18 @@ Sample = tuple[str, dict[str, str], float]
 
 
 class MetricFamily(Struct, frozen=True, array_like=True):
-    """One family of series. `samples`: name, labels and value of each."""
+    """One family of series.
+
+    Args:
+        samples: name, labels and value of each.
+        exemplars: labels, value and time of those that samples have, by the sample's place.
+    """
 
     name: str
     text: str
     kind: str
     samples: tuple[Sample, ...]
+    exemplars: dict[int, tuple[dict[str, str], float, float]] = {}
 
 
 class GatewayNumbers(Struct, frozen=True, array_like=True):
@@ -70,7 +77,15 @@ def families_of(collector: Collector) -> tuple[MetricFamily, ...]:
     """Metric families of a collector, as values."""
     return tuple(
         MetricFamily(
-            one.name, one.documentation, one.type, tuple((s.name, dict(s.labels), s.value) for s in one.samples)
+            one.name,
+            one.documentation,
+            one.type,
+            tuple((s.name, dict(s.labels), s.value) for s in one.samples),
+            {
+                place: (dict(s.exemplar.labels), s.exemplar.value, float(s.exemplar.timestamp or 0.0))
+                for place, s in enumerate(one.samples)
+                if s.exemplar is not None
+            },
         )
         for one in collector.collect()
     )
@@ -116,11 +131,13 @@ class Joined(Collector):
         for name, parts in self._families.items():
             metric = Metric(name, parts[0].text, parts[0].kind)
             seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
-            for sample, labels, value in (sample for part in parts for sample in part.samples):
-                key = sample, frozenset(labels.items())
-                if key not in seen:  # a series that no gateway owns is what the first one says
-                    seen.add(key)
-                    metric.add_sample(sample, labels, value)
+            for part in parts:
+                for place, (sample, labels, value) in enumerate(part.samples):
+                    key = sample, frozenset(labels.items())
+                    if key not in seen:  # a series that no gateway owns is what the first one says
+                        seen.add(key)
+                        told = part.exemplars.get(place)
+                        metric.add_sample(sample, labels, value, exemplar=None if told is None else Exemplar(*told))
             yield metric
 
 

@@ -10,18 +10,18 @@ import msgspec
 import pytest
 
 from serving.gateway.api.pool_admin import ServerAnswers
-from serving.gateway.api.pool_facts import (
+from serving.gateway.api.pool_summary import audit_summary, holdings
+from serving.gateway.live import pool_admin
+from serving.gateway.live.pool_admin import LivePoolAdmin, _finding
+from serving.ids import BlockHash, BlockId, NodeId
+from serving.kvpool.core.entry import Space
+from serving.kvpool.core.pool_facts import (
     DROPPED_REASONS,
     LOST_REASONS,
     REFUSED_REASONS,
     memory_server_stats,
     pool_client_stats,
 )
-from serving.gateway.api.pool_summary import audit_summary, holdings
-from serving.gateway.live import pool_admin
-from serving.gateway.live.pool_admin import LivePoolAdmin, _finding
-from serving.ids import BlockHash, BlockId, NodeId
-from serving.kvpool.core.entry import Space
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.context_cache import PoolContextCache
 from serving.telemetry.metrics import GatewayMetrics

@@ -29,6 +29,10 @@ of instances, and sums over all pages, such as `sum(vllm:num_requests_running)`,
 Not here, because nothing in this system has the meaning: vLLM's `kv_block_lifetime_seconds`,
 `kv_block_idle_before_evict_seconds`, `kv_block_reuse_gap_seconds` (its block pool keeps times, ours has no clock),
 `lora_requests_info`, `engine_sleep_state` and `mm_cache_*`; handoffs are `cloudmatrix:handoff_*`, not `nixl_*`.
+With `Accept: application/openmetrics-text` the page is OpenMetrics, and where requests are traced
+`vllm:time_to_first_token_seconds` has exemplars: `trace_id` of the newest trace of each bucket. `[cluster] ray_metrics`
+shows what Ray's board "Serve LLM" asks for on Ray's own ports, see
+[the runbook](../../deploy/RUNBOOK.md#looking-inside).
 
 Ray's own metrics are Ray's: [its
 documentation](https://docs.ray.io/en/latest/ray-observability/reference/system-metrics.html) names them. What

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from serving.gateway.api.pool_admin import ServerAnswers
-from serving.gateway.api.pool_facts import MODELS, memory_server_stats
 from serving.gateway.api.tenant import Tenant
+from serving.kvpool.core.pool_facts import MODELS, memory_server_stats
 from serving.kvpool.core.ring import HashRing, ring_of
 from serving.telemetry.pool_stats import PoolClientStats
 from serving.values.pool_view import NamespaceRecord, PoolView

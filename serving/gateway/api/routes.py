@@ -48,9 +48,11 @@ from serving.gateway.api.tenant_weights import TenantWeights
 from serving.gateway.api.text_desk import TextDesk
 from serving.gateway.api.tokens_schema import GenerateTokensRequest
 from serving.gateway.api.translate import GenerationOrder, chat_order, completion_order, prepare_chat_order
+from serving.telemetry.exposition import OPENMETRICS_TYPE, wants_openmetrics
 from serving.telemetry.metrics import GatewayMetrics
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+METRICS_CONTENT = {**text_content("text/plain"), **text_content("application/openmetrics-text")}
 
 _GENERATION_ERRORS = (404, 429, 503, *BODY_ERRORS)
 GENERATION_EXCHANGES = tuple(
@@ -228,16 +230,18 @@ def probe_router(endpoint: RouteServices) -> APIRouter:
         """The server's version."""
         return json_response({"version": endpoint.settings.version})
 
-    @router.get("/metrics", response_class=Response, responses=answers(None, content=text_content("text/plain")))
+    @router.get("/metrics", response_class=Response, responses=answers(None, content=METRICS_CONTENT))
     async def metrics(request: Request, scope: Literal["all", "gateway"] = "all") -> Response:
         """Prometheus text, without a key. Series that name tenants are added for an admin key, or on an open server.
 
         `scope=gateway` is for scrapers that find each gateway by itself, such as a PodMonitor: a page then has the
-        series of its own gateway, and those of instances are on one gateway's page only.
+        series of its own gateway, and those of instances are on one gateway's page only. OpenMetrics, with exemplars of
+        first tokens where requests are traced, if `Accept` asks for it.
         """
         render = endpoint.metrics.render_own if scope == "gateway" else endpoint.metrics.render_all
-        text = await render(namespaces=tenant_of(request).admin)
-        return Response(text, media_type=METRICS_TYPE)
+        openmetrics = wants_openmetrics(request.headers.get("accept", ""))
+        text = await render(namespaces=tenant_of(request).admin, openmetrics=openmetrics)
+        return Response(text, headers={"Content-Type": OPENMETRICS_TYPE if openmetrics else METRICS_TYPE})
 
     @router.get("/load", responses=answers(Load))
     async def load() -> Response:

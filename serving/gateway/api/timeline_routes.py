@@ -9,8 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.gateway.api.errors import RouteError
+from serving.gateway.api.openapi import answers
 from serving.gateway.api.routes import json_response
 from serving.gateway.api.tenant import tenant_of
+from serving.gateway.api.timeline_answers import PastRequests, PastRequestTimeline
 from serving.gateway.core.timeline import RequestTimes
 from serving.gateway.core.timeline_shelf import Choose
 
@@ -31,21 +33,27 @@ class Timelines(Protocol):
 
 def timeline_router(timelines: Timelines) -> APIRouter:
     """The routes."""
-    router = APIRouter()
+    router = APIRouter(tags=["information"])
 
-    @router.get("/v1/requests", include_in_schema=False)
+    @router.get("/v1/requests", responses=answers(PastRequests))
     async def requests(
         request: Request,
         which: Choose = "newest",
         limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 20,
     ) -> Response:
-        """Past requests, newest or slowest first, or only those that failed or were resumed; a tenant's own only."""
+        """Past requests: `which` is `newest` or `slowest` (first), `failed` or `resumed` (only those); at most `limit`.
+
+        A tenant sees its own only. `cloudmatrix explain` prints them.
+        """
         found = await timelines.choose(which, limit, _namespace(request))
         return json_response({"object": "list", "data": [_summary(times) for times in found]})
 
-    @router.get("/v1/requests/{request_id}/timeline", include_in_schema=False)
+    @router.get("/v1/requests/{request_id}/timeline", responses=answers(PastRequestTimeline, 404))
     async def timeline(request: Request, request_id: str) -> Response:
-        """The time line of a request that is over. 404 for one of another tenant, too."""
+        """Where the time of a request went, once it is over: parts that sum to it.
+
+        `request_id` is the `id` of its answer, or the `X-Request-ID` that came with it. 404 for one of another tenant.
+        """
         times = await timelines.find(request_id, _namespace(request))
         if times is None:
             raise RouteError(

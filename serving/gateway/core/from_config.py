@@ -40,6 +40,7 @@ def core_settings(
         empty_role_s=config.engine.empty_role_s,
         coming=config.autoscaler.policy != "none" or any(pool.replicas for pool in config.pools.values()),
         version=VERSION,
+        prefer_host=config.serving.handoff == "prefer_host",
     )
 
 

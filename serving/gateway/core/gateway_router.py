@@ -11,7 +11,7 @@ from serving.gateway.core.locality import PrefixHistory, route_prefill_by_locali
 from serving.gateway.core.prefill_cost import PrefillCost
 from serving.gateway.core.route_decision import InstanceView, RouteDecision, RouteTurn, Rule
 from serving.gateway.core.router import route_decode, route_prefill
-from serving.ids import BlockHash, ReplicaId
+from serving.ids import BlockHash, NodeId, ReplicaId
 
 _POOL = ReplicaId("")
 """In a history: all instances together."""
@@ -28,6 +28,8 @@ class GatewayRouter:
         rule: Rule | None = None,
         seed: int = 0,
         attention_tokens: float = 0.0,
+        *,
+        prefer_host: bool = False,
     ) -> None:
         """
         Args:
@@ -38,12 +40,14 @@ class GatewayRouter:
             rule: how instances are chosen; None = by locality if there is a history, else by load.
             seed: the gateway's own, so that several do not begin with the same instance.
             attention_tokens: see `PrefillCost`.
+            prefer_host: of decode instances that are equal, those where the prompt was computed come first.
         """
         self._max_age_s = max_age_s
         self._block_tokens = block_tokens
         self._history = PrefixHistory(history_blocks) if history_blocks else None
         self._rule: Rule = rule or ("locality" if history_blocks else "load")
         self._seed = seed
+        self._prefer_host = prefer_host
         self._cost = PrefillCost(attention_tokens)
         # One counter a role: with a common one, the two routes of every request would keep ties from taking turns.
         self._prefills = 0
@@ -93,14 +97,22 @@ class GatewayRouter:
         if self._history is not None:
             self._history.forget(replica)
 
-    def decode(self, views: Sequence[InstanceView], blocks: int, exclude: Sequence[ReplicaId] = ()) -> RouteDecision:
+    def decode(
+        self,
+        views: Sequence[InstanceView],
+        blocks: int,
+        exclude: Sequence[ReplicaId] = (),
+        source: NodeId | None = None,
+    ) -> RouteDecision:
         """Where a handoff goes.
 
         Args:
             blocks: KV blocks of the tokens known so far, and of those that are expected.
+            source: host of the KV blocks.
         Raises: UnavailableError if no live instance is known.
         Effects: counts the question.
         """
         self._decodes += 1
         rule: Rule = "load" if self._rule == "locality" else self._rule
-        return route_decode(views, blocks, RouteTurn(self._decodes, self._seed), self._max_age_s, exclude, rule)
+        turn, host = RouteTurn(self._decodes, self._seed), source if self._prefer_host else None
+        return route_decode(views, blocks, turn, self._max_age_s, exclude, rule, host)

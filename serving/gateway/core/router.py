@@ -7,7 +7,7 @@ affinity to where a prefix is cached: any instance reaches any block.
 A view is always a little old, and other gateways look at the same old view. So what this gateway sent there since is
 added, once for every gateway there is: the others have very probably just done the same. Instances that are equal, or
 within a few percent, take turns, and each gateway begins its turns elsewhere. `round_robin` and `power_of_two` are the
-baselines.
+baselines. Hosts are alike too, unless `[serving] handoff` prefers the prompt's own among equal decode instances.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +16,7 @@ from operator import attrgetter
 from serving.errors import UnavailableError
 from serving.gateway.core.counter_draw import two_of
 from serving.gateway.core.route_decision import InstanceView, RouteDecision, RouteTurn, Rule
-from serving.ids import ReplicaId
+from serving.ids import NodeId, ReplicaId
 
 RETRY_WITHOUT_INSTANCE_S = 1.0
 """A replaced replica takes seconds to come up; asking again each second costs nothing."""
@@ -81,6 +81,7 @@ def route_decode(
     max_age_s: float,
     exclude: Collection[ReplicaId] = (),
     rule: Rule = "load",
+    host: NodeId | None = None,
 ) -> RouteDecision:
     """Choose the instance with room for the KV blocks and the least to do; without room anywhere, the roomiest.
 
@@ -91,6 +92,7 @@ def route_decode(
     Args:
         needed_blocks: KV blocks of the tokens known so far, and of those that are expected.
         turn, max_age_s, exclude, rule: as in `route_prefill`.
+        host: of equal instances with room those on this host come first; None = hosts are alike.
     Raises: UnavailableError if no live instance is known.
     """
     candidates = usable(views, max_age_s, exclude, "decode")
@@ -109,7 +111,8 @@ def route_decode(
     if any([v.share < 1.0 for v in roomy]):  # one sequence more than it has: an empty slow rank is not an empty one
         own = 1 / sequences
         loads = [(load + own) / max(v.share, LEAST_SHARE) for load, v in zip(loads, roomy, strict=True)]
-    place, among = choose(loads, turn, rule, NEAR * min(loads))
+    favoured = [place for place, v in enumerate(roomy) if v.node == host] if host is not None else []
+    place, among = choose(loads, turn, rule, NEAR * min(loads), favoured)
     chosen = roomy[place]
     reason = (
         f"room for {needed_blocks} blocks ({rooms[place]} free), {inside[place]} sequences, load {loads[place]:.2f}, "
@@ -124,12 +127,15 @@ def _next(loads: Sequence[float], place: int, form: str) -> str:
     return f", next {form.format(min(others))}" if others else ""
 
 
-def choose(loads: Sequence[float], turn: int | RouteTurn, rule: Rule, near: float = 0.0) -> tuple[int, str]:
+def choose(
+    loads: Sequence[float], turn: int | RouteTurn, rule: Rule, near: float = 0.0, favoured: Sequence[int] = ()
+) -> tuple[int, str]:
     """One of some instances by a rule.
 
     Args:
         loads: of the instances, at least one, in a fixed order; less is better.
         near: loads that exceed the least one by no more are equal to it.
+        favoured: places that come first where they are equal to the least one; baselines know none.
     Returns: the place of the choice, and against whom it stood.
     """
     turn = turn if isinstance(turn, RouteTurn) else RouteTurn(turn)
@@ -144,6 +150,8 @@ def choose(loads: Sequence[float], turn: int | RouteTurn, rule: Rule, near: floa
     bound = min(loads) + near
     tied = [place for place, load in enumerate(loads) if load <= bound]
     alike = f", {len(tied)} alike" if len(tied) > 1 else ""
+    if favoured and (here := [place for place in tied if place in favoured]):
+        tied, alike = here, f"{alike}, {len(here)} on the prompt's host"
     return tied[(turn.seed + turn.counter) % len(tied)], f"the least of {count}{alike}"
 
 

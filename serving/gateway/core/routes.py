@@ -134,7 +134,7 @@ class Routes:
                 exclude = (*exclude, *decodes_to_avoid(need.ticket.source, troubles))
             needed = blocks + self._reserve.expected_blocks(left)
             views = self._holding(self._views(self._decode, now), tokens + 1)
-            decision = self._router.decode(_open(views, closed), needed, exclude)
+            decision = self._router.decode(_open(views, closed), needed, exclude, need.ticket.node_id)
             self._instances.reserve(decision.replica, decision.tokens, blocks)
             self._reserve.book(spec.sequence_id, decision.replica, left)
             return decision

@@ -14,7 +14,7 @@ class GatewaySettings(Value, frozen=True):
         name: unique in the cluster; part of the ids of its sequences.
         pools: names of the engine pools in the order of a request's life: `prefill` and `decode`, or `aggregated`.
         max_age_s: an instance that has been silent for longer counts as dead [s].
-        history_blocks, rule, seed, attention_tokens: as in `GatewayRouter`.
+        history_blocks, rule, seed, attention_tokens, prefer_host: as in `GatewayRouter`.
         max_attempts: failures in a row after which a sequence is given up.
         role_wait_s: how long a sequence waits for an instance of a role [s].
         empty_role_s: how long there is no decode instance before prefill instances decode [s].
@@ -35,11 +35,14 @@ class GatewaySettings(Value, frozen=True):
     empty_role_s: float = 5.0
     coming: bool = True
     version: str = ""
+    prefer_host: bool = False
 
     def router(self) -> GatewayRouter:
         """A router that was asked nothing yet."""
         blocks = self.block_tokens, self.history_blocks
-        return GatewayRouter(self.max_age_s, *blocks, self.rule, self.seed, self.attention_tokens)
+        return GatewayRouter(
+            self.max_age_s, *blocks, self.rule, self.seed, self.attention_tokens, prefer_host=self.prefer_host
+        )
 
     def queue(self) -> AdmissionQueue:
         """An admission queue that was asked nothing yet."""

@@ -20,6 +20,7 @@ from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Member, MemberReader
 from serving.cluster.model_parcels import with_model_here
 from serving.cluster.nodes import link_host
+from serving.cluster.ray_metrics import RayMetrics, serve_place
 from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
 from serving.config.upgrade import with_live
@@ -30,7 +31,6 @@ from serving.gateway.api.cluster_route import cluster_router
 from serving.gateway.api.drain import GatewayDrain
 from serving.gateway.api.expert_routes import choose_group, expert_router
 from serving.gateway.api.group_size_route import OrderedGroup, group_size_router
-from serving.gateway.api.pool_facts import memory_server_stats
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.gateway.api.timeline_routes import timeline_router
 from serving.gateway.core.kept_responses import KeepLimits
@@ -44,15 +44,17 @@ from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import CHECK_PERIOD_S
 from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
-from serving.gateway.live.status import cluster_status, current_facts, host_labels, instance_stats, state_of
+from serving.gateway.live.status import cluster_status, current_facts, host_labels, metrics_of, state_of
 from serving.gateway.live.timelines import SharedTimelines, wished
 from serving.gateway.live.trace_export import TraceExporter
 from serving.gateway.live.traffic_report import TrafficReporter
 from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
+from serving.kvpool.core.pool_facts import memory_server_stats
 from serving.kvpool.live.pool_control import NamespaceChanges, PoolViewFollower
 from serving.model.config import Architecture
 from serving.telemetry.metrics import GatewayMetrics
+from serving.telemetry.ray_board import gateway_series
 from serving.values.operator_order import OperatorOrder, OrderAnswer
 from serving.values.traffic import TrafficMeter
 from serving.version import VERSION
@@ -110,9 +112,9 @@ class GatewayDeployment:
         self._metrics.line = self._backend.core.room
         shelf = self._backend.timelines.shelf
         if config.gateway.trace_endpoint:
-            self._backend.timelines.traces = TraceExporter(
-                config.gateway.trace_endpoint, config.gateway.trace_share, self._served.names[0], gateway
-            )
+            where = config.gateway.trace_endpoint, config.gateway.trace_share
+            exporter = TraceExporter(*where, self._served.names[0], gateway)
+            self._backend.timelines.send_to(exporter, self._metrics.traced)
         self._metrics.refresh = self._publish
         self._metrics.others = self._peers = GatewayPeers(
             gateway, self._keeper.secrets, self._metrics.numbers, partial(wished, shelf)
@@ -135,6 +137,8 @@ class GatewayDeployment:
         self._door = _front_door(config, self._app) if config.gateway.server == "uvicorn" else None
         self._members_read = asyncio.Event()
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
+        if config.cluster.ray_metrics:
+            endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._door is None)).run())
         self._tasks = [asyncio.create_task(task) for task in endless]
         if self._door is not None:
             await self._know_instances()
@@ -258,7 +262,7 @@ class GatewayDeployment:
     def _publish(self) -> None:
         current = self._current()
         for member in current:
-            self._metrics.publish_instance(instance_stats(member, self._backend.hosts))
+            self._metrics.publish_instance(metrics_of(member, self._backend.hosts))
         self._metrics.system.publish(self._metered.targets, self._metered.tally)
         self._metrics.publish_groups(group_stats(self._experts()))
         self._metrics.hosts.publish(self._metered.hosts)
@@ -352,7 +356,7 @@ def _served_model(config: ServeConfig, created: int) -> ServedModel:
     model_len = config.engine.max_model_len or checkpoint.max_position_embeddings
     served = ServedModel.from_folder(
         config.model.tokenizer_folder,
-        names=(config.model.name or folder.name,),
+        names=(config.model.served_name,),
         max_model_len=model_len,
         created=created,
     )

@@ -1,19 +1,16 @@
 """The cluster in numbers, from what instances announce: for `GET /cluster`, `cloudmatrix status` and `/metrics`."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
-import msgspec
 from msgspec.structs import asdict
 
 from serving.config.serve import ServeConfig
-from serving.gateway.api.pool_facts import pool_client_stats
 from serving.gateway.api.pool_summary import server_rows
 from serving.gateway.live.pool_links import Address
-from serving.telemetry.handoff_paths import between_hosts, handoff_paths
+from serving.kvpool.core.pool_facts import pool_client_stats
+from serving.telemetry.instance_facts import instance_stats
 from serving.telemetry.stats import InstanceStats
-from serving.values.expert_facts import ExpertFacts
 from serving.values.hosts import HostRow, npus_offered
 from serving.values.instances import Status
 from serving.values.pool_view import PoolView
@@ -53,11 +50,6 @@ _REPLICA_FIELDS = (
     "draining",
     "told_s",
 )
-
-
-_APART = ("replica", "pool", "npus", "pool_use", "rank", "experts", "paths", "lost_paths", "slow_paths")
-_TOLD = tuple(one.name for one in fields(InstanceStats) if one.name not in _APART)
-"""What an instance announces as metrics show it."""
 
 
 def cluster_status(
@@ -152,27 +144,12 @@ def host_labels(members: Iterable[Address]) -> dict[str, str]:
     return {node: npu.partition(".")[0] for node, npu in npus if npu}
 
 
-def instance_stats(member: Address, hosts: Mapping[str, str]) -> InstanceStats:
-    """One announcement as metrics: a number of the engine or its process has one name in both.
+def metrics_of(member: Address, hosts: Mapping[str, str]) -> InstanceStats:
+    """One announcement as metrics. Effects: none.
 
     Args:
         hosts: labels of nodes, see `host_labels`.
     """
-    facts = member.facts
-    pool, experts = facts.get("pool"), facts.get("experts")
-    own: dict[str, Any] = {
-        "replica": member.replica,
-        "pool": member.pool,
-        "npus": len(facts["npus"]),
-        "pool_use": None if pool is None else pool_client_stats(pool),
-        "rank": facts.get("rank") or 0,
-        "paths": between_hosts(handoff_paths(facts.get("paths") or {}, member.node), hosts),
-        "lost_paths": facts.get("lost_paths", 0),
-        "slow_paths": facts.get("slow_paths", 0),
-        "experts": None if experts is None else msgspec.convert(experts, ExpertFacts),
-    }
-    return InstanceStats(**{name: _frozen(facts[name]) for name in _TOLD}, **own)
-
-
-def _frozen(value: Any) -> Any:  # noqa: ANN401 - a number, or a list of them
-    return tuple(value) if isinstance(value, list) else value
+    pool = member.facts.get("pool")
+    use = None if pool is None else pool_client_stats(pool)
+    return instance_stats(member.replica, member.pool, member.node, member.facts, use, hosts)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from serving.gateway.core.timeline import Answered, RequestTimes
 from serving.gateway.core.timeline_builder import RequestBuilder
 from serving.gateway.core.timeline_shelf import Choose, TimelineShelf, chosen
+from serving.gateway.core.trace_spans import trace_id_of
 from serving.gateway.live.gateway_peers import GatewayPeers, TimesWish
 from serving.gateway.live.trace_export import TraceExporter
 from serving.ids import ReplicaId
@@ -56,9 +57,19 @@ class LiveTimelines:
         self._host_of = host_of
         self.traces: TraceExporter | None = None
         """Where time lines go as spans; None = nowhere."""
+        self._on_traced: Callable[[float, str, float], None] = lambda *_: None
         self._read_at: float | None = None
         self._step: StepTime | None = None
         """When the frame that is being read came, and its step."""
+
+    def send_to(self, exporter: TraceExporter, on_traced: Callable[[float, str, float], None]) -> None:
+        """Have time lines sent as spans.
+
+        Args:
+            on_traced: told of first tokens whose trace is sent: time since arrival [s], trace, and when, in seconds
+                since 1970.
+        """
+        self.traces, self._on_traced = exporter, on_traced
 
     def begin(self, job: GenerationJob, now: float) -> RequestBuilder | None:
         """A request was accepted. Returns: its builder; None = none is wanted."""
@@ -92,5 +103,7 @@ class LiveTimelines:
         """The answer is out, or will never be. Effects: the time line is kept."""
         whole = times.times(answered, time.time())
         self.shelf.add(whole)
-        if self.traces is not None:
-            self.traces.add(whole)
+        if self.traces is not None and self.traces.add(whole):
+            for choice in whole.choices:
+                if (first := choice.first_token_s) is not None:
+                    self._on_traced(first, trace_id_of(whole), whole.arrived + first)

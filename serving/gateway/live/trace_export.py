@@ -58,11 +58,13 @@ class TraceExporter:
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
-    def add(self, times: RequestTimes) -> None:
-        """Take a finished request. Returns at once."""
-        if is_sampled(times, self._share):
+    def add(self, times: RequestTimes) -> bool:
+        """Take a finished request; nothing waits. Returns: whether its trace is to be sent."""
+        sampled = is_sampled(times, self._share)
+        if sampled:
             self._queue.append(times)
             self._wake.set()
+        return sampled
 
     def close(self) -> None:
         """Send what waits, and stop."""

@@ -216,6 +216,7 @@ class Instance:
             "pull_age_s": self.loop.moves.pull_age_s(),
             "paths": self.loop.moves.paths.facts(),
             "open_sequences": self.server.open_sequences,
+            "taken_total": self.server.taken,
             "busy_s": self.loop.busy_s,
             "predicted_s": self.npus.predicted_s,
             "pool": self.pool_cache.facts() if self.pool_cache is not None else None,

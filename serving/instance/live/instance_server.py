@@ -81,6 +81,8 @@ class InstanceServer:
         self._status_task: asyncio.Task[None] | None = None
         self._step = 0
         self.draining = False
+        self.taken = 0
+        """Sequences that came in, those handed over from other instances among them."""
         self.share = 1.0
         """See `Status.share`."""
 
@@ -229,6 +231,7 @@ class InstanceServer:
             connection.send(m.Frame(self._step, (refused,)))
             return False
         self._owner[sequence_id] = connection
+        self.taken += 1
         self._empty.clear()
         return True
 

@@ -70,8 +70,15 @@ class InstanceDeployment:
         self._keeper.start(self._instance.move)
         self._announcer = Announcer()
         self._announcer.start(self._describe)
-        self._sweeper = asyncio.create_task(sweep_forever(session))
+        self._tasks = [asyncio.create_task(sweep_forever(session)), *self._relays(config)]
         self._stopped = False
+
+    def _relays(self, config: ServeConfig) -> list[asyncio.Task[None]]:
+        if not config.cluster.ray_metrics:
+            return []
+        from serving.cluster.ray_metrics import relay_instance, serve_place
+
+        return [relay_instance(self._describe, config.model.served_name, serve_place())]
 
     async def reconfigure(self, live: dict[str, Any]) -> None:
         """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too."""
@@ -123,7 +130,8 @@ class InstanceDeployment:
         if getattr(self, "_stopped", True):
             return
         self._stopped = True
-        self._sweeper.cancel()
+        for task in self._tasks:
+            task.cancel()
         self._keeper.stop()
         await self._instance.server.leave(self._drain_s)  # listed as draining until then
         await self._announcer.stop()

@@ -16,7 +16,7 @@ from tests.e2e.topology import small
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Server]:
     config = small(tmp_path_factory.mktemp("config"), checkpoint, prefill=1, decode=1)
-    config.write_text(config.read_text() + POOL)
+    config.write_text(config.read_text().replace("[cluster]", "[cluster]\nray_metrics = true") + POOL)
     with Server(config) as running:
         session = running.session
         yield running

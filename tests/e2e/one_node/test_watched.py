@@ -18,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from tests.deploy.boards.picture import draw
 from tests.e2e.server import Server, free_port, wait_for
+from tests.telemetry.ray_panels import WITHOUT_MEANING, queries
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +28,7 @@ FOR_OTHERS = {
     "cloudmatrix:prompt_tokens_recomputed",
     "vllm:spec_decode",  # without speculation
     "cloudmatrix:scaling_decisions",  # before anybody has scaled it
+    *WITHOUT_MEANING,
     "cloudmatrix:expert_", "cloudmatrix:rank_", "cloudmatrix:group_", "cloudmatrix:exchange_",  # without such groups
 }  # fmt: skip
 """Series that this system does not have."""
@@ -80,7 +82,7 @@ def test_every_query_of_every_board_and_rule_has_an_answer(server: Server, tmp_p
         for job in ("cloudmatrix", "ray"):
             wait_for(lambda job=job: prometheus.sees(job), f"{job} is scraped")  # type: ignore[misc]
         server.post("/v1/completions", {"model": "tiny", "prompt": "watched " * 20, "max_tokens": 4})
-        asked = {**_boards(), **_rules()}
+        asked = {**_boards(), **_rules(), **queries()}
         assert len(asked) > 80
         end = time.monotonic() + 90.0
         silent = {where: query for where, query in asked.items() if not prometheus.ask(query)}

@@ -1,5 +1,6 @@
 """`/openapi.json` describes every answer: asked at random by schemathesis, and with everything on by hand."""
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -12,9 +13,11 @@ from schemathesis import GenerationMode, checks
 
 from serving.errors import EngineError, OverloadedError, UnavailableError
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from serving.gateway.api.timeline_routes import timeline_router
 from serving.values.sequence import PoolUse
 from tests.fakes.backend import Script
 from tests.fakes.pool_admin import two_servers
+from tests.fakes.timelines import KeptTimelines
 from tests.gateway.api.support import Harness, chat, complete, events, named_events, post, request
 
 CONFORMANCE = [
@@ -36,13 +39,19 @@ ROUTES = [
     ("POST", "/v1/responses/{response_id}/cancel"), ("GET", "/v1/responses/{response_id}/input_items"),
     ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("GET", "/pool"),
     ("POST", "/pool/namespaces/{name}"), ("DELETE", "/pool/namespaces/{name}"), ("POST", "/pool/audit"),
+    ("GET", "/v1/requests"), ("GET", "/v1/requests/{request_id}/timeline"),
 ]  # fmt: skip
 
 
 @pytest.fixture
 def whole(served: ServedModel) -> Harness:
     """With all that there can be: a pool, and times of requests."""
-    return Harness(served, ApiSettings(version="1", per_request_metrics=True), two_servers())
+    return with_timelines(Harness(served, ApiSettings(version="1", per_request_metrics=True), two_servers()))
+
+
+def with_timelines(harness: Harness) -> Harness:
+    harness.app.include_router(timeline_router(KeptTimelines(("mine", "default", 1.5))))
+    return harness
 
 
 @pytest.fixture
@@ -230,6 +239,13 @@ def test_tokens_are_as_described(whole: Harness, document: dict[str, Any]) -> No
         conforms(document, "GeneratedTokensChunk", chunk)
 
 
+def test_time_lines_are_as_described(whole: Harness, document: dict[str, Any]) -> None:
+    conforms(document, "PastRequestTimeline", request(whole.app, "GET", "/v1/requests/mine/timeline").json())
+    listed = request(whole.app, "GET", "/v1/requests?which=slowest").json()
+    assert len(listed["data"]) == 1
+    conforms(document, "PastRequests", listed)
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -252,14 +268,12 @@ def test_errors_of_the_backend(whole: Harness, document: dict[str, Any], error: 
 
 
 def test_keys_are_described_where_they_are_asked_for(served: ServedModel, document: dict[str, Any]) -> None:
-    closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"),)), two_servers())
+    closed = with_timelines(Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"),)), two_servers()))
     described = request(closed.app, "GET", "/openapi.json", headers={"authorization": "Bearer one"}).json()
     (scheme,) = described["components"]["securitySchemes"]
     for method, path in ROUTES:
         operation = described["paths"][path][method.lower()]
-        needed = (
-            request(closed.app, method, path.replace("{name}", "x").replace("{response_id}", "x")).status_code == 401
-        )
+        needed = request(closed.app, method, re.sub("{.*?}", "x", path)).status_code == 401
         assert operation.get("security") == ([{scheme: []}] if needed else None)
         assert ("401" in operation["responses"]) == needed
     assert "401" not in document["paths"]["/v1/models"]["get"]["responses"], "an open server asks for none"

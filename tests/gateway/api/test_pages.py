@@ -13,7 +13,9 @@ from serving.gateway.api.openapi_bodies import BODIES
 from serving.gateway.api.pages.api_page import EXAMPLES
 from serving.gateway.api.pages.schema_text import type_text
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from serving.gateway.api.timeline_routes import timeline_router
 from tests.fakes.pool_admin import two_servers
+from tests.fakes.timelines import KeptTimelines
 from tests.gateway.api.errors import check
 from tests.gateway.api.support import Harness, post, request
 
@@ -23,7 +25,9 @@ DASHBOARD = "http://127.0.0.1:8265/pools"
 @pytest.fixture(scope="module")
 def whole(served: ServedModel) -> Harness:
     settings = ApiSettings(version="1.2.3", placeholder_tokens=True, pools_page=DASHBOARD)
-    return Harness(served, settings, two_servers())
+    harness = Harness(served, settings, two_servers())
+    harness.app.include_router(timeline_router(KeptTimelines()))
+    return harness
 
 
 def page(harness: Harness, path: str, **headers: str) -> str:
@@ -117,6 +121,12 @@ def test_the_api_page_has_every_operation_field_and_schema(whole: Harness) -> No
             assert f"<th><code>{field}</code>" in text, (name, field)
     targets = set(re.findall('href="#([^"]+)"', text))
     assert targets - set(re.findall('id="([^"]+)"', text)) == set(), "links that lead nowhere"
+
+
+def test_an_example_names_what_is_to_be_put_in(whole: Harness) -> None:
+    text = html.unescape(page(whole, "/docs"))
+    assert "curl http://test/v1/requests/REQUEST_ID/timeline" in text
+    assert "curl -X DELETE http://test/v1/responses/RESPONSE_ID" in text
 
 
 def test_examples_are_answered(whole: Harness) -> None:

@@ -1,14 +1,11 @@
 """`/v1/requests`: who finds which time lines."""
 
-from collections.abc import Sequence
-
 import pytest
 from fastapi import FastAPI
 
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.gateway.api.timeline_routes import timeline_router
-from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart
-from serving.gateway.core.timeline_shelf import Choose, TimelineShelf
+from tests.fakes.timelines import KeptTimelines
 from tests.gateway.api.support import Harness, request
 
 SETTINGS = ApiSettings(
@@ -18,30 +15,10 @@ SETTINGS = ApiSettings(
 )
 
 
-class Shelf:
-    """Time lines of one gateway."""
-
-    def __init__(self) -> None:
-        self.shelf = TimelineShelf(8)
-
-    async def find(self, request_id: str, namespace: str | None) -> RequestTimes | None:
-        return self.shelf.find(request_id, namespace)
-
-    async def choose(self, which: Choose, limit: int, namespace: str | None) -> Sequence[RequestTimes]:
-        return self.shelf.choose(which, limit, namespace)
-
-
 @pytest.fixture
 def app(served: ServedModel) -> FastAPI:
-    shelf = Shelf()
-    parts = (TimePart("prefill", 0.0, 1.5, "prefill#a", "n0", tokens=7),)
-    for name, namespace, total_s in (("mine", "acme", 1.5), ("theirs", "other", 2.5)):
-        line = ChoiceLine(0, parts, 3, 0, 1.0)
-        shelf.shelf.add(
-            RequestTimes(name, namespace, 0.0, total_s, "stop", 7, (line,), 3, 0, "why", names=(name, f"x {name}"))
-        )
     app = Harness(served, SETTINGS).app
-    app.include_router(timeline_router(shelf))
+    app.include_router(timeline_router(KeptTimelines(("mine", "acme", 1.5), ("theirs", "other", 2.5))))
     return app
 
 

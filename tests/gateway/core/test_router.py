@@ -3,9 +3,13 @@
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from serving.errors import UnavailableError
-from serving.gateway.core.route_decision import InstanceView, RouteTurn
+from serving.gateway.core.gateway_router import GatewayRouter
+from serving.gateway.core.route_decision import InstanceView, RouteTurn, Rule
 from serving.gateway.core.router import route_decode, route_prefill
 from serving.ids import NodeId, ReplicaId
 
@@ -131,3 +135,60 @@ def test_the_baselines() -> None:
 def test_lesser_differences_of_speed_are_not_heeded() -> None:
     views = [view("a", 100, tokens_per_s=60.0), view("b", 110, tokens_per_s=100.0), view("c", 120, tokens_per_s=110.0)]
     assert route_prefill(views, 10, 0, 5.0).replica == "a", "it had small steps lately, that is all"
+
+
+def on(host: str, name: str, sequences: int, free: int = 100, share: float = 1.0) -> InstanceView:
+    return replace(view(name, sequences=sequences, free=free), node=NodeId(host), share=share)
+
+
+def test_the_prompts_host_comes_first_among_equals_only() -> None:
+    views = [on("left", "a", 20), on("right", "b", 20), on("right", "c", 20)]
+    for turn in range(6):
+        assert route_decode(views, 1, turn, 5.0, host=NodeId("left")).replica == "a"
+    right = Counter(route_decode(views, 1, turn, 5.0, host=NodeId("right")).replica for turn in range(30))
+    assert right == {"b": 15, "c": 15}
+    assert route_decode(views, 1, 0, 5.0, host=NodeId("right")).reason == (
+        "room for 1 blocks (100 free), 20 sequences, load 1.00, "
+        "the least of 3, 3 alike, 2 on the prompt's host with room in pool p, next 1.00"
+    )
+    busier = [on("left", "a", 22), *views[1:]]
+    assert {route_decode(busier, 1, turn, 5.0, host=NodeId("left")).replica for turn in range(6)} == {"b", "c"}
+    full = [on("left", "a", 20, free=0), *views[1:]]
+    assert {route_decode(full, 1, turn, 5.0, host=NodeId("left")).replica for turn in range(6)} == {"b", "c"}
+
+
+instances = st.builds(
+    on,
+    st.sampled_from(["left", "right", "third"]),
+    st.uuids().map(str),
+    st.integers(0, 30),
+    free=st.integers(0, 100),
+    share=st.sampled_from([1.0, 0.5]),
+)
+
+
+@given(
+    views=st.lists(instances, min_size=1, max_size=8),
+    blocks=st.integers(1, 100),
+    turn=st.integers(0, 99),
+    host=st.sampled_from([NodeId("left"), NodeId("elsewhere")]),
+    rule=st.sampled_from(["load", "round_robin", "power_of_two"]),
+)
+def test_a_preferred_host_changes_nothing_but_which_of_the_equals(
+    views: list[InstanceView], blocks: int, turn: int, host: NodeId, rule: Rule
+) -> None:
+    """Whatever is chosen for its host could have been chosen in another turn."""
+    preferred = route_decode(views, blocks, turn, 5.0, (), rule, host)
+    plain = [route_decode(views, blocks, other, 5.0, (), rule) for other in range(turn, turn + len(views))]
+    assert preferred.replica in {one.replica for one in plain}
+    if rule != "load" or not any(one.node == host for one in plain):
+        assert preferred == plain[0]
+    elif max(view.kv_blocks_free for view in views) >= blocks:
+        assert preferred.node == host
+
+
+def test_a_router_prefers_hosts_only_where_it_was_told_to() -> None:
+    views = [on("left", "a", 20), on("right", "b", 20)]
+    for prefers, wanted in ((True, {"b": 10}), (False, {"a": 5, "b": 5})):
+        router = GatewayRouter(10.0, 16, prefer_host=prefers)
+        assert Counter(router.decode(views, 1, (), NodeId("right")).replica for _ in range(10)) == wanted

@@ -9,9 +9,14 @@ import pytest
 from msgspec.structs import replace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart
+from serving.gateway.core.timeline import Answered, ChoiceLine, RequestTimes, TimePart
+from serving.gateway.core.trace_spans import trace_id_of
 from serving.gateway.live import trace_export
+from serving.gateway.live.timelines import LiveTimelines
 from serving.gateway.live.trace_export import MOST_QUEUED, TraceExporter
+from serving.ids import RequestId, SequenceId
+from serving.values.jobs import GenerationJob
+from serving.values.sequence import SamplingParams, SequenceSpec
 
 LINE = ChoiceLine(0, (TimePart("prefill", 0.0, 2.0, "p#a", "n0"),), 1, 0, 1.5)
 TIMES = RequestTimes(
@@ -110,3 +115,18 @@ def test_the_queue_is_bounded() -> None:
     for _ in range(2 * MOST_QUEUED):
         exporter.add(TIMES)
     assert len(exporter._queue) == MOST_QUEUED
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_first_tokens_of_traces_that_are_sent_are_told(sampled: bool) -> None:
+    kept, told = LiveTimelines(4, lambda _: "n0"), list[tuple[float, str, float]]()
+    exporter = TraceExporter("http://127.0.0.1:9", float(sampled), "m", "g")
+    kept.send_to(exporter, lambda *what: told.append(what))
+    spec = SequenceSpec(SequenceId("r/0"), (1, 2, 3), SamplingParams())
+    builder = kept.begin(GenerationJob(RequestId("r"), (spec,)), 0.5)
+    assert builder is not None
+    builder.choice(0).news(2.5, 1, None, last=True)
+    kept.answered(builder, Answered(0.0, 3.0, "stop", ("chatcmpl-2",)))
+    exporter.close()
+    (times,) = kept.shelf
+    assert told == ([(2.5, trace_id_of(times), times.arrived + 2.5)] if sampled else [])

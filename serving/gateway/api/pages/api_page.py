@@ -1,6 +1,7 @@
 """The page at `/docs`: every operation with its fields, answers and an example, made of `/openapi.json` alone."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -90,7 +91,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], schemas: Ma
 def _example(method: str, path: str, has_body: bool, url: str) -> Html:
     """A command to paste."""
     words = ["curl", *(["-X", method] if method not in ("GET", "POST") or (method == "POST" and not has_body) else [])]
-    words.append(shlex.quote(f"{url}{path}").replace("{name}", "NAME"))
+    words.append(shlex.quote(url + re.sub(r"{(\w+)}", lambda found: found[1].upper(), path)))
     if has_body:
         sent = shlex.quote(json.dumps(EXAMPLES[path]))
         words += ["-H", "'Content-Type: application/json'", "\\\n ", "-d", sent]

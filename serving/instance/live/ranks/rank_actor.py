@@ -108,6 +108,11 @@ class RankActor:
             self._announcer.start(self._describe)
             self._keeper.start(self._rank.listen_at)
             self._tasks.append(asyncio.create_task(sweep_forever(self._order.name.session)))
+            if (config := self._order.config).cluster.ray_metrics:
+                from serving.cluster.ray_metrics import rank_place, relay_instance
+
+                place = rank_place(self._place.pool, self._place.replica)
+                self._tasks.append(relay_instance(self._describe, config.model.served_name, place))
 
     async def move(self, lease: RankLease, orders: Sequence[ExpertOrder]) -> tuple[RankEvent, ...]:
         """Do what the mover of the shell that holds this rank asks. Returns: what came of it, in the end."""

@@ -1,0 +1,102 @@
+"""Shows this process's series on its host's Ray metrics port, through Ray's own exporter.
+
+Every sample is a gauge of Ray's, set every few seconds: nothing happens where things are counted. Ray's counters begin
+with their first event, which hides it, and outlive their process; of its histograms Ray passes on buckets only, and
+makes a sum of their middles. A gauge shows the number that it is given, from zero on, while its process lives.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from prometheus_client.core import Metric
+from prometheus_client.samples import Sample
+from ray import serve
+from ray.util import metrics as ray_metrics
+
+from serving.cluster.membership import Member
+from serving.kvpool.core.pool_facts import pool_client_stats
+from serving.telemetry.instance_facts import instance_stats
+from serving.telemetry.ray_board import REQUESTS, ServePlace, instance_series
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 5.0
+"""Ray exports every 10 s, and drops a gauge that is not set in 20 s."""
+
+
+def serve_place() -> ServePlace:
+    """Names of this process, a replica of Ray Serve."""
+    context = serve.get_replica_context()
+    return ServePlace(context.deployment, context.replica_tag, context.app_name)
+
+
+def rank_place(pool: str, replica: str) -> ServePlace:
+    """Names of a rank, of which Ray Serve knows the shell only."""
+    return ServePlace(pool, replica, "")
+
+
+def relay_instance(describe: Callable[[], Member], model_name: str, place: ServePlace) -> asyncio.Task[None]:
+    """Show an instance's series, made of what it announces. Returns: the task, which never ends."""
+    return asyncio.create_task(RayMetrics(partial(announced_series, describe, model_name, place)).run())
+
+
+def announced_series(describe: Callable[[], Member], model_name: str, place: ServePlace) -> Iterator[Metric]:
+    """Series of an instance by its announcement. Effects: none."""
+    member = describe()
+    pool = member.facts.get("pool")
+    use = None if pool is None else pool_client_stats(pool)
+    stats = instance_stats(member.replica, member.pool, member.node, member.facts, use, {})
+    return instance_series(model_name, stats, member.facts["taken_total"], place)
+
+
+class RayMetrics:
+    """Writes what `collect` gives.
+
+    Args:
+        collect: families of series; called on the event loop.
+        instruments: has `Counter` and `Gauge` as Ray makes them.
+    """
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]], instruments: Any = ray_metrics) -> None:
+        self._collect = collect
+        self._api = instruments
+        self._made: dict[str, Any] = {}
+        self._counted: dict[tuple[str, ...], float] = {}
+
+    async def run(self) -> None:
+        """Write for ever. A mistake ends nothing: it is said once."""
+        failed = False
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            try:
+                families = list(self._collect())
+                await asyncio.to_thread(self.write, families)
+            except Exception as error:  # a series is never worth a replica
+                if not failed:
+                    logger.warning("series for Ray's metrics port are not written: %r", error)
+                failed = True
+
+    def write(self, families: Iterable[Metric]) -> None:
+        """Write the newest values. Effects: those of Ray's instruments."""
+        for family in families:
+            for sample in family.samples:
+                if family.name == REQUESTS:  # Ray Serve has a counter of that name in this process
+                    self._count(family, sample)
+                else:
+                    self._instrument("Gauge", sample.name, family, sample.labels).set(sample.value, sample.labels)
+
+    def _count(self, family: Metric, sample: Sample) -> None:
+        key = tuple(sample.labels.values())
+        if (more := sample.value - self._counted.get(key, 0.0)) > 0:
+            self._counted[key] = sample.value
+            self._instrument("Counter", family.name, family, sample.labels).inc(more, sample.labels)
+
+    def _instrument(self, kind: str, name: str, family: Metric, labels: dict[str, str]) -> Any:
+        found = self._made.get(name)
+        if found is None:
+            make = getattr(self._api, kind)
+            found = self._made[name] = make(name.replace(":", "_"), family.documentation, tag_keys=tuple(labels))
+        return found

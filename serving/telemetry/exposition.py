@@ -1,0 +1,52 @@
+"""Pages of series as scrapers read them: Prometheus' text format, or OpenMetrics, which has exemplars."""
+
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics_format
+from prometheus_client.registry import Collector, CollectorRegistry
+
+OPENMETRICS_TYPE = openmetrics_format.CONTENT_TYPE_LATEST
+Page = Collector | CollectorRegistry
+
+
+class _Together(Collector):
+    """Several pages as one."""
+
+    def __init__(self, pages: Sequence[Page]) -> None:
+        self._pages = pages
+
+    def collect(self) -> Iterable[Metric]:
+        """All of them, one after the other."""
+        return (metric for page in self._pages for metric in page.collect())
+
+
+def exposed(pages: Sequence[Page], *, openmetrics: bool = False) -> bytes:
+    """Pages as one text. Effects: none but what collecting has."""
+    together = _Together(pages)
+    if not openmetrics:
+        return generate_latest(together)
+    # Its default makes `_` of the `:` in names, where it is allowed; this leaves all names as they are.
+    text: bytes = openmetrics_format.generate_latest(together, openmetrics_format.ALLOWUTF8)
+    return text
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Whether a scraper prefers OpenMetrics, by its `Accept`: it names it, and nothing else with more weight."""
+    weights: dict[str, float] = {}
+    for one in accept.replace(" ", "").split(","):
+        kind, *options = one.split(";")
+        weights[kind] = max(weights.get(kind, 0.0), _weight(options))
+    own = weights.get("application/openmetrics-text", 0.0)
+    return own > 0.0 and own >= weights.get("text/plain", 0.0)
+
+
+def _weight(options: Sequence[str]) -> float:
+    for option in options:
+        if option.startswith("q="):
+            try:
+                return float(option[2:])
+            except ValueError:
+                return 0.0
+    return 1.0
