@@ -28,7 +28,7 @@ def exposed(pages: Sequence[Page], *, openmetrics: bool = False) -> bytes:
     if not openmetrics:
         return generate_latest(together)
     # Its default makes `_` of the `:` in names, where it is allowed; this leaves all names as they are.
-    text: bytes = openmetrics_format.generate_latest(together, openmetrics_format.ALLOWUTF8)
+    text: bytes = openmetrics_format.generate_latest(together, openmetrics_format.ALLOWUTF8)  # type: ignore[no-untyped-call]
     return text
 
 

@@ -167,12 +167,8 @@ class GatewayMetrics(Collector):
         self.system = SystemBoard(model_name)
         self.namespaces = NamespaceBoard(model_name, engine)
         self.registry = CollectorRegistry()
-        self.registry.register(self)
-        self.registry.register(self.instances)
-        self.registry.register(self.groups)
-        self.registry.register(self.hosts)
-        self.registry.register(self.servers)
-        self.registry.register(self.system)
+        for board in (self, self.instances, self.groups, self.hosts, self.servers, self.system):
+            self.registry.register(board)
         self._tenants_only = CollectorRegistry()
         self._tenants_only.register(self.namespaces)
 

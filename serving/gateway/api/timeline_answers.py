@@ -5,7 +5,7 @@ from serving.gateway.core.timeline import Outcome
 
 
 class TimelinePart(Answer):
-    """Part of a request's time: its begin since arrival, and how long it took [s]. Without `replica`: at the gateway."""
+    """Part of a request's time: its begin since arrival, how long it took [s]; without `replica` at the gateway."""
 
     kind: str
     start_s: float

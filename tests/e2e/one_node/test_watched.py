@@ -81,17 +81,23 @@ def test_every_query_of_every_board_and_rule_has_an_answer(server: Server, tmp_p
     with prometheus.running():
         for job in ("cloudmatrix", "ray"):
             wait_for(lambda job=job: prometheus.sees(job), f"{job} is scraped")  # type: ignore[misc]
-        server.post("/v1/completions", {"model": "tiny", "prompt": "watched " * 20, "max_tokens": 4})
+        _ask_something(server, 0)
         asked = {**_boards(), **_rules(), **queries()}
         assert len(asked) > 80
         end = time.monotonic() + 90.0
         silent = {where: query for where, query in asked.items() if not prometheus.ask(query)}
         while _unexpected(silent) and time.monotonic() < end:  # a rate needs two scrapes; the board tells once a while
+            _ask_something(server, len(silent))
             time.sleep(1.0)
             silent = {where: query for where, query in silent.items() if not prometheus.ask(query)}
         draw("user", prometheus.url, 1, tmp_path / "user.png")
     assert _unexpected(silent) == {}
     assert (tmp_path / "user.png").read_bytes().startswith(b"\x89PNG")
+
+
+def _ask_something(server: Server, number: int) -> None:
+    prompt = f"{number} watched " * 20
+    server.post("/v1/completions", {"model": "tiny", "prompt": prompt, "max_tokens": 4})
 
 
 def _unexpected(silent: dict[str, str]) -> dict[str, str]:
