@@ -114,5 +114,5 @@ class GatewayRouter:
         """
         self._decodes += 1
         rule: Rule = "load" if self._rule == "locality" else self._rule
-        turn, host = RouteTurn(self._decodes, self._seed), source if self._prefer_host else None
+        turn, host = RouteTurn(self._decodes, self._seed), (source or None) if self._prefer_host else None
         return route_decode(views, blocks, turn, self._max_age_s, exclude, rule, host)
