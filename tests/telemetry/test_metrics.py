@@ -30,6 +30,7 @@ NAMES_OF_VLLM = [
     ("vllm:request_prompt_tokens", "histogram"),
     ("vllm:request_generation_tokens", "histogram"),
     ("vllm:request_num_preemptions", "histogram"),
+    ("vllm:request_max_num_generation_tokens", "histogram"),
     ("vllm:request_params_n", "histogram"),
     ("vllm:request_params_max_tokens", "histogram"),
     ("vllm:iteration_tokens_total", "histogram"),
