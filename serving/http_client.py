@@ -65,7 +65,7 @@ GATEWAY: Final = ServerKind(
 DASHBOARD: Final = ServerKind(
     "dashboard",
     12.0,  # it connects to Ray when it is first asked, which takes a moment
-    "`cloudmatrix serve` prints its address, for --dashboard",
+    "`cloudmatrix serve` prints its address, for --dashboard; it is on Ray's head, which may have to be started again",
     "it does not accept the token; `cloudmatrix serve` prints it at its start, for --token",
 )
 

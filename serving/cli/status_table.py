@@ -12,6 +12,8 @@ from serving.terminal import table_console
 from serving.values.replica_rows import whole_replicas
 
 NAME_WIDTH = 14
+SILENT_S = 10.0
+"""A board that was ended is back before."""
 
 _LOST = ("dead", "frozen")
 
@@ -38,6 +40,12 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
         f"{status['model']}, {status['mode']}: {npus['used']} of {npus['offered']} NPUs in use\n"
         f"{gateways}: {gateway['running']} requests running, {gateway['queued']} queued"
     )
+    silent_s = status.get("board_silent_s")
+    if silent_s is not None and silent_s > SILENT_S:
+        console.print(
+            f"the scaling board has not answered for {silent_s:.0f} s: nobody scales or replaces meanwhile, and hosts"
+            " and targets are as they were then. Is Ray's head lost? Start it again at its address"
+        )
     hosts = status.get("hosts", [])
     if len(hosts) > 1:
         console.print(host_table(hosts))

@@ -11,11 +11,14 @@ import urllib.parse
 
 import ray
 from ray import serve
+from ray._private import services
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from hardware.ray_resources import silence_npu_probe
 from serving.cluster.gcs_store import GcsStore
 from serving.cluster.host_environment import AUTHENTICATION, TLS, TOKEN, TOKEN_FILE, storage_here, value_here
 from serving.cluster.identity import found_identity, read_session
+from serving.cluster.lookup import ActorLookup
 from serving.cluster.model_parcels import publish_model
 from serving.cluster.named_actor import end_actors
 from serving.cluster.session import SystemSession, deployed_session
@@ -34,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 THIS_HOST = "auto"
 REACH_S = 5.0
+ANSWER_S = 10.0
+"""A head that accepts connections and does not answer is frozen."""
 DELETE_S = 900.0
 """For replicas to leave: requests that run may end first, for as long as `[gateway] request_timeout_s` lets them."""
 DELETE_LOOK_S = 0.2
@@ -52,9 +57,9 @@ class ExistingCluster:
     """
 
     def __init__(self, address: str) -> None:
-        _require_listener(address)
         silence_npu_probe()
         hide_command_line()
+        _require_head(address)
         try:
             context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray raises many kinds, of many lines
@@ -238,18 +243,42 @@ def _still_there() -> str:
     return "; ".join(f"{name}: {counts}" for name, counts in left.items() if counts) or APP_NAME
 
 
-def _require_listener(address: str) -> None:
-    """Raises: StartError if nothing listens there: Ray would go on trying for minutes."""
-    host, colon, port = address.rpartition(":")
-    if not (colon and port.isdecimal()) or "/" in host:
-        if address != THIS_HOST:
-            raise StartError(f"{address} is no address of a Ray: give HOST:PORT, such as 10.0.0.1:6379, or auto")
-        return
+def _require_head(address: str) -> None:
+    """Raises: StartError if no head answers there: Ray would go on trying for many minutes, and might abort then."""
+    head = _head_of(address)
+    host, _, port = head.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+        _ask_head(head)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise StartError(f"no Ray answers at {address} ({reason}): is it the port of its head's GCS?") from error
+        reason = getattr(error, "strerror", None) or str(error) or "it is silent"
+        raise StartError(
+            f"no Ray answers at {head} ({reason}): is it the port of its head's GCS? If the head is lost, what runs"
+            " serves on: start it again at that address, then say this again"
+        ) from error
+
+
+def _head_of(address: str) -> str:
+    """`HOST:PORT` that is meant. Raises: StartError if that cannot be known."""
+    if address == THIS_HOST:
+        try:
+            return str(services.canonicalize_bootstrap_address_or_die(address))
+        except ConnectionError as error:
+            raise StartError("no Ray runs on this host: give --address HOST:PORT of its head") from error
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isdecimal()) or "/" in host:
+        raise StartError(f"{address} is no address of a Ray: give HOST:PORT, such as 10.0.0.1:6379, or auto")
+    return address
+
+
+def _ask_head(head: str) -> None:
+    """Raises: TimeoutError if it does not answer; other mistakes are told by who connects next."""
+    try:
+        ActorLookup(lambda: GcsClient(address=head)).wait(ANSWER_S)
+    except TimeoutError:
+        raise
+    except Exception as error:  # Ray raises many kinds
+        logger.debug("%s", error)
 
 
 def _why_not(address: str, error: Exception) -> str:

@@ -180,3 +180,10 @@ def test_a_dead_replica_is_said_to_be_dead_and_does_not_count(capsys: pytest.Cap
         text = capsys.readouterr().out
         assert f"abcdefgh ({state})" in text
         assert "decode 0/1" in text
+
+
+def test_a_board_that_does_not_answer_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status({**STATUS, "board_silent_s": 3.0}, as_json=False)
+    assert "scaling board" not in capsys.readouterr().out
+    print_status({**STATUS, "board_silent_s": 74.2}, as_json=False)
+    assert "the scaling board has not answered for 74 s: nobody scales" in capsys.readouterr().out

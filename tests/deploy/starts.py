@@ -37,7 +37,8 @@ class Start:
     def within(self, command: list[str]) -> list[str]:
         """A command in the environment."""
         # Hosts made of namespaces know each other from /etc/hosts, which gRPC's own resolver does not read.
-        variables = {"PATH": PATH, "HOME": "/tmp", "GRPC_DNS_RESOLVER": "native", **self.environment}
+        variables = {"PATH": PATH, "HOME": "/tmp", "GRPC_DNS_RESOLVER": "native", "PYTHONPATH": str(ROOT)}
+        variables |= self.environment
         return ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), *command]
 
 

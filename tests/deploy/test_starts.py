@@ -4,20 +4,25 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from serving.tools.chaos.findings import find
 from tests.deploy.hosts import Hosts, hosts
 from tests.deploy.kubernetes import Manifest, kustomized
 from tests.deploy.starts import TOKEN, TOKEN_FILE, Start, group, service, unit
+from tests.deploy.supervised import HEAD, STORE, Streams, Supervised, begun, dashboard, without_head
 from tests.deploy.tools import DEPLOY
 from tests.e2e.server import wait_for
 
 pytestmark = pytest.mark.slow
 
 REDIS_PORT, HEAD_PORT = 6379, 6379
+AWAY_S = 30.0
+COMMAND_S = 120.0
 PROBE_S = 20.0
 """How long a probe may take, as deploy/compose.yaml has it."""
 _NODES = """
@@ -103,10 +108,7 @@ def test_units(fresh: Hosts, tmp_path: Path) -> None:
 
 def test_compose(fresh: Hosts, tmp_path: Path) -> None:
     redis, head, worker = service("redis"), service("head"), service("worker-1")
-    redis = Start(
-        ["sh", "-c", 'cd /tmp/data && exec "$@"', "sh", *redis.command, "--protected-mode", "no"], probes=redis.probes
-    )
-    with running(fresh, tmp_path, {"redis": redis, "head": head, "worker-1": worker}):
+    with begun(fresh, tmp_path, STORE, HEAD, "worker-1") as on:
         wait_until("Redis", lambda: passes(fresh, "redis", redis, "healthy"))
         wait_until("both hosts are there", lambda: offered(fresh, head) == [(0.0, 0.0), (8.0, 2048.0)])
         assert passes(fresh, "head", head, "healthy")
@@ -120,9 +122,46 @@ def test_compose(fresh: Hosts, tmp_path: Path) -> None:
             lambda: "success" in fresh.run("redis", "wget", "-q", "-O-", f"{gateway}/-/healthz", check=False),
         )
         wait_until("ready", lambda: "ready" in fresh.run("redis", "wget", "-q", "-O-", f"{gateway}/ready", check=False))
-        fresh.does("kill", "head")
-        assert not passes(fresh, "worker-1", worker, "healthy")
-        assert "success" in fresh.run("redis", "wget", "-q", "-O-", f"{gateway}/-/healthz")
+        assert "decode" in on.cloudmatrix("worker-1", "scale", "decode", "1", "--hold", "1h", "--wait", *dashboard(on))
+        with Streams(on, "worker-1", 1.0, 48) as streams:
+            on.kill(HEAD)
+            lost = time.monotonic()
+            assert not passes(fresh, "worker-1", worker, "healthy")
+            commands_without_head(on)
+            time.sleep(max(0.0, lost + AWAY_S - time.monotonic()))
+            on.replace(HEAD)
+            wait_until("the hold is known", lambda: "cli" in hold_of_decode(on))
+            assert "2 -> 1" in on.cloudmatrix("worker-1", "decisions", *dashboard(on))
+            on.cloudmatrix("worker-1", "scale", "decode", "2", "--wait", *dashboard(on))
+        assert streams.run is not None
+        found = find(streams.run)
+        assert (found.failed, found.reasons, streams.run.differences) == (0, {}, {})
+        assert found.finished == found.exact > AWAY_S
+        assert on.leaks("worker-1") == []
+
+
+def commands_without_head(on: Supervised) -> None:
+    """What needs no head does its work; all else says in a line, soon, what is the matter and what to do."""
+    for words in without_head(on, "worker-1"):
+        begun_at = time.monotonic()
+        code, said = on.said("worker-1", "cloudmatrix", *words)
+        assert time.monotonic() - begun_at < COMMAND_S, words
+        assert "Traceback" not in said, said
+        if words[0] == "status" or words[:2] in (("pool", "--url"), ("pool", "audit")):
+            assert code == 0, (words, said)
+        else:
+            assert code == 2, (words, said)
+            assert "start" in said.splitlines()[-1].lower(), (words, said)
+    assert "the scaling board has not answered for" in on.cloudmatrix("worker-1", "status", "--url", on.url("worker-1"))
+
+
+def hold_of_decode(on: Supervised) -> str:
+    """Who holds the pool as Ray's dashboard knows it; empty while it does not answer."""
+    url = f"http://{on.hosts.addresses[HEAD]}:8265/api/pools"
+    _, said = on.said("worker-1", "curl", "-sS", "--max-time", "30", "-H", f"Authorization: Bearer {TOKEN}", url)
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return str(next(one["hold"]["by"] for one in json.loads(said)["pools"] if one["pool"] == "decode"))
+    return ""
 
 
 def test_kuberay(fresh: Hosts, tmp_path: Path) -> None:

@@ -113,6 +113,11 @@ def test_counts_are_those_of_all_gateways(checkpoint: Path, shm: Path) -> None:
             backend.hear(BoardNews({"decode": 7}, others=2, others_running=3, others_queued=4))
             assert (backend.gateways, backend.counts()) == (3, {"running": 3, "queued": 4, "sequences": 0})
             assert backend.targets == {"prefill": 1, "decode": 7}
+            for now in (10.0, 12.0):
+                backend.unheard(now)
+            assert backend.board_silent_s(15.0) == 5.0
+            backend.hear(BoardNews({"decode": 7}, others=2, others_running=3, others_queued=4))
+            assert backend.board_silent_s(16.0) is None
             await pools.start("prefill", "decode")
             left = backend.submit(pools.job(ask(50, output=900)))
             assert backend.counts()["running"] == 4

@@ -29,6 +29,7 @@ class MeteredBackend:
         self.targets = dict(pools)
         """Replicas asked for now, by pool, as far as this gateway has heard."""
         self._news = BoardNews({})
+        self._unheard_since: float | None = None
 
     def submit(self, job: GenerationJob) -> LiveGeneration:
         """Implements `GenerationBackend.submit`.
@@ -64,9 +65,18 @@ class MeteredBackend:
 
     def hear(self, news: BoardNews) -> None:
         """The board has answered a report."""
+        self._unheard_since = None
         self.targets.update(news.targets)
         self._backend.expect(self.targets)
         self._news = news
+
+    def unheard(self, now: float) -> None:
+        """The board has not answered a report, at a time of a monotonic clock [s]."""
+        self._unheard_since = now if self._unheard_since is None else self._unheard_since
+
+    def board_silent_s(self, now: float) -> float | None:
+        """How long the board has not answered [s]; None = it does. So long nobody scales. Effects: none."""
+        return None if self._unheard_since is None else now - self._unheard_since
 
     @property
     def losses(self) -> Losses:

@@ -300,6 +300,7 @@ class GatewayDeployment:
             metered.targets,
             gateways=metered.gateways,
             hosts=metered.hosts,
+            board_silent_s=metered.board_silent_s(asyncio.get_running_loop().time()),
         )
 
     def _experts(self) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def cluster_status(
     targets: Mapping[str, int] | None = None,
     gateways: int = 1,
     hosts: Sequence[HostRow] = (),
+    board_silent_s: float | None = None,
 ) -> dict[str, Any]:
     """Pools with their replicas (of a group each rank), NPUs in use and offered, and the gateways' counts. JSON-ready.
 
@@ -69,6 +70,7 @@ def cluster_status(
         targets: replicas asked for now, by pool; where it says nothing, what the configuration began with.
         gateways: how many they are.
         hosts: of the cluster; while none is known, what the configuration asks for counts as offered.
+        board_silent_s: how long nobody has told this gateway of hosts and targets [s]; None = somebody does.
     """
     listed = list(members)
     targets = targets or {}
@@ -83,6 +85,7 @@ def cluster_status(
         "chaos": config.chaos.enabled,
         "npus": {"used": used, "offered": npus_offered(hosts) if hosts else config.cluster.npus},
         "hosts": [asdict(host) for host in hosts],
+        "board_silent_s": board_silent_s,
         "gateways": gateways,
         "gateway": dict(gateway),
         "pools": pools,

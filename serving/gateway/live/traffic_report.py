@@ -46,6 +46,7 @@ class TrafficReporter:
                 known = True
                 self._complaint.over()
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+                self._backend.unheard(asyncio.get_running_loop().time())
                 self._complaint.make(error)
             await self._pause(report.starved)
 

@@ -260,7 +260,8 @@ class NamespaceChanges:
             await _settle(call(await self._lookup.answer(CALL_DEADLINE_S)))
         except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
             raise UnavailableError(
-                "the pool's controller did not answer; the change may or may not have been made"
+                "the pool's controller did not answer; the change may or may not have been made. Is Ray's head lost?"
+                " Start it again, then say this again"
             ) from error
 
 
