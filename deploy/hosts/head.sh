@@ -8,5 +8,7 @@
 # With RAY_REDIS_ADDRESS=HOST:PORT the cluster's state is in Redis: an empty head takes up where the lost one was.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+# What Ray's own autoscaler adds and takes, such as offline-autoscaler.yaml.
+[ -z "${AUTOSCALING_CONFIG:-}" ] || ports+=(--autoscaling-config="$AUTOSCALING_CONFIG")
 exec ray start --head --block --disable-usage-stats --resources="$resources" "${cpus[@]}" "${ports[@]}" \
     --port="${HEAD_PORT:-6379}" --dashboard-host="${DASHBOARD_HOST:-127.0.0.1}" --dashboard-port="${DASHBOARD_PORT:-8265}"

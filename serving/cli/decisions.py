@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Any
 from serving.cli.system_options import add_dashboard_options, system_of
 from serving.errors import SilentError
 from serving.values.scaling import ReadDecisions, ReadEvents
+from serving.values.system_tally import FIRST_STEP, PHASES, TOTAL
 
 if TYPE_CHECKING:
     from serving.client.pools_client import PoolsClient
 
 DESCRIPTION = """\
-Print scaling decisions (by the autoscaler, by the page, by hand) and events (died, frozen, replaced, left), oldest
-first.
+Print scaling decisions (by the autoscaler, by the page, by hand) and events (started, died, frozen, replaced, left),
+oldest first; or what starts of replicas cost, phase by phase.
 """
 EPILOG = """\
 Examples:
   cloudmatrix decisions --pool decode
   cloudmatrix decisions --follow
+  cloudmatrix decisions --starts
 """
 POLL_S = 1.0
 SHOWN = 20
@@ -31,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool", metavar="POOL", help="only of this pool")
     parser.add_argument("--last", type=int, default=SHOWN, metavar="N", help=f"how many (default {SHOWN}, at most 200)")
     parser.add_argument("--follow", action="store_true", help="go on printing new ones until Ctrl-C")
+    parser.add_argument(
+        "--starts", action="store_true", help="print medians of the newest starts instead, by pool and phase"
+    )
     add_dashboard_options(parser)
 
 
@@ -40,7 +45,24 @@ def line(entry: dict[str, Any]) -> str:
     if "before" not in entry:
         return f"{at}  {entry['pool']:<10} {'':<8} {entry['kind']:<8} {entry['replica']:<10} {entry['text']}"
     change = f"{entry['before']} -> {entry['target']}" if entry["before"] != entry["target"] else f"{entry['target']}"
-    return f"{at}  {entry['pool']:<10} {change:<8} {entry['kind']:<8} {entry['by']:<10} {entry['reason']}"
+    waits = f" ({entry['waits_s']:.0f} s)" if entry.get("waits_s") is not None else ""
+    return f"{at}  {entry['pool']:<10} {change:<8} {entry['kind']:<8} {entry['by']:<10} {entry['reason']}{waits}"
+
+
+def starts_text(starts: dict[str, dict[str, float]], pool: str | None) -> str:
+    """A table of what starts cost, and how to simulate with it."""
+    rows = {name: phases for name, phases in starts.items() if pool in (None, name) and TOTAL in phases}
+    if not rows:
+        return "no replica has started since the scaling board began"
+    columns = [TOTAL, *PHASES, FIRST_STEP]
+    lines = [f"{'seconds':<10}{''.join(f'{column:>11}' for column in columns)}"]
+    for name, phases in rows.items():
+        cells = (f"{phases[column]:11.2f}" if column in phases else f"{'-':>11}" for column in columns)
+        lines.append(f"{name:<10}{''.join(cells)}")
+    engines = [phases[TOTAL] for name, phases in rows.items() if name != "kvcache"]
+    if engines:
+        lines.append(f"simulate with the slowest of them: --set simulation.start_s={max(engines):.1f}")
+    return "\n".join(lines)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,6 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
     Raises: ConfigError, ScaleError, UnavailableError in one line.
     """
     system = system_of(arguments)
+    if arguments.starts:
+        starts = system.state()["starts"]
+        print(json.dumps(starts) if arguments.json else starts_text(starts, arguments.pool))
+        return 0
     with contextlib.suppress(KeyboardInterrupt):
         _print(system, arguments)
     return 0

@@ -133,7 +133,7 @@ _IN_VIRTUAL_TIME = (
     ),
 )
 
-_KEPT_SIZES = ("engine.drain_s", "kvcache.drain_s", "simulation.model_load")
+_KEPT_SIZES = ("engine.drain_s", "kvcache.drain_s", "simulation.model_load", "simulation.start_s")
 """In virtual time they are about instances that come or go because a pool changes its size."""
 
 _IN_PLANS = (
@@ -171,7 +171,7 @@ _BY_EXECUTOR = (
     ),
     Rule(
         _SERVE,
-        _of("simulation", "supernodes gateway_s model_load"),
+        _of("simulation", "supernodes gateway_s model_load start_s"),
         "in a system that runs, only in virtual time (`cloudmatrix simulate`)",
     ),
     Rule(

@@ -56,6 +56,13 @@ class SimulationConfig:
         "where a new instance finds its weights: `pool` (UB), `storage` (OBS), or `prewarmed` = in place",
         default="pool",
     )
+    start_s: float = key(
+        "from the decision to a new instance that serves [s], for example `total` of `cloudmatrix decisions --starts`; "
+        "0 = an engine's start and what `model_load` takes on the device",
+        default=0.0,
+        low=0.0,
+        high=86_400.0,
+    )
     output_tokens: int = key(
         "live: mean length of answers to requests without `max_tokens` [tokens]; others get all that they ask for",
         default=256,

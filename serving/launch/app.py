@@ -111,7 +111,8 @@ def _autoscaler(config: ServeConfig) -> Any:
     return deployment.options(
         name=AUTOSCALER,
         num_replicas=1,
-        ray_actor_options={"num_cpus": 0},
+        # Elsewhere it would keep a host that Ray could take back.
+        ray_actor_options={"num_cpus": 0, "resources": ON_HEAD_NODE if config.autoscaler.nodes == "ray" else {}},
         graceful_shutdown_timeout_s=1.0,
         **_common(config),
     )

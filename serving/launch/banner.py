@@ -41,6 +41,8 @@ def one_more(config: ServeConfig) -> str:
     pools, at_start = config.pools, replicas_at_start(config)
 
     def grows(name: str) -> bool:
+        if config.autoscaler.nodes == "ray":
+            return pools[name].replicas < config.autoscaler.bounds(name)[1]
         more = [replace(need, replicas=need.replicas + (need.name == name)) for need in at_start]
         return can_pack(more, config.cluster.nodes)
 

@@ -22,13 +22,15 @@ from serving.cluster.lookup import ActorLookup
 from serving.cluster.model_parcels import publish_model
 from serving.cluster.named_actor import end_actors
 from serving.cluster.session import SystemSession, deployed_session
+from serving.config.checks import replicas_at_start
+from serving.config.packing import can_pack
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.gateway.live.sealing import salt_of
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
 from serving.launch.deploying import StartError, base_url, deploy_and_wait, in_words, is_ready, planned, replica_counts
-from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts, on_nodes
+from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts, may_have_more, on_nodes
 from serving.launch.ray_parts import hide_command_line, leave_ray
 from serving.launch.system_files import remove_system_files
 from serving.terminal import own_command
@@ -114,7 +116,7 @@ def serve_on(config: ServeConfig, address: str) -> int:
         cluster = ExistingCluster(address)
         config = on_nodes(config, cluster.hosts)
         found_identity(cluster.store, salt=salt_of(config))
-        if len(cluster.hosts) > 1:
+        if may_have_more(config, cluster.hosts):
             publish_model(cluster.store, config.model)
         for line in findings(config, cluster):
             say(line)
@@ -159,6 +161,10 @@ def findings(config: ServeConfig, cluster: ExistingCluster) -> list[str]:
         *(f"  {host}: {host.npus} NPUs, {host.ub_memory_mib} MiB{', head' * host.head}" for host in hosts),
         *(f"{host} {why}" for host, why in answers.silent.items()),
     ]
+    if config.autoscaler.nodes == "ray" and not can_pack(replicas_at_start(config), config.cluster.nodes):
+        lines.append(
+            "these hosts have no room for all of it: Ray's autoscaler is asked for more of them, see `ray status`"
+        )
     if storage == "memory":
         lines.append("Ray's control store is in the head's memory: when the head ends, so does all; a Redis keeps it")
     if auth == "none":

@@ -62,19 +62,26 @@ def living_hosts() -> list[Host]:
 def on_nodes(config: ServeConfig, hosts: list[Host]) -> ServeConfig:
     """The configuration with the cluster's nodes in place of the file's.
 
-    Raises: ConfigError if they cannot hold what is to run at the start.
+    Raises: ConfigError if they cannot hold what is to run at the start; not if Ray may add nodes, even to none.
     """
     nodes = tuple(
         NodeConfig(host.name, host.npus, host.ub_memory_mib) for host in hosts if host.npus or host.ub_memory_mib
     )
+    if config.autoscaler.nodes == "ray":
+        return replace(config, cluster=replace(config.cluster, nodes=nodes))
     if not nodes:
         raise ConfigError(
             "no host of this Ray offers NPUs or UB memory: start it with --resources "
-            '\'{"NPU": 8, "UB_MEMORY": 1024}\' (UB memory in MiB)'
+            '\'{"NPU": 8, "UB_MEMORY": 1024}\' (UB memory in MiB), or set [autoscaler] nodes = "ray" if Ray adds hosts'
         )
     config = replace(config, cluster=replace(config.cluster, nodes=nodes))
     check_nodes(config)
     return config
+
+
+def may_have_more(config: ServeConfig, hosts: list[Host]) -> bool:
+    """Whether parts of the system may run on other hosts than this one, now or later. Effects: none."""
+    return len(hosts) > 1 or config.autoscaler.nodes == "ray"
 
 
 def ask_hosts(question: Callable[..., Any], *arguments: Any, deadline_s: float = ANSWER_S) -> Answers:

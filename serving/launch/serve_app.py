@@ -17,7 +17,7 @@ from serving.cluster.session import deployed_session
 from serving.config.load import read_config, with_overrides
 from serving.errors import ConfigError
 from serving.launch.deploying import application
-from serving.launch.hosts import living_hosts, on_nodes
+from serving.launch.hosts import living_hosts, may_have_more, on_nodes
 from serving.launch.preflight import preflight
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def app(args: dict[str, Any]) -> Application:
     config = on_nodes(with_overrides(loaded.config), hosts)
     preflight(config, own_ray=False)
     store = GcsStore()
-    if len(hosts) > 1:
+    if may_have_more(config, hosts):
         publish_model(store, config.model)
     if "secret_file" in args:
         write_secrets(store, _secrets(Path(str(args["secret_file"]))))

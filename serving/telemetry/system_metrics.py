@@ -58,7 +58,8 @@ class SystemBoard(Collector):
         )
         starts = HistogramMetricFamily(
             "cloudmatrix:replica_start_seconds",
-            "Duration of a replica's start, by phase; total = from Serve's order to serving [s]",
+            "Duration of a replica's start, by phase: node, placing, process, imports, weights; total = all of them, "
+            "from Serve's order to serving; first_step = the first step after it [s]",
             labels=("model_name", "pool", "phase"),
         )
         for pool, by_state in tally.replicas.items():

@@ -8,6 +8,9 @@ START_BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.
 """From a process on a warm host to a node that must be bought first."""
 TOTAL = "total"
 """The phase that is all of a start, from Serve's order to serving."""
+NODE, PLACING, PROCESS, IMPORTS, WEIGHTS, FIRST_STEP = "node", "placing", "process", "imports", "weights", "first_step"
+"""What a start is made of, in order, but for the last one, which comes after it: with the first request."""
+PHASES = (NODE, PLACING, PROCESS, IMPORTS, WEIGHTS)
 
 
 class StartTimes(Struct, frozen=True, array_like=True):

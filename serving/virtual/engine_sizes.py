@@ -27,12 +27,15 @@ _FIRST_SERVED = ("decode", "prefill")
 """Who gets NPUs that have become free: requests that generate already are kept first."""
 
 
-def start_up_s(cost: CostModel, source: str) -> float:
+def start_up_s(cost: CostModel, source: str, measured_s: float = 0.0) -> float:
     """From the decision to a serving instance [s].
 
     Args:
         source: `[simulation] model_load`.
+        measured_s: `[simulation] start_s`; 0 = it was not measured.
     """
+    if measured_s:
+        return measured_s
     if source == "prewarmed":
         return float(cost.model_load_s("prewarmed"))
     return ENGINE_START_S + float(cost.model_load_s("storage" if source == "storage" else "pool"))

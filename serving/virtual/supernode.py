@@ -80,7 +80,7 @@ class Supernode:
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
         """The NPUs of each instance."""
         self._serial = {"prefill": 0, "decode": 0}
-        self.sizes = EngineSizes(self, start_up_s(cost, config.simulation.model_load))
+        self.sizes = EngineSizes(self, start_up_s(cost, config.simulation.model_load, config.simulation.start_s))
         self.slowdowns: dict[ReplicaId, Slowdown] = {}
         """By which factor each instance's steps are longer than predicted."""
         self._stretch = 1.0

@@ -116,3 +116,15 @@ def serve_yaml(folder: Path, path: str) -> str:
     except (ValueError, ImportError, AttributeError, KeyError, ConfigError) as error:
         return str(error)
     return ""
+
+
+def autoscaling(folder: Path, path: str) -> str:
+    """Judge a file that the monitor of a head reads, by Ray's own schema and checks."""
+    from jsonschema import ValidationError
+    from ray.autoscaler._private.util import validate_config  # heavy
+
+    try:
+        validate_config(yaml.safe_load((folder / path).read_text()))
+    except (ValidationError, ValueError, RuntimeError) as error:
+        return str(error)
+    return ""

@@ -8,6 +8,7 @@ import pytest
 from tests.deploy.boards.all import BOARDS
 from tests.deploy.judges import (
     Judged,
+    autoscaling,
     board,
     compose,
     hadolint,
@@ -29,6 +30,7 @@ JUDGED = [
     Judged("prometheus/serving.rules.yaml", rules, ("[30m])))", "[30m]))")),
     Judged("prometheus/experts.rules.yaml", rules, ("annotations:", "annotation:")),
     Judged("serve.yaml", serve_yaml, ("external_scaler_enabled", "external_scaler_enable")),
+    Judged("hosts/offline-autoscaler.yaml", autoscaling, ("max_workers: 2", "max_worker: 2")),
     Judged("hosts/cloudmatrix-head.service", unit, ("Restart=always", "Restart=allways")),
     Judged("hosts/cloudmatrix-worker.service", unit, ("ExecStart=", "ExecStrat=")),
     Judged("grafana/provisioning/datasources/prometheus.yaml", provisioning, ("isDefault", "isdefault")),

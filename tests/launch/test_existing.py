@@ -17,9 +17,10 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.launch import existing
 from serving.launch.app import APP_NAME
+from serving.launch.banner import one_more
 from serving.launch.deploying import StartError
 from serving.launch.existing import _why_not, findings
-from serving.launch.hosts import Answers, Host, on_nodes
+from serving.launch.hosts import Answers, Host, may_have_more, on_nodes
 
 LEFT = Host("left", "10.0.0.1", "aa", 8, 1024, head=True)
 RIGHT = Host("right", "10.0.0.2", "bb", 8, 1024, head=False)
@@ -74,6 +75,19 @@ def test_what_does_not_fit_there_is_refused() -> None:
         on_nodes(config, [LEFT, RIGHT])
     with pytest.raises(ConfigError, match="no host of this Ray offers NPUs"):
         on_nodes(CONFIG, [Host("door", "10.0.0.3", "cc", 0, 0, head=True)])
+
+
+def test_where_ray_may_add_hosts_nothing_has_to_fit_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    grows = replace(CONFIG, autoscaler=replace(CONFIG.autoscaler, nodes="ray"))
+    door = Host("door", "10.0.0.3", "cc", 0, 0, head=True)
+    assert may_have_more(grows, [door])
+    assert not may_have_more(CONFIG, [door])
+    assert on_nodes(grows, [door]).cluster.nodes == ()
+    asked = "Ray's autoscaler is asked for more of them"
+    assert any(asked in line for line in said(monkeypatch, on_nodes(grows, [door]), hosts=[door]))
+    roomy = on_nodes(grows, [LEFT, RIGHT])
+    assert not any(asked in line for line in said(monkeypatch, roomy))
+    assert one_more(on_nodes(grows, [door])) == "decode 2"
 
 
 def test_keys_of_the_local_start_are_named_if_they_were_set(tmp_path: Path) -> None:

@@ -114,8 +114,8 @@ class EngineLoop:
         self._snapshot_at: float = clock.now()
         self.snapshot = engine.snapshot(clock.now())
         """The engine's counts, at most `SNAPSHOT_PERIOD_S` old while it works; read from any thread."""
-        self.busy_s = 0.0
-        """Time spent in steps so far [s]."""
+        self.busy_s = self.first_step_s = 0.0
+        """Time spent in steps so far [s], and in the first one [real s], which meets cold memory; 0 before it."""
         self.moves = KvMoves(
             transport, clock, self.post, self._deliver, name, pulls_at_once, tell_times=predicted_s is not None
         )
@@ -373,7 +373,9 @@ class EngineLoop:
             return None
         self._book()
         self.busy_s += result.elapsed_s
-        self._watch.observe(plan.num_tokens, self._clock.now() - begun)
+        taken = self._clock.now() - begun
+        self.first_step_s = self.first_step_s or taken / self._time_scale
+        self._watch.observe(plan.num_tokens, taken)
         if self._on_step is not None:
             self._on_step(plan.num_tokens, result.elapsed_s)
         return result

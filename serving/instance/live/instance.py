@@ -218,6 +218,7 @@ class Instance:
             "open_sequences": self.server.open_sequences,
             "taken_total": self.server.taken,
             "busy_s": self.loop.busy_s,
+            "first_step_s": self.loop.first_step_s,
             "predicted_s": self.npus.predicted_s,
             "pool": self.pool_cache.facts() if self.pool_cache is not None else None,
             **self.compute.facts(),

@@ -5,6 +5,7 @@ Ray gives it NPUs and a node, watches its health and replaces it; requests reach
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import ray
 from ray import serve
 
 from hardware.ray_resources import allocated_npu_ids
+from serving.cluster.first_import import IMPORTING_SINCE
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
@@ -20,6 +22,7 @@ from serving.cluster.model_parcels import with_model_here
 from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
 from serving.cluster.socket_keeper import SocketKeeper
+from serving.cluster.start_clock import StartClock
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.collector import collector_off
@@ -28,6 +31,7 @@ from serving.kvpool.live.pool_control import PoolViewFollower
 from serving.values.pool_view import PoolView
 
 STOP_DEADLINE_S = 10.0
+_IMPORTED_AT = time.monotonic()
 
 
 class InstanceDeployment:
@@ -42,6 +46,7 @@ class InstanceDeployment:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, pool: str, secret: str, session: str
     ) -> None:
+        clock = StartClock(IMPORTING_SINCE, _IMPORTED_AT)
         log_beside_serve(config.cluster.log_format)
         keep_on_loopback()
         config = await asyncio.to_thread(with_model_here, config)
@@ -67,6 +72,7 @@ class InstanceDeployment:
         with collector_off():
             self._instance = await asyncio.to_thread(Instance, config, self._place, self._keeper.secrets, view)
             await self._instance.start()
+        self._start = clock.serves()
         self._keeper.start(self._instance.move)
         self._announcer = Announcer()
         self._announcer.start(self._describe)
@@ -101,7 +107,7 @@ class InstanceDeployment:
             host=host,
             port=port,
             incarnation=self._incarnation,
-            facts={"pid": os.getpid(), **self._instance.facts()},
+            facts={"pid": os.getpid(), "start_s": self._start, **self._instance.facts()},
         )
 
     async def facts(self) -> dict[str, Any]:

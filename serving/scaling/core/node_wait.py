@@ -1,7 +1,12 @@
 """Targets that wait for a node which Ray may add: for how long, and when the wait is over or in vain. Pure."""
 
+from collections import deque
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
+
+KEPT = 8
+"""Waits of which `usual_s` is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,12 @@ class NodeWaits:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._since: dict[str, float] = {}
+        self._came: deque[float] = deque(maxlen=KEPT)
+
+    @property
+    def usual_s(self) -> float:
+        """How long a node takes to come, from the target that needs it on; 0 = none has come yet."""
+        return median(self._came) if self._came else 0.0
 
     def waited_s(self, pool: str, now: float) -> float | None:
         """How long a pool has waited; None = it does not. Effects: none."""
@@ -43,6 +54,7 @@ class NodeWaits:
         if since is None:
             return None
         del self._since[pool]
+        self._came.append(now - since)
         return NodeWait("came", now - since)
 
     def forget(self, pool: str) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from serving.cluster.kept_values import KeptValues
 from serving.config.serve import ServeConfig
 from serving.scaling.core.decision import PoolTarget, ScaleKind
-from serving.scaling.core.node_wait import NodeWaits
 from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.cluster_port import ClusterPort, ClusterSilentError
@@ -27,9 +26,9 @@ from serving.scaling.live.history import History
 from serving.scaling.live.holds import ScalingHolds
 from serving.scaling.live.ledger import Ledger
 from serving.scaling.live.measure import Abilities
+from serving.scaling.live.node_room import NodeRoom
 from serving.scaling.live.page_state import SHOWN, hardware, host_rows, pool_rows
 from serving.scaling.live.policy_time import PolicyTime
-from serving.scaling.live.room import fits, shortage
 from serving.scaling.live.sight import ReplicaPhase, Sight
 from serving.scaling.live.signals import CacheTotals, scaling_signals, sizes_of
 from serving.scaling.live.tally_keeper import TallyKeeper
@@ -85,8 +84,8 @@ class ScalingBoard:
         self._events = EventLog(round(clock()))
         self._busy = BusyShares()
         self._history = History()
-        self._waits = NodeWaits(config.autoscaler.node_wait_s)
         self._tally = TallyKeeper()
+        self._room = NodeRoom(config.autoscaler, self._sizes, self._tally.starts.node_came)
         self._sight = Sight(0.0)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
@@ -152,7 +151,8 @@ class ScalingBoard:
         now = self._looked_for_policy = self._clock()
         held = self._holds.until(now)
         traffic = self._gateways.traffic(now)
-        return scaling_signals(self._config, self._sight, traffic, self._abilities, self._cache, held)
+        node_s = self._room.usual_s
+        return scaling_signals(self._config, self._sight, traffic, self._abilities, self._cache, held, node_s)
 
     async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
         """Do or tell what is asked.
@@ -203,7 +203,7 @@ class ScalingBoard:
                 return ScaleRefusal("no_room", message, most)
             held_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
             held = f", held for {duration_text(held_s)}" if held_s else ""
-            reason = f"asked for by hand{held}{self._wait_of(pool, replicas)}"
+            reason = f"asked for by hand{held}{self._room.wait_of(pool, replicas, self._sight)}"
             await self._set(pool, before, replicas, ScaleKind.HELD, reason, wish.by, held_s)
             self._holds.set(pool, held_s, wish.by, self._clock())
             return self._answer(pool, before, f"{pool}: {before} -> {replicas}; {reason}")
@@ -240,7 +240,7 @@ class ScalingBoard:
                     target = max(seen.target, min(target, self._most(wanted.pool)))
                 cut = target != wanted.target
                 fits = f"; {wanted.target} wanted, {target} fit: {self._shortage(wanted.pool)}" if cut else ""
-                reason = f"{wanted.reason}{fits}{self._wait_of(wanted.pool, target)}"
+                reason = f"{wanted.reason}{fits}{self._room.wait_of(wanted.pool, target, self._sight)}"
                 if target != seen.target:
                     await self._set(wanted.pool, seen.target, target, wanted.kind, reason, AUTOSCALER)
 
@@ -251,7 +251,7 @@ class ScalingBoard:
         holds = self._holds.rows(now)
         room = {pool: self._most(pool) for pool in self._sight.deployments}
         lost = self._events.lost()
-        waits = {pool: self._waits.waited_s(pool, now) for pool in room}
+        waits = {pool: self._room.waited_s(pool, now) for pool in room}
         full = [pool for pool, seen in self._sight.deployments.items() if room[pool] <= seen.target]
         shortages = {pool: self._shortage(pool) for pool in full}
         hits = self._cache.hit_tokens / self._cache.looked_up_tokens if self._cache.looked_up_tokens else None
@@ -269,6 +269,7 @@ class ScalingBoard:
             },
             "autoscaler": self._autoscaler_row(now),
             "pools": pool_rows(config, self._sight, room, shortages, holds, hits, lost, self._busy, waits),
+            "starts": self._tally.starts.medians(),
             "decisions": self.decisions(ReadDecisions(limit=SHOWN)),
             "events": self.events(ReadEvents(limit=SHOWN)),
         }
@@ -278,7 +279,8 @@ class ScalingBoard:
 
     def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:
         """Answers `ReadDecisions`."""
-        return [entry.row() for entry in self._ledger.newest(question.pool, question.after, question.limit)]
+        newest, now = self._ledger.newest(question.pool, question.after, question.limit), self._clock()
+        return [self._room.row(entry, now) for entry in newest]
 
     def events(self, question: ReadEvents) -> list[dict[str, Any]]:
         """Answers `ReadEvents`."""
@@ -296,7 +298,8 @@ class ScalingBoard:
         self._abilities.observe(self._sight)
         self._cache.observe(self._sight)
         self._busy.observe(self._sight)
-        self._tally.observe(before, self._sight)
+        for start in self._tally.observe(before, self._sight):
+            self._events.started(start.pool, start.replica, start.text, self._sight.at)
         now = self._clock()
         self._gateways.mark(now)
         if self._history.due(self._sight.at):
@@ -304,8 +307,8 @@ class ScalingBoard:
             self._history.add(self._sight, self._gateways.traffic(now), self._cache.hit_tokens, last_minute)
         for pool in self._sizes.keys() & self._sight.deployments.keys():
             await self._notice(pool)
-            if self._config.autoscaler.nodes == "ray":
-                await self._look_for_node(pool)
+            if (end := self._room.look(pool, self._sight, now)) is not None:
+                await self._set(pool, end.before, end.target, end.kind, end.reason, AUTOSCALER)
 
     async def _notice(self, pool: str) -> None:
         """A target that nobody set here."""
@@ -329,28 +332,16 @@ class ScalingBoard:
             reason = f"{target} replicas do not fit, {room} do"
             await self._set(pool, target, room, ScaleKind.FIT, f"{reason}: {self._shortage(pool)}", REST)
 
-    async def _look_for_node(self, pool: str) -> None:
-        """End the wait for a node when one has come, or take the target back when none has."""
-        target, room, now = self._sight.deployments[pool].target, self._fits(pool), self._clock()
-        end = self._waits.observe(pool, target, room, now)
-        if end is not None and end.how == "came":
-            self._write(
-                pool, target, target, ScaleKind.STAY, f"room came after {duration_text(end.after_s)}", AUTOSCALER
-            )
-        elif end is not None:
-            reason = f"no node came for {duration_text(end.after_s)}, {room} fit: {self._shortage(pool)}"
-            await self._set(pool, target, room, ScaleKind.FIT, reason, AUTOSCALER)
-
     async def _set(
         self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str, held_s: float = 0.0
     ) -> None:
         """Serve's scale API, the ledger, and what is known from now on."""
         if target != before:
+            leaving, emptied = self._room.leaving(pool, target, self._sight)
+            reason += emptied
             self._unanswered[pool] = PoolTarget(pool, before, target, kind, reason), by, held_s
-            await self._port.set_target(pool, target)
+            await self._port.set_target(pool, target, leaving)
         self._unanswered.pop(pool, None)
-        if target < before:
-            self._waits.forget(pool)
         self._holds.aim(pool, target)
         seen = self._sight.deployments[pool]
         deployments = {**self._sight.deployments, pool: replace(seen, target=target)}
@@ -358,23 +349,14 @@ class ScalingBoard:
         self._write(pool, before, target, kind, reason, by)
 
     def _write(self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str) -> None:
-        self._ledger.add(self._clock(), pool, before, target, kind, reason, by)
+        self._room.note(self._ledger.add(self._clock(), pool, before, target, kind, reason, by))
         logger.info("%s: %d -> %d (%s, %s): %s", pool, before, target, kind.value, by, reason)
 
-    def _fits(self, pool: str) -> int:
-        return fits(pool, self._sizes, self._sight.deployments, self._sight.nodes)
-
     def _most(self, pool: str) -> int:
-        """The largest target that is accepted: what fits, or where Ray may add nodes the pool's most."""
-        room = self._fits(pool)
-        return max(room, self._config.autoscaler.bounds(pool)[1]) if self._config.autoscaler.nodes == "ray" else room
-
-    def _wait_of(self, pool: str, target: int) -> str:
-        """End of a reason, for a target that has no room yet."""
-        return "" if target <= self._fits(pool) else f"; waits for a node: {self._shortage(pool)}"
+        return self._room.most(pool, self._sight)
 
     def _shortage(self, pool: str) -> str:
-        return shortage(pool, self._sizes, self._sight.deployments, self._sight.nodes)
+        return self._room.shortage(pool, self._sight)
 
     def _refusal(self, pool: str, hold_s: float | None) -> ScaleRefusal | None:
         if pool not in self._sizes:

@@ -1,5 +1,6 @@
 """The cluster, as the scaling board needs it."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from serving.scaling.live.sight import Sight
@@ -16,9 +17,12 @@ class ClusterPort(Protocol):
         """
         ...
 
-    async def set_target(self, pool: str, replicas: int) -> None:
+    async def set_target(self, pool: str, replicas: int, leaving: Sequence[str] = ()) -> None:
         """Serve's scale API.
 
+        Args:
+            leaving: replicas that leave, by Serve's names of them, if the pool becomes smaller; Serve chooses further
+                ones, and all where it cannot be told.
         Raises: ClusterSilentError.
         """
         ...

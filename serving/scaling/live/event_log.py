@@ -30,6 +30,7 @@ class EventKind(Enum):
     BACK = "back"
     """Taken for dead, and alive."""
     REPLACED = "replaced"
+    STARTED = "started"
     HOST_LOST = "host lost"
     POISON = "poison"
     """A request that took down the instances which worked on it is not tried again."""
@@ -123,6 +124,10 @@ class EventLog:
         for name in [name for name in self._lost if _is_rank(name)]:
             self._look_for_rank(name, before, sight)
         self._lost = {name: event for name, event in self._lost.items() if name in listed or _is_rank(name)}
+
+    def started(self, pool: str, replica: str, text: str, now: float) -> None:
+        """A replica serves for the first time; the text says after how long."""
+        self._add(now, EventKind.STARTED, pool, replica, text)
 
     def lost(self) -> Mapping[str, EventKind]:
         """How each replica was lost that Serve still lists, by name."""

@@ -10,6 +10,7 @@ import ray
 from hardware.ray_resources import NPU, UB_MEMORY
 from serving.cluster.node_numbers import NodeNumbers, number_nodes
 from serving.cluster.node_table import NodeTable
+from serving.cluster.nodes import ON_HEAD_NODE
 from serving.errors import LedgerError, SilentError
 from serving.ids import NodeId
 from serving.scaling.live.clock import steady_s
@@ -88,7 +89,8 @@ class NodesSeen:
         known = self._seen.get(node)
         if not has and known is not None:  # about to be given up: Ray forgets what it offers first
             return replace(known, number=number)
-        return SeenNode(node, int(has.get(NPU, 0)), int(has.get(UB_MEMORY, 0)), number, address)
+        head = any(share in has for share in ON_HEAD_NODE)
+        return SeenNode(node, int(has.get(NPU, 0)), int(has.get(UB_MEMORY, 0)), number, address, head)
 
     def _lost(self, listed: Iterable[dict[str, Any]], now: float) -> tuple[LostNode, ...]:
         gone = {NodeId(one["NodeID"]): one for one in listed if not one["Alive"]}

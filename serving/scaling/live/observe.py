@@ -7,10 +7,10 @@ its own REST API; they are not promised to stay, so they are called here and now
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import ray
 
@@ -18,6 +18,7 @@ from serving.cluster.group_orders import post_order
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAME as MEMBERSHIP
 from serving.cluster.membership import NAMESPACE, Member, read_members
+from serving.cluster.serve_scale import scale_down
 from serving.ids import NodeId
 from serving.kvpool.live.pool_control import NAME as POOL_CONTROL
 from serving.scaling.live.clock import steady_s
@@ -78,14 +79,16 @@ class RayCluster:
         deployments = {name: at_its_ranks(one, known.values()) for name, one in deployments.items()}
         return Sight(now, deployments, nodes, known, view, others, self._nodes.lost)
 
-    async def set_target(self, pool: str, replicas: int) -> None:
+    async def set_target(self, pool: str, replicas: int, leaving: Sequence[str] = ()) -> None:
         """Implements `ClusterPort.set_target`."""
         deployment = await asyncio.to_thread(_deployment_id, pool, self._app)
-        await self._ask(
-            CONTROLLER,
-            CONTROLLER_NAMESPACE,
-            lambda actor: actor.update_deployment_replicas.remote(deployment, replicas),
-        )
+
+        def order(actor: Any) -> Awaitable[Any]:
+            if leaving:
+                return cast("Awaitable[Any]", actor.__ray_call__.remote(scale_down, deployment, replicas, leaving))
+            return cast("Awaitable[Any]", actor.update_deployment_replicas.remote(deployment, replicas))
+
+        await self._ask(CONTROLLER, CONTROLLER_NAMESPACE, order)
 
     async def order(self, actor: str, order: OperatorOrder | SizeOrder) -> OrderAnswer:
         """Implements `ClusterPort.order`."""

@@ -60,6 +60,7 @@ class SeenNode:
     Args:
         number: of its first host; None while it has none.
         address: by which other hosts reach it.
+        head: Ray's first node, which nobody takes back.
     """
 
     node: NodeId
@@ -67,6 +68,7 @@ class SeenNode:
     memory_mib: int
     number: int | None = None
     address: str = ""
+    head: bool = False
 
     @property
     def name(self) -> str:

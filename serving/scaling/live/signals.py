@@ -8,7 +8,7 @@ from serving.config.serve import ServeConfig
 from serving.scaling.core.decode_ability import CROWD_SPREAD, TPOT_SPREAD
 from serving.scaling.live.measure import Abilities
 from serving.scaling.live.policy_time import PolicyTime
-from serving.scaling.live.room import ReplicaSize, offered, used
+from serving.scaling.live.room import ReplicaSize, fits, offered, used
 from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, Sight
 from serving.scaling.live.totals import SourceTotals
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
@@ -77,11 +77,13 @@ def scaling_signals(
     abilities: Abilities,
     cache: CacheTotals,
     held_until: Mapping[str, float],
+    node_s: float = 0.0,
 ) -> ScalingSignals:
     """One look as a scaler wants it: all times in the policy's seconds, which are those of the instances.
 
     Args:
         held_until: end of each hold [s since 1970], by pool.
+        node_s: how long a node takes to come that Ray adds.
     Effects: none.
     """
     sizes, time = sizes_of(config), PolicyTime(config.time_scale)
@@ -91,6 +93,9 @@ def scaling_signals(
     there = offered(sight.nodes).npus
     # What Ray may add is known only as the budget that somebody gives.
     total = budget if budget and config.autoscaler.nodes == "ray" else min(budget or there, there)
+    start_s = abilities.start_s
+    if config.autoscaler.nodes == "ray" and not _has_room(config, sight, sizes):
+        start_s += node_s
     return ScalingSignals(
         now=time.of(sight.at),
         pools=pools,
@@ -98,7 +103,16 @@ def scaling_signals(
         traffic=traffic,
         npus_free=max(0, total - used(sizes, sight.deployments).npus),
         npus_total=total,
-        start_s=time.of(abilities.start_s),
+        start_s=time.of(start_s),
+    )
+
+
+def _has_room(config: ServeConfig, sight: Sight, sizes: Mapping[str, ReplicaSize]) -> bool:
+    """Whether one more instance of any engine pool fits on the nodes there are."""
+    return any(
+        fits(pool, sizes, sight.deployments, sight.nodes) > sight.deployments.get(pool, NOT_THERE).target
+        for pool in config.pools
+        if pool in sight.deployments
     )
 
 

@@ -1,6 +1,7 @@
 """A cluster made of values, and a port to it, for tests of the scaling board."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ class FakeCluster:
     now: float = 1000.0
     silent: bool = False
     calls: list[tuple[str, int]] = field(default_factory=list)
+    leaving: tuple[str, ...] = ()
+    """Replicas that the last call said should leave."""
     orders: list[tuple[str, OperatorOrder | SizeOrder]] = field(default_factory=list)
     order_answer: OrderAnswer | None = None
     """None = the rank that is asked has gone."""
@@ -91,10 +94,11 @@ class FakeCluster:
             raise UnavailableError("the rank is gone", retry_after_s=1.0)
         return self.order_answer
 
-    async def set_target(self, pool: str, replicas: int) -> None:
+    async def set_target(self, pool: str, replicas: int, leaving: Sequence[str] = ()) -> None:
         """As `ClusterPort.set_target`."""
         if self.silent:
             raise ClusterSilentError("nobody answers")
+        self.leaving = tuple(leaving)
         self.calls.append((pool, replicas))
         self.set_past_the_board(pool, replicas)
 

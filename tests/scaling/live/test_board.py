@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_what_serve_does_although_it_did_not_answer_was_not_set_past_the_board(
 ) -> None:
     board = board_of(cluster)
 
-    async def late(pool: str, replicas: int) -> None:
+    async def late(pool: str, replicas: int, leaving: Sequence[str]) -> None:
         raise ClusterSilentError("no answer in time")
 
     with monkeypatch.context() as patch:
@@ -187,7 +188,7 @@ def test_a_person_whose_target_comes_late_gets_the_hold_that_was_asked_for(
 ) -> None:
     board = board_of(cluster)
 
-    async def late(pool: str, replicas: int) -> None:
+    async def late(pool: str, replicas: int, leaving: Sequence[str]) -> None:
         raise ClusterSilentError("no answer in time")
 
     with monkeypatch.context() as patch:
@@ -205,9 +206,9 @@ def test_a_hold_waits_for_the_target_that_is_on_its_way(cluster: FakeCluster, mo
     board = board_of(cluster)
     set_target = cluster.set_target
 
-    async def slow(pool: str, replicas: int) -> None:
+    async def slow(pool: str, replicas: int, leaving: Sequence[str]) -> None:
         await asyncio.sleep(0.01)
-        await set_target(pool, replicas)
+        await set_target(pool, replicas, leaving)
 
     async def scene() -> ScaleAnswer | ScaleRefusal:
         await board.look()

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.cli.decisions import line
 from serving.ids import NodeId
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.node_wait import NodeWait, NodeWaits
 from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.sight import SeenNode
-from serving.values.scaling import ScaleAnswer, ScalePool, ScaleRefusal
+from serving.values.scaling import ReadDecisions, ScaleAnswer, ScalePool, ScaleRefusal
 from tests.scaling.live.case import FakeCluster, board_of, replica
 
 
@@ -29,6 +30,10 @@ def row(board: ScalingBoard) -> dict[str, Any]:
 
 def reasons(board: ScalingBoard) -> list[str]:
     return [entry["reason"] for entry in board.state()["decisions"]]
+
+
+def waits(board: ScalingBoard) -> list[float | None]:
+    return [entry["waits_s"] for entry in board.state()["decisions"]]
 
 
 def look(board: ScalingBoard, cluster: FakeCluster, later_s: float) -> None:
@@ -53,16 +58,21 @@ def test_ray_may_add_a_node(cluster: FakeCluster) -> None:
     assert refused.fits == 5, "the pool's most is the most that is asked of Ray"
     told = asked(board, 4)
     assert isinstance(told, ScaleAnswer)
-    assert "waits for a node: an instance needs 4 NPUs whole on one node" in told.message
+    assert told.message.endswith(
+        "an instance needs 4 NPUs whole on one node, at most 2 are free on any then: waits for a node"
+    )
     assert cluster.calls == [("decode", 4)]
     look(board, cluster, 1.0)
     look(board, cluster, 23.0)
     assert (row(board)["target"], row(board)["waits_s"]) == (4, 23.0)
+    assert waits(board) == [23.0, None][: len(waits(board))]
+    assert line(board.decisions(ReadDecisions())[0]).endswith(": waits for a node (23 s)")
     third = SeenNode(NodeId("c"), 8, 1024)
     cluster.sight = replace(cluster.sight, nodes=(*cluster.sight.nodes, third))
     look(board, cluster, 2.0)
     assert row(board)["waits_s"] is None
-    assert reasons(board)[0] == "room came after 25 s"
+    assert waits(board) == [None] * len(waits(board))
+    assert line(board.decisions(ReadDecisions())[0]).endswith("room came after 25 s")
     look(board, cluster, 1000.0)
     assert cluster.calls == [("decode", 4)]
 
@@ -80,6 +90,58 @@ def test_a_target_for_which_no_node_comes_is_taken_back(cluster: FakeCluster) ->
     look(board, cluster, 500.0)
     assert cluster.calls == [("decode", 5), ("decode", 3)]
     assert row(board)["waits_s"] is None
+
+
+def test_a_wait_that_nobody_asked_for_is_told_too_and_the_least_is_not_taken_back(cluster: FakeCluster) -> None:
+    cluster.sight = replace(cluster.sight, nodes=())
+    cluster.place("decode")
+    board = board_of(cluster, nodes="ray", node_wait_s=60.0)
+    told = [entry for entry in board.state()["decisions"] if entry["pool"] == "decode"]
+    assert [entry["reason"].endswith(": waits for a node") for entry in told] == [True]
+    look(board, cluster, 30.0)
+    assert len([entry for entry in board.state()["decisions"] if entry["pool"] == "decode"]) == 1
+    look(board, cluster, 30.0)
+    assert cluster.calls == []
+    assert "no node came for 60 s, and 1 is the least of decode: waits for a node" in reasons(board)
+    cluster.sight = replace(cluster.sight, nodes=(SeenNode(NodeId("c"), 8, 1024),))
+    look(board, cluster, 1.0)
+    look(board, cluster, 5.0)
+    assert row(board)["waits_s"] is None
+
+
+def test_the_policy_counts_the_nodes_way_where_nothing_fits(cluster: FakeCluster) -> None:
+    board = board_of(cluster, nodes="ray", max_decode=5)
+
+    async def start_s() -> float:
+        return (await board.next_signals(0.01)).start_s
+
+    async def scene() -> list[float]:
+        found = [await start_s()]
+        await board.answer(ScalePool("decode", 4, 600.0, "cli"))
+        for later_s in (1.0, 25.0):
+            cluster.now += later_s
+            await board.look()
+        cluster.sight = replace(cluster.sight, nodes=(*cluster.sight.nodes, SeenNode(NodeId("c"), 4, 1024)))
+        cluster.now += 1.0
+        found.append(await start_s())
+        cluster.sight = replace(cluster.sight, nodes=cluster.sight.nodes[:1])
+        return [*found, await start_s()]
+
+    before, with_room, without = asyncio.run(scene())
+    assert with_room == before, "prefill has room"
+    assert without == before + 26.0
+
+
+def test_a_pool_that_shrinks_gives_a_whole_host_back(cluster: FakeCluster) -> None:
+    cluster.sight = replace(cluster.sight, nodes=(*cluster.sight.nodes, SeenNode(NodeId("c"), 8, 1024, 2)))
+    cluster.place("decode", replica("d1"), replica("d2", "c"), replica("d3", "b"))
+    cluster.set_past_the_board("decode", 3)
+    board = board_of(cluster)
+    asked(board, 2)
+    assert cluster.leaving == ("d2",), "on b is a memory server, on a prefill"
+    assert reasons(board)[0].endswith("; n2 is empty then")
+    asked(board, 3)
+    assert not cluster.leaving
 
 
 def test_whoever_wants_less_waits_for_nothing(cluster: FakeCluster) -> None:

@@ -6,11 +6,15 @@ from serving.ids import NodeId
 from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica, Sight
 from serving.scaling.live.tally_keeper import TallyKeeper
 from serving.values.system_tally import START_BOUNDS_S, TOTAL
+from tests.scaling.live.case import member
+
+OWN = {"process": 0.5, "imports": 1.0, "weights": 2.0}
 
 
 def look(at: float, nodes: str, *replicas: SeenReplica) -> Sight:
     seen = tuple(SeenNode(NodeId(name), 8, 1024) for name in nodes)
-    return Sight(at, {"decode": SeenDeployment(2, replicas)}, seen)
+    members = {one.name: member(one.name, "decode", start_s=OWN) for one in replicas}
+    return Sight(at, {"decode": SeenDeployment(2, replicas)}, seen, members)
 
 
 def replica(name: str, phase: ReplicaPhase, began: float = 0.0) -> SeenReplica:
@@ -37,6 +41,10 @@ def test_a_start_lasts_from_serves_order_to_serving() -> None:
     for before, sight in pairwise([Sight(0.0), *looks]):
         keeper.observe(before, sight)
     tally = keeper.tally(looks[-1], {})
+    assert {phase: times.sum_s for phase, times in tally.starts["decode"].items() if phase != TOTAL} == {
+        **OWN,
+        "placing": 2.5,
+    }
     times = tally.starts["decode"][TOTAL]
     assert times.sum_s == 6.0
     assert sum(times.counts) == 1

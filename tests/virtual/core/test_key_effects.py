@@ -75,6 +75,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "simulation.spike_share": ("plain", 0.3),
     "simulation.spike_factor": ("plain", 30.0),
     "simulation.model_load": ("slo", "pool"),
+    "simulation.start_s": ("slo", 40.0),
     "simulation.gateway_s": ("plain", 0.1),
     "simulation.status_period_s": ("plain", 1.0),
     "slo.ttft_s": ("plain", 0.1),
@@ -116,7 +117,7 @@ ELSEWHERE = {
 }
 """Shown by the tests below, or of no effect by nature."""
 
-OF_SCRIPTS = {"engine.drain_s", "kvcache.drain_s", "simulation.model_load", "autoscaler.period_s"}
+OF_SCRIPTS = {"engine.drain_s", "kvcache.drain_s", "simulation.model_load", "simulation.start_s", "autoscaler.period_s"}
 """Listed without a policy, since pools then keep their sizes; but the script of a test changes them."""
 
 

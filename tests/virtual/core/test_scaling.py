@@ -35,6 +35,7 @@ def test_an_instance_starts_after_its_weights_have_come() -> None:
     assert start_up_s(cost, "prewarmed") == 0.0
     assert start_up_s(cost, "pool") == pytest.approx(35.0, abs=1.0)
     assert start_up_s(cost, "storage") == pytest.approx(350.0, abs=10.0)
+    assert start_up_s(cost, "storage", measured_s=12.5) == 12.5
 
 
 def test_pools_grow_after_the_start_up_and_shrink_when_empty() -> None:

@@ -62,6 +62,7 @@ function change({ before, target }) {
   return before === target ? `${target}` : `${before} → ${target}`;
 }
 
-function reason({ reason: words, by }) {
+function reason({ reason: why, by, waits_s: waits }) {
+  const words = waits === null || waits === undefined ? why : `${why} (${Math.round(waits)}\u00a0s)`;
   return by && by !== "autoscaler" ? `${words} (${by})` : words;
 }

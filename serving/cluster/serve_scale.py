@@ -1,0 +1,40 @@
+"""A smaller target for a deployment of Serve, and which replicas it costs: what Serve's scale API has no argument for.
+
+Runs inside Serve's controller, between two rounds of its loop, so that these have left when it looks for surplus. What
+is used of the controller is not promised to stay: if anything is missing, Serve chooses as it does without us.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+logger = logging.getLogger("ray.serve")
+
+
+def scale_down(controller: Any, deployment: Any, replicas: int, leaving: Sequence[str]) -> tuple[str, ...]:
+    """Set a target and stop replicas, as Serve stops those that it chooses: they drain.
+
+    Args:
+        controller: Serve's, which runs this.
+        deployment: Serve's id of it.
+        leaving: names of replicas; no more of them leave than are too many.
+    Returns: who leaves.
+    Raises: what Serve raises if it does not take the target.
+    """
+    controller.update_deployment_replicas(deployment, replicas)
+    try:
+        return _stop(controller.deployment_state_manager, deployment, replicas, leaving)
+    except Exception:  # Serve is another than we know: it does by itself what its target asks for
+        logger.exception("Serve chooses which replicas of %s leave", deployment)
+        return ()
+
+
+def _stop(manager: Any, deployment: Any, replicas: int, leaving: Sequence[str]) -> tuple[str, ...]:
+    from ray.serve._private.common import ReplicaState  # here Serve is loaded
+
+    state = manager._deployment_states[deployment]
+    running = {one.replica_id.unique_id: one.replica_id for one in state._replicas.get([ReplicaState.RUNNING])}
+    surplus = max(0, len(running) - replicas)
+    gone = tuple(name for name in leaving if name in running)[:surplus]
+    state.stop_replicas([running[name] for name in gone])
+    return gone

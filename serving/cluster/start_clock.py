@@ -1,0 +1,43 @@
+"""Phases of a replica's start, measured in its own process: durations, so that no two hosts' clocks are compared."""
+
+import os
+import time
+
+from hardware.ub.process import ProcessStamp
+from serving.values.system_tally import IMPORTS, PROCESS, WEIGHTS
+
+UNPICKLED_S = 5.0
+"""A replica is made this soon after its code was imported, or the process had the code from an earlier use."""
+
+
+class StartClock:
+    """Made where a replica begins; ends when it serves.
+
+    Args:
+        importing_since, imported_at: when the import of the replica's code began and ended, of `time.monotonic`.
+        now: the same clock.
+        age_s: of this process.
+    """
+
+    def __init__(
+        self, importing_since: float, imported_at: float, now: float | None = None, age_s: float | None = None
+    ) -> None:
+        self._began = now = time.monotonic() if now is None else now
+        fresh = now - imported_at <= UNPICKLED_S
+        age_s = own_age_s() if age_s is None else age_s
+        self._phases = {
+            PROCESS: max(0.0, age_s - (now - importing_since)) if fresh else 0.0,
+            IMPORTS: imported_at - importing_since if fresh else 0.0,
+        }
+
+    def serves(self, now: float | None = None) -> dict[str, float]:
+        """The replica serves now. Returns: seconds by phase: the process until it imported our code, imports, and all
+        that came then: model, memory, threads."""
+        now = time.monotonic() if now is None else now
+        return {**self._phases, WEIGHTS: now - self._began}
+
+
+def own_age_s() -> float:
+    """How long ago this process began [s], by the kernel's record of it. Effects: none."""
+    ticks = ProcessStamp.own().start_ticks
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

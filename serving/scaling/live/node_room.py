@@ -1,0 +1,123 @@
+"""Room for a pool's replicas: on the nodes there are, on those that Ray may add; and the waits for these."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from serving.config.scaling import AutoscalerConfig
+from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.core.leavers import Placed, emptied, leavers
+from serving.scaling.core.node_wait import NodeWaits
+from serving.scaling.live.duration_text import duration_text
+from serving.scaling.live.ledger import LedgerEntry
+from serving.scaling.live.room import ReplicaSize, fits, shortage
+from serving.scaling.live.sight import ReplicaPhase, Sight
+
+WAITS = "waits for a node"
+
+
+class NodeRoom:
+    """Answers of the board about room. Time is passed in, so are looks.
+
+    Args:
+        sizes: of a replica of each pool.
+        came: told of each pool for which a node came, and when.
+    """
+
+    def __init__(
+        self, settings: AutoscalerConfig, sizes: Mapping[str, ReplicaSize], came: Callable[[str, float], None]
+    ) -> None:
+        self._settings = settings
+        self._sizes = sizes
+        self._came = came
+        self._waits = NodeWaits(settings.node_wait_s)
+        self._told: dict[str, int] = {}
+        """Id of the decision that says that a pool waits, by pool."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether Ray may add nodes."""
+        return self._settings.nodes == "ray"
+
+    @property
+    def usual_s(self) -> float:
+        """Implements `NodeWaits.usual_s`."""
+        return self._waits.usual_s
+
+    def fits(self, pool: str, sight: Sight) -> int:
+        """The largest target that fits on the nodes there are."""
+        return fits(pool, self._sizes, sight.deployments, sight.nodes)
+
+    def most(self, pool: str, sight: Sight) -> int:
+        """The largest target that is accepted: what fits, or where Ray may add nodes the pool's most."""
+        room = self.fits(pool, sight)
+        return max(room, self._settings.bounds(pool)[1]) if self.grows else room
+
+    def shortage(self, pool: str, sight: Sight) -> str:
+        """Why one more than fits has no place."""
+        return shortage(pool, self._sizes, sight.deployments, sight.nodes)
+
+    def wait_of(self, pool: str, target: int, sight: Sight) -> str:
+        """End of a reason, for a target that has no room yet."""
+        return "" if target <= self.fits(pool, sight) else f"; {self.shortage(pool, sight)}: {WAITS}"
+
+    def waited_s(self, pool: str, now: float) -> float | None:
+        """How long a pool has waited for a node; None = it does not."""
+        return self._waits.waited_s(pool, now)
+
+    def look(self, pool: str, sight: Sight, now: float) -> PoolTarget | None:
+        """Compare a pool's target with the room there is, if Ray may add nodes.
+
+        Returns: what is to be written down: that a wait has begun which no decision tells of, since a node was lost or
+        the pool began without one; that room came; that none came, and to which target the pool goes back.
+        """
+        if not self.grows:
+            return None
+        target, room, told = sight.deployments[pool].target, self.fits(pool, sight), self._told.get(pool)
+        end = self._waits.observe(pool, target, room, now)
+        if end is None:
+            if told or self.waited_s(pool, now) is None:
+                return None
+            return PoolTarget(pool, target, target, ScaleKind.STAY, f"{self.shortage(pool, sight)}: {WAITS}")
+        self._told.pop(pool, None)
+        after = duration_text(end.after_s)
+        if end.how == "came":
+            self._came(pool, now)
+            return PoolTarget(pool, target, target, ScaleKind.STAY, f"room came after {after}")
+        least = max(room, self._settings.bounds(pool)[0])
+        if least >= target:  # somebody has to serve
+            reason = f"no node came for {after}, and {target} is the least of {pool}: {WAITS}"
+            return PoolTarget(pool, target, target, ScaleKind.STAY, reason)
+        reason = f"no node came for {after}, {room} fit: {self.shortage(pool, sight)}"
+        return PoolTarget(pool, target, least, ScaleKind.FIT, reason)
+
+    def note(self, entry: LedgerEntry) -> None:
+        """A decision was written down. Effects: if its pool waits for a node then, it is the one that says so."""
+        if entry.reason.endswith(WAITS):
+            self._told[entry.pool] = entry.id
+        elif entry.target != entry.before:
+            self._told.pop(entry.pool, None)
+        if entry.target < entry.before:
+            self._waits.forget(entry.pool)
+
+    def row(self, entry: LedgerEntry, now: float) -> dict[str, Any]:
+        """A decision ready for JSON, with how long its pool has waited for a node, None = it does not."""
+        waits = self._told.get(entry.pool) == entry.id
+        return {**entry.row(), "waits_s": self.waited_s(entry.pool, now) if waits else None}
+
+    def leaving(self, pool: str, target: int, sight: Sight) -> tuple[tuple[str, ...], str]:
+        """Which replicas leave if a pool is to have `target`, and the end of a reason: hosts that are empty then.
+
+        Replicas that do not serve yet leave first; which of these, is Serve's choice.
+        """
+        placed = [
+            Placed(name, one.name, one.node, self._sizes[name].of(one).npus, one.started_at)
+            for name, seen in sight.deployments.items()
+            if name in self._sizes
+            for one in seen.replicas
+            if one.node is not None and one.phase is not ReplicaPhase.DRAINING
+            if name != pool or one.phase is ReplicaPhase.SERVING
+        ]
+        head = {node.node for node in sight.nodes if node.head}
+        names = leavers(pool, max(0, sight.deployments[pool].count(ReplicaPhase.SERVING) - target), placed, head)
+        hosts = [node.name for node in sight.nodes if node.node in emptied(names, placed, head)]
+        return names, f"; {', '.join(hosts)} {'are' if len(hosts) > 1 else 'is'} empty then" if hosts else ""

@@ -1,0 +1,140 @@
+"""Starts of replicas, phase by phase: what the board sees from outside, and what a replica has measured inside.
+
+        Serve's order ──► node ──► placing ──► process ──► imports ──► weights ──► serving ··· first step
+        seen here         here     the rest     └──────── the replica's own ────┘  here        the replica's own
+
+All are durations: no clock of one host is compared with another's. Placing is what is left of the whole: until Ray
+has a process, and until Serve and the board have noticed that it serves.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from serving.scaling.live.sight import ReplicaPhase, SeenMember, Sight
+from serving.scaling.live.signals import KVCACHE
+from serving.values.system_tally import FIRST_STEP, IMPORTS, NODE, PHASES, PLACING, PROCESS, TOTAL, WEIGHTS
+
+KEPT = 8
+"""Starts of a pool of which medians are made."""
+TELL_S = 10.0
+"""How long a replica that serves may take to tell its own part; without it the start has no phases but the node's."""
+Key = tuple[str, str]
+"""Pool and name of a replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenStart:
+    """A start that has ended, or a phase that came after it.
+
+    Args:
+        seconds: by phase; `total` is all but the first step.
+    """
+
+    pool: str
+    replica: str
+    seconds: Mapping[str, float]
+
+    @property
+    def text(self) -> str:
+        """The start in words, such as "serves after 12.3 s: node 8.1, placing 0.9, process 0.6, imports 1.6 s"."""
+        told = ", ".join(f"{phase} {self.seconds[phase]:.1f}" for phase in PHASES if phase in self.seconds)
+        return f"serves after {self.seconds[TOTAL]:.1f} s{f': {told} s' if told else ''}"
+
+
+@dataclass(slots=True)
+class _Coming:
+    """A replica that does not serve yet, or has not told its part.
+
+    Args:
+        began: when Serve asked for it [s since 1970].
+        node_s: how much of that it waited for a node; 0 = it did not.
+        served: when it was first seen to serve; 0 = it does not yet.
+    """
+
+    began: float
+    node_s: float = 0.0
+    served: float = 0.0
+
+
+class StartKeeper:
+    """Compares looks at the cluster. Time is passed in, as part of each look."""
+
+    def __init__(self) -> None:
+        self._coming: dict[Key, _Coming] = {}
+        self._first: dict[Key, str] = {}
+        """Incarnations whose first step is still to come."""
+        self._kept: defaultdict[str, defaultdict[str, deque[float]]] = defaultdict(
+            lambda: defaultdict(lambda: deque(maxlen=KEPT))
+        )
+
+    def node_came(self, pool: str, now: float) -> None:
+        """A node came for which a pool has waited. Effects: its replicas that start now have waited for it."""
+        for (name, _), coming in self._coming.items():
+            if name == pool and not coming.served:
+                coming.node_s = max(0.0, now - coming.began)
+
+    def observe(self, sight: Sight) -> list[SeenStart]:
+        """Starts that have ended by this look, and first steps that were made."""
+        listed: dict[Key, ReplicaPhase] = {}
+        for pool, seen in sight.deployments.items():
+            for replica in seen.replicas:
+                key = pool, replica.name
+                listed[key] = replica.phase
+                if replica.phase is ReplicaPhase.STARTING:
+                    self._coming.setdefault(key, _Coming(replica.started_at or sight.at))
+        self._coming = {key: one for key, one in self._coming.items() if key in listed}
+        ended = [
+            start
+            for key, coming in list(self._coming.items())
+            if listed[key] is ReplicaPhase.SERVING and (start := self._end(key, coming, sight)) is not None
+        ]
+        ended += self._first_steps(sight)
+        for start in ended:
+            for phase, seconds in start.seconds.items():
+                self._kept[start.pool][phase].append(seconds)
+        return ended
+
+    def medians(self) -> dict[str, dict[str, float]]:
+        """Median seconds of the newest starts, by pool and phase. Effects: none."""
+        return {
+            pool: {phase: median(kept) for phase, kept in phases.items() if kept} for pool, phases in self._kept.items()
+        }
+
+    def _end(self, key: Key, coming: _Coming, sight: Sight) -> SeenStart | None:
+        """The start of a replica that serves; None while it may still tell its own part."""
+        coming.served = coming.served or sight.at
+        member = _alone(sight, key)
+        own: Mapping[str, Any] = member.facts.get("start_s") or {} if member is not None else {}
+        if not own and sight.at - coming.served < TELL_S and key[0] != KVCACHE and not sight.instances_of(key[1]):
+            return None
+        del self._coming[key]
+        total = max(0.0, coming.served - coming.began)
+        seconds = {TOTAL: total} | ({NODE: min(coming.node_s, total)} if coming.node_s else {})
+        if member is not None and own:
+            left = total - seconds.get(NODE, 0.0)
+            for phase in (WEIGHTS, IMPORTS, PROCESS):  # a process that Ray had already is older than the order
+                seconds[phase] = min(left, float(own.get(phase, 0.0)))
+                left -= seconds[phase]
+            seconds[PLACING] = left
+            self._first[key] = member.incarnation
+        return SeenStart(*key, seconds)
+
+    def _first_steps(self, sight: Sight) -> list[SeenStart]:
+        found = []
+        for key, incarnation in list(self._first.items()):
+            member = _alone(sight, key)
+            if member is None or member.incarnation != incarnation:
+                del self._first[key]
+            elif (seconds := float(member.facts.get("first_step_s") or 0.0)) > 0:
+                del self._first[key]
+                found.append(SeenStart(*key, {FIRST_STEP: seconds}))
+        return found
+
+
+def _alone(sight: Sight, key: Key) -> SeenMember | None:
+    """The instance of a replica; None if it is a group, or has not announced itself."""
+    members = sight.instances_of(key[1])
+    return members[0] if len(members) == 1 and "rank" not in members[0].facts else None
