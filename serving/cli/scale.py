@@ -45,9 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     answer = system.scale(ScalePool(arguments.pool, arguments.replicas, arguments.hold, "cli"))
     print(json.dumps(answer) if arguments.json else answer["message"], flush=True)
     if arguments.wait:
-        if not system.wait(arguments.pool, WAIT_S):
+        if not system.wait(arguments.pool, WAIT_S, answer["target"]):
+            waited_s = time.monotonic() - begun
             raise ScaleError(
-                f"{arguments.pool} has not {arguments.replicas} serving replicas after {WAIT_S:.0f} s; see the logs",
+                f"{arguments.pool} has not {arguments.replicas} serving replicas after {waited_s:.0f} s;"
+                " see `cloudmatrix decisions`, and the logs",
                 kind="unavailable",
             )
         if not arguments.json:

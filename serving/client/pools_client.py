@@ -57,14 +57,19 @@ class PoolsClient:
         """
         return self._list("events", question)
 
-    def wait(self, pool: str, deadline_s: float) -> bool:
+    def wait(self, pool: str, deadline_s: float, replicas: int | None = None) -> bool:
         """Wait until as many replicas of a pool serve as were asked for. Returns: whether they do.
+
+        Args:
+            replicas: as many as that; if the target is taken back meanwhile, nobody waits any longer.
 
         Raises: UnavailableError, ScaleError in one line.
         """
         end = time.monotonic() + deadline_s
         while time.monotonic() < end:
             row = next(one for one in self.state()["pools"] if one["pool"] == pool)
+            if replicas is not None and row["target"] != replicas:
+                return False
             if row["running"] == row["target"]:
                 return True
             time.sleep(POLL_S)

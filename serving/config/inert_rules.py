@@ -307,9 +307,15 @@ _BY_MODE = (
 _BY_POLICY = (
     Rule(
         _ALL,
-        (*_of("autoscaler", _SCALER_KEYS), *_of("autoscaler", _BOUNDS)),
+        _of("autoscaler", _SCALER_KEYS),
         'with [autoscaler] policy = "none", only with "slo" or "requests"',
         when=lambda config: config.autoscaler.policy == "none",
+    ),
+    Rule(
+        _ALL,
+        _of("autoscaler", _BOUNDS),
+        'with [autoscaler] policy = "none", only with "slo" or "requests", or with nodes = "ray"',
+        when=lambda config: config.autoscaler.policy == "none" and config.autoscaler.nodes == "fixed",
     ),
     Rule(
         _ALL,

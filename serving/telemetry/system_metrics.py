@@ -78,7 +78,7 @@ class SystemBoard(Collector):
             (GaugeMetricFamily, "nodes", "Nodes of the cluster that are alive", tally.nodes),
             (GaugeMetricFamily, "npus_offered", "NPUs that the nodes alive offer", tally.npus),
             (CounterMetricFamily, "nodes_joined", "Nodes that came", tally.nodes_joined),
-            (CounterMetricFamily, "nodes_lost", "Nodes that went", tally.nodes_lost),
+            (CounterMetricFamily, "nodes_lost", "Nodes that went without being asked to", tally.nodes_lost),
         )
         for kind, name, text, value in rows:
             family = kind(f"cloudmatrix:{name}", text, labels=("model_name",))

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 CONFIG = Path(__file__).parent / "from-nothing.toml"
 HEAD = DEPLOY / "hosts" / "head.sh"
-OFFLINE = DEPLOY / "hosts" / "offline-autoscaler.yaml"
+OFFLINE, FILE = DEPLOY / "hosts" / "offline-autoscaler.yaml", "/tmp/autoscaler.yaml"
 PROMPT = {"model": "storyteller", "prompt": "Once upon a time there was a", "max_tokens": 24, "temperature": 0}
 WITHIN_S = 240.0
 """On a busy machine a node takes a minute."""
@@ -78,11 +78,11 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     folder = tmp_path_factory.mktemp("cloud")
     with hosts("cloud") as made:
         made.run("cloud", "sh", "-c", f"echo {TOKEN} >{TOKEN_FILE}")
-        hasty = OFFLINE.read_text().replace("idle_timeout_minutes: 1", "idle_timeout_minutes: 0.1")
-        (folder / "autoscaler.yaml").write_text(hasty)
+        hasty = f"sed 's/idle_timeout_minutes: 1/idle_timeout_minutes: 0.1/' {OFFLINE} >{FILE}"
+        made.run("cloud", "sh", "-c", hasty)
         settings = {
             "RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_AUTH_TOKEN_PATH": TOKEN_FILE,
-            "AUTOSCALING_CONFIG": str(folder / "autoscaler.yaml"), "CPUS": "0", "NPUS": "0", "UB_MEMORY_MIB": "0",
+            "AUTOSCALING_CONFIG": FILE, "CPUS": "0", "NPUS": "0", "UB_MEMORY_MIB": "0",
             "HOST_ADDRESS": made.addresses["cloud"],
         }  # fmt: skip
         variables = [f"{name}={value}" for name, value in settings.items()]

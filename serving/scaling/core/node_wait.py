@@ -57,6 +57,10 @@ class NodeWaits:
         self._came.append(now - since)
         return NodeWait("came", now - since)
 
+    def begin(self, pool: str, now: float) -> None:
+        """A pool was given a target without room: it waits from now on, unless it does already."""
+        self._since.setdefault(pool, now)
+
     def forget(self, pool: str) -> None:
         """The pool's target was made smaller on purpose: nothing is waited for, and nothing came."""
         self._since.pop(pool, None)

@@ -204,7 +204,7 @@ class ScalingBoard:
             held_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
             held = f", held for {duration_text(held_s)}" if held_s else ""
             reason = f"asked for by hand{held}{self._room.wait_of(pool, replicas, self._sight)}"
-            await self._set(pool, before, replicas, ScaleKind.HELD, reason, wish.by, held_s)
+            reason = await self._set(pool, before, replicas, ScaleKind.HELD, reason, wish.by, held_s)
             self._holds.set(pool, held_s, wish.by, self._clock())
             return self._answer(pool, before, f"{pool}: {before} -> {replicas}; {reason}")
 
@@ -334,8 +334,8 @@ class ScalingBoard:
 
     async def _set(
         self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str, held_s: float = 0.0
-    ) -> None:
-        """Serve's scale API, the ledger, and what is known from now on."""
+    ) -> str:
+        """Serve's scale API, the ledger, and what is known from now on. Returns: the reason, as it was written down."""
         if target != before:
             leaving, emptied = self._room.leaving(pool, target, self._sight)
             reason += emptied
@@ -347,6 +347,7 @@ class ScalingBoard:
         deployments = {**self._sight.deployments, pool: replace(seen, target=target)}
         self._sight = replace(self._sight, deployments=deployments)
         self._write(pool, before, target, kind, reason, by)
+        return reason
 
     def _write(self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str) -> None:
         self._room.note(self._ledger.add(self._clock(), pool, before, target, kind, reason, by))

@@ -114,7 +114,9 @@ class EventLog:
             return
         here = {node.node for node in sight.nodes}
         for node in before.nodes:
-            if node.node not in here:
+            if node.node in sight.left_nodes:
+                self._add(sight.at, EventKind.LEFT, "", node.name, "Ray has taken the host back, or it was stopped")
+            elif node.node not in here:
                 text = f"{node.npus} NPUs and {node.memory_mib / 1024:g} GiB of UB memory went with it"
                 self._add(sight.at, EventKind.HOST_LOST, "", node.name, text)
         for pool, seen in sight.deployments.items():

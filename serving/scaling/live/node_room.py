@@ -94,6 +94,7 @@ class NodeRoom:
         """A decision was written down. Effects: if its pool waits for a node then, it is the one that says so."""
         if entry.reason.endswith(WAITS):
             self._told[entry.pool] = entry.id
+            self._waits.begin(entry.pool, entry.at)
         elif entry.target != entry.before:
             self._told.pop(entry.pool, None)
         if entry.target < entry.before:

@@ -50,6 +50,8 @@ class NodesSeen:
         self._lost_at: dict[NodeId, float] = {}
         self.lost: tuple[LostNode, ...] = ()
         """Nodes that Ray had given up at the last look, and whose numbers no living one has."""
+        self.left: frozenset[NodeId] = frozenset()
+        """Nodes that had ended by then as they were asked to."""
 
     def gone(self, node: NodeId | None) -> bool:
         """Whether Ray had given a node up at the last look. Effects: none."""
@@ -95,10 +97,11 @@ class NodesSeen:
     def _lost(self, listed: Iterable[dict[str, Any]], now: float) -> tuple[LostNode, ...]:
         gone = {NodeId(one["NodeID"]): one for one in listed if not one["Alive"]}
         self._lost_at = {node: self._lost_at.get(node, now) for node in gone}
+        self.left = frozenset(node for node, one in gone.items() if one.get("DeathReason") in _ASKED_FOR)
         found = []
         for node, one in gone.items():
             number = self._table.number(node)
-            if number is None or one.get("DeathReason") in _ASKED_FOR or now - self._lost_at[node] > SHOWN_LOST_S:
+            if number is None or node in self.left or now - self._lost_at[node] > SHOWN_LOST_S:
                 continue
             seen = self._seen.get(node, SeenNode(node, 0, 0, number, str(one["NodeManagerAddress"])))
             found.append(LostNode(seen, self._lost_at[node]))

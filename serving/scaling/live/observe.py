@@ -77,7 +77,7 @@ class RayCluster:
         known = before.members if members is None else self._members(seen_members(members), before, deployments, now)
         view: PoolView | None = cache if cache is not None else before.cache
         deployments = {name: at_its_ranks(one, known.values()) for name, one in deployments.items()}
-        return Sight(now, deployments, nodes, known, view, others, self._nodes.lost)
+        return Sight(now, deployments, nodes, known, view, others, self._nodes.lost, self._nodes.left)
 
     async def set_target(self, pool: str, replicas: int, leaving: Sequence[str] = ()) -> None:
         """Implements `ClusterPort.set_target`."""

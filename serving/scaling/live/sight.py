@@ -119,6 +119,7 @@ class Sight:
         members: instances, and ranks, by the part of their names behind `#`.
         cache: the KV-cache pool; None = there is none, or its controller did not answer.
         others: targets of the application's deployments that are no pools.
+        left_nodes: nodes that have ended as they were asked to: nothing was lost with them.
     """
 
     at: float
@@ -128,6 +129,7 @@ class Sight:
     cache: PoolView | None = None
     others: Mapping[str, int] = field(default_factory=dict)
     lost_nodes: tuple[LostNode, ...] = ()
+    left_nodes: frozenset[NodeId] = frozenset()
 
     def instances_of(self, replica: str) -> list[SeenMember]:
         """Members that belong to a replica, by Serve's name of it: one, or the ranks of a group that have come."""

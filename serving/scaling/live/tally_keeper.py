@@ -20,7 +20,7 @@ class TallyKeeper:
         if before.at:
             old, new = ({node.node for node in one.nodes} for one in (before, sight))
             self._joined += len(new - old)
-            self._lost += len(old - new)
+            self._lost += len(old - new - sight.left_nodes)
         found = self.starts.observe(sight)
         for start in found:
             phases = self._times.setdefault(start.pool, {})

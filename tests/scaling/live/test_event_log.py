@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from serving.ids import ReplicaId
+from serving.ids import NodeId, ReplicaId
 from serving.scaling.live.event_log import KEPT_EVENTS, REPLACED_WITHIN_S, EventKind, EventLog
 from serving.scaling.live.sight import Sight
 from serving.values.traffic import InstanceNotice, NoticeKind
@@ -131,6 +131,13 @@ def test_a_host_takes_its_hardware_with_it() -> None:
     log = EventLog(1)
     log.observe(sight(1.0), replace(sight(2.0), nodes=nodes(1)))
     assert told(log) == [("host lost", "b", "8 NPUs and 1 GiB of UB memory went with it")]
+
+
+def test_a_host_that_was_asked_to_go_is_not_lost() -> None:
+    log = EventLog()
+    log.observe(Sight(1.0, nodes=nodes(2)), Sight(2.0, nodes=nodes(1), left_nodes=frozenset({NodeId("b")})))
+    log.observe(Sight(2.0, nodes=nodes(1)), Sight(3.0, nodes=nodes(1), left_nodes=frozenset({NodeId("b")})))
+    assert told(log) == [("left", "b", "Ray has taken the host back, or it was stopped")]
 
 
 def test_poison_is_of_no_replica() -> None:

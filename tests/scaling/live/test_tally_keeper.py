@@ -1,5 +1,6 @@
 """The counts that gateways show of the whole system."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from serving.ids import NodeId
@@ -28,6 +29,12 @@ def test_nodes_that_come_and_go_are_counted_from_the_second_look_on() -> None:
     tally = keeper.tally(looks[-1], {"decode": {"burst": 2}})
     assert (tally.nodes, tally.npus, tally.nodes_joined, tally.nodes_lost) == (1, 8, 1, 2)
     assert tally.decisions == {"decode": {"burst": 2}}
+
+
+def test_nodes_that_were_asked_to_go_are_not_lost() -> None:
+    keeper = TallyKeeper()
+    keeper.observe(look(1.0, "ab"), replace(look(2.0, "a"), left_nodes=frozenset({NodeId("b")})))
+    assert keeper.tally(look(2.0, "a"), {}).nodes_lost == 0
 
 
 def test_a_start_lasts_from_serves_order_to_serving() -> None:
