@@ -50,7 +50,14 @@ class Scaled(Server):
 
     def kill(self, title: str) -> int:
         """kill -9 the one process of that title. Returns: its id."""
-        (pid,) = (pid for pid, shown in self.processes().items() if shown == title)
+        found: list[int] = []
+
+        def is_there() -> bool:  # while it works, a Ray process bears the name of what it does
+            found[:] = [pid for pid, shown in self.processes().items() if shown == title]
+            return len(found) == 1
+
+        wait_for(is_there, f"one {title}")
+        (pid,) = found
         os.kill(pid, signal.SIGKILL)
         return pid
 

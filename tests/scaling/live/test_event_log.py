@@ -134,7 +134,7 @@ def test_a_host_takes_its_hardware_with_it() -> None:
 
 
 def test_a_host_that_was_asked_to_go_is_not_lost() -> None:
-    log = EventLog()
+    log = EventLog(1)
     log.observe(Sight(1.0, nodes=nodes(2)), Sight(2.0, nodes=nodes(1), left_nodes=frozenset({NodeId("b")})))
     log.observe(Sight(2.0, nodes=nodes(1)), Sight(3.0, nodes=nodes(1), left_nodes=frozenset({NodeId("b")})))
     assert told(log) == [("left", "b", "Ray has taken the host back, or it was stopped")]
