@@ -15,7 +15,7 @@ MEANINGS = {
     t.PREFILL: "its prompt was computed; a cached beginning would save most of that",
     t.CHECKSUMS: "the blocks of its prompt were made ready to be pulled",
     t.HANDOFF: "its KV blocks went to the decode instance",
-    t.DECODE: "its tokens were computed, which a longer answer needs",
+    t.DECODE: "each token takes a step, so longer answers take longer",
     t.OTHER_STEPS: "its instance ran steps without it, such as prompts of others",
     t.BETWEEN: "its instance did not compute between steps: planning, or nothing to do",
     t.NETWORK: "news was on its way from the instance, or waited to be read by the gateway",

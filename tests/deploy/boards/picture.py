@@ -32,6 +32,7 @@ def draw(name: str, url: str, minutes: float, out: Path) -> None:
     """Draw one board's last minutes, by the Prometheus at `url`."""
     board = json.loads((DEPLOY / "grafana" / "boards" / f"{name}.json").read_text(encoding="utf-8"))
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
+    end = time.time()  # the same for all: series that are stacked need points at equal times
     figure = pyplot.figure(figsize=(WIDTH_INCHES, rows * ROW_INCHES), dpi=100)
     figure.suptitle(board["title"], x=0.99, y=0.995, ha="right", va="top", weight="bold")
     for panel in board["panels"]:
@@ -43,16 +44,16 @@ def draw(name: str, url: str, minutes: float, out: Path) -> None:
         width, height = place["w"] / COLUMNS, place["h"] / rows
         inner = (left + 0.08 * width, top - height * 0.84, width * 0.88, height * 0.66)
         axes = figure.add_axes(inner)
-        _draw(axes, panel, url, minutes * 60)
+        _draw(axes, panel, url, (end - minutes * 60, end))
     figure.savefig(out)
     pyplot.close(figure)
 
 
-def _draw(axes: Axes, panel: dict[str, Any], url: str, seconds: float) -> None:
+def _draw(axes: Axes, panel: dict[str, Any], url: str, span: tuple[float, float]) -> None:
     factor, unit = _FACTORS.get(panel["fieldConfig"]["defaults"]["unit"], (1.0, ""))
     axes.set_title(panel["title"] + (f" [{unit}]" if unit else ""), fontsize=8, loc="left")
     axes.tick_params(labelsize=6)
-    lines = [line for target in panel["targets"] for line in _lines(target, url, seconds)]
+    lines = [line for target in panel["targets"] for line in _lines(target, url, span)]
     if panel["type"] == "stat":
         axes.axis("off")
         values = [f"{points[-1][1] * factor:.4g}  {legend}".rstrip() for legend, points in lines]
@@ -71,12 +72,12 @@ def _draw(axes: Axes, panel: dict[str, Any], url: str, seconds: float) -> None:
         axes.legend(*(part[:MOST_LINES] for part in axes.get_legend_handles_labels()), fontsize=6, loc="upper left")
 
 
-def _lines(target: dict[str, Any], url: str, seconds: float) -> list[tuple[str, list[tuple[float, float]]]]:
+def _lines(target: dict[str, Any], url: str, span: tuple[float, float]) -> list[tuple[str, list[tuple[float, float]]]]:
     """Legend and points of each series; what is no number is left out, as Grafana leaves it out."""
-    now = time.time()
-    step = max(1.0, seconds / POINTS)
+    start, end = span
+    step = max(1.0, (end - start) / POINTS)
     query = target["expr"].replace("$__rate_interval", f"{max(15, round(4 * step))}s")
-    asked = urllib.parse.urlencode({"query": query, "start": now - seconds, "end": now, "step": step})
+    asked = urllib.parse.urlencode({"query": query, "start": start, "end": end, "step": step})
     with urllib.request.urlopen(f"{url}/api/v1/query_range?{asked}", timeout=30) as reply:
         found = json.load(reply)["data"]["result"]
     lines = []
