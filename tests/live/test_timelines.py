@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from serving.gateway.core import timeline as t
+from serving.gateway.core.route_decision import InstanceView
 from serving.gateway.core.timeline import Answered, RequestTimes
 from serving.values.step_plan import StepPlan
 from tests.live.harness import PATIENCE_S, Pools, collect, executor, small_config, until
@@ -112,3 +113,27 @@ async def test_without_time_lines_instances_tell_no_durations(checkpoint: Path, 
         generation.answered(Answered(0.0, 1.0, "stop"))
         assert generation.times is None
         assert len(pools.backend.timelines.shelf) == 0
+
+
+@pytest.mark.parametrize("preferred", [False, True])
+async def test_a_handoff_stays_on_its_host_where_that_is_preferred(
+    checkpoint: Path, shm: Path, preferred: bool
+) -> None:
+    rng = random.Random(5)
+    serving = {"handoff": "prefer_host"} if preferred else {}
+    nodes = ("left", "left", "right")
+    async with Pools(small_config(checkpoint, serving=serving, health=PATIENT), shm, nodes=nodes) as pools:
+        pools.backend.hosts = {"left": "n0", "right": "n1"}
+        await pools.start("prefill", "decode", "decode")
+        hosts = list[str]()
+        for _ in range(4):
+            await until(lambda: all(_is_idle(view) for view in pools.backend.core.instances.views()), "all are equal")
+            times = await timed(pools, Ask(tokens(rng, 20), replace(GREEDY, max_tokens=3)))
+            hosts += [part.host for part in times.choices[0].parts if part.kind == t.HANDOFF]
+        assert len(hosts) == 4
+        assert set(hosts) == ({"n0"} if preferred else {"n0", "n1"})
+
+
+def _is_idle(view: InstanceView) -> bool:
+    """Whether an instance has told that nothing is there, and nothing was sent there since."""
+    return view.sequences == view.reserved_sequences == 0 and view.kv_blocks_free == view.kv_blocks_total
