@@ -1,13 +1,26 @@
 """Exemplars from the histogram of first tokens to traces, in OpenMetrics only."""
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from serving.telemetry.exposition import wants_openmetrics
+from serving.telemetry.exposition import OPENMETRICS_TYPE, wants_openmetrics
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.shared_metrics import GatewayNumbers
 from tests.telemetry.samples import stats
@@ -107,3 +120,64 @@ def test_every_family_is_right_in_openmetrics_too() -> None:
 )
 def test_the_form_is_the_one_asked_for(accept: str, wanted: bool) -> None:
     assert wants_openmetrics(accept) is wanted
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        openmetrics = wants_openmetrics(self.headers["Accept"])
+        body = self.server.metrics.render(openmetrics=openmetrics)  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("Content-Type", OPENMETRICS_TYPE if openmetrics else "text/plain; version=0.0.4")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: nobody reads it."""
+
+
+@contextlib.contextmanager
+def watched(metrics: GatewayMetrics, folder: Path) -> Iterator[str]:
+    """A real Prometheus that reads the gateway's page. Yields: its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server, socket.create_server(("127.0.0.1", 0)) as free:
+        server.metrics = metrics  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        jobs = [{"job_name": "gateway", "static_configs": [{"targets": [f"127.0.0.1:{server.server_port}"]}]}]
+        (folder / "prometheus.yml").write_text(
+            json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": jobs})
+        )
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        command = [
+            "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address={address}", "--enable-feature=exemplar-storage",
+        ]  # fmt: skip
+        with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
+            try:
+                yield f"http://{address}"
+            finally:
+                process.terminate()
+                server.shutdown()
+                thread.join()
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None and not os.environ.get("CI"), reason="prometheus is missing")
+@pytest.mark.timeout(180)
+def test_a_real_prometheus_keeps_them(tmp_path: Path) -> None:
+    metrics = served("0", 0.3)
+    metrics.traced(0.3, "a" * 32, time.time())
+    asked = urllib.parse.urlencode({"query": f"{TTFT}_bucket", "start": time.time() - 3600, "end": time.time() + 3600})
+    with watched(metrics, tmp_path) as prometheus:
+        found: list[dict[str, Any]] = []
+        end = time.monotonic() + 120
+        while not found and time.monotonic() < end:
+            time.sleep(0.2)
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"{prometheus}/api/v1/query_exemplars?{asked}", timeout=30) as reply,
+            ):
+                found = json.load(reply)["data"]
+    (series,) = found
+    assert series["seriesLabels"]["le"] == "0.5"
+    assert [one["labels"] for one in series["exemplars"]] == [{"trace_id": "a" * 32}]
