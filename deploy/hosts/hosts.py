@@ -241,10 +241,7 @@ def main() -> int:
     """Command line. Returns: the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--network",
-        default=os.environ.get("HOSTS_NETWORK", "default"),
-        metavar="NAME",
-        help="which network of hosts (default: $HOSTS_NETWORK, else default)",
+        "--network", default="default", metavar="NAME", help="which network of hosts (default: default)"
     )
     parser.add_argument("action", choices=("up", "run", "cut", "join", "freeze", "thaw", "kill", "down"))
     parser.add_argument("hosts", nargs="*", metavar="HOST")

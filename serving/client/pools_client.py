@@ -1,6 +1,5 @@
 """Client of a running system's pools, at Ray's dashboard, for commands."""
 
-import os
 import time
 import urllib.parse
 from dataclasses import dataclass
@@ -10,15 +9,15 @@ from typing import Any
 from msgspec.structs import asdict
 
 from hardware.regular_file import read_regular_text
-from serving.cluster.host_environment import TOKEN, TOKEN_FILE
+from serving.cluster.host_environment import DASHBOARD, TOKEN, TOKEN_FILE, value_here
 from serving.cluster.session import running_starts
 from serving.errors import ScaleError, SilentError, UnavailableError
 from serving.http_client import RefusedError, ask_again, ask_dashboard
 from serving.values.scaling import ReadDecisions, ReadEvents, ScalePool
 
 POLL_S = 0.1
-RAY_DASHBOARD, RAY_DASHBOARD_HERE = "RAY_DASHBOARD_ADDRESS", "http://127.0.0.1:8265"
-"""The variable that Ray's own commands read, and where its dashboard listens unless it is told otherwise."""
+RAY_DASHBOARD_HERE = "http://127.0.0.1:8265"
+"""Where Ray's dashboard listens unless it is told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +118,14 @@ def find_system(url: str | None, token: str | None) -> PoolsClient:
             if url is None
             else f"{url} is none of your systems on this machine: give its --token or --token-file"
         )
-    return PoolsClient(url or os.environ.get(RAY_DASHBOARD) or RAY_DASHBOARD_HERE, token)
+    return PoolsClient(url or value_here(DASHBOARD) or RAY_DASHBOARD_HERE, token)
 
 
 def _ray_token() -> str | None:
     """The token of this user's Ray, where Ray's own commands find it; None without one."""
-    if token := os.environ.get(TOKEN, "").strip():
+    if token := value_here(TOKEN).strip():
         return token
     try:
-        return read_regular_text(Path(os.environ.get(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")).strip()
+        return read_regular_text(Path(value_here(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")).strip()
     except (OSError, RuntimeError, UnicodeDecodeError):  # no such file; no home
         return None

@@ -32,6 +32,7 @@ loadgen() {
         *) command loadgen "$@" ;;
     esac
 }
+deploy/hosts/hosts.py() { command deploy/hosts/hosts.py --network "$NETWORK" "$@"; }
 """
 
 
@@ -46,10 +47,12 @@ class Reader:
     Args:
         folder: where commands run; it gets links to what the repository has at its top.
         system: a running one, for `make serve`; None = one is started.
+        network: of hosts made of namespaces, beside others on this machine.
     """
 
-    def __init__(self, folder: Path, system: Server | None = None) -> None:
+    def __init__(self, folder: Path, system: Server | None = None, network: str = "tutorial") -> None:
         self._folder, self._system, self._given = folder, system, system is not None
+        self._network = network
         self._owned = ExitStack()
         for name in ("deploy", "examples", "README.md"):
             (folder / name).symlink_to(ROOT / name)
@@ -91,6 +94,7 @@ class Reader:
         """Functions and variables of blocks before are there, as they are in a terminal."""
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
         environment |= {"COLUMNS": "120", "PYTHONPATH": str(ROOT), "SYSTEM": PRINTED_URL, "NO_COLOR": "1"}
+        environment["NETWORK"] = self._network
         text = commands
         if self._system is not None:
             environment |= {"SYSTEM": self._system.url, "TMPDIR": str(self._system.folder)}

@@ -19,9 +19,9 @@ def system() -> Iterator[Server]:
         yield running
 
 
-def go_through(name: str, system: Server | None) -> None:
+def go_through(name: str, system: Server | None = None, network: str = "") -> None:
     """Do all that a tutorial says, and compare."""
-    with work_folder(name) as folder, Reader(Path(folder), system) as reader:
+    with work_folder(name) as folder, Reader(Path(folder), system, network) as reader:
         for block in blocks(FOLDER / f"{name}.md"):
             printed = reader.do(block)
             assert printed is None or block.agrees(printed), f"{block.commands}{printed}"
@@ -34,11 +34,10 @@ def test_a_tutorial_with_a_system(name: str, system: Server) -> None:
 
 
 def test_supernodes() -> None:
-    go_through("supernodes", None)
+    go_through("supernodes")
 
 
 @pytest.mark.slow
-def test_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts() -> None:
     with hosts("head", "left", "right", "store") as made:
-        monkeypatch.setenv("HOSTS_NETWORK", made.network)
-        go_through("hosts", None)
+        go_through("hosts", network=made.network)
