@@ -65,6 +65,14 @@ def test_each_pools_instances_fit_into_pods_of_their_own_group_only(service: Man
         assert group["replicas"] >= config[group["groupName"]]["replicas"]
 
 
+def test_no_pool_is_promised_more_pods_than_the_operator_adds(service: Manifest) -> None:
+    autoscaler = tomllib.loads((KUBERAY / "base" / "cloudmatrix.toml").read_text())["autoscaler"]
+    assert service["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"]
+    assert autoscaler["nodes"] == "ray"
+    for group in groups(service)[1:]:
+        assert autoscaler[f"max_{group['groupName']}"] == group["maxReplicas"]
+
+
 def test_pods_may_reach_every_port_that_others_need(manifests: list[Manifest], service: Manifest) -> None:
     (policy,) = (
         one for one in manifests if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "cloudmatrix"

@@ -117,8 +117,7 @@ def test_nodes_come_when_they_are_asked_for_and_go_when_they_are_empty(cloud: Cl
     assert "room came after" in decisions
     assert any("serves after" in line and ": node " in line for line in decisions.splitlines()), decisions
     starts = json.loads(cloud.pools("decisions", "--starts", "--json"))["decode"]
-    phases = ["node", "placing", "process", "imports", "weights"]
-    assert set(phases) <= set(starts)
+    assert {"node", "placing", "process", "imports", "weights", "first_step"} <= set(starts)
     assert "cloudmatrix:replica_start_seconds_count" in cloud.run("curl", "-sS", "http://127.0.0.1:8000/metrics")
 
     cloud.pools("scale", "decode", "9")
