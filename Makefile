@@ -37,7 +37,8 @@ COMPUTING := $(wildcard $(addprefix tests/, \
 # With a real Ray cluster, or minutes of a compiler. Named, since to read all other tests takes longer than a cluster.
 SLOW      := $(shell grep -rl --include='test_*.py' 'mark\.slow' tests | sort)
 # Those that take longest come first, so that those who share the work end together.
-LONGEST   := $(addprefix tests/e2e/, one_node test_two_nodes test_expert_parallel test_ray_failures test_shutdown)
+LONGEST   := $(addprefix tests/e2e/, one_node test_two_nodes test_expert_parallel test_ray_failures test_shutdown) \
+	$(addprefix tests/deploy/, two_hosts test_places test_starts test_upgrade)
 SLOW      := $(filter tests/tutorials/% $(addsuffix %,$(LONGEST)),$(SLOW)) $(filter-out tests/tutorials/% $(addsuffix %,$(LONGEST)),$(SLOW))
 # A process that dies is a failure; started again, it would leave the others waiting for ever.
 PARALLEL  := --dist loadfile --no-loadscope-reorder --max-worker-restart 0

@@ -13,7 +13,9 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from serving.errors import ConfigError
+from serving.errors import ConfigError, ModelError
+from serving.gateway.api.settings import ServedModel
+from serving.model.config import Architecture
 from tests.deploy.kubernetes import kustomized, wrong
 from tests.deploy.tools import ROOT, told, tool
 
@@ -94,6 +96,33 @@ def board(folder: Path, path: str) -> str:
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         return repr(error)
     return "" if json.loads(again) == json.loads(text) else "it holds what Grafana does not know"
+
+
+def checkpoint(folder: Path, path: str) -> str:
+    """Judge a model folder's file by what the system makes of the folder."""
+    model = (folder / path).parent
+    try:
+        Architecture.from_folder(model)
+        if not (model / "tokenizer.json").exists():
+            return ""
+        served = ServedModel.from_folder(model, names=("it",), max_model_len=1, created=0)
+    except ModelError as error:
+        return str(error)
+    tokenizer = served.tokenizer
+    unknown = [name for name, text in tokenizer.special_tokens.items() if tokenizer.raw.token_to_id(text) is None]
+    return f"the tokenizer lacks {', '.join(unknown)}" if unknown else ""
+
+
+def figures(folder: Path, path: str) -> str:
+    """Judge measured figures: numbers, however deep."""
+    left = [json.loads((folder / path).read_text(encoding="utf-8"))]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict | list):
+            left += one.values() if isinstance(one, dict) else one
+        elif isinstance(one, bool) or not isinstance(one, int | float):
+            return f"{one!r} is no number"
+    return ""
 
 
 def serve_yaml(folder: Path, path: str) -> str:

@@ -2,11 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-
-import pytest
 
 from tests.deploy.hosts import Hosts, hosts
 
@@ -15,6 +13,10 @@ BIN = Path(sys.executable).parent
 MODEL = Path(__file__).resolve().parents[2] / "deploy" / "models" / "storyteller"
 START_S = 180.0
 TOKEN, TOKEN_FILE = "0123456789abcdef" * 4, "/tmp/ray-token"
+VARIABLES = "/tmp/node-env"
+"""What `cloudmatrix node-env` printed on a host, and what a test adds."""
+
+Variables = Callable[[str, str], Mapping[str, str]]
 
 
 class RayHosts:
@@ -22,12 +24,14 @@ class RayHosts:
 
     Args:
         npus, ub_memory_mib: of each host.
+        variables: of a host by its name and address, beyond those of `cloudmatrix node-env`.
     """
 
-    def __init__(self, made: Hosts, npus: int, ub_memory_mib: int) -> None:
+    def __init__(self, made: Hosts, npus: int, ub_memory_mib: int, variables: Variables) -> None:
         self.hosts = made
         self.names = list(made.addresses)
         self._resources = json.dumps({"NPU": npus, "UB_MEMORY": ub_memory_mib})
+        self._variables = variables
 
     @property
     def address(self) -> str:
@@ -40,7 +44,9 @@ class RayHosts:
         head = ("--head", f"--port={RAY_PORT}", "--dashboard-host=0.0.0.0")
         role = head if name == self.names[0] else (f"--address={self.address}",)
         common = (f"--node-ip-address={own}", "--num-cpus=2", "--num-gpus=0", "--object-store-memory=100000000")
-        self.hosts.run(name, "sh", "-c", f"echo {TOKEN} >{TOKEN_FILE}")
+        told = f"{BIN}/cloudmatrix node-env --token-file {TOKEN_FILE}"
+        more = "".join(f"; echo export {key}={value}" for key, value in self._variables(name, own).items())
+        self.hosts.run(name, "sh", "-c", f"echo {TOKEN} >{TOKEN_FILE}; {{ {told}{more}; }} >{VARIABLES}")
         self.run(name, "ray", "start", *role, *common, f"--resources={self._resources}", *options, timeout=START_S)
 
     def run(self, host: str, *command: str, timeout: float = 120.0, check: bool = True) -> str:
@@ -49,9 +55,8 @@ class RayHosts:
 
     @staticmethod
     def within(*command: str) -> list[str]:
-        """A command that first takes what `cloudmatrix node-env` prints into its environment."""
-        variables = f"{BIN}/cloudmatrix node-env --token-file {TOKEN_FILE}"
-        return ["sh", "-c", f'eval "$({variables})" && PATH={BIN}:$PATH && exec "$@"', "sh", *command]
+        """A command that first takes what `cloudmatrix node-env` has printed into its environment."""
+        return ["sh", "-c", f'. {VARIABLES} && PATH={BIN}:$PATH && exec "$@"', "sh", *command]
 
     def cloudmatrix(self, host: str, *arguments: str, timeout: float = 300.0, check: bool = True) -> str:
         """Run a command of the product in a host. Returns: what it printed."""
@@ -64,22 +69,21 @@ class RayHosts:
 
 @contextmanager
 def ray_hosts(
-    *names: str, npus: int = 8, ub_memory_mib: int = 1024, options: Sequence[str] = (), head: Sequence[str] = ()
+    *names: str,
+    npus: int = 8,
+    ub_memory_mib: int = 1024,
+    options: Sequence[str] = (),
+    head: Sequence[str] = (),
+    variables: Variables = lambda *_: {},
 ) -> Iterator[RayHosts]:
     """Hosts with a Ray across them, ended with the block. Skips the test where namespaces are not allowed.
 
     Args:
         options: of `ray start` on each; `head`: on the first one.
+        variables: of a host by its name and address, beyond those of `cloudmatrix node-env`.
     """
     with hosts(*names) as made:
-        started = RayHosts(made, npus, ub_memory_mib)
+        started = RayHosts(made, npus, ub_memory_mib, variables)
         for name in names:
             started.start(name, *options, *(head if name == names[0] else ()))
-        yield started
-
-
-@pytest.fixture(scope="module")
-def two_hosts() -> Iterator[RayHosts]:
-    """A Ray on the hosts `left` (its head) and `right`, 8 NPUs and 1 GiB of UB memory each, for a whole module."""
-    with ray_hosts("left", "right") as started:
         yield started

@@ -1,15 +1,22 @@
-"""Two hosts with equal labels, as a group of equal pods has: who is where, and what is left when one is cut off."""
+"""Two hosts with equal labels, Ray's TLS, and clocks that differ by an hour: who is where, what others see on the wire,
+and what is left when one is cut off."""
 
+import contextlib
 import json
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from tests.deploy.ray_hosts import RayHosts, ray_hosts
+from serving.gateway.api.tokenizer import Tokenizer
+from tests.deploy.ray_hosts import MODEL, TOKEN, RayHosts, ray_hosts
+from tests.sockets.certificates import Authority
 
 pytestmark = pytest.mark.slow
 
@@ -26,21 +33,55 @@ for number in range(int(sys.argv[4])):
     with r.urlopen(ask, timeout=240) as answer:
         print(json.dumps([number % len(prompts), json.loads(answer.read())["choices"][0]["text"]]), flush=True)
 """
+SECRETS = """
+import logging, ray
+from serving.cluster.gcs_store import GcsStore
+from serving.cluster.identity import read_secrets
+ray.init(address="auto", logging_level=logging.CRITICAL, log_to_driver=False)
+print("SECRETS", *read_secrets(GcsStore()))
+"""
+CLOCK = Path(__file__).parent / "data" / "clock_off.cpp"
 PROMPTS = ("Once upon a time there was a", "The little dog had a red", "One day Tom and his mother")
 
 
 @pytest.fixture(scope="module")
-def equal_hosts() -> Iterator[RayHosts]:
-    """A Ray on `left` and `right`, both with the label 0, and the system on it."""
-    with ray_hosts("left", "right", options=(LABEL,), head=(f"--system-config={HEALTH}",)) as started:
-        started.cloudmatrix("left", "serve", "--address", started.address, "--config", str(CONFIG))
+def shared() -> Iterator[Path]:
+    """A folder that hosts see: they have a /tmp of their own."""
+    with tempfile.TemporaryDirectory(prefix="places-", dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def equal_hosts(shared: Path) -> Iterator[RayHosts]:
+    """A Ray on `left` and `right`, both with the label 0, the clock of `right` an hour ahead, and the system on it."""
+    authority, clock = Authority(shared), shared / "clock_off.so"
+    subprocess.run(["c++", "-std=c++17", "-O1", "-shared", "-fPIC", "-o", str(clock), str(CLOCK), "-ldl"], check=True)
+
+    def variables(name: str, address: str) -> dict[str, str]:
+        ahead = {"LD_PRELOAD": str(clock), "CLOCK_OFF_S": "3600"} if name == "right" else {}
+        return authority.issue(address) | ahead
+
+    health = (f"--system-config={HEALTH}",)
+    with ray_hosts("left", "right", options=(LABEL,), head=health, variables=variables) as started:
+        said = started.cloudmatrix("left", "serve", "--address", started.address, "--config", str(CONFIG))
+        assert "TLS on" in said
         yield started
+
+
+@contextlib.contextmanager
+def captured(on: RayHosts, path: Path) -> Iterator[None]:
+    """All packets of the second host, while the block runs."""
+    command = on.hosts.command("right", sys.executable, "-m", "tests.deploy.talk", "capture", str(path))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as capture:
+        assert capture.stdout is not None
+        assert capture.stdout.readline() == "ready\n"
+        yield
+        capture.communicate("", timeout=PATIENCE_S)
 
 
 def status_of(on: RayHosts) -> dict[str, Any]:
     """Status of the cluster, from a gateway on the first host."""
-    found: dict[str, Any] = json.loads(on.cloudmatrix("left", "status", "--json", "--url", on.url("left")))
-    return found
+    return on.hosts.get("left", f"{on.url('left')}/cluster")
 
 
 def until(on: RayHosts, so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -89,6 +130,31 @@ def test_equal_labels_are_told_apart_and_everything_is_spread(equal_hosts: RayHo
     assert sorted(one["name"] for one in status["kvcache"]["servers"]) == ["kvcache-0-0", "kvcache-1-0"]
     for name in equal_hosts.names:
         equal_hosts.hosts.run("left", "curl", "-sSf", f"{equal_hosts.url(name)}/ready")
+
+
+def test_a_clock_that_is_an_hour_off_is_found_and_nothing_else(equal_hosts: RayHosts) -> None:
+    said = equal_hosts.cloudmatrix("left", "doctor", "--config", str(CONFIG), check=False)
+    lines = [line for line in said.splitlines() if line.startswith("right (") and ": its clock is +3" in line]
+    assert len(lines) == 1, said
+    assert "1 problem found" in said
+
+
+def test_with_tls_neither_token_nor_secret_nor_prompt_is_in_a_packet(equal_hosts: RayHosts, shared: Path) -> None:
+    until(equal_hosts, whole)
+    told = equal_hosts.run("left", sys.executable, "-c", SECRETS)
+    secrets = told.partition("SECRETS")[2].split()
+    assert secrets
+    tokenizer = Tokenizer.from_folder(MODEL)
+    ids = [tokenizer.encode(prompt, add_special_tokens=False) for prompt in PROMPTS]
+    with captured(equal_hosts, shared / "packets"), load(equal_hosts, 3) as client:
+        answers = client.communicate(timeout=PATIENCE_S)[0].splitlines()
+    assert len(answers) == 3
+    packets = (shared / "packets").read_bytes()
+    assert len(packets) > 100_000, "a handoff went over the network"
+    for hidden in (TOKEN, *secrets, *PROMPTS):
+        assert hidden.encode() not in packets
+    for prompt in ids:
+        assert msgspec.msgpack.encode(prompt)[1:] not in packets
 
 
 def test_a_host_is_cut_off_for_a_minute_and_comes_back(equal_hosts: RayHosts) -> None:

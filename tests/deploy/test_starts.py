@@ -25,10 +25,25 @@ AWAY_S = 30.0
 COMMAND_S = 120.0
 PROBE_S = 20.0
 """How long a probe may take, as deploy/compose.yaml has it."""
+LOOKING_S = 60.0
+"""How long one look at Ray may wait for what it looks for: each process that looks takes seconds of a core."""
 _NODES = """
-import json, logging, ray
-ray.init(address="auto", logging_level=logging.CRITICAL, log_to_driver=False)
-print("NODES", json.dumps([one["Resources"] for one in ray.nodes() if one["Alive"]]))
+import json, logging, sys, time, ray
+wanted, end = json.loads(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+while not ray.is_initialized():
+    try:
+        ray.init(address="auto", logging_level=logging.CRITICAL, log_to_driver=False)
+    except Exception:
+        if time.monotonic() > end:
+            raise
+        time.sleep(0.2)
+while True:
+    nodes = [one["Resources"] for one in ray.nodes() if one["Alive"]]
+    found = sorted([node.get("NPU", 0.0), node.get("UB_MEMORY", 0.0)] for node in nodes)
+    if found == wanted or time.monotonic() > end:
+        break
+    time.sleep(0.2)
+print("NODES", json.dumps(found))
 """
 _GATEWAY = """
 import http.server as s
@@ -74,11 +89,12 @@ def running(made: Hosts, folder: Path, starts: dict[str, Start]) -> Iterator[Non
             raise
 
 
-def offered(made: Hosts, start: Start) -> list[tuple[float, float]]:
-    """NPUs and UB memory of each host, as the head knows them; nothing as long as it does not answer."""
-    told = made.run("head", *start.within([sys.executable, "-c", _NODES]), check=False)
-    nodes = [json.loads(line.removeprefix("NODES ")) for line in told.splitlines() if line.startswith("NODES ")]
-    return sorted((node.get("NPU", 0.0), node.get("UB_MEMORY", 0.0)) for one in nodes for node in one)
+def offered(made: Hosts, start: Start, wanted: list[tuple[float, float]], patience_s: float = LOOKING_S) -> bool:
+    """Whether the hosts offer these NPUs and UB memory, as the head knows them; waits a while until they do."""
+    look = [sys.executable, "-c", _NODES, json.dumps(wanted), str(patience_s)]
+    told = made.run("head", *start.within(look), check=False)
+    found = [json.loads(line.removeprefix("NODES ")) for line in told.splitlines() if line.startswith("NODES ")]
+    return found == [[list(one) for one in wanted]]
 
 
 def passes(made: Hosts, host: str, start: Start, probe: str) -> bool:
@@ -88,6 +104,11 @@ def passes(made: Hosts, host: str, start: Start, probe: str) -> bool:
         return subprocess.run(line, capture_output=True, timeout=PROBE_S).returncode == 0
     except subprocess.TimeoutExpired:
         return False
+
+
+def processes(made: Hosts, host: str) -> set[str]:
+    """Names of the processes of a host."""
+    return set(made.run(host, "sh", "-c", "cat /proc/[0-9]*/comm 2>/dev/null || true").split())
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
@@ -101,16 +122,17 @@ def test_units(fresh: Hosts, tmp_path: Path) -> None:
     worker = unit("cloudmatrix-worker", {**common, "UB_MEMORY_MIB": "512", "HEAD_ADDRESS": f"{address}:{HEAD_PORT}"})
     with running(fresh, tmp_path, {"head": head, "worker-1": worker}):
         inside = Start([], {**head.environment, "RAY_AUTH_MODE": "token"})
-        wait_until("both hosts are there", lambda: offered(fresh, inside) == [(0.0, 0.0), (8.0, 512.0)])
+        wait_until("both hosts are there", lambda: offered(fresh, inside, [(0.0, 0.0), (8.0, 512.0)]))
         # Who does not know the token gets nothing.
-        assert offered(fresh, Start([])) == []
+        nobody = fresh.run("head", *Start([]).within([sys.executable, "-c", _NODES, "[]", "0"]), check=False)
+        assert "NODES" not in nobody
 
 
 def test_compose(fresh: Hosts, tmp_path: Path) -> None:
     redis, head, worker = service("redis"), service("head"), service("worker-1")
     with begun(fresh, tmp_path, STORE, HEAD, "worker-1") as on:
         wait_until("Redis", lambda: passes(fresh, "redis", redis, "healthy"))
-        wait_until("both hosts are there", lambda: offered(fresh, head) == [(0.0, 0.0), (8.0, 2048.0)])
+        wait_until("both hosts are there", lambda: offered(fresh, head, [(0.0, 0.0), (8.0, 2048.0)]))
         assert passes(fresh, "head", head, "healthy")
         assert passes(fresh, "worker-1", worker, "healthy")
         application = service("application")
@@ -165,6 +187,7 @@ def hold_of_decode(on: Supervised) -> str:
 
 
 def test_kuberay(fresh: Hosts, tmp_path: Path) -> None:
+    """Redis comes last: Kubernetes starts pods in any order."""
     manifests = kustomized(DEPLOY / "kuberay")
     assert isinstance(manifests, list)
     added = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
@@ -175,8 +198,10 @@ def test_kuberay(fresh: Hosts, tmp_path: Path) -> None:
     }
     head = group(manifests, 0, {**added, **kept})
     decode = group(manifests, 2, added, f"{fresh.addresses['head']}:{HEAD_PORT}")
-    with running(fresh, tmp_path, {"redis": _redis(manifests), "head": head, "worker-1": decode}):
-        wait_until("both hosts are there", lambda: offered(fresh, head) == [(0.0, 0.0), (4.0, 512.0)])
+    with running(fresh, tmp_path, {"head": head, "worker-1": decode}), contextlib.ExitStack() as later:
+        wait_until("the head looks for Redis", lambda: "gcs_server" in processes(fresh, "head"))
+        later.enter_context(running(fresh, tmp_path, {"redis": _redis(manifests)}))
+        wait_until("both hosts are there", lambda: offered(fresh, head, [(0.0, 0.0), (4.0, 512.0)]))
         wait_until("alive", lambda: passes(fresh, "worker-1", decode, "livenessProbe"))
         assert not passes(fresh, "worker-1", decode, "readinessProbe"), "there is no gateway yet"
         door = fresh.command("worker-1", sys.executable, "-c", _GATEWAY)

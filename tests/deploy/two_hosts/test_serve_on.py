@@ -1,19 +1,35 @@
 """`cloudmatrix serve --address` and `down` on two hosts whose Ray was started by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from serving import version
+from serving.gateway.api.tokenizer import Tokenizer
+from serving.version import VERSION as RELEASE
 from tests.deploy.ray_hosts import MODEL, TOKEN, RayHosts
+from tests.deploy.tools import DEPLOY
 from tests.e2e.server import wait_for
+from tests.live.workload import GREEDY, Reference
 
 pytestmark = pytest.mark.slow
 
-SERVE_YAML = Path(__file__).resolve().parents[2] / "deploy" / "serve.yaml"
-CONFIG = Path(__file__).parent / "two-hosts.toml"
-PROMPT = {"model": "storyteller", "prompt": "Once upon a time there was a", "max_tokens": 24, "temperature": 0}
+SERVE_YAML = DEPLOY / "serve.yaml"
+VERSION = version.__file__
+CONFIG = Path(__file__).parents[1] / "two-hosts.toml"
+TEXT, TOKENS = "Once upon a time there was a", 24
+PROMPT = {"model": "storyteller", "prompt": TEXT, "max_tokens": TOKENS, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    """What the model says without engine, pools and hosts."""
+    tokenizer = Tokenizer.from_folder(MODEL)
+    prompt = tuple(tokenizer.encode(TEXT, add_special_tokens=True))
+    return tokenizer.decode(Reference(MODEL).output(prompt, replace(GREEDY, max_tokens=TOKENS)))
 
 
 def answer(on: RayHosts, host: str) -> str:
@@ -47,21 +63,21 @@ def pools_of(on: RayHosts) -> dict[str, Any]:
     return found
 
 
-def test_a_system_is_deployed_deployed_anew_and_taken_away(two_hosts: RayHosts) -> None:
+def test_a_system_is_deployed_deployed_anew_and_taken_away(two_hosts: RayHosts, expected: str) -> None:
     nobody = two_hosts.cloudmatrix("right", "serve", "--address", "10.77.0.1:1", "--config", str(CONFIG), check=False)
     assert "Traceback" not in nobody
     assert "no Ray answers at 10.77.0.1:1" in nobody
     said = two_hosts.cloudmatrix("left", "serve", "--address", two_hosts.address, "--config", str(CONFIG))
     assert "2 hosts, 16 NPUs, 2048 MiB of UB memory; authentication token; TLS off; control store in memory" in said
     assert f"endpoint         {two_hosts.url('left')}/v1" in said
-    first, session = answer(two_hosts, "right"), session_of(two_hosts)
-    assert len(first) > 20
+    session = session_of(two_hosts)
+    assert answer(two_hosts, "right") == expected
     status = two_hosts.cloudmatrix("right", "status", "--url", two_hosts.url("left"))
     assert all(part in status for part in ("16 of 16 NPUs", "prefill 1/1", "decode 1/1", "kvcache 2/2"))
 
     tight = ("--set", "gateway.max_n=3", "--set", "slo.ttft_s=7")
     two_hosts.cloudmatrix("right", "serve", "--address", two_hosts.address, "--config", str(CONFIG), *tight)
-    assert answer(two_hosts, "right") == first
+    assert answer(two_hosts, "right") == expected
     assert session_of(two_hosts) == session
     assert pools_of(two_hosts)["slo"]["ttft_s"] == 7, "the board has the new configuration"
 
@@ -75,22 +91,31 @@ def test_a_system_is_deployed_deployed_anew_and_taken_away(two_hosts: RayHosts) 
 def test_the_doctor_finds_what_is_wrong_on_a_host(two_hosts: RayHosts) -> None:
     sound = two_hosts.cloudmatrix("left", "doctor", "--address", two_hosts.address, "--config", str(CONFIG))
     assert "all hosts are as they should be" in sound
-    two_hosts.hosts.run("right", "sh", "-c", f"mount -t tmpfs none {MODEL}; fallocate -l 5500M /dev/shm/others")
+    left, right = (f"{name} ({two_hosts.hosts.addresses[name]})" for name in two_hosts.names)
+    blocked = f"to {two_hosts.hosts.addresses['left']} ipproto tcp dport 30000-30019 prohibit"
+    older = "sed s/VERSION.=.*/VERSION='\"0.0.9\"'/"
+    injure = (
+        f"mount -t tmpfs none {MODEL}",
+        "fallocate -l 5500M /dev/shm/others",
+        f"{older} {VERSION} >/tmp/older.py && mount --bind /tmp/older.py {VERSION}",
+        f"ip rule add {blocked}",
+    )
+    heal = (f"umount {MODEL}", "rm /dev/shm/others", f"umount {VERSION}", f"ip rule delete {blocked}")
+    two_hosts.hosts.run("right", "sh", "-c", " && ".join(injure))
     try:
-        sick = two_hosts.cloudmatrix("left", "doctor", "--config", str(CONFIG), check=False)
+        ports = ("--set", 'cluster.port_range="30000-30019"')
+        sick = two_hosts.cloudmatrix("left", "doctor", "--config", str(CONFIG), *ports, check=False)
     finally:
-        two_hosts.hosts.run("right", "sh", "-c", f"umount {MODEL}; rm /dev/shm/others")
-    right = f"right ({two_hosts.hosts.addresses['right']})"
+        two_hosts.hosts.run("right", "sh", "-c", "; ".join(heal))
     assert f"{right}: has no {MODEL}: copy it there" in sick
     assert "MiB free of 1024 MiB of UB memory: delete what others left there" in sick
-    assert "2 problems found" in sick
+    assert f"{right}: has version 0.0.9, this machine {RELEASE}: install the same on every host" in sick
+    assert f"{right}: does not reach {left} at ports 30000-30019: open them in the firewall between them" in sick
+    assert "4 problems found" in sick
 
 
-def test_a_host_that_the_doctor_finds_without_the_model_serves_all_the_same(two_hosts: RayHosts) -> None:
+def test_a_host_that_the_doctor_finds_without_the_model_serves_all_the_same(two_hosts: RayHosts, expected: str) -> None:
     """Prefill and decode are on different hosts, so that one of them has no folder."""
-    two_hosts.cloudmatrix("left", "serve", "--address", "auto", "--config", str(CONFIG))
-    expected = answer(two_hosts, "left")
-    two_hosts.cloudmatrix("left", "down")
     two_hosts.hosts.run("right", "mount", "-t", "tmpfs", "none", str(MODEL.parent))
     try:
         two_hosts.cloudmatrix("left", "serve", "--address", "auto", "--config", str(CONFIG))
@@ -108,24 +133,25 @@ def test_a_host_that_the_doctor_finds_without_the_model_serves_all_the_same(two_
         two_hosts.cloudmatrix("left", "down")
 
 
-def test_serve_deploys_it_from_a_file(two_hosts: RayHosts) -> None:
+def test_serve_deploys_it_from_a_file(two_hosts: RayHosts, expected: str) -> None:
     """The commands at the head of deploy/serve.yaml; a second deployment keeps session, secret and salt."""
     dashboard = ("-a", f"http://{two_hosts.hosts.addresses['left']}:8265")
     two_hosts.run("right", "serve", "deploy", *dashboard, str(SERVE_YAML))
-    first, session = answer(two_hosts, "left"), session_of(two_hosts)
+    assert answer(two_hosts, "left") == expected
+    session = session_of(two_hosts)
 
     changed = SERVE_YAML.read_text().replace("set: []", 'set: ["slo.ttft_s=7"]')
     two_hosts.hosts.run("right", "sh", "-c", f"cat >/tmp/serve.yaml <<'END'\n{changed}\nEND")
     two_hosts.run("right", "serve", "deploy", *dashboard, "/tmp/serve.yaml")
     wait_for(lambda: pools_of(two_hosts).get("slo", {}).get("ttft_s") == 7, "the board has the new configuration")
-    assert answer(two_hosts, "left") == first
+    assert answer(two_hosts, "left") == expected
     assert session_of(two_hosts) == session
 
     broken = SERVE_YAML.read_text().replace("set: []", 'set: ["gateway.prot=8080"]')
     two_hosts.hosts.run("right", "sh", "-c", f"cat >/tmp/serve.yaml <<'END'\n{broken}\nEND")
     two_hosts.run("right", "serve", "deploy", *dashboard, "/tmp/serve.yaml")
     wait_for(lambda: "did you mean `port`?" in serve_status(two_hosts), "a mistake is shown by `serve status`")
-    assert answer(two_hosts, "left") == first, "what was deployed serves on"
+    assert answer(two_hosts, "left") == expected, "what was deployed serves on"
     two_hosts.cloudmatrix("right", "down")
 
 

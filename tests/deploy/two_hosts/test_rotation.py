@@ -12,7 +12,7 @@ from tests.deploy.ray_hosts import RayHosts
 
 pytestmark = pytest.mark.slow
 
-CONFIG = Path(__file__).parent / "two-hosts.toml"
+CONFIG = Path(__file__).parents[1] / "two-hosts.toml"
 PROMPT = {"model": "storyteller", "prompt": "The dog and the ball", "max_tokens": 24, "temperature": 0}
 FIRST, LAST = 30_000, 30_019
 LISTENING = "cat /proc/net/tcp"
