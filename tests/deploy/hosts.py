@@ -23,7 +23,8 @@ class Hosts:
 
     def command(self, host: str, *command: str) -> list[str]:
         """A command line that runs in a host, for `subprocess.Popen`."""
-        return [sys.executable, str(SCRIPT), "--network", self.network, "run", host, "--", *command]
+        python = (sys.executable, "-I", "-S")  # without packages: it is started for every look at a host
+        return [*python, str(SCRIPT), "--network", self.network, "run", host, "--", *command]
 
     def run(self, host: str, *command: str, timeout: float = 120.0, check: bool = True) -> str:
         """Run a command in a host. Returns: what it printed, errors too."""

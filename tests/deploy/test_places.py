@@ -40,7 +40,7 @@ from serving.cluster.identity import read_secrets
 ray.init(address="auto", logging_level=logging.CRITICAL, log_to_driver=False)
 print("SECRETS", *read_secrets(GcsStore()))
 """
-CLOCK = Path(__file__).parent / "data" / "clock_off.cpp"
+CLOCK = Path(__file__).parent / "clock_off.cpp"
 PROMPTS = ("Once upon a time there was a", "The little dog had a red", "One day Tom and his mother")
 
 

@@ -112,7 +112,7 @@ def processes(made: Hosts, host: str) -> set[str]:
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
-    wait_for(condition, what, 180.0)
+    wait_for(condition, what, 180.0, pause_s=0.5)
 
 
 def test_units(fresh: Hosts, tmp_path: Path) -> None:

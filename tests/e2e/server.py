@@ -35,13 +35,21 @@ PORTS = range(20_000, 32_768)
 
 
 def wait_for(
-    condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S, state: Callable[[], object] = str
+    condition: Callable[[], bool],
+    what: str,
+    patience_s: float = PATIENCE_S,
+    state: Callable[[], object] = str,
+    pause_s: float = 0.05,
 ) -> None:
-    """Wait until `condition` holds; fail with `what` and the `state` that it is in if it takes too long."""
+    """Wait until `condition` holds; fail with `what` and the `state` that it is in if it takes too long.
+
+    Args:
+        pause_s: between two looks; long where a look starts a process, on the cores that what is waited for needs.
+    """
     end = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < end, f"still not so after {patience_s:.0f} s: {what} {state()}"
-        time.sleep(0.05)
+        time.sleep(pause_s)
 
 
 def free_port() -> int:

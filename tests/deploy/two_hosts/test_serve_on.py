@@ -1,6 +1,7 @@
 """`cloudmatrix serve --address` and `down` on two hosts whose Ray was started by hand."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,13 @@ def answer(on: RayHosts, host: str) -> str:
 
 def gateway_host(on: RayHosts) -> str:
     """A host with a gateway that can serve: Serve chooses where its replicas are, and may choose anew."""
-    wait_for(lambda: any(ready(on, name) for name in on.names), "a gateway is ready", state=lambda: serve_status(on))
+    wait(lambda: any(ready(on, name) for name in on.names), "a gateway is ready", lambda: serve_status(on))
     return next(name for name in on.names if ready(on, name))
+
+
+def wait(condition: Callable[[], bool], what: str, state: Callable[[], object] = str) -> None:
+    """Wait for what takes a process to look at."""
+    wait_for(condition, what, state=state, pause_s=0.5)
 
 
 def left_behind(on: RayHosts, host: str) -> str:
@@ -143,14 +149,14 @@ def test_serve_deploys_it_from_a_file(two_hosts: RayHosts, expected: str) -> Non
     changed = SERVE_YAML.read_text().replace("set: []", 'set: ["slo.ttft_s=7"]')
     two_hosts.hosts.run("right", "sh", "-c", f"cat >/tmp/serve.yaml <<'END'\n{changed}\nEND")
     two_hosts.run("right", "serve", "deploy", *dashboard, "/tmp/serve.yaml")
-    wait_for(lambda: pools_of(two_hosts).get("slo", {}).get("ttft_s") == 7, "the board has the new configuration")
+    wait(lambda: pools_of(two_hosts).get("slo", {}).get("ttft_s") == 7, "the board has the new configuration")
     assert answer(two_hosts, "left") == expected
     assert session_of(two_hosts) == session
 
     broken = SERVE_YAML.read_text().replace("set: []", 'set: ["gateway.prot=8080"]')
     two_hosts.hosts.run("right", "sh", "-c", f"cat >/tmp/serve.yaml <<'END'\n{broken}\nEND")
     two_hosts.run("right", "serve", "deploy", *dashboard, "/tmp/serve.yaml")
-    wait_for(lambda: "did you mean `port`?" in serve_status(two_hosts), "a mistake is shown by `serve status`")
+    wait(lambda: "did you mean `port`?" in serve_status(two_hosts), "a mistake is shown by `serve status`")
     assert answer(two_hosts, "left") == expected, "what was deployed serves on"
     two_hosts.cloudmatrix("right", "down")
 
