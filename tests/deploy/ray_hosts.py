@@ -46,9 +46,9 @@ class RayHosts:
         head = ("--head", f"--port={RAY_PORT}", "--dashboard-host=0.0.0.0")
         role = head if name == self.names[0] else (f"--address={self.address}",)
         common = (f"--node-ip-address={own}", "--num-cpus=2", "--num-gpus=0", "--object-store-memory=100000000")
-        told = f"{BIN}/cloudmatrix node-env --token-file {TOKEN_FILE}"
-        more = "".join(f"; echo export {key}={value}" for key, value in self._variables(name, own).items())
-        self.hosts.run(name, "sh", "-c", f"echo {TOKEN} >{TOKEN_FILE}; {{ {told}{more}; }} >{VARIABLES}")
+        self.hosts.run(name, "sh", "-c", f"echo {TOKEN} >{TOKEN_FILE}")
+        for key, value in self._variables(name, own).items():
+            self.run(name, "sh", "-c", f"echo export {key}={value} >>{VARIABLES}")
         start = ("ray", "start", *role, *common, f"--resources={self._resources}", *options)
         self.run(name, "sh", "-c", AGAIN, "sh", *start, timeout=START_S)
 
@@ -58,8 +58,10 @@ class RayHosts:
 
     @staticmethod
     def within(*command: str) -> list[str]:
-        """A command that first takes what `cloudmatrix node-env` has printed into its environment."""
-        return ["sh", "-c", f'. {VARIABLES} && PATH={BIN}:$PATH && exec "$@"', "sh", *command]
+        """A command that first takes what `cloudmatrix node-env` prints into its environment; asked once a host."""
+        ask = f"{BIN}/cloudmatrix node-env --token-file {TOKEN_FILE} >{VARIABLES}.$$ && mv {VARIABLES}.$$ {VARIABLES}"
+        take = f"[ -e {VARIABLES} ] || {{ {ask}; }} && . {VARIABLES}"
+        return ["sh", "-c", f'{take} && PATH={BIN}:$PATH && exec "$@"', "sh", *command]
 
     def cloudmatrix(self, host: str, *arguments: str, timeout: float = 300.0, check: bool = True) -> str:
         """Run a command of the product in a host. Returns: what it printed."""
