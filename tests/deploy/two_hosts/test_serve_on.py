@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from serving import version
 from serving.gateway.api.tokenizer import Tokenizer
@@ -30,7 +30,7 @@ def expected() -> str:
     """What the model says without engine, pools and hosts."""
     tokenizer = Tokenizer.from_folder(MODEL)
     prompt = tuple(tokenizer.encode(TEXT, add_special_tokens=True))
-    return tokenizer.decode(Reference(MODEL).output(prompt, replace(GREEDY, max_tokens=TOKENS)))
+    return tokenizer.decode(Reference(MODEL).output(prompt, structs.replace(GREEDY, max_tokens=TOKENS)))
 
 
 def answer(on: RayHosts, host: str) -> str:
