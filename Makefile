@@ -42,8 +42,8 @@ LONGEST   := $(addprefix tests/e2e/, one_node test_two_nodes test_expert_paralle
 SLOW      := $(filter tests/tutorials/% $(addsuffix %,$(LONGEST)),$(SLOW)) $(filter-out tests/tutorials/% $(addsuffix %,$(LONGEST)),$(SLOW))
 # A process that dies is a failure; started again, it would leave the others waiting for ever.
 PARALLEL  := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# One process more than cores: many tests wait for a moment.
-MANY      := --numprocesses $$(( $$(nproc) + 1 )) $(PARALLEL)
+# More processes than cores: many tests wait for a moment, and each process is busy for less than half of its time.
+MANY      := --numprocesses $$(( $$(nproc) + 2 )) $(PARALLEL)
 
 # Two clusters at once: one alone leaves the processor idle for a third of its time. Each has ports and folders of its own.
 PAIR      := --numprocesses 2 $(PARALLEL)
