@@ -150,9 +150,9 @@ def test_removal_waits_for_replicas_but_not_for_ever(
 
 
 def test_a_dashboard_that_only_the_head_reaches_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(existing.ray.util, "get_node_ip_address", lambda: "10.0.0.2")
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.2")
     words = "the dashboard listens on left (10.0.0.1) itself only"
     assert words in "\n".join(said(monkeypatch, dashboard_url="http://127.0.0.1:8265"))
     assert words not in "\n".join(said(monkeypatch))
-    monkeypatch.setattr(existing.ray.util, "get_node_ip_address", lambda: "10.0.0.1")
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.1")
     assert words not in "\n".join(said(monkeypatch, dashboard_url="http://127.0.0.1:8265"))
