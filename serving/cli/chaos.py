@@ -2,28 +2,31 @@
 
 import argparse
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadgen.quantities import Duration
 from serving.server_address import server_address
 
 if TYPE_CHECKING:
+    from serving.tools.chaos.machines import Machines
     from serving.tools.chaos.result import ChaosRun
     from serving.tools.chaos.scenario import Scenario
 
 DESCRIPTION = """\
 Kill and freeze replicas, turn bits over, slow links down, fill disks and let clients leave, by a seeded schedule, while
 steady load runs; compare every answer, token by token, with what the undisturbed system says; then look for leaks.
-Starts a system of its own and ends it, unless --url names one. That one must run on this machine as this user, and its
-replicas WILL be killed.
+Starts a system of its own and ends it, unless --url names one. That one must run on this machine as this user, or with
+--address on the hosts of that Ray, with [chaos] enabled = true; and its replicas WILL be killed.
 """
 EPILOG = """\
 Examples:
   cloudmatrix chaos --scenario deploy/chaos/quick.toml
   cloudmatrix chaos --scenario deploy/chaos/kills.toml --duration 5m --seed 3 --out chaos1
   cloudmatrix chaos --scenario deploy/chaos/everything.toml --url http://127.0.0.1:8000
+  cloudmatrix chaos --scenario deploy/chaos/hosts.toml --url http://10.0.0.2:8000 --address auto
 --out writes report.html and report.json, and copies the replicas' logs if something went wrong. Ctrl-C ends the load
 early, a second one the waiting behind it; the report comes all the same.
 Exit code: 0 = nothing lost, different or left behind; 1 = something was; 2 = the run could not be done.
@@ -38,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--config", type=Path, metavar="FILE", help="system to start, instead of the scenario's")
     system.add_argument(
         "--url", type=server_address, help="a system that runs on this machine, instead of starting one"
+    )
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="the system of --url runs on the hosts of this Ray, of which this machine is one; `auto`: this host's",
     )
     parser.add_argument("--api-key", metavar="KEY", help="when the gateway wants one; an admin key where there are any")
     parser.add_argument(
@@ -68,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.tools.chaos.scenario import load_scenario
 
     scenario = load_scenario(arguments.scenario)
+    _check_hosts(scenario, arguments)
     duration_s = scenario.scenario.duration_s if arguments.duration is None else arguments.duration
     if arguments.plan:
         return _print_plan(scenario, arguments, duration_s)
@@ -87,6 +96,18 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_CLEAN if found.clean else EXIT_LOST
 
 
+def _check_hosts(scenario: "Scenario", arguments: argparse.Namespace) -> None:
+    """Raises: ConfigError if a system on several hosts is meant that cannot be hurt so."""
+    from serving.errors import ConfigError
+
+    if arguments.address is None:
+        return
+    if arguments.url is None:
+        raise ConfigError("--address needs --url, of a gateway of the system on that Ray")
+    if any(fault.kind == "kill_part" and fault.weight for fault in scenario.faults):
+        raise ConfigError("kill_part is for a system of this machine: on hosts there are kill, freeze and the others")
+
+
 def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: float) -> "ChaosRun":
     """Find or start the system, run, and end what was started."""
     import asyncio
@@ -104,11 +125,10 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
         if system is not None:
             progress.stage("starting a system")
         try:
-            with endings_as_interrupt(), system or nullcontext():
+            with _machines(arguments) as machines, endings_as_interrupt(), system or nullcontext():
                 url = system.url if system is not None else arguments.url
-                order = ChaosOrder(
-                    arguments.scenario.stem, scenario, arguments.seed, duration_s, url, arguments.api_key
-                )
+                name = arguments.scenario.stem
+                order = ChaosOrder(name, scenario, arguments.seed, duration_s, url, arguments.api_key, machines)
                 run = asyncio.run(run_chaos(order, progress))
                 if arguments.out and not find(run).clean:
                     keep_logs(run.session, arguments.out / "logs")
@@ -118,6 +138,17 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
         if system is not None:
             run.leaks.after_stop = system.left + left_after(run.session)
     return run
+
+
+def _machines(arguments: argparse.Namespace) -> "AbstractContextManager[Callable[[dict[str, Any]], Machines]]":
+    """How the run finds where the system's processes are. Ray is imported only for one on hosts."""
+    from serving.tools.chaos.machines import ThisMachine
+
+    if arguments.address is None:
+        return nullcontext(ThisMachine.of)
+    from serving.tools.chaos.host_agents import cluster_machines
+
+    return cluster_machines(arguments.address)
 
 
 def _config(scenario: "Scenario", arguments: argparse.Namespace) -> Path:

@@ -176,6 +176,7 @@ RAY_MAY_BE_IMPORTED_BY = (
     "serving.scaling.live",
     "serving.scaling.dashboard",
     "serving.launch",
+    "serving.tools.chaos.host_agents",
     "hardware.ray_resources",
 )
 HARDWARE_MAY_IMPORT = frozenset({"numpy", "xxhash", "ray"})

@@ -157,6 +157,20 @@ def test_with_tls_neither_token_nor_secret_nor_prompt_is_in_a_packet(equal_hosts
         assert msgspec.msgpack.encode(prompt)[1:] not in packets
 
 
+def test_chaos_injures_processes_of_every_host(equal_hosts: RayHosts) -> None:
+    until(equal_hosts, whole)
+    scenario, url = CONFIG.with_name("chaos.toml"), equal_hosts.url("left")
+    words = ("--scenario", str(scenario), "--url", url, "--address", "auto", "--json", "--quiet")
+    said = equal_hosts.cloudmatrix("left", "chaos", *words)
+    report = json.loads(said[said.index("{") :])
+    assert report["problems"] == []
+    assert report["clean"], report
+    hit = {(event["host"], event["pool"]) for event in report["events"]}
+    assert {pool for _, pool in hit} == {"prefill", "decode", "kvcache"}
+    assert {host for host, _ in hit} == {f"{name} ({equal_hosts.hosts.addresses[name]})" for name in equal_hosts.names}
+    assert all(event["pid"] for event in report["events"])
+
+
 def test_a_host_is_cut_off_for_a_minute_and_comes_back(equal_hosts: RayHosts) -> None:
     until(equal_hosts, whole)
     with load(equal_hosts, 3) as alone:

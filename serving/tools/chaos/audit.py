@@ -6,18 +6,9 @@ from typing import Any
 
 from serving.errors import UnavailableError
 from serving.http_client import ask_gateway
+from serving.tools.chaos.machines import Machines
 from serving.tools.chaos.result import Leaks
-from serving.tools.chaos.targets import (
-    Target,
-    alive,
-    belongs_to_dead,
-    listed,
-    mapped_segments,
-    replica_processes,
-    segments,
-    sizes,
-    there,
-)
+from serving.tools.chaos.targets import Target, sizes, there
 
 REPLICA_COUNTS = ("running", "waiting", "held", "pulling", "fetching", "queued_tokens", "kv_blocks_used")
 POOL_AUDIT_DEADLINE_S = 120.0
@@ -42,7 +33,7 @@ def busy(status: dict[str, Any]) -> dict[str, int]:
 
 
 def look_for_leaks(
-    url: str, api_key: str | None, session: str, hurt: Iterable[Target], settle_s: float, *, bits: int
+    url: str, api_key: str | None, machines: Machines, hurt: Iterable[Target], settle_s: float, *, bits: int
 ) -> Leaks:
     """Wait until the system is at rest, then look at everything. Blocks for as long as that takes.
 
@@ -54,10 +45,10 @@ def look_for_leaks(
     hurt = list(hurt)
     deadline = time.monotonic() + settle_s
     leaks.counts = _at_rest(url, api_key, deadline)
-    _wait(lambda: not _strays(url, api_key, session, hurt), deadline)
-    leaks.processes = _strays(url, api_key, session, hurt)
-    _wait(lambda: not _orphans(session), deadline)
-    leaks.segments = [f"UB segment {name} belongs to nobody" for name in _orphans(session)]
+    _wait(lambda: not _strays(url, api_key, machines, hurt), deadline)
+    leaks.processes = _strays(url, api_key, machines, hurt)
+    _wait(lambda: not machines.orphans(), deadline)
+    leaks.segments = [f"UB segment {name} belongs to nobody" for name in machines.orphans()]
     _audit_pool(url, api_key, leaks, bits)
     return leaks
 
@@ -81,21 +72,15 @@ def _busy_now(url: str, api_key: str | None) -> dict[str, int]:
         return {"gateway does not answer": 1}
 
 
-def _strays(url: str, api_key: str | None, session: str, hurt: Iterable[Target]) -> list[str]:
+def _strays(url: str, api_key: str | None, machines: Machines, hurt: Iterable[Target]) -> list[str]:
     """Processes that should not be there."""
-    left = [f"process {one.pid} of {one.name} is still there" for one in hurt if alive(one)]
     try:
         status = ask_gateway(url, "/cluster", api_key)
     except UnavailableError:
-        return [*left, "gateway does not answer"]
-    known = {pid for _, _, pid in listed(status)} | {one.pid for one in hurt}
-    return left + [f"replica process {pid} is not listed" for pid in replica_processes(session) if pid not in known]
-
-
-def _orphans(session: str) -> list[str]:
-    """Segments that no living replica maps, or whose owner is dead: whoever pulled from it may map it still."""
-    mapped = {name for pid in replica_processes(session) for name in mapped_segments(pid)}
-    return [name for name in segments(session) if name not in mapped or belongs_to_dead(name)]
+        return ["gateway does not answer"]
+    known = {one.process for one in machines.look(status)}
+    left = [f"process {one.pid} of {one.name} is still there" for one in hurt if machines.alive(one)]
+    return left + machines.strays(known | {one.process for one in hurt})
 
 
 def _wait(condition: Callable[[], bool], deadline: float) -> None:

@@ -5,12 +5,13 @@ import signal
 import time
 from collections.abc import Callable
 
-from serving.injected_faults import FaultWriter, InjectedFault, InjectedKind
+from serving.injected_faults import InjectedFault, InjectedKind
 from serving.tools.chaos.load import ChaosLoad
+from serving.tools.chaos.machines import Machines
 from serving.tools.chaos.result import ChaosRun, Event
 from serving.tools.chaos.scenario import Scenario
 from serving.tools.chaos.schedule import GRAVE, PlannedFault, choose
-from serving.tools.chaos.targets import Target, send
+from serving.tools.chaos.targets import Target
 from serving.tools.chaos.watch import Watch
 
 FROZEN_AT_MOST_S = 120.0
@@ -33,24 +34,24 @@ class Injury:
         scenario: Scenario,
         watch: Watch,
         load: ChaosLoad,
-        faults: FaultWriter,
+        machines: Machines,
         tell: Callable[[Event], None],
     ) -> None:
         self._run = run
         self._scenario = scenario
         self._watch = watch
         self._load = load
-        self._faults = faults
+        self._machines = machines
         self._tell = tell
         self._serial = 0
-        self._frozen: dict[int, Target] = {}
+        self._frozen: dict[tuple[str, int], Target] = {}
         self._thawing: set[asyncio.Task[None]] = set()
 
     async def play(self, schedule: tuple[PlannedFault, ...]) -> None:
         """Play a schedule to its end, or until cancelled."""
         for planned in schedule:
             await asyncio.sleep(max(0.0, self._run.begun_s + planned.at_s - time.monotonic()))
-            event = self._carry_out(planned)
+            event = await self._carry_out(planned)
             self._run.events.append(event)
             self._tell(event)
 
@@ -59,10 +60,10 @@ class Injury:
         for task in self._thawing:
             task.cancel()
         for target in self._frozen.values():
-            send(target, signal.SIGCONT)
-        self._faults.clear()
+            self._machines.send(target, signal.SIGCONT)
+        self._machines.clear()
 
-    def _carry_out(self, planned: PlannedFault) -> Event:
+    async def _carry_out(self, planned: PlannedFault) -> Event:
         now = time.monotonic()
         event = Event(planned.number, planned.kind, now - self._run.begun_s, now, planned.at_s)
         if planned.kind == "cancel_burst":
@@ -74,24 +75,25 @@ class Injury:
         if target is None:
             event.fate = "nobody to hit"
             return event
-        event.pool, event.target, event.pid = target.pool, target.name, target.pid
+        event.pool, event.target, event.host, event.pid = target.pool, target.name, *target.process
         if planned.kind in GRAVE:
-            self._signal(planned, event, target)
+            await self._signal(planned, event, target)
         else:
             event.lasts_s = planned.lasts_s
-            self._ask_for(planned, target)
+            await asyncio.to_thread(self._ask_for, planned, target)
             if _kind(planned, target) == "bit_flip":
                 event.bits = planned.fault.count
             event.fate = "passed"
         return event
 
-    def _signal(self, planned: PlannedFault, event: Event, target: Target) -> None:
-        if not send(target, signal.SIGSTOP if planned.kind == "freeze" else signal.SIGKILL):
+    async def _signal(self, planned: PlannedFault, event: Event, target: Target) -> None:
+        kind = signal.SIGSTOP if planned.kind == "freeze" else signal.SIGKILL
+        if not await asyncio.to_thread(self._machines.send, target, kind):
             event.fate = "gone before"
             return
-        self._watch.hurt[target.pid] = target
+        self._watch.hurt[target.process] = target
         if planned.kind == "freeze":
-            self._frozen[target.pid] = target
+            self._frozen[target.process] = target
             event.lasts_s = FROZEN_AT_MOST_S if planned.fault.until_replaced else planned.lasts_s
             task = asyncio.create_task(self._thaw(event, target))
             self._thawing.add(task)
@@ -104,32 +106,24 @@ class Injury:
             if event.settled or time.monotonic() >= end:
                 break
             await asyncio.sleep(min(THAW_POLL_S, max(0.0, end - time.monotonic())))
-        del self._frozen[target.pid]
+        del self._frozen[target.process]
         if event.settled:
             return  # replaced: its process is to be gone, and the end of the run looks for it
-        if send(target, signal.SIGCONT):
+        if await asyncio.to_thread(self._machines.send, target, signal.SIGCONT):
             # It may have been given up meanwhile: then its place is being taken, which the watch will see.
             await asyncio.sleep(JUDGED_AFTER_S)
             if self._watch.listed(target) and not event.settled:
-                del self._watch.hurt[target.pid]
+                del self._watch.hurt[target.process]
                 event.fate = "survived"
                 self._tell(event)
 
     def _ask_for(self, planned: PlannedFault, target: Target) -> None:
         """Let a replica do something to itself."""
-        until = time.monotonic() + planned.lasts_s
         for index in range(planned.fault.count if planned.kind == "bit_flip" else 1):
             self._serial += 1
-            self._faults.add(
-                InjectedFault(
-                    self._serial,
-                    _kind(planned, target),
-                    target.name,
-                    until,
-                    planned.fault.delay_s,
-                    (planned.draw + index / planned.fault.count) % 1.0,
-                )
-            )
+            draw = (planned.draw + index / planned.fault.count) % 1.0
+            fault = InjectedFault(self._serial, _kind(planned, target), target.name, 0.0, planned.fault.delay_s, draw)
+            self._machines.inject(target, fault, planned.lasts_s)
 
 
 def _kind(planned: PlannedFault, target: Target) -> InjectedKind:

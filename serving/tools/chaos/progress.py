@@ -37,7 +37,7 @@ class ChaosProgress:
         if self._seen.get(event.number) == event.fate:
             return
         self._seen[event.number] = event.fate
-        whom = f" {event.target} (process {event.pid})" if event.target else ""
+        whom = f" {event.target} (process {event.where})" if event.target else ""
         lasts = f" for {numbers.duration(event.lasts_s)}" if event.lasts_s else ""
         took = f" after {numbers.duration(event.replaced_s)}" if event.replaced_s is not None else ""
         fate = "" if event.fate in ("under way", "passed") else f": {event.fate}{took}"

@@ -17,7 +17,7 @@ class Event:
     Args:
         at_s: since the load began [s]; `planned_s` is what the schedule says.
         at_clock_s: the same on the clock of answers [s].
-        target: whom it hit; empty if nobody.
+        target: whom it hit; empty if nobody. host: where that is; empty = this machine.
         replaced_s: from the fault until its pool was whole again without the process [s].
         bits: of stored blocks that a memory server was to turn over.
     """
@@ -34,6 +34,12 @@ class Event:
     fate: Fate = "under way"
     replaced_s: float | None = None
     bits: int = 0
+    host: str = ""
+
+    @property
+    def where(self) -> str:
+        """Process that it hit, with its host if that is another one; empty if nobody."""
+        return f"{self.host} {self.pid}".strip() if self.target else ""
 
     @property
     def hit(self) -> bool:

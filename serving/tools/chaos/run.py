@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from serving.errors import ConfigError
 from serving.http_client import ask_gateway
-from serving.injected_faults import FaultWriter, faults_path
 from serving.terminal import ending_signals, leave_closed_terminal
 from serving.tools.chaos.asks import make_asks
 from serving.tools.chaos.audit import look_for_leaks
@@ -18,10 +17,11 @@ from serving.tools.chaos.client import GatewayEndpoint
 from serving.tools.chaos.downtime import Downtime
 from serving.tools.chaos.injury import Injury
 from serving.tools.chaos.load import ChaosLoad
+from serving.tools.chaos.machines import Machines, ThisMachine
 from serving.tools.chaos.result import ChaosRun, Event
 from serving.tools.chaos.scenario import Scenario
 from serving.tools.chaos.schedule import PlannedFault, plan_faults
-from serving.tools.chaos.targets import SHARED_MEMORY, find_session, sizes
+from serving.tools.chaos.targets import sizes
 from serving.tools.chaos.watch import Watch
 
 HEAL_S = 60.0
@@ -46,7 +46,11 @@ class Told(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChaosOrder:
-    """Order of a run: faults and load, and the system to run against."""
+    """Order of a run: faults and load, and the system to run against.
+
+    Args:
+        machines: finds where the system's processes are, by what `GET /cluster` answers.
+    """
 
     name: str
     scenario: Scenario
@@ -54,14 +58,15 @@ class ChaosOrder:
     duration_s: float
     url: str
     api_key: str | None = None
+    machines: Callable[[dict[str, Any]], Machines] = ThisMachine.of
 
 
 async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
-    """Runs a scenario against a live local system.
+    """Runs a scenario against a live system.
 
     Returns: what happened; whether that is good is for `findings`.
-    Raises: UnavailableError if there is no such system, it is not local, or it fails undisturbed; ConfigError if the
-        scenario needs what the system's configuration does not allow, or no fault of it would come.
+    Raises: UnavailableError if there is no such system, its processes cannot be reached, or it fails undisturbed;
+        ConfigError if the scenario needs what the system's configuration does not allow, or no fault of it would come.
     Effects: processes are hurt as the scenario says; all that are frozen go on in the end. Ctrl-C ends the load early,
         a second one the waiting behind it.
     """
@@ -71,7 +76,7 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
             "the scenario has faults that replicas must have from inside (bit_flip, slow_link, full_disk), and the "
             "system does not allow it: set [chaos] enabled = true in its configuration"
         )
-    session = find_session(status)
+    machines = await asyncio.to_thread(order.machines, status)
     pools = tuple(sizes(status))
     schedule = plan_faults(order.scenario, order.seed, order.duration_s, pools)
     if not schedule:
@@ -79,21 +84,21 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
             f"no fault would come in {order.duration_s:g} s at the pools {', '.join(pools)}: raise --duration, lower "
             "first_s, every_s or quiet_s; and give a weight to a pool that the system has"
         )
-    run = ChaosRun(order.name, order.seed, session, status["model"], asked_s=order.duration_s)
+    run = ChaosRun(order.name, order.seed, machines.session, status["model"], asked_s=order.duration_s)
     run.most_down_s = order.scenario.scenario.most_down_s
     asks = make_asks(order.scenario.load, order.seed, status["model"])
     endpoint = GatewayEndpoint.of(order.url, order.api_key)
     load = ChaosLoad(run, endpoint, asks, order.scenario.load.deadline_s)
     parts = any(planned.kind == "kill_part" for planned in schedule)
-    watch = Watch(run, order.url, order.api_key, load, parts=parts)
-    injury = Injury(run, order.scenario, watch, load, FaultWriter(faults_path(SHARED_MEMORY, session)), told.event)
+    watch = Watch(run, order.url, order.api_key, load, machines, parts=parts)
+    injury = Injury(run, order.scenario, watch, load, machines, told.event)
     stop, hurry = asyncio.Event(), asyncio.Event()
     with _interrupts(stop, hurry):
         told.stage(f"asking {len(asks)} requests twice, undisturbed")
         await _unless(stop, load.learn())
         if not stop.is_set():
             told.stage(f"load with {len(schedule)} faults in {order.duration_s:g} s")
-            await _under_load(order, run, load, watch, injury, schedule, (stop, hurry), told)
+            await _under_load(order, run, load, watch, injury, machines, schedule, (stop, hurry), told)
         run.interrupted = stop.is_set()
     return run
 
@@ -104,6 +109,7 @@ async def _under_load(
     load: ChaosLoad,
     watch: Watch,
     injury: Injury,
+    machines: Machines,
     schedule: tuple[PlannedFault, ...],
     interrupts: tuple[asyncio.Event, asyncio.Event],
     told: Told,
@@ -143,7 +149,7 @@ async def _under_load(
         look_for_leaks,
         order.url,
         order.api_key,
-        run.session,
+        machines,
         list(watch.hurt.values()),
         0.0 if hurry.is_set() else order.scenario.scenario.settle_s,
         bits=sum(event.bits for event in run.events),

@@ -22,8 +22,8 @@ def kind_table(found: ChaosFindings) -> Table:
 def event_table(run: ChaosRun) -> Table:
     """Every fault: what came, to whom, by which signal, and what came of it."""
     heads = columns(
-        "no.", "at", "fault", "pool", "target", "by", "for", "what came of it",
-        text=("fault", "pool", "target", "by"), long=("what came of it",),
+        "no.", "at", "fault", "pool", "target", "process", "by", "for", "what came of it",
+        text=("fault", "pool", "target", "process", "by"), long=("what came of it",),
     )  # fmt: skip
     return table_of(heads, [_event_row(event, run) for event in run.events])
 
@@ -85,6 +85,7 @@ def _event_row(event: Event, run: ChaosRun) -> list[str]:
         event.kind.replace("_", " "),
         event.pool or numbers.MISSING,
         event.target or numbers.MISSING,
+        event.where or numbers.MISSING,
         signal_of(event),
         numbers.duration(event.lasts_s or None),
         outcome(event, run),

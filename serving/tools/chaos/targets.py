@@ -29,21 +29,46 @@ class Target:
 
     Args:
         started: when the process began, in the kernel's ticks: tells it from a later one of the same number.
+        host: where it runs; empty = this machine.
     """
 
     pool: str
     name: str
     pid: int
     started: int
+    host: str = ""
+
+    @property
+    def process(self) -> tuple[str, int]:
+        """Host and number of its process: hosts count theirs alike."""
+        return self.host, self.pid
+
+
+@dataclass(frozen=True, slots=True)
+class ListedProcess:
+    """One replica as `GET /cluster` tells of it. `node`: Ray's name of where it runs."""
+
+    pool: str
+    name: str
+    pid: int
+    node: str = ""
+
+
+def rows_of(status: dict[str, Any]) -> list[ListedProcess]:
+    """Every replica that `GET /cluster` tells of. Effects: none."""
+    found = [
+        ListedProcess(pool["name"], replica["replica"], int(replica["pid"] or 0), replica.get("node", ""))
+        for pool in status["pools"]
+        for replica in pool["replicas"]
+    ]
+    servers = status.get("kvcache", {}).get("servers", ())
+    found += [ListedProcess("kvcache", one["name"], int(one["pid"] or 0), one.get("node", "")) for one in servers]
+    return [row for row in found if row.pid]
 
 
 def listed(status: dict[str, Any]) -> list[tuple[str, str, int]]:
     """Pool, name and process id of every replica that `GET /cluster` tells of. Effects: none."""
-    found = [
-        (pool["name"], replica["replica"], replica["pid"]) for pool in status["pools"] for replica in pool["replicas"]
-    ]
-    found += [("kvcache", server["name"], server["pid"]) for server in status.get("kvcache", {}).get("servers", ())]
-    return [(pool, name, int(pid)) for pool, name, pid in found if pid]
+    return [(row.pool, row.name, row.pid) for row in rows_of(status)]
 
 
 def sizes(status: dict[str, Any]) -> dict[str, int]:
@@ -76,7 +101,9 @@ def find_session(status: dict[str, Any]) -> str:
             session = session_of(name)
             if session:
                 return session
-    raise UnavailableError("its replicas are no processes of this user on this machine: chaos is for local systems")
+    raise UnavailableError(
+        "its replicas are no processes of this user on this machine; one on several hosts is reached with --address"
+    )
 
 
 def target_of(pool: str, name: str, pid: int, session: str) -> Target | None:

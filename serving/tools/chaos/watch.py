@@ -8,10 +8,10 @@ from typing import Any
 from serving.errors import UnavailableError
 from serving.http_client import ask_gateway
 from serving.tools.chaos.load import ChaosLoad
-from serving.tools.chaos.parts import find_parts
+from serving.tools.chaos.machines import Machines
 from serving.tools.chaos.result import ChaosRun, Event, Sample
 from serving.tools.chaos.schedule import GRAVE
-from serving.tools.chaos.targets import Target, alive, listed, sizes, target_of, there
+from serving.tools.chaos.targets import Target, rows_of, sizes, there
 from serving.values.replica_rows import whole_replicas
 
 PERIOD_S = 0.5
@@ -22,27 +22,38 @@ class Watch:
 
     Args:
         run: its `samples` are filled, its `events` get their fates.
+        machines: where the system's processes are.
         parts: whether to look for what stands beside the pools, too.
     """
 
-    def __init__(self, run: ChaosRun, url: str, api_key: str | None, load: ChaosLoad, *, parts: bool = False) -> None:
+    def __init__(
+        self,
+        run: ChaosRun,
+        url: str,
+        api_key: str | None,
+        load: ChaosLoad,
+        machines: Machines,
+        *,
+        parts: bool = False,
+    ) -> None:
         self._run = run
+        self._machines = machines
         self._url = url
         self._api_key = api_key
         self._load = load
         self._looks_for_parts = parts
         self._parts: dict[str, int] = {}
         """Processes that each part had when nothing had been done to anybody."""
-        self._targets: dict[int, Target] = {}
-        self.hurt: dict[int, Target] = {}
-        """Replicas that were killed, or are frozen, by process id."""
+        self._targets: dict[tuple[str, int], Target] = {}
+        self.hurt: dict[tuple[str, int], Target] = {}
+        """Replicas that were killed, or are frozen, by process."""
         self.status: dict[str, Any] = {}
 
     def healthy(self) -> dict[str, list[str]]:
         """Names of listed replicas that nobody has hurt, by pool."""
         pools: dict[str, list[str]] = {}
         for target in self._targets.values():
-            if not self._is_hurt(target) and alive(target):
+            if not self._is_hurt(target) and self._machines.alive(target):
                 pools.setdefault(target.pool, []).append(target.name)
         return pools
 
@@ -53,7 +64,7 @@ class Watch:
 
     def listed(self, target: Target) -> bool:
         """Whether the gateway still tells of this very process."""
-        return target.pid in self._targets and alive(target)
+        return target.process in self._targets and self._machines.alive(target)
 
     async def look_forever(self) -> None:
         """Look until cancelled."""
@@ -65,42 +76,35 @@ class Watch:
         """Look once. Effects: the time line grows; events may get their fate."""
         try:
             self.status = await asyncio.to_thread(ask_gateway, self._url, "/cluster", self._api_key)
-            rows = listed(self.status)
-            parts = await asyncio.to_thread(find_parts, self._run.session) if self._looks_for_parts else []
+            found = await asyncio.to_thread(self._machines.look, self.status)
+            parts = await asyncio.to_thread(self._machines.parts) if self._looks_for_parts else []
             self._parts = self._parts or dict(Counter(part.pool for part in parts))
-            found = [*map(self._checked, rows), *parts]
-            self._targets = {target.pid: target for target in found if target is not None}
+            self._targets = {target.process: target for target in [*found, *parts]}
+            seen = bool(rows_of(self.status))
         except UnavailableError:
-            rows = []  # nobody is gone because one look failed: whom it told of last still counts
+            seen = False  # nobody is gone because one look failed: whom it told of last still counts
         now = time.monotonic()
-        counts = there(self.status) if rows else {}
+        counts = there(self.status) if seen else {}
         self._run.samples.append(Sample(now - self._run.begun_s, self._load.in_flight, self._load.tokens, counts))
         for event in self._run.events:
-            if event.fate == "under way" and event.kind in GRAVE and rows:
+            if event.fate == "under way" and event.kind in GRAVE and seen:
                 self._judge(event, now)
 
     def _is_hurt(self, target: Target) -> bool:
-        return self.hurt.get(target.pid) == target
-
-    def _checked(self, row: tuple[str, str, int]) -> Target | None:
-        """A listed replica as a target; what was checked once is checked no more while its process lives."""
-        pool, name, pid = row
-        known = self._targets.get(pid)
-        if known is not None and (known.pool, known.name) == (pool, name) and alive(known):
-            return known
-        return target_of(pool, name, pid, self._run.session)
+        return self.hurt.get(target.process) == target
 
     def _judge(self, event: Event, now: float) -> None:
         """Whether the place of a replica that was hurt has been taken."""
-        here = [one for one in self._targets.values() if one.pool == event.pool and alive(one)]
+        here = [one for one in self._targets.values() if one.pool == event.pool and self._machines.alive(one)]
         wanted = {**self._parts, **sizes(self.status)}
         whole = self._replicas([one for one in here if not self._is_hurt(one)], event.pool) >= wanted[event.pool]
         # By name and process: a memory server's replacement has its name, and process numbers come again.
-        if whole and (event.target, event.pid) not in {(one.name, one.pid) for one in here}:
+        if whole and (event.target, event.host, event.pid) not in {(one.name, *one.process) for one in here}:
             event.fate, event.replaced_s = "replaced", now - event.at_clock_s
 
     def _replicas(self, targets: list[Target], pool: str) -> int:
         """How many replicas these make: of a group, all ranks must be among them."""
         rows = next((one["replicas"] for one in self.status["pools"] if one["name"] == pool), None)
-        pids = {one.pid for one in targets}
-        return len(targets) if rows is None else whole_replicas(row for row in rows if row["pid"] in pids)
+        known = {(one.name, one.pid) for one in targets}
+        of_these = (row for row in rows or () if (row["replica"], row["pid"]) in known)
+        return len(targets) if rows is None else whole_replicas(of_these)

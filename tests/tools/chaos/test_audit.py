@@ -14,6 +14,7 @@ from serving.gateway.live.status import cluster_status
 from serving.ids import NodeId, ReplicaId
 from serving.tools.chaos import audit
 from serving.tools.chaos.audit import REPLICA_COUNTS, busy, look_for_leaks
+from serving.tools.chaos.machines import ThisMachine
 from serving.tools.chaos.result import Leaks
 from tests.instance.bench import Bench, spec
 from tests.live.harness import Member, small_config
@@ -92,7 +93,7 @@ class Pool:
         return {"silent": self.silent, "servers": {one["name"]: {"problems": self.problems} for one in servers}}
 
     def leaks(self, bits: int) -> Leaks:
-        return look_for_leaks("url", None, secrets.token_hex(6), [], 0.0, bits=bits)
+        return look_for_leaks("url", None, ThisMachine(secrets.token_hex(6)), [], 0.0, bits=bits)
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_a_dead_owners_segment_is_nobodys_even_if_somebody_maps_it(pool: Pool) -
         try:
             assert process.stdout is not None
             process.stdout.readline()
-            assert audit._orphans(session) == [of_dead.name]
+            assert ThisMachine(session).orphans() == [of_dead.name]
         finally:
             process.kill()
             process.wait()

@@ -251,10 +251,10 @@ def test_every_fault_is_named_with_its_signal_and_what_came_of_it() -> None:
     run = run_of(stream(99.0, 102.0), lost, events=events)
     rows = [list(row.cells) for row in event_table(run).rows]
     assert [row[:-1] for row in rows] == [
-        ["1", "50.0 s", "kill", "decode", "decode#1", "SIGKILL", "–"],
-        ["2", "50.0 s", "kill", "gateway", "gateway#1", "SIGKILL", "–"],
-        ["3", "20.0 s", "freeze", "decode", "decode#2", "SIGSTOP", "2.50 s"],
-        ["4", "30.0 s", "cancel burst", "–", "–", "clients leave", "–"],
+        ["1", "50.0 s", "kill", "decode", "decode#1", "7", "SIGKILL", "–"],
+        ["2", "50.0 s", "kill", "gateway", "gateway#1", "7", "SIGKILL", "–"],
+        ["3", "20.0 s", "freeze", "decode", "decode#2", "8", "SIGSTOP", "2.50 s"],
+        ["4", "30.0 s", "cancel burst", "–", "–", "–", "clients leave", "–"],
     ]
     assert [row[-1] for row in rows] == [
         "replaced after 4.00 s; 1 stream went on after 2.00 s at most",

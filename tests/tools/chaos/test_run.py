@@ -260,5 +260,5 @@ def test_only_replicas_of_the_session_are_targets() -> None:
 
 def test_a_system_elsewhere_is_refused() -> None:
     status = {"pools": [{"name": "decode", "target_replicas": 1, "replicas": [{"replica": "d", "pid": 2**22}]}]}
-    with pytest.raises(UnavailableError, match="local systems"):
+    with pytest.raises(UnavailableError, match="reached with --address"):
         find_session(status)

@@ -1,0 +1,128 @@
+"""Machines whose processes a run looks at and hurts: this one, or every host of a cluster.
+
+watch, injury, audit ──► Machines ──► ThisMachine                       processes of this machine, by /proc
+                                 └──► Hosts (`host_agents.py`) ──► an agent on each host, which has a ThisMachine
+"""
+
+import signal
+import time
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from msgspec import structs
+
+from serving.injected_faults import FaultWriter, InjectedFault, faults_path
+from serving.tools.chaos.parts import find_parts
+from serving.tools.chaos.targets import (
+    SHARED_MEMORY,
+    ListedProcess,
+    Target,
+    alive,
+    belongs_to_dead,
+    find_session,
+    mapped_segments,
+    replica_processes,
+    rows_of,
+    segments,
+    send,
+    target_of,
+)
+
+
+class Machines(Protocol):
+    """Processes of one session of the system. Calls may block for as long as a host may take to answer."""
+
+    @property
+    def session(self) -> str:
+        """Which start of the system it is."""
+
+    def look(self, status: dict[str, Any]) -> list[Target]:
+        """Living replicas of those that `GET /cluster` tells of."""
+
+    def parts(self) -> list[Target]:
+        """Processes beside the pools."""
+
+    def alive(self, target: Target) -> bool:
+        """Whether the very process was there at the last look."""
+
+    def send(self, target: Target, kind: signal.Signals) -> bool:
+        """Signal a process. Returns: False if it is gone, or nobody can reach it."""
+
+    def inject(self, target: Target, fault: InjectedFault, lasts_s: float) -> None:
+        """Let a replica do something to itself for so long, by its host's clock, whatever end the fault names.
+
+        Raises: ConfigError if replicas would not see it.
+        """
+
+    def clear(self) -> None:
+        """End all faults that replicas have."""
+
+    def strays(self, known: Iterable[tuple[str, int]]) -> list[str]:
+        """Replicas that run now and are none of these, by host and process."""
+
+    def orphans(self) -> list[str]:
+        """Segments that no living replica maps, or whose owner is dead: whoever pulled from it may map it still."""
+
+
+class ThisMachine:
+    """Implements `Machines` with what /proc says.
+
+    Args:
+        session: of the system.
+    """
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self._faults = FaultWriter(faults_path(SHARED_MEMORY, session))
+        self._known: dict[int, Target] = {}
+
+    @classmethod
+    def of(cls, status: dict[str, Any]) -> "ThisMachine":
+        """The machine where a system runs. Raises: UnavailableError if that is not this one."""
+        return cls(find_session(status))
+
+    def look(self, status: dict[str, Any]) -> list[Target]:
+        """Implements `Machines.look`."""
+        return self.check(rows_of(status))
+
+    def check(self, rows: Iterable[ListedProcess]) -> list[Target]:
+        """Living replicas among these; what was checked once is checked no more while its process lives."""
+        found = [self._checked(row) for row in rows]
+        self._known = {target.pid: target for target in found if target is not None}
+        return list(self._known.values())
+
+    def _checked(self, row: ListedProcess) -> Target | None:
+        known = self._known.get(row.pid)
+        if known is not None and (known.pool, known.name) == (row.pool, row.name) and alive(known):
+            return known
+        return target_of(row.pool, row.name, row.pid, self.session)
+
+    def parts(self) -> list[Target]:
+        """Implements `Machines.parts`."""
+        return find_parts(self.session)
+
+    def alive(self, target: Target) -> bool:
+        """Implements `Machines.alive`; looks now."""
+        return alive(target)
+
+    def send(self, target: Target, kind: signal.Signals) -> bool:
+        """Implements `Machines.send`."""
+        return send(target, kind)
+
+    def inject(self, target: Target, fault: InjectedFault, lasts_s: float) -> None:
+        """Implements `Machines.inject`."""
+        self._faults.add(structs.replace(fault, until_s=time.monotonic() + lasts_s))
+
+    def clear(self) -> None:
+        """Implements `Machines.clear`."""
+        self._faults.clear()
+
+    def strays(self, known: Iterable[tuple[str, int]]) -> list[str]:
+        """Implements `Machines.strays`."""
+        here = {pid for _, pid in known}
+        return [f"replica process {pid} is not listed" for pid in replica_processes(self.session) if pid not in here]
+
+    def orphans(self) -> list[str]:
+        """Implements `Machines.orphans`."""
+        mapped = {name for pid in replica_processes(self.session) for name in mapped_segments(pid)}
+        return [name for name in segments(self.session) if name not in mapped or belongs_to_dead(name)]
