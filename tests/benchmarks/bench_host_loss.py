@@ -10,12 +10,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from serving.config.health import HealthConfig
-from serving.tools.chaos.findings import ChaosFindings, Pauses, find, pauses_of
-from serving.tools.chaos.result import ChaosRun, Event
+from serving.tools.chaos.answer import StreamedAnswer
+from serving.tools.chaos.findings import FELT_S, ChaosFindings, Pauses, find, least_gap_s
+from serving.tools.chaos.result import ChaosRun
 from tests.benchmarks.conditions import Figure, conditions, make_parser, progress, report, show_conditions
 from tests.deploy.supervised import (
     HEAD,
@@ -49,20 +51,33 @@ def twice(status: dict[str, Any]) -> list[str]:
     return sorted({one for one in [*npus, *names] if (npus + names).count(one) > 1})
 
 
+def spread(on: Supervised, status: dict[str, Any]) -> str:
+    """Where the replicas of each pool are, and on which workers a gateway answers."""
+    rows = {pool["name"]: [one["npus"][0].partition(".")[0] for one in pool["replicas"]] for pool in status["pools"]}
+    rows["kvcache"] = [one["name"] for one in status["kvcache"]["servers"]]
+    doors = [name for name in WORKERS if not on.said(SURVIVOR, "curl", "-sf", f"{on.url(name)}/-/healthz")[0]]
+    return f"{rows}, gateways on {', '.join(doors)}"
+
+
 @contextmanager
-def deployed(folder: Path) -> Iterator[Supervised]:
-    """The system on its hosts, whole."""
+def begun_hosts(folder: Path) -> Iterator[Supervised]:
+    """Hosts with a Ray across them."""
     with supervised(folder, *WORKERS) as on:
         on.together()
         progress("Ray has all hosts")
-        said = on.cloudmatrix(SURVIVOR, "serve", "--address", HEAD_ADDRESS, "--config", str(CONFIG))
-        progress(said.splitlines()[0])
-        on.until(SURVIVOR, whole)
         yield on
 
 
-def lose_worker(on: Supervised, kind: str, away_s: float, doubled: list[str]) -> ChaosRun:
-    """One loss under streams, until all is whole again. Returns: what clients saw.
+def deploy(on: Supervised) -> None:
+    """The system, anew: Serve spreads replicas when it starts them all, and leaves them where they are later."""
+    on.cloudmatrix(SURVIVOR, "down", "--address", HEAD_ADDRESS)
+    said = on.cloudmatrix(SURVIVOR, "serve", "--address", HEAD_ADDRESS, "--config", str(CONFIG))
+    progress(said.splitlines()[0])
+    progress(spread(on, on.until(SURVIVOR, whole)))
+
+
+def lose_worker(on: Supervised, kind: str, away_s: float, doubled: list[str]) -> tuple[ChaosRun, list[float]]:
+    """One loss under streams, until all is whole again. Returns: what clients saw, and how long streams stopped [s].
 
     Effects: `doubled` gets whatever was there twice.
     """
@@ -71,11 +86,13 @@ def lose_worker(on: Supervised, kind: str, away_s: float, doubled: list[str]) ->
         fault = time.monotonic()
         if kind == "kill":
             on.kill(VICTIM)
+            done = time.monotonic()
             on.until(SURVIVOR, lambda status: any(host["lost_s"] is not None for host in status["hosts"]))
             progress(f"noticed as lost after {time.monotonic() - fault:.1f} s")
             on.replace(VICTIM)
         else:
             on.hosts.does(kind, VICTIM)
+            done = time.monotonic()
             while time.monotonic() < fault + away_s:
                 doubled += twice(on.status(SURVIVOR))
                 time.sleep(0.5)
@@ -85,12 +102,27 @@ def lose_worker(on: Supervised, kind: str, away_s: float, doubled: list[str]) ->
             doubled.extend(twice(status))
             return whole(status)
 
-        on.until(SURVIVOR, settled)
-        progress(f"whole again after {time.monotonic() - fault:.1f} s")
+        status = on.until(SURVIVOR, settled)
+        progress(f"whole again after {time.monotonic() - fault:.1f} s; {spread(on, status)}")
         time.sleep(QUIET_S)
     assert streams.run is not None
-    streams.run.events.append(_event(fault, streams.run))
-    return streams.run
+    return streams.run, [pause for answer in streams.run.answers for pause in stops(answer, fault, done)]
+
+
+def stops(answer: StreamedAnswer, begun: float, done: float) -> list[float]:
+    """How long each choice of an answer got no token because of a fault, from its begin on [s].
+
+    Args:
+        begun, done: when the fault was begun, and when it was done for certain.
+    """
+    if not answer.ask.streamed or answer.sent_s > begun or answer.ended_s < begun:
+        return []
+    found = []
+    for choice in answer.choices:
+        at = [answer.sent_s, *(moment for moment, _ in choice.arrivals)]
+        gaps = [b - max(a, begun) for a, b in pairwise(at) if b > begun and a < done + FELT_S]
+        found += [gap for gap in gaps if gap > least_gap_s(answer)]
+    return found
 
 
 def lose_head(on: Supervised, away_s: float, requests: int) -> ChaosRun:
@@ -113,12 +145,7 @@ def lose_head(on: Supervised, away_s: float, requests: int) -> ChaosRun:
         progress(f"scaling works {time.monotonic() - back:.1f} s after the new head began")
         time.sleep(QUIET_S)
     assert streams.run is not None
-    streams.run.events.append(_event(fault, streams.run))
     return streams.run
-
-
-def _event(fault: float, run: ChaosRun) -> Event:
-    return Event(1, "kill", fault - run.begun_s, fault, 0.0, "decode", "host", 1, fate="replaced", replaced_s=0.0)
 
 
 def told(found: ChaosFindings, run: ChaosRun) -> None:
@@ -130,7 +157,7 @@ def told(found: ChaosFindings, run: ChaosRun) -> None:
     ]
     progress(
         f"{found.sent} sent, {found.finished} finished, {found.failed} failed {found.reasons}, {found.exact} of"
-        f" {found.compared} exact, {found.resumptions} resumed; fault to token {found.resumed}; first tokens"
+        f" {found.compared} exact, {found.resumptions} resumed; first tokens"
         f" {Pauses.of(late)}"
     )
     for text in run.differences.values():
@@ -147,12 +174,13 @@ class Losses:
         self.doubled: list[str] = []
         self.left: list[str] = []
 
-    def add(self, run: ChaosRun, doubled: list[str], left: list[str]) -> None:
+    def add(self, run: ChaosRun, pauses: list[float], doubled: list[str], left: list[str]) -> None:
         """One more loss."""
+        progress(f"streams that stopped: {sorted(round(pause, 2) for pause in pauses)}")
         found = find(run)
         told(found, run)
         self.findings.append(found)
-        self.pauses += pauses_of(run.events[0], run.answers)
+        self.pauses += pauses
         self.doubled += doubled
         self.left += left
 
@@ -183,16 +211,18 @@ def main() -> None:
     found = conditions(None, kinds=args.kinds, away_s=args.away, tokens=TOKENS)
     show_conditions(found)
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory(prefix="host-loss-") as folder, deployed(Path(folder)) as on:
+    with tempfile.TemporaryDirectory(prefix="host-loss-") as folder, begun_hosts(Path(folder)) as on:
         for kind in args.kinds:
             losses = Losses(kind)
             for _ in range(1 if kind == "head" else args.repeats):
                 doubled: list[str] = []
+                pauses: list[float] = []
+                deploy(on)
                 if kind == "head":
                     run = lose_head(on, args.away, args.requests)
                 else:
-                    run = lose_worker(on, kind, args.away, doubled)
-                losses.add(run, doubled, on.leaks(SURVIVOR))
+                    run, pauses = lose_worker(on, kind, args.away, doubled)
+                losses.add(run, pauses, doubled, on.leaks(SURVIVOR))
             figures += losses.figures()
     report("bench_host_loss", found, figures)
 
