@@ -1,10 +1,11 @@
-"""Which replicas leave when a pool becomes smaller: those whose going empties whole hosts, so that these can be given
-back. Pure.
+"""Which replicas leave when a pool becomes smaller. Pure.
 
-     n0: decode, decode, prefill     n1: decode, decode     n2 (Ray's head): decode
-     one leaves: of n1, which has least      two leave: n1 is empty, although n2 would lose its only one
+n0: decode, decode, decode, prefill     n1: decode, decode     n2 (Ray's head): decode
+hosts can be given back:    one leaves: of n1, which has least      two: n1 is empty
+they cannot:                one leaves: of n0, which has most       two: of n0 and n1
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ class Placed:
 
 
 def leavers(pool: str, count: int, placed: Iterable[Placed], kept: Collection[NodeId] = ()) -> tuple[str, ...]:
-    """Names of the replicas of a pool that leave, at most `count`.
+    """Names of the replicas of a pool that leave, at most `count`, where hosts can be given back.
 
     As many hosts as possible become empty of everything; then as many as possible keep memory servers only; what is
     left to go goes from the host with the fewest NPUs in use.
@@ -56,6 +57,25 @@ def leavers(pool: str, count: int, placed: Iterable[Placed], kept: Collection[No
         newest = max(host.own, key=lambda one: (one.since, one.name))
         host.own.remove(newest)
         gone.append(newest)
+    return tuple(one.name for one in gone)
+
+
+def leavers_of_the_fullest(pool: str, count: int, placed: Iterable[Placed]) -> tuple[str, ...]:
+    """Names of the replicas of a pool that leave, at most `count`, where no host can be given back.
+
+    Each leaves the host that has most of the pool, so that the loss of a host costs as few of its replicas as possible.
+
+    Args:
+        placed: replicas of all pools.
+    Effects: none.
+    """
+    own = [one for one in placed if one.pool == pool]
+    gone: list[Placed] = []
+    while own and len(gone) < count:
+        crowds = Counter(one.host for one in own)
+        leaves = max(own, key=lambda one: (crowds[one.host], one.since, one.name))
+        own.remove(leaves)
+        gone.append(leaves)
     return tuple(one.name for one in gone)
 
 

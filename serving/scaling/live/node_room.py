@@ -5,7 +5,7 @@ from typing import Any
 
 from serving.config.scaling import AutoscalerConfig
 from serving.scaling.core.decision import PoolTarget, ScaleKind
-from serving.scaling.core.leavers import Placed, emptied, leavers
+from serving.scaling.core.leavers import Placed, emptied, leavers, leavers_of_the_fullest
 from serving.scaling.core.node_wait import NodeWaits
 from serving.scaling.live.duration_text import duration_text
 from serving.scaling.live.ledger import LedgerEntry
@@ -119,6 +119,9 @@ class NodeRoom:
             if name != pool or one.phase is ReplicaPhase.SERVING
         ]
         head = {node.node for node in sight.nodes if node.head}
-        names = leavers(pool, max(0, sight.deployments[pool].count(ReplicaPhase.SERVING) - target), placed, head)
+        count = max(0, sight.deployments[pool].count(ReplicaPhase.SERVING) - target)
+        if not self.grows:
+            return leavers_of_the_fullest(pool, count, placed), ""
+        names = leavers(pool, count, placed, head)
         hosts = [node.name for node in sight.nodes if node.node in emptied(names, placed, head)]
         return names, f"; {', '.join(hosts)} {'are' if len(hosts) > 1 else 'is'} empty then" if hosts else ""

@@ -1,12 +1,13 @@
-"""Who leaves when a pool shrinks: whole hosts are emptied first."""
+"""Who leaves when a pool shrinks: whole hosts are emptied, or, where none can be given back, the fullest gives."""
 
+from collections import Counter
 from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.ids import NodeId
-from serving.scaling.core.leavers import Placed, emptied, leavers
+from serving.scaling.core.leavers import Placed, emptied, leavers, leavers_of_the_fullest
 
 HOSTS = [NodeId(name) for name in "abcd"]
 SIZES = {"prefill": 2, "decode": 4, "kvcache": 0}
@@ -77,3 +78,24 @@ def test_what_one_replica_and_two_empty() -> None:
 def test_of_equals_the_newest_leaves() -> None:
     placed = [of("decode", "b", "old", 1.0), of("decode", "b", "new", 2.0), of("prefill", "b", "p")]
     assert leavers("decode", 1, placed) == ("new",)
+
+
+@given(placed=placements(), pool=st.sampled_from(sorted(SIZES)), count=st.integers(0, 6))
+def test_where_no_host_can_be_given_back_no_other_choice_leaves_a_pool_more_even(
+    placed: list[Placed], pool: str, count: int
+) -> None:
+    own = {one.name: one.host for one in placed if one.pool == pool}
+    names = leavers_of_the_fullest(pool, count, placed)
+    assert len(set(names)) == len(names) == min(count, len(own))
+
+    def most_on_a_host(gone: tuple[str, ...]) -> int:
+        return max(Counter(host for name, host in own.items() if name not in gone).values(), default=0)
+
+    assert most_on_a_host(names) == min(map(most_on_a_host, combinations(own, len(names))))
+
+
+def test_a_replica_leaves_the_host_that_has_two() -> None:
+    placed = [of("decode", "b", "b1"), of("decode", "b", "b2", 1.0), of("decode", "c", "c1", 2.0)]
+    assert leavers_of_the_fullest("decode", 1, placed) == ("b2",)
+    assert leavers_of_the_fullest("decode", 2, placed) == ("b2", "c1")
+    assert leavers("decode", 1, placed) == ("c1",)

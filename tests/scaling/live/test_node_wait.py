@@ -135,12 +135,21 @@ def test_a_pool_that_shrinks_gives_a_whole_host_back(cluster: FakeCluster) -> No
     cluster.sight = replace(cluster.sight, nodes=(*cluster.sight.nodes, SeenNode(NodeId("c"), 8, 1024, 2)))
     cluster.place("decode", replica("d1"), replica("d2", "c"), replica("d3", "b"))
     cluster.set_past_the_board("decode", 3)
-    board = board_of(cluster)
+    board = board_of(cluster, nodes="ray", max_decode=3)
     asked(board, 2)
     assert cluster.leaving == ("d2",), "on b is a memory server, on a prefill"
     assert reasons(board)[0].endswith("; n2 is empty then")
     asked(board, 3)
     assert not cluster.leaving
+
+
+def test_where_nobody_takes_hosts_back_the_fullest_gives(cluster: FakeCluster) -> None:
+    cluster.place("decode", replica("d1"), replica("d2", started_at=1.0), replica("d3", "b", started_at=2.0))
+    cluster.set_past_the_board("decode", 3)
+    board = board_of(cluster)
+    asked(board, 2)
+    assert cluster.leaving == ("d2",)
+    assert "empty" not in reasons(board)[0]
 
 
 def test_whoever_wants_less_waits_for_nothing(cluster: FakeCluster) -> None:
