@@ -123,7 +123,7 @@ _IN_VIRTUAL_TIME = (
             *_of("aggregated", "*"),
             *_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
             *_of("simulation", "time_scale kv_shrink output_tokens"),
-            *_of("autoscaler", "manual_hold_s nodes node_wait_s"),
+            *_of("autoscaler", "manual_hold_s nodes node_wait_s spread_after_s"),
             "experts.*",
             "health.*",
             "chaos.*",
@@ -328,6 +328,12 @@ _BY_POLICY = (
         ("autoscaler.node_wait_s",),
         'with [autoscaler] nodes = "fixed", only with "ray"',
         when=lambda config: config.autoscaler.nodes == "fixed",
+    ),
+    Rule(
+        _ALL,
+        ("autoscaler.spread_after_s",),
+        'with [autoscaler] nodes = "ray", only with "fixed"',
+        when=lambda config: config.autoscaler.nodes == "ray",
     ),
     Rule(
         _ALL,

@@ -45,6 +45,12 @@ class AutoscalerConfig:
     node_wait_s: float = key(
         "`ray` only: a target is taken back when no node has come for this long [s]", default=300.0, low=1.0
     )
+    spread_after_s: float = key(
+        "`fixed` only: a pool of which one host has had two replicas more than another with room, for this long [s], "
+        "starts one more, and one leaves the fuller host; 0 = replicas stay where they started",
+        default=0.0,
+        low=0.0,
+    )
     npu_budget: int = key("NPUs that the engine pools may have together; 0 = all there are", default=0, low=0)
     requests_per_instance: float = key("`requests` only: requests under way per instance", default=16.0, low=0.1)
     min_prefill: int = key("fewest prefill instances", default=1, low=0, high=384)

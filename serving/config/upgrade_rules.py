@@ -57,7 +57,7 @@ UPGRADE_RULES = (
     UpgradeRule(
         _section(
             "autoscaler",
-            "nodes node_wait_s period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget"
+            "nodes node_wait_s spread_after_s period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget"
             " requests_per_instance min_prefill max_prefill min_decode max_decode min_kvcache max_kvcache",
         ),
         in_place=(AUTOSCALER, BOARD),

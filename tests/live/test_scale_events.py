@@ -91,6 +91,6 @@ async def test_nothing_is_lost(roles: tuple[str, ...], checkpoint: Path, shm: Pa
             assert not any(task.done() for task in clients), "a client met an error"
         over.set()
         await asyncio.wait_for(asyncio.gather(*clients, *scaler.leaving), PATIENCE_S)
-        assert answered > 50
-        assert scaler.moved > 50
+        assert answered > 20
+        assert scaler.moved > 20, "streams were moved"
         await pools.audit()

@@ -26,6 +26,8 @@ class ScaleKind(Enum):
     """Prefill gives NPUs to decode: "kill P to keep D". Source: xDeepServe (arXiv 2508.02520) section 6.2."""
     FIT = "fit"
     """Down to what the hardware has room for."""
+    SPREAD = "spread"
+    """One more, then one less, so that replicas lie on more hosts."""
 
 
 class PoolTarget(Struct, frozen=True, gc=False):

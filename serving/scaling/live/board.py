@@ -307,8 +307,9 @@ class ScalingBoard:
             self._history.add(self._sight, self._gateways.traffic(now), self._cache.hit_tokens, last_minute)
         for pool in self._sizes.keys() & self._sight.deployments.keys():
             await self._notice(pool)
-            if (end := self._room.look(pool, self._sight, now)) is not None:
-                await self._set(pool, end.before, end.target, end.kind, end.reason, AUTOSCALER)
+            for step in (self._room.look, self._room.spread):
+                if (to := step(pool, self._sight, now)) is not None:
+                    await self._set(pool, to.before, to.target, to.kind, to.reason, AUTOSCALER)
 
     async def _notice(self, pool: str) -> None:
         """A target that nobody set here."""

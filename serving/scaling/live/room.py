@@ -64,6 +64,14 @@ def fits(
     return min(MOST_REPLICAS, low)
 
 
+def hosts_with_room(
+    pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
+) -> set[NodeId]:
+    """Hosts where one more replica of a pool has room now. Effects: none."""
+    free = _free(sizes, _all_placed(deployments, nodes), nodes)
+    return {node.node for node, left in zip(nodes, free, strict=True) if _most_on(sizes[pool], left)}
+
+
 def shortage(
     pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
 ) -> str:

@@ -20,12 +20,16 @@ class Gateway:
     def __init__(self) -> None:
         self.targets: dict[str, int] = {}
         self.losses = Losses()
+        self.silences = 0
 
     def report(self, now: float) -> GatewayReport:
         return GatewayReport("g", Traffic(), 0, (), ())
 
     def hear(self, news: BoardNews) -> None:
         self.targets.update(news.targets)
+
+    def unheard(self, now: float) -> None:
+        self.silences += 1
 
     def starved(self) -> bool:
         return False
@@ -51,7 +55,7 @@ def test_only_what_has_arrived_makes_a_gateway_known(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(traffic_report, "TICK_S", 0.001)
     monkeypatch.setattr(traffic_report, "PERIOD_S", 0.001)
 
-    async def scene() -> tuple[list[bool], dict[str, int]]:
+    async def scene() -> tuple[list[bool], Gateway]:
         gateway, board = Gateway(), Board()
         monkeypatch.setattr(traffic_report, "BoardClient", lambda: board)
         peers = GatewayPeers("g", "s", GatewayMetrics("m").numbers)
@@ -61,8 +65,9 @@ def test_only_what_has_arrived_makes_a_gateway_known(monkeypatch: pytest.MonkeyP
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-        return board.heard[:4], gateway.targets
+        return board.heard[:4], gateway
 
-    heard, targets = asyncio.run(scene())
+    heard, gateway = asyncio.run(scene())
     assert heard == [False, False, True, True]
-    assert targets["decode"] >= 3
+    assert gateway.targets["decode"] >= 3
+    assert gateway.silences == 1, "the board's first one"
