@@ -90,6 +90,9 @@ class ProcessTable:
         self.parents[pid], self.starts[pid] = int(fields[1]), int(fields[19])
 
 
+BUSY_MACHINE = "Failed to get queue length from Replica"
+
+
 class Server:
     """`cloudmatrix serve` in a process of its own, with a folder of its own for everything temporary.
 
@@ -156,8 +159,9 @@ class Server:
 
     @property
     def err(self) -> str:
-        """Standard error so far."""
-        return (self.folder / "err").read_text(errors="replace")
+        """Standard error so far, without what Ray Serve says of itself on a busy machine."""
+        lines = (self.folder / "err").read_text(errors="replace").splitlines(keepends=True)
+        return "".join(line for line in lines if BUSY_MACHINE not in line)
 
     @property
     def session(self) -> str:
