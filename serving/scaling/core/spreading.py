@@ -50,7 +50,7 @@ class PoolPlaces:
 
 @dataclass(slots=True)
 class _State:
-    """What is remembered of a pool.
+    """Memory of a pool: its move, and those before.
 
     Args:
         hosts: that were there when moves began to be counted.
