@@ -323,17 +323,14 @@ _BY_POLICY = (
         'with [autoscaler] policy = "requests", only with "slo"',
         when=lambda config: config.autoscaler.policy == "requests",
     ),
-    Rule(
-        _ALL,
-        ("autoscaler.node_wait_s",),
-        'with [autoscaler] nodes = "fixed"',
-        when=lambda c: c.autoscaler.nodes == "fixed",
-    ),
-    Rule(
-        _ALL,
-        ("autoscaler.spread_after_s",),
-        'with [autoscaler] nodes = "ray"',
-        when=lambda c: c.autoscaler.nodes == "ray",
+    *(
+        Rule(
+            _ALL,
+            (key,),
+            f'with [autoscaler] nodes = "{other}"',
+            when=lambda config, n=other: config.autoscaler.nodes == n,  # type: ignore[misc]
+        )
+        for key, other in (("autoscaler.node_wait_s", "fixed"), ("autoscaler.spread_after_s", "ray"))
     ),
     Rule(
         _ALL,
