@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from serving.config.inert_rules import Command
+    from serving.config.inert_rule import Command
     from serving.config.serve import ServeConfig
 
 

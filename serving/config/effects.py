@@ -10,7 +10,8 @@ from dataclasses import fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 from serving.config.cluster import ClusterConfig, NodeConfig
-from serving.config.inert_rules import RULES, Command, Rule
+from serving.config.inert_rule import Command, Rule
+from serving.config.inert_rules import RULES
 from serving.config.load import Loaded
 from serving.config.serve import ServeConfig
 

@@ -3,42 +3,9 @@
 The first rule that holds is the one that is told, so those that say more about a key come first.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
-
+from serving.config.inert_rule import ALL, PLAN, SERVE, VIRTUAL, Rule
+from serving.config.key import keys_of
 from serving.config.serve import ServeConfig
-
-Command = Literal["serve", "deploy", "simulate", "plan"]
-"""`deploy`: `serve` on a Ray that is there."""
-
-_SERVE: tuple[Command, ...] = ("serve", "deploy")
-_VIRTUAL: tuple[Command, ...] = ("simulate", "plan")
-_ALL: tuple[Command, ...] = ("serve", "deploy", "simulate", "plan")
-_PLAN: tuple[Command, ...] = ("plan",)
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Some keys without effect.
-
-    Args:
-        commands: where. when: under which further condition.
-        keys: "section.key", or "section.*" for all of a section.
-        why: the condition and the way out, to follow "has no effect".
-        only_settings: keys of a file are no mistake, since the file describes the system for other commands, too; only
-            `--set` is.
-    """
-
-    commands: tuple[Command, ...]
-    keys: tuple[str, ...]
-    why: str
-    when: Callable[[ServeConfig], bool] = lambda config: True
-    only_settings: bool = False
-
-
-def _of(section: str, names: str) -> tuple[str, ...]:
-    return tuple(f"{section}.{name}" for name in names.split())
 
 
 def _simulated(config: ServeConfig) -> bool:
@@ -73,57 +40,65 @@ _CACHE_KEYS = (
     "ub_memory_mib ssd_mib ssd_path write_through eviction high_water low_water slab_kib lease_s write_lease_s"
     " get_timeout_s put_timeout_s max_store_share store_decoded models scope ramp_s drain_s directory salt"
 )
+_OF_POOL = (
+    *keys_of("kvcache", _CACHE_KEYS),
+    *keys_of("autoscaler", "min_kvcache max_kvcache"),
+    "simulation.pool_gb_per_s",
+)
 
 _IN_VIRTUAL_TIME = (
     Rule(
-        _VIRTUAL,
+        VIRTUAL,
         ("engine.draft_tokens", "engine.forced_tokens"),
         "in virtual time: there [simulation] drafts says how many tokens a step guesses",
     ),
     Rule(
-        _VIRTUAL,
-        _of("prefill", "ub_memory_mib") + _of("decode", "ub_memory_mib"),
+        VIRTUAL,
+        keys_of("prefill", "ub_memory_mib") + keys_of("decode", "ub_memory_mib"),
         "in virtual time: there an instance has the memory of its device",
     ),
     Rule(
-        _VIRTUAL,
-        (*_of("prefill", "ep"), *_of("decode", "ep")),
+        VIRTUAL,
+        (*keys_of("prefill", "ep"), *keys_of("decode", "ep")),
         "in virtual time: there an instance's dies are its ranks",
     ),
     Rule(
-        _VIRTUAL,
+        VIRTUAL,
         ("serving.handoff",),
         "in virtual time: there a handoff costs the same between any two instances",
     ),
     Rule(
-        _VIRTUAL,
+        VIRTUAL,
         ("hardware.hbm_per_die_mib",),
         "in virtual time: there a die has the memory of [simulation] device",
         when=lambda config: config.hardware.hbm_per_die_mib != 0,
     ),
     Rule(
-        _VIRTUAL,
+        VIRTUAL,
         ("engine.executor",),
         "in virtual time: all that is computed there is simulated",
         when=lambda config: not _simulated(config),
     ),
     Rule(
-        _VIRTUAL,
+        VIRTUAL,
         (
-            *_of("model", "tokenizer tools dtype device short_weights expert_results version"),
-            *_of("gateway", "host port server api_keys max_body_bytes max_head_bytes head_timeout_s body_timeout_s"),
-            *_of("gateway", "max_connections address_share max_n max_request_sequences max_logprob_entries"),
-            *_of("gateway", "admin_keys allowed_origins allowed_hosts api_key_file drain_s"),
-            *_of("gateway", "response_store kept_responses kept_responses_mib kept_response_s root_path"),
-            *_of("gateway", "timelines trace_endpoint trace_share"),
-            *_of("cluster", "dashboard_host dashboard_port gcs_storage port_range restart_nodes nodes.cpus"),
-            *_of("cluster", "log_format ray_metrics"),
-            *_of("hardware", "workspace_share"),
-            *_of("engine", "kv_dtype stall_timeout_s decision_log threads"),
-            *_of("aggregated", "*"),
-            *_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
-            *_of("simulation", "time_scale kv_shrink output_tokens"),
-            *_of("autoscaler", "manual_hold_s nodes node_wait_s spread_after_s"),
+            *keys_of("model", "tokenizer tools dtype device short_weights expert_results version"),
+            *keys_of("gateway", "host port server api_keys max_body_bytes max_head_bytes head_timeout_s"),
+            *keys_of(
+                "gateway",
+                "body_timeout_s max_connections address_share max_n max_request_sequences max_logprob_entries",
+            ),
+            *keys_of("gateway", "admin_keys allowed_origins allowed_hosts api_key_file drain_s"),
+            *keys_of("gateway", "response_store kept_responses kept_responses_mib kept_response_s root_path"),
+            *keys_of("gateway", "timelines trace_endpoint trace_share"),
+            *keys_of("cluster", "dashboard_host dashboard_port gcs_storage port_range restart_nodes nodes.cpus"),
+            *keys_of("cluster", "log_format ray_metrics"),
+            *keys_of("hardware", "workspace_share"),
+            *keys_of("engine", "kv_dtype stall_timeout_s decision_log threads"),
+            *keys_of("aggregated", "*"),
+            *keys_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
+            *keys_of("simulation", "time_scale kv_shrink output_tokens"),
+            *keys_of("autoscaler", "manual_hold_s nodes node_wait_s spread_after_s"),
             "experts.*",
             "health.*",
             "chaos.*",
@@ -138,13 +113,13 @@ _KEPT_SIZES = ("engine.drain_s", "kvcache.drain_s", "simulation.model_load", "si
 
 _IN_PLANS = (
     Rule(
-        _PLAN,
+        PLAN,
         ("autoscaler.*", *_KEPT_SIZES),
         "in `cloudmatrix plan`, whose pools keep their size, only in `cloudmatrix simulate`",
     ),
     Rule(
-        _PLAN,
-        (*_of("prefill", "replicas"), *_of("decode", "replicas"), *_of("kvcache", "replicas")),
+        PLAN,
+        (*keys_of("prefill", "replicas"), *keys_of("decode", "replicas"), *keys_of("kvcache", "replicas")),
         "in `cloudmatrix plan`, which chooses the pools: see its --npus and --cache-nodes",
         only_settings=True,
     ),
@@ -154,9 +129,9 @@ _ON_EXISTING_RAY = (
     Rule(
         ("deploy",),
         (
-            *_of("cluster", "dashboard_host dashboard_port gcs_storage restart_nodes"),
-            *_of("cluster.nodes", "name npus ub_memory_mib cpus"),
-            *_of("health", "node_period_s node_timeout_s node_misses"),
+            *keys_of("cluster", "dashboard_host dashboard_port gcs_storage restart_nodes"),
+            *keys_of("cluster.nodes", "name npus ub_memory_mib cpus"),
+            *keys_of("health", "node_period_s node_timeout_s node_misses"),
         ),
         "on a Ray that is there: its hosts, dashboard and control store are as they were started",
     ),
@@ -164,26 +139,26 @@ _ON_EXISTING_RAY = (
 
 _BY_EXECUTOR = (
     Rule(
-        _SERVE,
+        SERVE,
         ("simulation.*",),
         'without [engine] executor = "simulated", only with it and in virtual time (`cloudmatrix simulate`)',
         when=lambda config: not _simulated(config),
     ),
     Rule(
-        _SERVE,
-        _of("simulation", "supernodes gateway_s model_load start_s"),
+        SERVE,
+        keys_of("simulation", "supernodes gateway_s model_load start_s"),
         "in a system that runs, only in virtual time (`cloudmatrix simulate`)",
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("engine.draft_tokens", "engine.forced_tokens"),
         'with [engine] executor = "simulated": there [simulation] drafts says how many tokens a step guesses',
         when=_simulated,
     ),
     Rule(
-        _SERVE,
+        SERVE,
         (
-            *_of("model", "dtype device short_weights expert_results"),
+            *keys_of("model", "dtype device short_weights expert_results"),
             "engine.threads",
             "hardware.workspace_share",
             "kvcache.models",
@@ -192,31 +167,31 @@ _BY_EXECUTOR = (
         when=_simulated,
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("model.short_weights",),
         'with [model] dtype = "float32", only with bfloat16 weights',
         when=lambda config: config.model.dtype == "float32",
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("model.short_weights",),
         'with [engine] executor = "torch", only in the native step',
         when=lambda config: config.engine.executor == "torch",
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("simulation.seed",),
         "in a system that runs without [simulation] jitter or spike_share: nothing else is drawn from it",
         when=lambda config: not (config.simulation.jitter or config.simulation.spike_share),
     ),
     Rule(
-        _ALL,
+        ALL,
         ("simulation.acceptance",),
         "with [simulation] drafts = 0: nothing is drafted",
         when=lambda config: config.simulation.drafts == 0,
     ),
     Rule(
-        _ALL,
+        ALL,
         ("simulation.spike_factor",),
         "with [simulation] spike_share = 0: no step is hit by a spike",
         when=lambda config: config.simulation.spike_share == 0,
@@ -225,79 +200,79 @@ _BY_EXECUTOR = (
 
 _BY_MODE = (
     Rule(
-        _SERVE,
+        SERVE,
         ("experts.*",),
         "where every pool's ep is 1: the experts of a single process are all at hand",
         when=lambda config: all(pool.ep == 1 for pool in config.pools.values()),
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("experts.min_gain",),
         'with [experts] policy = "none": only operators move experts then, whatever that gains',
         when=lambda config: config.experts.policy == "none",
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("experts.move_mib_per_s",),
         'with [experts] slots = "mapped": slots point to the weights, nothing is copied',
         when=lambda config: config.experts.slots == "mapped",
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("cluster.restart_nodes",),
         "with one node of [[cluster.nodes]]: with the first one the system ends",
         when=lambda config: len(config.cluster.nodes) == 1,
     ),
     Rule(
-        _SERVE,
-        ("prefill.*", "decode.*", *_of("engine", "handoff_lease_s empty_role_s")),
+        SERVE,
+        ("prefill.*", "decode.*", *keys_of("engine", "handoff_lease_s empty_role_s")),
         'with [serving] mode = "aggregated", where one pool does both, [aggregated]',
         when=_aggregated,
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("serving.handoff",),
         'with [serving] mode = "aggregated": there are no handoffs',
         when=_aggregated,
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("serving.handoff",),
         'with [gateway] routing = "round_robin" or "power_of_two", only with "load" or "locality"',
         when=lambda config: config.gateway.routing in ("round_robin", "power_of_two"),
     ),
     Rule(
-        _SERVE,
-        _of("health", "probe_period_s probe_late_s probe_lost_s"),
+        SERVE,
+        keys_of("health", "probe_period_s probe_late_s probe_lost_s"),
         'with [serving] mode = "aggregated": there are no handoffs to probe paths for',
         when=_aggregated,
     ),
     Rule(
-        _SERVE,
-        _of("autoscaler", "min_prefill max_prefill"),
+        SERVE,
+        keys_of("autoscaler", "min_prefill max_prefill"),
         'with [serving] mode = "aggregated": min_decode and max_decode are the bounds of its pool',
         when=_aggregated,
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("aggregated.*",),
         'with [serving] mode = "disaggregated", only with "aggregated"',
         when=lambda config: not _aggregated(config),
     ),
     Rule(
-        _SERVE,
-        _of("health", "probe_late_s probe_lost_s"),
+        SERVE,
+        keys_of("health", "probe_late_s probe_lost_s"),
         "with [health] probe_period_s = 0: nothing is probed",
         when=lambda config: config.health.probe_period_s == 0,
     ),
     Rule(
-        _SERVE,
-        _of("gateway", "max_head_bytes head_timeout_s body_timeout_s max_connections address_share"),
+        SERVE,
+        keys_of("gateway", "max_head_bytes head_timeout_s body_timeout_s max_connections address_share"),
         'with [gateway] server = "serve", only with "uvicorn": connections are those of Ray Serve\'s proxy',
         when=lambda config: config.gateway.server == "serve",
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("chaos.least_step_s",),
         "without [chaos] enabled = true",
         when=lambda config: not config.chaos.enabled,
@@ -306,40 +281,43 @@ _BY_MODE = (
 
 _BY_POLICY = (
     Rule(
-        _ALL,
-        _of("autoscaler", _SCALER_KEYS),
+        ALL,
+        keys_of("autoscaler", _SCALER_KEYS),
         'with [autoscaler] policy = "none", only with "slo" or "requests"',
         when=lambda config: config.autoscaler.policy == "none",
     ),
     Rule(
-        _ALL,
-        _of("autoscaler", _BOUNDS),
+        ALL,
+        keys_of("autoscaler", _BOUNDS),
         'with [autoscaler] policy = "none", only with "slo" or "requests", or with nodes = "ray"',
         when=lambda config: config.autoscaler.policy == "none" and config.autoscaler.nodes == "fixed",
     ),
     Rule(
-        _ALL,
-        _of("autoscaler", "utilisation hold_s min_kvcache max_kvcache"),
+        ALL,
+        keys_of("autoscaler", "utilisation hold_s min_kvcache max_kvcache"),
         'with [autoscaler] policy = "requests", only with "slo"',
         when=lambda config: config.autoscaler.policy == "requests",
     ),
-    *(
-        Rule(
-            _ALL,
-            (key,),
-            f'with [autoscaler] nodes = "{other}"',
-            when=lambda config, n=other: config.autoscaler.nodes == n,  # type: ignore[misc]
-        )
-        for key, other in (("autoscaler.node_wait_s", "fixed"), ("autoscaler.spread_after_s", "ray"))
+    Rule(
+        ALL,
+        ("autoscaler.node_wait_s",),
+        'with [autoscaler] nodes = "fixed", only with "ray"',
+        when=lambda config: config.autoscaler.nodes == "fixed",
     ),
     Rule(
-        _ALL,
+        ALL,
+        ("autoscaler.spread_after_s",),
+        'with [autoscaler] nodes = "ray", only with "fixed"',
+        when=lambda config: config.autoscaler.nodes == "ray",
+    ),
+    Rule(
+        ALL,
         ("autoscaler.requests_per_instance",),
         'with [autoscaler] policy = "slo", only with "requests"',
         when=lambda config: config.autoscaler.policy == "slo",
     ),
     Rule(
-        _ALL,
+        ALL,
         ("autoscaler.idle_to_zero_s",),
         "unless a pool may go to zero: set one of [autoscaler] min_prefill, min_decode, min_kvcache to 0",
         when=_never_empty,
@@ -360,38 +338,38 @@ _BY_POLICY = (
 
 _BY_CACHE = (
     Rule(
-        _ALL,
-        (*_of("kvcache", _CACHE_KEYS), *_of("autoscaler", "min_kvcache max_kvcache"), "simulation.pool_gb_per_s"),
+        ALL,
+        _OF_POOL,
         "with [kvcache] replicas = 0: there is no KV-cache pool",
         when=_no_pool,
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("namespaces.quota_mib",),
         "with [kvcache] replicas = 0: there is no KV-cache pool to have a part of",
         when=_no_pool,
     ),
     Rule(
-        _VIRTUAL,
-        (*_of("kvcache", _CACHE_KEYS), *_of("autoscaler", "min_kvcache max_kvcache"), "simulation.pool_gb_per_s"),
+        VIRTUAL,
+        _OF_POOL,
         "in virtual time with [engine] prefix_reuse = false: nothing is kept in the KV-cache pool",
         when=lambda config: not config.engine.prefix_reuse,
     ),
     Rule(
-        _SERVE,
-        _of("kvcache", "max_store_share store_decoded"),
+        SERVE,
+        keys_of("kvcache", "max_store_share store_decoded"),
         "with [engine] prefix_reuse = false: the KV-cache pool keeps no blocks, only weights",
         when=lambda config: not config.engine.prefix_reuse,
     ),
     Rule(
-        _SERVE,
+        SERVE,
         ("model.reasoning",),
         'without a KV-cache pool that asks: [kvcache] replicas above 0, store_decoded = "auto", [engine] prefix_reuse',
         when=lambda config: _no_pool(config) or not _asks_reasoning(config),
     ),
     Rule(
-        _ALL,
-        _of("kvcache", "high_water low_water"),
+        ALL,
+        keys_of("kvcache", "high_water low_water"),
         "with [kvcache] ssd_mib = 0: there is no SSD tier for blocks to leave for",
         when=lambda config: config.kvcache.ssd_mib == 0,
     ),

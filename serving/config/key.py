@@ -48,3 +48,8 @@ def key_spec(declared: Field[Any]) -> KeySpec:
     Effects: none.
     """
     return cast(KeySpec, declared.metadata[_METADATA])
+
+
+def keys_of(section: str, names: str) -> tuple[str, ...]:
+    """Keys of a section as rules name them: "section.name" for each of `names`, which spaces part. Effects: none."""
+    return tuple(f"{section}.{name}" for name in names.split())

@@ -5,6 +5,8 @@ Each key has exactly one rule here, which a test holds. docs/reference/configura
 
 from dataclasses import dataclass
 
+from serving.config.key import keys_of
+
 GATEWAY = "gateway"
 KVCACHE = "kvcache"
 AUTOSCALER = "autoscaler"
@@ -47,15 +49,11 @@ class UpgradeRule:
         return "in place" if self.in_place else BEFORE_RAY
 
 
-def _section(name: str, keys: str) -> tuple[str, ...]:
-    return tuple(f"{name}.{key}" for key in keys.split())
-
-
 UPGRADE_RULES = (
     # ---- in place ----
     UpgradeRule(("slo.*", "autoscaler.policy"), in_place=(GATEWAY, AUTOSCALER, BOARD)),
     UpgradeRule(
-        _section(
+        keys_of(
             "autoscaler",
             "nodes node_wait_s spread_after_s period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget"
             " requests_per_instance min_prefill max_prefill min_decode max_decode min_kvcache max_kvcache",
@@ -64,7 +62,7 @@ UPGRADE_RULES = (
     ),
     UpgradeRule(("namespaces.*",), in_place=(GATEWAY, POOL_CONTROL)),
     UpgradeRule(
-        _section(
+        keys_of(
             "gateway",
             "api_keys api_key_file admin_keys max_body_bytes max_head_bytes head_timeout_s body_timeout_s"
             " max_connections address_share request_timeout_s max_running_sequences max_queued_requests"
@@ -73,24 +71,24 @@ UPGRADE_RULES = (
         ),
         in_place=(GATEWAY,),
     ),
-    UpgradeRule(_section("engine", "max_attempts empty_role_s"), in_place=(GATEWAY,)),
+    UpgradeRule(keys_of("engine", "max_attempts empty_role_s"), in_place=(GATEWAY,)),
     UpgradeRule(("engine.drain_s",), in_place=ENGINES),
     UpgradeRule(("kvcache.drain_s",), in_place=(KVCACHE,)),
     UpgradeRule(("kvcache.ramp_s",), in_place=(POOL_CONTROL,)),
-    UpgradeRule(_section("health", "shell_period_s shell_timeout_s"), in_place=(SERVE,)),
+    UpgradeRule(keys_of("health", "shell_period_s shell_timeout_s"), in_place=(SERVE,)),
     # A pool that appears or ends, and the first gateway beside another one, restart who has to know: see `essence`.
     UpgradeRule(tuple(f"{pool}.replicas" for pool in ENGINES), in_place=(SERVE,)),
     UpgradeRule(("kvcache.replicas",), in_place=(SERVE,)),
     UpgradeRule(("gateway.replicas",), in_place=(SERVE,)),
     # ---- who starts Ray ----
     UpgradeRule(
-        (*_section("cluster", "dashboard_host dashboard_port gcs_storage restart_nodes"), "cluster.nodes.*"),
+        (*keys_of("cluster", "dashboard_host dashboard_port gcs_storage restart_nodes"), "cluster.nodes.*"),
     ),
-    UpgradeRule(_section("health", "node_period_s node_timeout_s node_misses")),
+    UpgradeRule(keys_of("health", "node_period_s node_timeout_s node_misses")),
     # ---- restarts ----
-    UpgradeRule(_section("gateway", "host port server routing response_store"), (GATEWAY,)),
+    UpgradeRule(keys_of("gateway", "host port server routing response_store"), (GATEWAY,)),
     UpgradeRule(
-        _section("gateway", "kept_responses kept_responses_mib kept_response_s timelines trace_endpoint trace_share"),
+        keys_of("gateway", "kept_responses kept_responses_mib kept_response_s timelines trace_endpoint trace_share"),
         (GATEWAY,),
     ),
     UpgradeRule(("model.*", "serving.mode"), (GATEWAY, *ENGINES)),
@@ -98,33 +96,33 @@ UPGRADE_RULES = (
     UpgradeRule(("simulation.*",), (GATEWAY, *ENGINES, AUTOSCALER)),
     UpgradeRule(("engine.executor",), (*_ALL, AUTOSCALER)),
     UpgradeRule(
-        _section("engine", "block_tokens kv_dtype max_model_len prefix_reuse decision_log"), (GATEWAY, *ENGINES)
+        keys_of("engine", "block_tokens kv_dtype max_model_len prefix_reuse decision_log"), (GATEWAY, *ENGINES)
     ),
     UpgradeRule(
-        _section("engine", "draft_tokens forced_tokens prompt_delay_s handoff_lease_s stall_timeout_s threads"),
+        keys_of("engine", "draft_tokens forced_tokens prompt_delay_s handoff_lease_s stall_timeout_s threads"),
         ENGINES,
     ),
     UpgradeRule(("hardware.*", "experts.*"), ENGINES),
-    UpgradeRule(_section("health", "link_period_s link_misses"), (GATEWAY, *ENGINES)),
-    UpgradeRule(_section("health", "step_stall_s step_factor probe_period_s probe_late_s probe_lost_s"), ENGINES),
+    UpgradeRule(keys_of("health", "link_period_s link_misses"), (GATEWAY, *ENGINES)),
+    UpgradeRule(keys_of("health", "step_stall_s step_factor probe_period_s probe_late_s probe_lost_s"), ENGINES),
     UpgradeRule(("cluster.log_format",), (*_ALL, AUTOSCALER)),
     UpgradeRule(("chaos.*", "cluster.port_range"), _ALL),
     UpgradeRule(("cluster.ray_metrics",), (GATEWAY, *ENGINES)),
     UpgradeRule(
-        _section(
+        keys_of(
             "kvcache",
             "ub_memory_mib ssd_mib write_through eviction high_water low_water slab_kib lease_s write_lease_s",
         ),
         (KVCACHE,),
     ),
-    UpgradeRule(_section("kvcache", "get_timeout_s put_timeout_s max_store_share store_decoded models"), ENGINES),
+    UpgradeRule(keys_of("kvcache", "get_timeout_s put_timeout_s max_store_share store_decoded models"), ENGINES),
     UpgradeRule(("kvcache.scope", "kvcache.ssd_path"), (*ENGINES, KVCACHE)),
     UpgradeRule(("kvcache.directory", "kvcache.salt"), (GATEWAY,)),
     *(
-        UpgradeRule(_section(pool, "ub_memory_mib max_step_tokens max_sequences max_waiting"), (pool,))
+        UpgradeRule(keys_of(pool, "ub_memory_mib max_step_tokens max_sequences max_waiting"), (pool,))
         for pool in ENGINES
     ),
-    *(UpgradeRule(_section(pool, "npus_per_instance ep"), (GATEWAY, pool)) for pool in ENGINES),
+    *(UpgradeRule(keys_of(pool, "npus_per_instance ep"), (GATEWAY, pool)) for pool in ENGINES),
 )
 
 OF_SIMULATED_MEMORY = ("model.path", "engine.block_tokens", "simulation.kv_shrink")

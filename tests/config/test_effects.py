@@ -12,7 +12,8 @@ import pytest
 
 from serving.cli import command_parser, main
 from serving.config.effects import all_keys, expand, idle_keys, idle_lines
-from serving.config.inert_rules import RULES, Command
+from serving.config.inert_rule import Command
+from serving.config.inert_rules import RULES
 from serving.config.load import load_config, read_config
 from tests.config.toml_file import write
 
