@@ -16,9 +16,8 @@ from prometheus_client.samples import Sample
 from ray import serve
 from ray.util import metrics as ray_metrics
 
+from serving.cluster.instance_stats import instance_stats
 from serving.cluster.membership import Member
-from serving.kvpool.core.pool_facts import pool_client_stats
-from serving.telemetry.instance_facts import instance_stats
 from serving.telemetry.ray_board import REQUESTS, ServePlace, instance_series
 
 logger = logging.getLogger(__name__)
@@ -46,10 +45,7 @@ def relay_instance(describe: Callable[[], Member], model_name: str, place: Serve
 def announced_series(describe: Callable[[], Member], model_name: str, place: ServePlace) -> Iterator[Metric]:
     """Series of an instance by its announcement. Effects: none."""
     member = describe()
-    pool = member.facts.get("pool")
-    use = None if pool is None else pool_client_stats(pool)
-    stats = instance_stats(member.replica, member.pool, member.node, member.facts, use, {})
-    return instance_series(model_name, stats, member.facts["taken_total"], place)
+    return instance_series(model_name, instance_stats(member, {}), member.facts["taken_total"], place)
 
 
 class RayMetrics:

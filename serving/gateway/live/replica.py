@@ -15,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from serving.accounted_kv import accounted_kv
 from serving.cluster.farewell import FAREWELL_S
 from serving.cluster.group_orders import post_order
+from serving.cluster.instance_stats import instance_stats
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Member, MemberReader
@@ -44,7 +45,7 @@ from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import CHECK_PERIOD_S
 from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
-from serving.gateway.live.status import cluster_status, current_facts, host_labels, metrics_of, state_of
+from serving.gateway.live.status import cluster_status, current_facts, host_labels, state_of
 from serving.gateway.live.timelines import SharedTimelines, wished
 from serving.gateway.live.trace_export import TraceExporter
 from serving.gateway.live.traffic_report import TrafficReporter
@@ -262,7 +263,7 @@ class GatewayDeployment:
     def _publish(self) -> None:
         current = self._current()
         for member in current:
-            self._metrics.publish_instance(metrics_of(member, self._backend.hosts))
+            self._metrics.publish_instance(instance_stats(member, self._backend.hosts))
         self._metrics.system.publish(self._metered.targets, self._metered.tally)
         self._metrics.publish_groups(group_stats(self._experts()))
         self._metrics.hosts.publish(self._metered.hosts)

@@ -8,9 +8,6 @@ from msgspec.structs import asdict
 from serving.config.serve import ServeConfig
 from serving.gateway.api.pool_summary import server_rows
 from serving.gateway.live.pool_links import Address
-from serving.kvpool.core.pool_facts import pool_client_stats
-from serving.telemetry.instance_facts import instance_stats
-from serving.telemetry.stats import InstanceStats
 from serving.values.hosts import HostRow, npus_offered
 from serving.values.instances import Status
 from serving.values.pool_view import PoolView
@@ -145,14 +142,3 @@ def host_labels(members: Iterable[Address]) -> dict[str, str]:
     """Labels of nodes in metrics: `n<number>` as their NPUs are named, by Ray's id. Effects: none."""
     npus = ((member.node, next(iter(member.facts["npus"]), "")) for member in members)
     return {node: npu.partition(".")[0] for node, npu in npus if npu}
-
-
-def metrics_of(member: Address, hosts: Mapping[str, str]) -> InstanceStats:
-    """One announcement as metrics. Effects: none.
-
-    Args:
-        hosts: labels of nodes, see `host_labels`.
-    """
-    pool = member.facts.get("pool")
-    use = None if pool is None else pool_client_stats(pool)
-    return instance_stats(member.replica, member.pool, member.node, member.facts, use, hosts)

@@ -103,6 +103,15 @@ class Spreading:
         state.moves, state.crowding = state.moves + 1, places.crowding
         return places.target + 1, "more"
 
+    def resume(self, pool: str, base: int, now: float) -> None:
+        """A move goes on that somebody before us began."""
+        self._pools[pool] = _State(base=base, began=now)
+
+    def end(self, pool: str) -> None:
+        """Somebody else has decided about the pool: a move ends where it is."""
+        if (state := self._pools.get(pool)) is not None:
+            state.base = state.uneven_since = None
+
     def _go_on(self, state: _State, places: PoolPlaces, now: float) -> tuple[int, Literal["less"]] | None:
         base = state.base
         if base is None or places.target != base + 1:

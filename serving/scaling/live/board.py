@@ -29,6 +29,7 @@ from serving.scaling.live.measure import Abilities
 from serving.scaling.live.node_room import NodeRoom
 from serving.scaling.live.page_state import SHOWN, hardware, host_rows, pool_rows
 from serving.scaling.live.policy_time import PolicyTime
+from serving.scaling.live.pool_spread import PoolSpread
 from serving.scaling.live.sight import ReplicaPhase, Sight
 from serving.scaling.live.signals import CacheTotals, scaling_signals, sizes_of
 from serving.scaling.live.tally_keeper import TallyKeeper
@@ -86,6 +87,7 @@ class ScalingBoard:
         self._history = History()
         self._tally = TallyKeeper()
         self._room = NodeRoom(config.autoscaler, self._sizes, self._tally.starts.node_came)
+        self._spread = PoolSpread(config.autoscaler, self._sizes, self._ledger)
         self._sight = Sight(0.0)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
@@ -221,7 +223,7 @@ class ScalingBoard:
             self._holds.set(pool, held_s, by, now)
             reason = f"held for {duration_text(held_s)}" if held_s else "released" if was_held else "was not held"
             if held_s or was_held:
-                self._ledger.add(now, pool, target, target, ScaleKind.HELD, reason, by)
+                self._write(pool, target, target, ScaleKind.HELD, reason, by)
         return self._answer(pool, target, f"{pool} stays at {target}: {reason}" if held_s else f"{pool}: {reason}")
 
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
@@ -307,8 +309,9 @@ class ScalingBoard:
             self._history.add(self._sight, self._gateways.traffic(now), self._cache.hit_tokens, last_minute)
         for pool in self._sizes.keys() & self._sight.deployments.keys():
             await self._notice(pool)
-            for step in (self._room.look, self._room.spread):
-                if (to := step(pool, self._sight, now)) is not None:
+            held = self._holds.hold(pool, now) is not None
+            for to in (self._room.look(pool, self._sight, now), self._spread.look(pool, self._sight, now, held=held)):
+                if to is not None:
                     await self._set(pool, to.before, to.target, to.kind, to.reason, AUTOSCALER)
 
     async def _notice(self, pool: str) -> None:
@@ -351,7 +354,9 @@ class ScalingBoard:
         return reason
 
     def _write(self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str) -> None:
-        self._room.note(self._ledger.add(self._clock(), pool, before, target, kind, reason, by))
+        entry = self._ledger.add(self._clock(), pool, before, target, kind, reason, by)
+        self._room.note(entry)
+        self._spread.note(entry)
         logger.info("%s: %d -> %d (%s, %s): %s", pool, before, target, kind.value, by, reason)
 
     def _most(self, pool: str) -> int:

@@ -1,6 +1,5 @@
 """Room for a pool's replicas: on the nodes there are, on those that Ray may add; and the waits for these."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,10 +7,9 @@ from serving.config.scaling import AutoscalerConfig
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.leavers import Placed, emptied, leavers, leavers_of_the_fullest
 from serving.scaling.core.node_wait import NodeWaits
-from serving.scaling.core.spreading import PoolPlaces, Spreading
 from serving.scaling.live.duration_text import duration_text
 from serving.scaling.live.ledger import LedgerEntry
-from serving.scaling.live.room import ReplicaSize, fits, hosts_with_room, shortage
+from serving.scaling.live.room import ReplicaSize, fits, shortage
 from serving.scaling.live.sight import ReplicaPhase, Sight
 
 WAITS = "waits for a node"
@@ -32,7 +30,6 @@ class NodeRoom:
         self._sizes = sizes
         self._came = came
         self._waits = NodeWaits(settings.node_wait_s)
-        self._spreading = Spreading(settings.spread_after_s)
         self._told: dict[str, int] = {}
         """Id of the decision that says that a pool waits, by pool."""
 
@@ -107,32 +104,6 @@ class NodeRoom:
         """A decision ready for JSON, with how long its pool has waited for a node, None = it does not."""
         waits = self._told.get(entry.pool) == entry.id
         return {**entry.row(), "waits_s": self.waited_s(entry.pool, now) if waits else None}
-
-    def spread(self, pool: str, sight: Sight, now: float) -> PoolTarget | None:
-        """The next half of a move that spreads a pool over hosts again, if it is time for one.
-
-        Groups of ranks stay where they are.
-        """
-        seen, size = sight.deployments[pool], self._sizes[pool]
-        if self.grows or size.ranks > 1 or len(sight.nodes) < 2:
-            return None
-        serving = Counter(
-            one.node for one in seen.replicas if one.phase is ReplicaPhase.SERVING and one.node is not None
-        )
-        able = hosts_with_room(pool, self._sizes, sight.deployments, sight.nodes)
-        steady = len(seen.replicas) == serving.total() == seen.target
-        places = PoolPlaces(
-            seen.target,
-            {node.node: serving[node.node] for node in sight.nodes if serving[node.node] or node.node in able},
-            steady,
-            self.fits(pool, sight) > seen.target,
-        )
-        step = self._spreading.look(pool, places, now)
-        if step is None:
-            return None
-        target, half = step
-        reason = "one more, so that one can leave the fullest host" if half == "more" else "one leaves the fullest host"
-        return PoolTarget(pool, seen.target, target, ScaleKind.SPREAD, reason)
 
     def leaving(self, pool: str, target: int, sight: Sight) -> tuple[tuple[str, ...], str]:
         """Which replicas leave if a pool is to have `target`, and the end of a reason: hosts that are empty then.

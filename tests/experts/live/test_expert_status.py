@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from serving.cli.experts_table import MOST_MOVES, heat, print_experts, print_order
+from serving.cluster.instance_stats import instance_stats
 from serving.cluster.membership import Member
 from serving.experts.core.first_map import opening_map
 from serving.experts.core.split import balancedness, rank_loads
 from serving.experts.live.expert_status import expert_status, group_stats
 from serving.experts.live.rank_facts import RankFacts
-from serving.gateway.live.status import metrics_of
 from serving.ids import NodeId, ReplicaId
 from serving.telemetry.stats import InstanceStats
 from serving.values.expert_facts import ExchangeFacts
@@ -184,7 +184,7 @@ def test_shades_are_relative_to_the_busiest_expert() -> None:
 def test_metrics_get_the_facts_of_a_rank() -> None:
     one = member(1, RankFacts(OPENING, 1, 2, (0, 1)))
     numbers = {name: 0 for name in InstanceStats.__dataclass_fields__}
-    shown = metrics_of(replace(one, facts={**numbers, "pool": None, "npus": [], **one.facts}), {})
+    shown = instance_stats(replace(one, facts={**numbers, "pool": None, "npus": [], **one.facts}), {})
     assert shown.rank == 1
     assert shown.experts is not None
     assert shown.experts.sent == (12, 0)

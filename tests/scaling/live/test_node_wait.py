@@ -152,23 +152,6 @@ def test_where_nobody_takes_hosts_back_the_fullest_gives(cluster: FakeCluster) -
     assert "empty" not in reasons(board)[0]
 
 
-def test_a_pool_that_a_loss_has_crowded_is_spread_again(cluster: FakeCluster) -> None:
-    board = board_of(cluster, spread_after_s=30.0)
-    two = replica("d1"), replica("d2", started_at=1.0)
-    cluster.place("decode", *two)
-    cluster.set_past_the_board("decode", 2)
-    look(board, cluster, 0.0)
-    look(board, cluster, 31.0)
-    assert cluster.calls[-1] == ("decode", 3)
-    cluster.place("decode", *two, replica("d3", "b", started_at=2.0))
-    look(board, cluster, 5.0)
-    assert (cluster.calls[-1], cluster.leaving) == (("decode", 2), ("d2",))
-    assert reasons(board)[:2] == ["one leaves the fullest host", "one more, so that one can leave the fullest host"]
-    cluster.place("decode", two[0], replica("d3", "b", started_at=2.0))
-    look(board, cluster, 99.0)
-    assert cluster.calls[-1] == ("decode", 2)
-
-
 def test_whoever_wants_less_waits_for_nothing(cluster: FakeCluster) -> None:
     board = board_of(cluster, nodes="ray", max_decode=9)
     asked(board, 5)

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from serving.ids import NodeId, ReplicaId
+from serving.cluster.membership import Member
+from serving.kvpool.core.pool_facts import pool_client_stats
 from serving.telemetry.handoff_paths import between_hosts, handoff_paths
-from serving.telemetry.pool_stats import PoolClientStats
 from serving.telemetry.stats import InstanceStats
 from serving.values.expert_facts import ExpertFacts
 
@@ -17,29 +17,23 @@ _TOLD = tuple(one.name for one in fields(InstanceStats) if one.name not in _APAR
 """What an instance announces as metrics show it."""
 
 
-def instance_stats(
-    replica: ReplicaId,
-    pool: str,
-    node: NodeId,
-    facts: Mapping[str, Any],
-    pool_use: PoolClientStats | None,
-    hosts: Mapping[str, str],
-) -> InstanceStats:
+def instance_stats(member: Member, hosts: Mapping[str, str]) -> InstanceStats:
     """One announcement as metrics.
 
     Args:
-        pool_use: what it got from the KV-cache pool; None without one.
-        hosts: labels of nodes.
+        hosts: labels of nodes; a node without one is called by its id.
     Effects: none.
     """
+    facts = member.facts
+    pool = facts.get("pool")
     experts = facts.get("experts")
     own: dict[str, Any] = {
-        "replica": replica,
-        "pool": pool,
+        "replica": member.replica,
+        "pool": member.pool,
         "npus": len(facts["npus"]),
-        "pool_use": pool_use,
+        "pool_use": None if pool is None else pool_client_stats(pool),
         "rank": facts.get("rank") or 0,
-        "paths": between_hosts(handoff_paths(facts.get("paths") or {}, node), hosts),
+        "paths": between_hosts(handoff_paths(facts.get("paths") or {}, member.node), hosts),
         "lost_paths": facts.get("lost_paths", 0),
         "slow_paths": facts.get("slow_paths", 0),
         "experts": None if experts is None else msgspec.convert(experts, ExpertFacts),
@@ -47,5 +41,5 @@ def instance_stats(
     return InstanceStats(**{name: _frozen(facts[name]) for name in _TOLD}, **own)
 
 
-def _frozen(value: Any) -> Any:  # noqa: ANN401 - a number, or a list of them
+def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,56 @@
+"""Pools that a lost host has crowded, as the board sees them: when each is spread again, see `core/spreading.py`."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from serving.config.scaling import AutoscalerConfig
+from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.core.spreading import PoolPlaces, Spreading
+from serving.scaling.live.ledger import Ledger, LedgerEntry
+from serving.scaling.live.room import ReplicaSize, fits, hosts_with_room
+from serving.scaling.live.sight import ReplicaPhase, Sight
+
+REASONS = {"more": "one more, so that one can leave the fullest host", "less": "one leaves the fullest host"}
+
+
+class PoolSpread:
+    """Decides about every pool but groups of ranks, which stay where they are. Time is passed in, so are looks.
+
+    Args:
+        sizes: of a replica of each pool.
+        ledger: what was decided before, perhaps by a board whose place this one has taken.
+    """
+
+    def __init__(self, settings: AutoscalerConfig, sizes: Mapping[str, ReplicaSize], ledger: Ledger) -> None:
+        moves = settings.nodes == "fixed" and settings.spread_after_s > 0
+        self._sizes = {pool: size for pool, size in sizes.items() if size.ranks == 1} if moves else {}
+        self._spreading = Spreading(settings.spread_after_s)
+        for pool in self._sizes:
+            for newest in ledger.newest(pool, 0, 1):
+                if newest.kind is ScaleKind.SPREAD and newest.target > newest.before:
+                    self._spreading.resume(pool, newest.before, newest.at)
+
+    def look(self, pool: str, sight: Sight, now: float, *, held: bool) -> PoolTarget | None:
+        """The next half of a move, if it is time for one.
+
+        Args:
+            held: by a person, so that no move may begin.
+        """
+        if pool not in self._sizes or len(sight.nodes) < 2:
+            return None
+        seen, room = sight.deployments[pool], (self._sizes, sight.deployments, sight.nodes)
+        there = Counter(one.node for one in seen.replicas if one.phase is ReplicaPhase.SERVING)
+        able = hosts_with_room(pool, *room)
+        places = PoolPlaces(
+            target=seen.target,
+            serving={one.node: there[one.node] for one in sight.nodes if there[one.node] or one.node in able},
+            steady=len(seen.replicas) == there.total() == seen.target,
+            room=not held and fits(pool, *room) > seen.target,
+        )
+        step = self._spreading.look(pool, places, now)
+        return None if step is None else PoolTarget(pool, seen.target, step[0], ScaleKind.SPREAD, REASONS[step[1]])
+
+    def note(self, entry: LedgerEntry) -> None:
+        """A decision was written down. Effects: one of somebody else ends a move of its pool."""
+        if entry.kind is not ScaleKind.SPREAD:
+            self._spreading.end(entry.pool)

@@ -1,0 +1,83 @@
+"""A pool that a lost host has crowded is spread over hosts again by the board, and only by it."""
+
+import asyncio
+
+import pytest
+
+from serving.cluster.kept_values import KeptValues
+from serving.scaling.live import pool_spread
+from serving.scaling.live.board import ScalingBoard
+from serving.values.scaling import HoldPool, ScalePool
+from tests.scaling.live.case import FakeCluster, board_of, replica
+
+CROWDED = (replica("d1"), replica("d2", started_at=1.0))
+NEW = replica("d3", "b", started_at=2.0)
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """Two nodes, and both decode instances on the first one."""
+    crowded = FakeCluster()
+    crowded.place("decode", *CROWDED)
+    crowded.set_past_the_board("decode", 2)
+    return crowded
+
+
+def spreading(cluster: FakeCluster, kept: KeptValues | None = None) -> ScalingBoard:
+    return board_of(cluster, kept, policy="none", spread_after_s=30.0)
+
+
+def look(board: ScalingBoard, cluster: FakeCluster, later_s: float) -> None:
+    cluster.now += later_s
+    asyncio.run(board.look())
+
+
+def test_one_more_and_then_one_less(cluster: FakeCluster) -> None:
+    board = spreading(cluster)
+    look(board, cluster, 31.0)
+    assert cluster.calls == [("decode", 3)]
+    cluster.place("decode", *CROWDED, NEW)
+    look(board, cluster, 5.0)
+    assert (cluster.calls[-1], cluster.leaving) == (("decode", 2), ("d2",))
+    decisions = board.state()["decisions"]
+    assert [(one["kind"], one["reason"]) for one in decisions[:2]] == [
+        ("spread", "one leaves the fullest host"),
+        ("spread", "one more, so that one can leave the fullest host"),
+    ]
+    cluster.place("decode", CROWDED[0], NEW)
+    look(board, cluster, 99.0)
+    assert len(cluster.calls) == 2
+
+
+def test_a_pool_that_a_person_holds_stays(cluster: FakeCluster) -> None:
+    board = spreading(cluster)
+    asyncio.run(board.answer(HoldPool("decode", 60.0, "cli")))
+    look(board, cluster, 31.0)
+    assert cluster.calls == []
+    look(board, cluster, 60.0)
+    assert cluster.calls == [("decode", 3)]
+
+
+@pytest.mark.parametrize("wish", [ScalePool("decode", 3, None, "cli"), HoldPool("decode", 60.0, "cli")])
+def test_what_a_person_says_amid_a_move_stands(cluster: FakeCluster, wish: ScalePool | HoldPool) -> None:
+    board = spreading(cluster)
+    look(board, cluster, 31.0)
+    asyncio.run(board.answer(wish))
+    cluster.place("decode", *CROWDED, NEW)
+    look(board, cluster, 5.0)
+    assert ("decode", 2) not in cluster.calls
+
+
+def test_a_board_goes_on_where_the_one_before_it_ended(cluster: FakeCluster) -> None:
+    kept = KeptValues()
+    look(spreading(cluster, kept), cluster, 31.0)
+    cluster.place("decode", *CROWDED, NEW)
+    spreading(cluster, kept)
+    assert cluster.calls == [("decode", 3), ("decode", 2)]
+
+
+def test_who_does_not_want_it_pays_nothing(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(pool_spread, "hosts_with_room")
+    board = board_of(cluster, policy="none")
+    look(board, cluster, 999.0)
+    assert cluster.calls == []
