@@ -126,6 +126,6 @@ def _ray_token() -> str | None:
     if token := value_here(TOKEN).strip():
         return token
     try:
-        return read_regular_text(Path(value_here(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")).strip()
+        return read_regular_text(Path(value_here(TOKEN_FILE) or Path.home() / ".ray" / "auth_token")).strip() or None
     except (OSError, RuntimeError, UnicodeDecodeError):  # no such file; no home
         return None

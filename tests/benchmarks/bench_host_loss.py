@@ -185,7 +185,7 @@ class Losses:
         self.left += left
 
     def figures(self) -> list[Figure]:
-        """What to report."""
+        """Figures to report."""
         counts = {
             "failed": sum(one.failed for one in self.findings),
             "different": sum(one.compared - one.exact for one in self.findings),

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from tests.benchmarks.conditions import ROOT, Figure, conditions, make_parser, progress, report, show_conditions
 from tests.deploy.ray_hosts import RayHosts, ray_hosts
-from tests.e2e.server import wait_for
 
 GOAL = 0.95
 CONFIG = Path(__file__).parents[1] / "deploy" / "two-hosts.toml"
@@ -21,18 +20,11 @@ PORT = 8000
 DEPLOY_S, TURN_S = 400.0, 300.0
 
 
-def ready(on: RayHosts, name: str) -> bool:
-    """Whether a gateway on a host says that it can serve."""
-    code = ("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"{on.url(name)}/ready")
-    return on.hosts.run(name, *code, check=False) == "200"
-
-
 def deployed(on: RayHosts) -> str:
     """Deploy the system. Returns: a host with a gateway."""
     first = on.names[0]
     on.cloudmatrix(first, "serve", "--address", on.address, "--config", str(CONFIG), timeout=DEPLOY_S)
-    wait_for(lambda: any(ready(on, name) for name in on.names), "a gateway is ready")
-    return next(name for name in on.names if ready(on, name))
+    return on.gateway_host()
 
 
 def served_s(on: RayHosts, host: str, args: argparse.Namespace, seed: int) -> float:

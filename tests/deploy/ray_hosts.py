@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.deploy.hosts import Hosts, hosts
+from tests.e2e.server import wait_for
 
 RAY_PORT = 6379
 BIN = Path(sys.executable).parent
@@ -70,6 +71,19 @@ class RayHosts:
     def url(self, name: str, port: int = 8000) -> str:
         """Base URL of a gateway on a host."""
         return f"http://{self.hosts.addresses[name]}:{port}"
+
+    def gateway_host(self) -> str:
+        """A host with a gateway that can serve: Serve chooses where its replicas are, and may choose anew."""
+        wait_for(lambda: any(map(self._ready, self.names)), "a gateway is ready", state=self.serve_status, pause_s=0.5)
+        return next(name for name in self.names if self._ready(name))
+
+    def serve_status(self) -> str:
+        """Output of `serve status`, said on the last host."""
+        return self.run(self.names[-1], "serve", "status", "-a", self.url(self.names[0], 8265), check=False)
+
+    def _ready(self, name: str) -> bool:
+        code = ("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"{self.url(name)}/ready")
+        return self.hosts.run(self.names[0], *code, check=False) == "200"
 
 
 @contextmanager

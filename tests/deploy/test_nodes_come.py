@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.hosts import Hosts, hosts
-from tests.deploy.ray_hosts import TOKEN, TOKEN_FILE, RayHosts
+from tests.deploy.ray_hosts import AGAIN, TOKEN, TOKEN_FILE, RayHosts
 from tests.deploy.tools import DEPLOY
 from tests.e2e.server import wait_for
 
@@ -88,7 +88,9 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
         variables = [f"{name}={value}" for name, value in settings.items()]
         with (folder / "head").open("wb") as log:
             head = subprocess.Popen(
-                made.command("cloud", *RayHosts.within("env", *variables, str(HEAD))), stdout=log, stderr=log
+                made.command("cloud", *RayHosts.within("env", *variables, "sh", "-c", AGAIN, "sh", str(HEAD))),
+                stdout=log,
+                stderr=log,
             )
         found = Cloud(made)
         try:

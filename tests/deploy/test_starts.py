@@ -158,7 +158,7 @@ def test_compose(fresh: Hosts, tmp_path: Path) -> None:
 
 
 def commands_without_head(on: Supervised) -> None:
-    """What needs no head does its work; all else says in a line, soon, what is the matter and what to do."""
+    """Say each command: those that need no head work; all others tell in a line, soon, what is the matter."""
     for words in without_head(on, "worker-1"):
         begun_at = time.monotonic()
         code, said = on.said("worker-1", "cloudmatrix", *words)

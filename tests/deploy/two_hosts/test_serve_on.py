@@ -27,7 +27,7 @@ PROMPT = {"model": "storyteller", "prompt": TEXT, "max_tokens": TOKENS, "tempera
 
 @pytest.fixture(scope="module")
 def expected() -> str:
-    """What the model says without engine, pools and hosts."""
+    """Text of the model without engine, pools and hosts."""
     tokenizer = Tokenizer.from_folder(MODEL)
     prompt = tuple(tokenizer.encode(TEXT, add_special_tokens=True))
     return tokenizer.decode(Reference(MODEL).output(prompt, structs.replace(GREEDY, max_tokens=TOKENS)))
@@ -36,15 +36,9 @@ def expected() -> str:
 def answer(on: RayHosts, host: str) -> str:
     """Text that the gateway gives a client on a host."""
     body = ("-H", "Content-Type: application/json", "-d", json.dumps(PROMPT))
-    said = on.hosts.run(host, "curl", "-sS", "--max-time", "120", f"{on.url(gateway_host(on))}/v1/completions", *body)
+    said = on.hosts.run(host, "curl", "-sS", "--max-time", "120", f"{on.url(on.gateway_host())}/v1/completions", *body)
     text: str = json.loads(said)["choices"][0]["text"]
     return text
-
-
-def gateway_host(on: RayHosts) -> str:
-    """A host with a gateway that can serve: Serve chooses where its replicas are, and may choose anew."""
-    wait(lambda: any(ready(on, name) for name in on.names), "a gateway is ready", lambda: serve_status(on))
-    return next(name for name in on.names if ready(on, name))
 
 
 def wait(condition: Callable[[], bool], what: str, state: Callable[[], object] = str) -> None:
@@ -156,17 +150,6 @@ def test_serve_deploys_it_from_a_file(two_hosts: RayHosts, expected: str) -> Non
     broken = SERVE_YAML.read_text().replace("set: []", 'set: ["gateway.prot=8080"]')
     two_hosts.hosts.run("right", "sh", "-c", f"cat >/tmp/serve.yaml <<'END'\n{broken}\nEND")
     two_hosts.run("right", "serve", "deploy", *dashboard, "/tmp/serve.yaml")
-    wait(lambda: "did you mean `port`?" in serve_status(two_hosts), "a mistake is shown by `serve status`")
+    wait(lambda: "did you mean `port`?" in two_hosts.serve_status(), "a mistake is shown by `serve status`")
     assert answer(two_hosts, "left") == expected, "what was deployed serves on"
     two_hosts.cloudmatrix("right", "down")
-
-
-def ready(on: RayHosts, name: str) -> bool:
-    """Whether a gateway on a host says that it can serve."""
-    code = ("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"{on.url(name)}/ready")
-    return on.hosts.run("left", *code, check=False) == "200"
-
-
-def serve_status(on: RayHosts) -> str:
-    """Output of `serve status`."""
-    return on.run("right", "serve", "status", "-a", f"http://{on.hosts.addresses['left']}:8265", check=False)

@@ -95,7 +95,7 @@ class FakeCluster:
         return self.order_answer
 
     async def set_target(self, pool: str, replicas: int, leaving: Sequence[str] = ()) -> None:
-        """As `ClusterPort.set_target`."""
+        """Implements `ClusterPort.set_target`."""
         if self.silent:
             raise ClusterSilentError("nobody answers")
         self.leaving = tuple(leaving)

@@ -202,7 +202,7 @@ def test_a_person_whose_target_comes_late_gets_the_hold_that_was_asked_for(
 
 
 def test_a_hold_waits_for_the_target_that_is_on_its_way(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It said that the pool stays at 1 while it went to 2."""
+    """Else it would say that the pool stays at 1 while it goes to 2."""
     board = board_of(cluster)
     set_target = cluster.set_target
 
