@@ -108,7 +108,7 @@ class Spreading:
         self._pools[pool] = _State(base=base, began=now)
 
     def end(self, pool: str) -> None:
-        """Somebody else has decided about the pool: a move ends where it is."""
+        """Ends the pool's move where it is: somebody else has decided about the pool."""
         if (state := self._pools.get(pool)) is not None:
             state.base = state.uneven_since = None
 
