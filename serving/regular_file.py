@@ -52,7 +52,14 @@ def check_regular(path: Path, *, within: Path | None = None) -> int:
 
 
 def _lies_in(path: Path, folder: Path) -> bool:
-    """Whether a file belongs to a folder. A snapshot in Hugging Face's cache has its files in `blobs` of its model."""
+    """Whether a file belongs to a folder.
+
+    A snapshot in Hugging Face's cache has its files in `blobs` of its model, or of the whole cache, by their first
+    letters: CACHE/models--org--name/{snapshots/COMMIT,blobs}, CACHE/blobs/ab.
+    """
     if path.is_relative_to(folder):
         return True
-    return folder.parent.name == "snapshots" and path.parent == folder.parent.parent / "blobs"
+    model = folder.parent.parent
+    return folder.parent.name == "snapshots" and (
+        path.parent == model / "blobs" or path.parent.parent == model.parent / "blobs"
+    )

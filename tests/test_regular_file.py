@@ -73,3 +73,18 @@ def test_a_snapshot_of_the_hugging_face_cache_has_its_files_beside_it(tmp_path: 
     (snapshot / "evil.json").symlink_to("../../refs")
     with pytest.raises(IrregularFileError):
         check_regular(snapshot / "evil.json", within=snapshot)
+
+
+def test_a_file_that_several_models_of_the_hugging_face_cache_share_is_beside_them(tmp_path: Path) -> None:
+    snapshot, shared = tmp_path / "models--org--name" / "snapshots" / "abc", tmp_path / "blobs" / "f0"
+    snapshot.mkdir(parents=True)
+    shared.mkdir(parents=True)
+    (shared / "f00").write_text("{}")
+    (snapshot.parent.parent / "blobs").mkdir()
+    (snapshot.parent.parent / "blobs" / "abc").symlink_to("../../blobs/f0/f00")
+    (snapshot / "config.json").symlink_to("../../blobs/abc")
+    assert check_regular(snapshot / "config.json", within=snapshot) == 2
+    (tmp_path / "token").write_text("secret")
+    (snapshot / "evil.json").symlink_to("../../../token")
+    with pytest.raises(IrregularFileError):
+        check_regular(snapshot / "evil.json", within=snapshot)

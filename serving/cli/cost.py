@@ -51,10 +51,11 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
 
 
 def _add_system(cost: argparse.ArgumentParser) -> None:
+    model_help = "checkpoint folder, or org/name[@revision] of the Hugging Face Hub (default: DeepSeek-R1)"
     cost.add_argument(
         "--device", default="ascend-910c", metavar="NAME", help="a name from --list, or a TOML file of your own"
     )
-    cost.add_argument("--model", default="deepseek-r1", metavar="DIR", help="checkpoint folder (default: DeepSeek-R1)")
+    cost.add_argument("--model", default="deepseek-r1", metavar="MODEL", help=model_help)
     cost.add_argument(
         "--dies", type=int, metavar="N", help="of the instance (default: 320 or 144 for decode, 32 for prefill)"
     )

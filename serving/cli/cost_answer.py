@@ -33,6 +33,7 @@ from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
 from hardware.units import format_bytes
 from serving.cli.cost_flags import check_flags
+from serving.cli.model_option import folder_of
 from serving.errors import ConfigError
 from serving.terminal import table_console
 
@@ -69,7 +70,11 @@ def answer(arguments: argparse.Namespace) -> int:
 
 
 def _shape(name: str) -> ModelShape:
-    return DEEPSEEK_R1 if name == DEEPSEEK_R1.name else load_shape(Path(name))
+    if name == DEEPSEEK_R1.name:
+        return DEEPSEEK_R1
+    folder = folder_of(name, "config")
+    shape = load_shape(folder)
+    return shape if folder == Path(name) else replace(shape, name=name)
 
 
 def _checked(model: CostModel) -> str:

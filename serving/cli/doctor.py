@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     model, ports = None, ANY_PORT
     if arguments.config is not None:
         config = read_config(arguments.config, settings=arguments.set, own_nodes=False).config
-        model, ports = config.model.path, config.cluster.ports
+        model, ports = (config.model.path if config.model.hub is None else None), config.cluster.ports
     elif arguments.set:
         raise ConfigError("--set changes what --config names: give that, too")
     from serving.launch.doctor import examine

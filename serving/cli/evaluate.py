@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from serving.cli.model_option import folder_of
+
 DESCRIPTION = """\
 Measure a model on held-out text and on multiple-choice tasks, alone or against a reference (usually the unquantised
 model). Everything is read from local files; nothing is served.
@@ -38,8 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_what(evaluate: argparse.ArgumentParser) -> None:
-    evaluate.add_argument("--model", type=Path, required=True, metavar="DIR", help="checkpoint folder to measure")
-    evaluate.add_argument("--reference", type=Path, metavar="DIR", help="checkpoint folder to compare it with")
+    hub = "or org/name[@revision] of the Hugging Face Hub"
+    model_help = f"checkpoint folder to measure, {hub}"
+    evaluate.add_argument("--model", required=True, metavar="MODEL", help=model_help)
+    evaluate.add_argument("--reference", metavar="MODEL", help=f"checkpoint folder to compare it with, {hub}")
     evaluate.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="held-out text")
     evaluate.add_argument(
         "--tasks", type=Path, nargs="+", default=[], metavar="PATH", help="task files, or folders of them"
@@ -88,6 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises: ConfigError, ModelError, EngineError in one line.
     """
+    arguments.model = folder_of(arguments.model)
+    if arguments.reference is not None:
+        arguments.reference = folder_of(arguments.reference)
     from serving.tools.evaluate.run import evaluate
 
     return evaluate(arguments)

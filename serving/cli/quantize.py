@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from serving.cli.model_option import folder_of
 from serving.errors import ConfigError
 from serving.tools.quantize.classes import INT8_CLASSES, class_table
 from serving.tools.quantize.settings import RANDOM_TOKENS, STEP_HELP, STEP_NAMES, TEXT_TOKENS, RecipeSteps, Settings
@@ -30,7 +31,8 @@ Examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the original checkpoint")
+    model_help = "the original checkpoint: a folder, or org/name[@revision] of the Hugging Face Hub"
+    parser.add_argument("--model", required=True, metavar="MODEL", help=model_help)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="new folder; not overwritten")
     text_help = 'text to calibrate and measure with; a .jsonl file holds a document per line, {"text": "..."}'
     parser.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help=text_help)
@@ -81,8 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises: ConfigError, ModelError in one line.
     """
     settings = settings_of(arguments)
+    model = folder_of(arguments.model)
     from serving.tools.quantize.console import run_on_console
 
-    return run_on_console(
-        arguments.model, arguments.out, arguments.text, settings, arguments.report, quiet=arguments.quiet
-    )
+    return run_on_console(model, arguments.out, arguments.text, settings, arguments.report, quiet=arguments.quiet)

@@ -17,6 +17,7 @@ EPILOG = """\
 Examples:
   cloudmatrix serve --config deploy/two-nodes.toml --port 9000 --api-key-file keys.txt
   cloudmatrix serve --model ~/my-deepseek --set hardware.hbm_per_die_mib=512 --set engine.kv_dtype=int8
+  cloudmatrix serve --model deepseek-ai/DeepSeek-V2-Lite-Chat --set hardware.hbm_per_die_mib=8192
   cloudmatrix serve --address auto --host 0.0.0.0     on one of the hosts of a Ray that was started with `ray start`
 """
 DEFAULT_CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "small.toml"
@@ -31,7 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, metavar="FILE", default=DEFAULT_CONFIG, help="TOML file (default: deploy/small.toml)"
     )
     parser.add_argument(
-        "--model", type=Path, metavar="DIR", help="Hugging Face checkpoint folder, instead of the file's model"
+        "--model",
+        metavar="MODEL",
+        help="instead of the file's model: a Hugging Face checkpoint folder; or org/name or org/name@revision, if there"
+        " is no such folder: fetched from the Hugging Face Hub",
     )
     add_set(parser, "engine.draft_tokens=3")
     add_address(parser)
@@ -70,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.config.load import with_overrides
 
     address = address_of(arguments)
+    if arguments.dry_run and not address:
+        raise ConfigError("--dry-run is for --address: without it nothing runs that could be upgraded")
     config = with_overrides(
         configured(arguments, "deploy" if address else "serve", arguments.model),
         host=arguments.host,
@@ -84,8 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.launch.preflight import preflight
     from serving.terminal import endings_as_interrupt
 
-    if arguments.dry_run and not address:
-        raise ConfigError("--dry-run is for --address: without it nothing runs that could be upgraded")
     preflight(config, own_ray=not address)
     if address:
         from serving.launch.existing import dry_run, serve_on

@@ -1,9 +1,9 @@
 """`--set SECTION.KEY=VALUE`, and the topology file with it, for every command that reads one."""
 
 import argparse
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from serving.cli.model_option import tell, with_folder
 
 if TYPE_CHECKING:
     from serving.config.inert_rule import Command
@@ -27,18 +27,19 @@ def add_set(parser: argparse._ActionsContainer, example: str) -> None:
     )
 
 
-def configured(arguments: argparse.Namespace, command: "Command", model: Path | None = None) -> "ServeConfig":
+def configured(arguments: argparse.Namespace, command: "Command", model: str | None = None) -> "ServeConfig":
     """The configuration of a command line with `--config` and `--set`.
 
     Args:
         model: as `load_config`.
-    Raises: ConfigError, as `load_config`.
-    Effects: reads the file; names keys that were set and do nothing in this command, on standard error.
+    Raises: ConfigError, as `load_config`; what `with_folder` raises.
+    Effects: reads the file; names keys that were set and do nothing in this command, on standard error; fetches a model
+        of the Hugging Face Hub, its weights too where the command is to serve it.
     """
     from serving.config.effects import idle_lines
     from serving.config.load import read_config
 
     loaded = read_config(arguments.config, model=model, settings=arguments.set, own_nodes=command != "deploy")
     for line in idle_lines(loaded, command):
-        print(f"cloudmatrix: {line}", file=sys.stderr)
-    return loaded.config
+        tell(line)
+    return with_folder(loaded.config, weights=command in ("serve", "deploy"))

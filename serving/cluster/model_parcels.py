@@ -14,6 +14,7 @@ from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ModelError
 from serving.model.parcel import name_of, pack, unpack
+from serving.model.weight_files import is_partial
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +64,13 @@ def with_model_here(config: ServeConfig, store: GcsStore | None = None) -> Serve
 
 
 def _here(folder: Path, store: GcsStore | None) -> Path:
-    if folder.is_dir():
+    if folder.is_dir() and not is_partial(folder):
         return folder
     store = store or GcsStore()
     kept, session = store.get(_LIST), read_session(store)
     found = msgspec.json.decode(kept, type=ParcelList).folders.get(str(folder)) if kept is not None else None
+    if (found is None or session is None) and folder.is_dir():
+        return folder
     if found is None or session is None:
         raise ModelError(
             f"host {socket.gethostname()} has no {folder}, and nobody has published it: copy it there, or deploy from a"

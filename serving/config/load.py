@@ -19,6 +19,7 @@ from hardware.regular_file import read_regular_text
 from serving.config.checks import check_consistency, check_model_folder, check_ports, check_tokenizer_folder
 from serving.config.cluster import NodeConfig
 from serving.config.gateway import GatewayConfig
+from serving.config.hub_reference import hub_reference
 from serving.config.key import key_spec
 from serving.config.key_file import with_keys
 from serving.config.namespaces import check_namespaces
@@ -60,11 +61,12 @@ def read_config(
 
     Args:
         path: the TOML file; `[model] path` is relative to its folder.
-        model: another checkpoint folder, relative to the current one. It is served under its folder's name, in its own
-            type and with its own tokenizer.
+        model: another checkpoint folder, relative to the current one, or a model of the Hugging Face Hub. It is served
+            under its own name, in its own type and with its own tokenizer.
         settings: "section.key=value", each in place of what the file says; the value as TOML has it, or bare text.
         own_nodes: as `check_consistency`.
-    Returns: the configuration, consistent in itself. Whether the model folder exists is left to `with_overrides`.
+    Returns: the configuration, consistent in itself. Whether the model folder exists is left to `with_overrides`; a
+        model of the Hub is not fetched.
     Raises: ConfigError if the file cannot be read, is not TOML, names an unknown section or key, holds a value of the
         wrong type or out of range, or describes a topology that cannot run; if a setting does.
     Effects: reads the file.
@@ -72,9 +74,10 @@ def read_config(
     file = Path(path)
     tables = _read_toml(file, "--config")
     if model is not None:
-        _replace_model(tables, Path(model))
+        _replace_model(tables, str(model))
     hints = get_type_hints(ServeConfig)
     by_setting = frozenset(_set(tables, setting, hints) for setting in settings)
+    _place_model(tables, file.parent if model is None or "model.path" in by_setting else Path())
     config = _settle(_sections(file, tables, ServeConfig), file)
     check_consistency(config, str(file), own_nodes=own_nodes)
     return Loaded(config, frozenset(_given(tables)), by_setting)
@@ -154,10 +157,18 @@ def _sections(file: Path, tables: Mapping[str, Any], kind: type[Root]) -> Root:
     )
 
 
-def _replace_model(tables: dict[str, Any], folder: Path) -> None:
+def _replace_model(tables: dict[str, Any], name: str) -> None:
     theirs = tables.get("model")
     kept = {key: theirs[key] for key in _OF_THE_MACHINE if key in theirs} if isinstance(theirs, dict) else {}
-    tables["model"] = {**kept, "path": str(folder.expanduser().resolve())}
+    tables["model"] = {**kept, "path": name}
+
+
+def _place_model(tables: dict[str, Any], base: Path) -> None:
+    """Make the path of a model folder absolute, from the text as it was given: a path object forgets a leading `./`."""
+    model = tables.get("model")
+    text = model.get("path") if isinstance(model, dict) else None
+    if isinstance(text, str) and text and hub_reference(text, base) is None:
+        tables["model"] = {**model, "path": str((base / Path(text).expanduser()).resolve())}  # type: ignore[dict-item]
 
 
 def _given(tables: Mapping[str, Any]) -> Iterator[str]:
@@ -255,10 +266,10 @@ def _reject_unknown(
 
 def _settle(config: ServeConfig, file: Path) -> ServeConfig:
     """Fills in what follows from the file's place: absolute folders, and the model's name where none is given."""
-    folder = (file.parent / config.model.path.expanduser()).resolve()
-    words = config.model.tokenizer
+    hub, words = config.model.hub, config.model.tokenizer
     tokenizer = str((file.parent / Path(words).expanduser()).resolve()) if words else ""
-    model = replace(config.model, path=folder, tokenizer=tokenizer, name=config.model.name or folder.name)
+    own_name = hub.repository if hub else config.model.path.name
+    model = replace(config.model, tokenizer=tokenizer, name=config.model.name or own_name)
     ssd = config.kvcache.ssd_path
     kvcache = replace(config.kvcache, ssd_path=str((file.parent / Path(ssd).expanduser()).resolve()) if ssd else "")
     log = config.engine.decision_log

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from serving.config.hub_reference import HubReference
 from serving.config.key import key
 
 DType = Literal["auto", "float32", "bfloat16"]
@@ -31,11 +32,14 @@ ToolFamily = Literal[
 class ModelConfig:
     """`[model]`"""
 
-    path: Path = key("Hugging Face checkpoint folder, relative to this file")
+    path: Path = key(
+        "Hugging Face checkpoint folder, relative to this file; or, if there is no such folder, `org/name` or"
+        " `org/name@revision`, fetched from the Hugging Face Hub"
+    )
     tokenizer: str = key(
         "folder of tokenizer and chat template, relative to this file; empty = the checkpoint's", default=""
     )
-    name: str = key("name that clients send as `model`; empty = the folder's name", default="")
+    name: str = key("name that clients send as `model`; empty = the folder's name, or `org/name`", default="")
     dtype: DType = key("computation type; `auto` = the checkpoint's own, bfloat16 or float32", default="auto")
     device: Device = key("where tensors live; `auto` = CUDA where there is one, else the CPU", default="auto")
     short_weights: ShortWeights = key(
@@ -53,10 +57,18 @@ class ModelConfig:
         "form in which the model calls tools and reasons; `auto` = as its chat template tells, `none` = it does not",
         default="auto",
     )
-    version: str = key("names these weights in the pool; empty = from the files' names, sizes and times", default="")
+    version: str = key(
+        "names these weights in the pool; empty = the Hub's commit, or from the files' names, sizes and times",
+        default="",
+    )
     reasoning: bool = key(
         "thinks before it answers: its generated blocks are of no use to the next turn", default=False
     )
+
+    @property
+    def hub(self) -> HubReference | None:
+        """Model of the Hugging Face Hub that has yet to be fetched; None for a folder, whose path is absolute."""
+        return None if self.path.is_absolute() else HubReference.parse(str(self.path))
 
     @property
     def served_name(self) -> str:

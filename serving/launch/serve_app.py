@@ -4,6 +4,7 @@
 secret and salt are in Ray's control store, never in the YAML, so that a second deployment goes on with the same.
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from serving.errors import ConfigError
 from serving.launch.deploying import application
 from serving.launch.hosts import living_hosts, may_have_more, on_nodes
 from serving.launch.preflight import preflight
+from serving.model.hub_model import with_model_folder
+
+logger = logging.getLogger(__name__)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _KNOWN = ("config", "set", "secret_file")
@@ -32,7 +36,8 @@ def app(args: dict[str, Any]) -> Application:
             `secret_file`, a file with the system's secrets, the current one first, one a line, if the cluster is to
             have these and none of its own. Files have to be on every host.
     Raises: ConfigError, ModelError if that cannot be served; Serve shows the line as the application's message.
-    Effects: detached actors; identity of the system in Ray's control store.
+    Effects: detached actors; identity of the system in Ray's control store; fetches a model of the Hugging Face Hub to
+        this host.
     """
     unknown = [name for name in args if name not in _KNOWN]
     if unknown:
@@ -43,7 +48,7 @@ def app(args: dict[str, Any]) -> Application:
         raise ConfigError('args: give config: FILE, and set as a list of "section.key=value"')
     loaded = read_config(REPOSITORY / file, settings=[str(setting) for setting in settings], own_nodes=False)
     hosts = living_hosts()
-    config = on_nodes(with_overrides(loaded.config), hosts)
+    config = on_nodes(with_overrides(with_model_folder(loaded.config, logger.warning)), hosts)
     preflight(config, own_ray=False)
     store = GcsStore()
     if may_have_more(config, hosts):

@@ -12,9 +12,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from hardware.nesting import parse_json
 from serving.errors import ModelError
-from serving.regular_file import MOST_JSON_BYTES, check_regular, read_regular
+from serving.model.weight_files import weight_files
+from serving.regular_file import check_regular
 
 
 class _TensorFile(Protocol):
@@ -59,7 +59,6 @@ class TensorSource(Protocol):
 Progress = Callable[[int, int], None]
 """Called with (tensors read, tensors to read)."""
 
-_INDEX = "model.safetensors.index.json"
 FP8_SCALE = "_scale_inv"
 """What follows an FP8 tensor's name in the name of its blocks' scales."""
 INT8_SCALE = "_scale"
@@ -84,7 +83,7 @@ class Checkpoint:
         self.folder = folder
         self._fp8_block = fp8_block
         self._progress = progress
-        self._files = {path.name: _open(path, folder) for path in _files(folder)}
+        self._files = {path.name: _open(path, folder) for path in weight_files(folder)}
         self._file_of = {name: file for file, handle in self._files.items() for name in handle.keys()}
         self._names = frozenset(name for name in self._file_of if not self._is_scale(name))
         self._read = 0
@@ -240,31 +239,6 @@ def dequantise(value: Tensor, scales: Tensor, block: tuple[int, int]) -> Tensor:
     high, wide = min(block[0], rows), min(block[1], columns)  # a block may be said to be larger than all there is
     factors = scales.float().repeat_interleave(high, 0)[:rows].repeat_interleave(wide, 1)[:, :columns]
     return value.float() * factors
-
-
-def _files(folder: Path) -> list[Path]:
-    index = folder / _INDEX
-    if not index.is_file():
-        found = sorted(folder.glob("*.safetensors"))
-        if not found:
-            raise ModelError(f"{folder} has no *.safetensors: give the folder of a Hugging Face checkpoint")
-        return found
-    try:
-        weight_map = parse_json(read_regular(index, most_bytes=MOST_JSON_BYTES, within=folder))["weight_map"]
-        names = sorted(set(map(_plain_name, weight_map.values())))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index} cannot be read ({error!r}): fetch it again") from error
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise ModelError(f"{folder} lacks {_listed(missing)} of its index: fetch it again")
-    return [folder / name for name in names]
-
-
-def _plain_name(name: object) -> str:
-    """A file's name in an index. Raises: ValueError for a path, which could lead out of the folder."""
-    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise ValueError(f"{str(name)[:80]!r} is no name of a file in the folder")
-    return name
 
 
 def _open(path: Path, folder: Path) -> _TensorFile:

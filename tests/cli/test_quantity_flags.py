@@ -42,8 +42,8 @@ COUNTS = frozenset(
 WORDS = frozenset(
     """
     address api-key cache-bust config dashboard dataset-path device endpoint extra-body faults group header host label
-    metadata message metrics-url model namespace only out percentile-metrics pool rank result-filename set system
-    token tokenizer trace url request
+    metadata message metrics-url model namespace only out percentile-metrics pool rank reference result-filename set
+    system token tokenizer trace url request
     """.split()
 )
 """Names, addresses, files."""

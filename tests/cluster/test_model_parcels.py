@@ -59,6 +59,17 @@ def test_a_folder_that_is_elsewhere_is_made_once(gcs: FakeGcs, tmp_path: Path) -
     assert len(list(found.model.path.parent.iterdir())) == 1
 
 
+def test_a_snapshot_without_its_weights_counts_only_if_no_parcel_travels(gcs: FakeGcs, tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--org--name" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    config = config_of(snapshot)
+    assert with_model_here(config, GcsStore(lambda: gcs)) is config, "simulated NPUs need no more"
+    assert with_model_here(config, published(gcs, snapshot)).model.path.parent == tmp_path / "abc123"
+    (snapshot / "model.safetensors").touch()
+    assert with_model_here(config, published(gcs, snapshot)) is config
+
+
 def test_what_nobody_published_is_named_with_the_host(gcs: FakeGcs) -> None:
     with pytest.raises(ModelError, match=r"host \S+ has no /models/m, and nobody has published it"):
         with_model_here(config_of(Path("/models/m")), GcsStore(lambda: gcs))

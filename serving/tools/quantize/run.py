@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from serving.config.hub_reference import folder_name
 from serving.errors import ConfigError, ModelError
 from serving.gateway.api.tokenizer import read_json
 from serving.model.checkpoint import Checkpoint, Int8Weight
@@ -99,7 +100,7 @@ class _Work:
         perplexity, accuracy = measure(self._original, self._trials, self.text.held_out.next)
         chosen = self._trials[_CHOSEN]
         return QuantizationReport(
-            model=self.model.resolve().name,
+            model=folder_name(self.model.resolve()),
             steps=tuple(self.settings.steps.on()),
             kept=tuple(sorted(self.settings.kept)),
             text=self.text.source,

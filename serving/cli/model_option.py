@@ -1,0 +1,43 @@
+"""Models that a command line names: folders, or models of the Hugging Face Hub, which are fetched first."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from serving.config.serve import ServeConfig
+
+
+def tell(line: str) -> None:
+    """Print a line beside a command's output. Effects: standard error."""
+    print(f"cloudmatrix: {line}", file=sys.stderr, flush=True)
+
+
+def folder_of(text: str, part: Literal["config", "all"] = "all") -> Path:
+    """The model's folder.
+
+    Args:
+        part: what of a model of the Hub is needed.
+    Raises, Effects: as `model_folder`; SIGTERM ends a download as Ctrl-C does.
+    """
+    from serving.model.hub_model import model_folder
+    from serving.terminal import endings_as_interrupt
+
+    with endings_as_interrupt():
+        return model_folder(text, tell, part)
+
+
+def with_folder(config: "ServeConfig", *, weights: bool) -> "ServeConfig":
+    """The configuration with its model's folder.
+
+    Args:
+        weights: whether the model is to be served.
+    Raises, Effects: as `with_model_folder`; SIGTERM ends a download as Ctrl-C does.
+    """
+    if config.model.hub is None:
+        return config
+    from serving.model.hub_model import with_model_folder
+    from serving.terminal import endings_as_interrupt
+
+    with endings_as_interrupt():
+        return with_model_folder(config, tell, weights=weights)

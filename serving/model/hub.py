@@ -1,0 +1,203 @@
+"""Checkpoints of the Hugging Face Hub, fetched by its own library into its own cache.
+
+Only what serving reads: safetensors, their index, configuration, tokenizer and chat template. The revision is resolved
+to a commit first, and every file is asked for by that commit, so that a branch that moves meanwhile changes nothing.
+The small files come before the weights: a model that is not served is refused before its gigabytes are fetched.
+
+Files come one after the other, in the main thread, where Ctrl-C ends a download at once; the library cuts a large file
+into pieces itself where the Hub stores it so.
+
+Imported only when something is to be fetched: `huggingface_hub` takes a quarter of a second.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.hf_api import ModelInfo
+
+from loadgen.report import numbers
+from serving.config.hub_reference import HubReference
+from serving.errors import ConfigError, ModelError, ServingError
+from serving.model.config import Architecture
+from serving.model.hub_line import hub_line
+from serving.model.weight_files import INDEX, indexed_files
+
+logger = logging.getLogger(__name__)
+
+Part = Literal["config", "text", "all"]
+"""What is needed: the configuration; with tokenizer and template; with the weights."""
+Tell = Callable[[str], None]
+
+ANSWER_S = 30.0
+"""For the Hub's first answer: what it lists of a model has a few hundred KB at most."""
+_CONFIG = ("config.json", "generation_config.json")
+_TEXT = ("chat_template.jinja", "special_tokens_map.json", "tokenizer_config.json", "tokenizer.json", INDEX)
+_OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
+
+
+@dataclass(frozen=True, slots=True)
+class HubFolder:
+    """A folder of the cache, and the commit that it holds."""
+
+    path: Path
+    commit: str
+
+
+def fetch(reference: HubReference, tell: Tell, part: Part = "all", *, tokenizer: bool = True) -> HubFolder:
+    """Bring a model into the cache, as far as it is not there.
+
+    Args:
+        tell: called with one line: the commit, what is fetched, and where it lies.
+        tokenizer: a model without tokenizer is refused, before its weights are fetched.
+    Raises: ModelError if there is no such model or revision, or it is not shown to this user; if its architecture is
+        not served, or it has no safetensors or tokenizer.json; if the Hub cannot be reached and the cache lacks it; if
+        a file comes cut short or is another one than was listed. ConfigError if the disk is too small.
+    Effects: network, writes into the cache.
+    """
+    try:
+        with _own_log():
+            return _Download(reference, tell).run(part, tokenizer=tokenizer)
+    except ServingError:
+        raise
+    except Exception as error:  # a library's, its transport's or the disk's: whatever it is, a line says what to do
+        raise ModelError(hub_line(error, reference)) from error
+
+
+class _Listing(HfApi):
+    """The library's interface, with a deadline for what the Hub lists of a model, which is kept."""
+
+    sizes: Mapping[str, int] | None = None
+    """Bytes of each file; None as long as the Hub has not been reached."""
+
+    def repo_info(self, repo_id: str, *, revision: str | None = None, **_: object) -> ModelInfo:
+        """The files that the Hub lists. Effects: network; keeps their sizes."""
+        found = self.model_info(repo_id, revision=revision, files_metadata=True, timeout=ANSWER_S)
+        self.sizes = {file.rfilename: file.size or 0 for file in found.siblings or ()}
+        return found
+
+
+class _Download:
+    """One model on its way into the cache."""
+
+    def __init__(self, reference: HubReference, tell: Tell) -> None:
+        self._reference = reference
+        self._tell = tell
+        listing = _Listing()
+        self._commit = listing.resolve_revision(reference.repository, revision=reference.revision).resolved
+        if self._commit == reference.revision:
+            _look_up(listing, reference)
+        self._sizes = listing.sizes
+
+    def run(self, part: Part, *, tokenizer: bool) -> HubFolder:
+        """Fetch what is needed. Raises, Effects: as `fetch`."""
+        self._require("config.json")
+        if tokenizer and part != "config":
+            self._require("tokenizer.json")
+        folder = self._get("config.json").parent
+        for name in _CONFIG if part == "config" else (*_CONFIG, *_TEXT):
+            if name != "config.json" and self._listed(name):
+                self._get(name)
+        if part != "all":
+            self._tell(f"model {self._reference}: commit {self._commit}, in {folder}")
+            return HubFolder(folder, self._commit)
+        Architecture.from_folder(folder)
+        weights = self._weights(folder)
+        missing = [name for name in weights if not (folder / name).is_file()]
+        self._announce(folder, missing)
+        for name in weights:
+            self._get(name)
+        return HubFolder(folder, self._commit)
+
+    def _require(self, name: str) -> None:
+        if self._sizes is not None and name not in self._sizes:
+            raise ModelError(f"{self._reference} has no {name}, which serving needs: choose another repository")
+
+    def _listed(self, name: str) -> bool:
+        """Whether the model has a file; without the Hub, whether the cache has it."""
+        if self._sizes is not None:
+            return name in self._sizes
+        try:
+            self._get(name)
+        except LocalEntryNotFoundError:
+            return False
+        return True
+
+    def _get(self, name: str) -> Path:
+        """A file of the commit, from the cache or the Hub."""
+        repository, offline = self._reference.repository, self._sizes is None
+        path = Path(hf_hub_download(repository, name, revision=self._commit, local_files_only=offline))
+        if path.parent.name != self._commit:
+            raise ModelError(
+                f"{self._reference} changed under way: {name} came from commit {path.parent.name[:12]} instead of"
+                f" {self._commit[:12]}; start again"
+            )
+        if self._sizes is not None and path.stat().st_size != self._sizes[name]:
+            raise ModelError(
+                f"{self._reference} changed under way, or its copy is damaged: {path} has {path.stat().st_size:,} bytes"
+                f" and {self._sizes[name]:,} are listed; remove {path.resolve()} and start again"
+            )
+        return path
+
+    def _weights(self, folder: Path) -> list[str]:
+        """Names of the files of weights: those of the index; without one, the one file, or all."""
+        names = indexed_files(folder)
+        if self._sizes is None:
+            names = names or [path.name for path in sorted(folder.glob("*.safetensors"))]
+            if not names:
+                raise LocalEntryNotFoundError(f"no *.safetensors in {folder}")
+            return names
+        if names is None:
+            found = [name for name in self._sizes if name.endswith(".safetensors") and "/" not in name]
+            names = ["model.safetensors"] if "model.safetensors" in found else sorted(found)
+        if not names:
+            others = [name for name in self._sizes if name.endswith(_OTHER_WEIGHTS)]
+            only = f", only {others[0]}" if others else ""
+            raise ModelError(f"{self._reference} has no *.safetensors{only}: choose a repository or revision that has")
+        lacking = [name for name in names if name not in self._sizes]
+        if lacking:
+            raise ModelError(f"{self._reference} has no {lacking[0]}, which its {INDEX} names: choose another revision")
+        return names
+
+    def _announce(self, folder: Path, missing: list[str]) -> None:
+        """Say what is fetched and where it goes, unless the disk cannot hold it."""
+        if self._sizes is None or not missing:
+            self._tell(f"model {self._reference}: commit {self._commit}, in {folder}")
+            return
+        size, room = sum(self._sizes[name] for name in missing), shutil.disk_usage(folder).free
+        if size > room:
+            raise ConfigError(
+                f"{self._reference} takes {numbers.size(size)} more, and the disk of {folder} has {numbers.size(room)}"
+                f" left: make room, or set HF_HOME to a folder on a larger one"
+            )
+        self._tell(
+            f"model {self._reference}: commit {self._commit}; fetching {numbers.size(size)} of weights into {folder}"
+        )
+
+
+def _look_up(listing: _Listing, reference: HubReference) -> None:
+    """List a model whose commit is known; without the Hub the cache may do."""
+    try:
+        listing.repo_info(reference.repository, revision=reference.revision)
+    except HfHubHTTPError as error:
+        if error.response.status_code < 500:
+            raise
+    except Exception as error:  # a transport's: the cache is asked next, and says what it lacks
+        logger.debug("%s cannot be listed: %s", reference, error)
+
+
+@contextmanager
+def _own_log() -> Iterator[None]:
+    """The library prints its warnings itself: they need not be printed a second time by ours."""
+    log = logging.getLogger("huggingface_hub")
+    before, log.propagate = log.propagate, False
+    try:
+        yield
+    finally:
+        log.propagate = before

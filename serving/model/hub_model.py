@@ -1,0 +1,51 @@
+"""Models named by command lines and configurations as folders: those of the Hugging Face Hub are fetched first.
+
+Cheap to import, and to call for a folder: the Hub's library is imported for a model of the Hub only.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from serving.config.hub_reference import hub_reference
+from serving.config.serve import ServeConfig
+
+
+def model_folder(text: str, tell: Callable[[str], None], part: Literal["config", "all"] = "all") -> Path:
+    """The folder that a command line names, or that of the Hub's model that it names.
+
+    Args:
+        tell, part: as `serving.model.hub.fetch`.
+    Raises: as `fetch`. Whether a folder is there is left to its readers.
+    Effects: as `fetch`, for a model of the Hub; none for a folder.
+    """
+    reference = hub_reference(text, Path())
+    if reference is None:
+        return Path(text)
+    from serving.model.hub import fetch
+
+    return fetch(reference, tell, part).path
+
+
+def with_model_folder(config: ServeConfig, tell: Callable[[str], None], *, weights: bool = True) -> ServeConfig:
+    """The configuration with a folder in place of a model of the Hub.
+
+    The Hub's commit is the version of the weights, so that copies which hosts have fetched at different times agree.
+
+    Args:
+        tell: as `serving.model.hub.fetch`.
+        weights: the model is to be served; if not, its configuration is all that is read. Simulated NPUs read no
+            weights either.
+    Raises, Effects: as `fetch`, for a model of the Hub; none for a folder.
+    """
+    model = config.model
+    if model.hub is None:
+        return config
+    from serving.model.hub import fetch
+
+    part: Literal["config", "text", "all"] = "config"
+    if weights:
+        part = "text" if config.engine.executor == "simulated" else "all"
+    found = fetch(model.hub, tell, part, tokenizer=not model.tokenizer)
+    return replace(config, model=replace(model, path=found.path, version=model.version or found.commit))

@@ -1,0 +1,134 @@
+"""Commands that take a model: from the Hugging Face Hub, or from a folder, which costs nothing new."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from serving.config.load import load_config
+from serving.model import hub as hub_module
+from serving.model.hub import HubFolder
+from serving.model.hub_model import model_folder, with_model_folder
+from tests.fakes.hub import NAME, FakeHub, fake_hub
+from tests.model.random_checkpoint import write_random_checkpoint
+
+STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
+SMALL = STORYTELLER.parents[1] / "small.toml"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[FakeHub]:
+    """A Hub with a model."""
+    with fake_hub() as found:
+        found.add(write_random_checkpoint(tmp_path / "repository"))
+        yield found
+
+
+def run(hub: FakeHub, tmp_path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, as the environment names the Hub."""
+    with started(hub, tmp_path, *words, **environment) as process:
+        output, errors = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
+
+
+def started(hub: FakeHub, tmp_path: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
+    """The process of such a command."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "serving.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), **environment},
+    )
+
+
+def test_a_prediction_reads_only_the_configuration(hub: FakeHub, tmp_path: Path) -> None:
+    done = run(hub, tmp_path, "cost", "--model", NAME, "--dies", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+    assert hub.files_asked == {"config.json", "generation_config.json"}
+    assert done.stderr.startswith(f"cloudmatrix: model {NAME}: commit ")
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "line"),
+    [
+        (["cost", "--model", "test/nothing"], {}, 'there is no folder "test/nothing", and http://'),
+        (["serve", "--model", f"{NAME}@v9"], {}, f"{NAME} has no revision v9"),
+        (["quantize", "--model", NAME, "--out", "o"], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids"),
+        (["evaluate", "--model", NAME, "--text", "t"], {"HF_ENDPOINT": "http://127.0.0.1:1"}, "cannot be reached"),
+        (["serve", "--model", f"./{NAME}"], {}, "no model folder /"),
+    ],
+)
+def test_a_mistake_is_one_line_of_any_command(
+    hub: FakeHub, tmp_path: Path, words: list[str], environment: Mapping[str, str], line: str
+) -> None:
+    done = run(hub, tmp_path, *words, **environment)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("cloudmatrix: ")
+    assert line in done.stderr
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_download_is_ended_at_once_and_leaves_no_half_file(
+    hub: FakeHub, tmp_path: Path, ending: signal.Signals
+) -> None:
+    hub.stalls = "model.safetensors"
+    with started(hub, tmp_path, "serve", "--model", NAME) as process:
+        assert hub.stalled.wait(60)
+        process.send_signal(ending)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.endswith("cloudmatrix: interrupted\n")
+    kept = {path.name for path in (tmp_path / "hf").rglob("*") if path.is_file()}
+    assert "tokenizer.json" in kept
+    assert not [name for name in kept if name.endswith((".incomplete", ".safetensors"))]
+
+
+def test_a_start_with_a_folder_does_not_import_the_hubs_library() -> None:
+    """All checks of a start run; the last one finds the port taken."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code = (
+            "import sys; from serving.cli import main;"
+            f"code = main(['serve', '--model', {str(STORYTELLER)!r}, '--port', '{taken.getsockname()[1]}']);"
+            "print(code, 'huggingface_hub' in sys.modules)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "2 False\n", done.stderr
+    assert "is taken" in done.stderr or "in use" in done.stderr
+
+
+def test_what_is_served_has_the_hubs_name_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def fetch(reference: object, tell: object, part: str, *, tokenizer: bool) -> HubFolder:
+        asked.append((part, tokenizer))
+        return HubFolder(STORYTELLER, "abc")
+
+    monkeypatch.setattr(hub_module, "fetch", fetch)
+    named = load_config(SMALL, model="org/name@v1")
+    model = with_model_folder(named, print).model
+    assert (model.path, model.name, model.version, model.hub) == (STORYTELLER, "org/name", "abc", None)
+    own = load_config(SMALL, model="org/name", settings=["model.version=mine", f"model.tokenizer={STORYTELLER}"])
+    assert with_model_folder(own, print).model.version == "mine"
+    with_model_folder(named, print, weights=False)
+    simulated = load_config(
+        SMALL,
+        model="org/name",
+        settings=["engine.executor=simulated", "hardware.hbm_per_die_mib=0", "kvcache.ssd_mib=0"],
+    )
+    with_model_folder(simulated, print)
+    assert asked == [("all", True), ("all", False), ("config", True), ("text", True)]
+
+
+def test_a_folder_is_a_folder() -> None:
+    assert model_folder(str(STORYTELLER), print) == STORYTELLER
+    config = load_config(SMALL)
+    assert with_model_folder(config, print) is config
