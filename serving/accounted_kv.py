@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hardware.cost.model_shape import load_shape
+from hardware.cost.model_config import load_shape
 from serving.config.serve import ServeConfig
 
 LEAST_BYTES = 64

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hardware.cost.device_file import load_device
-from hardware.cost.model_shape import load_shape
+from hardware.cost.model_config import load_shape
 from hardware.errors import SpecError
 from hardware.faults.file import read_faults
 from loadgen.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hardware.cost.device_file import parse_device
-from hardware.cost.model_shape import load_shape
+from hardware.cost.model_config import load_shape
 from hardware.errors import SpecError
 from hardware.faults import read_faults
 from loadgen.cli.values import json_object

@@ -5,7 +5,8 @@ from hardware.cost.device_file import device_names, load_device
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.loads import CostPart, DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.memory_plan import HbmPlan
-from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape, load_shape, shape_from_config
+from hardware.cost.model_config import load_shape, shape_from_config
+from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
 from hardware.cost.step_tables import DecodeTable, PrefillTable
 
 __all__ = [

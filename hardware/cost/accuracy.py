@@ -1,10 +1,13 @@
 """Result of a calibration as text and as JSON, with one sentence on how far predictions can be trusted."""
 
+from dataclasses import replace
 from typing import Any
 
+from hardware.cost.attention import GroupedAttentionSizes
 from hardware.cost.calibrate import GOAL, LEFT_OUT_GOAL, Calibrated, GroupResult, has_rows
 from hardware.cost.device_file import device_names, load_device
 from hardware.cost.device_model import DeviceModel
+from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
 
 FITTED_BATCH = (8.0, 128.0)
 FITTED_CONTEXT = (1_024.0, 4_352.0)
@@ -20,6 +23,18 @@ FITTED_REUSE = 0.9
 FITTED_PREFILL_DIES = 32
 _ROUNDING = 1e-9
 ELSEWHERE = "expect 10 to 15 %, more the further away"
+
+
+def model_trust(shape: ModelShape) -> str:
+    """How far any time of a model can be off, as every report of it says; empty for the one that was fitted.
+
+    Effects: none.
+    """
+    if replace(shape, name=DEEPSEEK_R1.name) == DEEPSEEK_R1:
+        return ""
+    if isinstance(shape.attention, GroupedAttentionSizes):
+        return "not checked: no published row of grouped attention was fitted"
+    return "not checked: all published rows are of DeepSeek-R1"
 
 
 def decode_trust(

@@ -43,7 +43,12 @@ class CostModel:
 
     # --- steps -------------------------------------------------------------------------------------------------
     def decode_step_s(self, load: DecodeLoad) -> Seconds:
-        """Duration of one decode step [s]. Effects: none that shows."""
+        """Duration of one decode step [s].
+
+        Raises: SpecError for drafts of a model without MTP modules.
+        Effects: none that shows.
+        """
+        self.shape.check_drafts(load.drafts)
         return self.decode.seconds(load)
 
     def prefill_step_s(self, load: PrefillLoad) -> Seconds:
@@ -51,7 +56,12 @@ class CostModel:
         return self.prefill.seconds(load)
 
     def decode_step(self, load: DecodeLoad) -> PredictedStep:
-        """One decode step, taken apart into its operators. Effects: none that shows."""
+        """One decode step, taken apart into its operators.
+
+        Raises: SpecError as `decode_step_s`.
+        Effects: none that shows.
+        """
+        self.shape.check_drafts(load.drafts)
         return decode_cost(self.decode, load)
 
     def prefill_step(self, load: PrefillLoad) -> PredictedStep:
@@ -59,7 +69,8 @@ class CostModel:
         return prefill_cost(self.prefill, load)
 
     def decode_table(self, *, dies: int = 320, drafts: int = 1, microbatch: bool | None = None) -> DecodeTable:
-        """A fast table of decode steps, empty at first. Effects: none."""
+        """A fast table of decode steps, empty at first. Raises: SpecError as `decode_step_s`. Effects: none."""
+        self.shape.check_drafts(drafts)
         return DecodeTable(self.decode, dies=dies, drafts=drafts, microbatch=microbatch)
 
     def prefill_table(self, *, dies: int = 32, perfect_balance: bool = False, microbatch: bool = True) -> PrefillTable:
@@ -81,9 +92,10 @@ class CostModel:
         Args:
             batch: sequences per NPU.
             context: of each sequence [tokens].
-        Raises: SpecError as `mtp_tokens_per_step`.
+        Raises: SpecError as `mtp_tokens_per_step` and `decode_step_s`.
         Effects: none that shows.
         """
+        self.shape.check_drafts(drafts)
         requests = batch / self.device.die.per_npu
         load = DecodeLoad(requests, requests * context, None, dies, drafts, microbatch)
         return Seconds(self.decode.seconds(load) / mtp_tokens_per_step(drafts, acceptance))

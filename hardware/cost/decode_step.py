@@ -3,7 +3,8 @@
 One layer has two streams. Attention: prolog, core attention, output projection. Experts: dispatch, expert
 products, combine. With two half batches the streams run side by side, each half in one of them: on the Ascend each
 stream has part of the cores, and the best part is searched; elsewhere computation is serial and only communication
-hides. A step is all layers, the MTP modules (each one more layer), LM heads and sampling.
+hides. A step is all layers, the MTP modules (each one more layer), LM heads and sampling. A dense model has a
+feed-forward in place of the expert stream and no half batches: there is no exchange that they could hide.
 """
 
 from typing import NamedTuple
@@ -44,6 +45,8 @@ class DecodeStep:
         self.shape = shape
         self.terms: DecodeTerms = decode_terms(device, shape)
         self._groups: dict[int, GroupTerms] = {}
+        self._exchanges = shape.experts > 0
+        self._moe_layers, self._dense_layers = shape.moe_layers, shape.dense_layers
         cal, cores = device.calibration, device.die.cores
         self._split = device.layout.decode_overlap == "split-cores"
         self._shares = tuple(n / cores for n in range(round(cal.split_low), round(cal.split_high) + 1))
@@ -61,8 +64,11 @@ class DecodeStep:
     def uses_microbatch(self, load: DecodeLoad) -> bool:
         """Whether this step runs as two half batches: as the load says, else by the calibration's threshold.
 
+        Never in a dense model.
         Effects: none.
         """
+        if not self._exchanges:
+            return False
         if load.microbatch is not None:
             return load.microbatch
         return load.requests * self.device.die.per_npu >= self.device.calibration.microbatch_from
@@ -200,5 +206,5 @@ class DecodeStep:
         Source: CloudMatrix384 paper 4.2.3, 4.2.4; efficiencies from the device file.
         """
         layer, dense = self.layers_s(load, microbatch=self.uses_microbatch(load))
-        layers = self.shape.moe_layers + load.drafts
-        return Seconds(layers * layer + self.shape.dense_layers * dense + self.outside_s(load))
+        layers = self._moe_layers + load.drafts
+        return Seconds(layers * layer + self._dense_layers * dense + self.outside_s(load))

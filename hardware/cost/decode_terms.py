@@ -7,9 +7,10 @@ memory is the read of its weights or of the KV cache, which needs no cores to sp
 import math
 from dataclasses import dataclass
 
+from hardware.cost.attention import BF16_BYTES, INT8_BYTES
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.exchange import combine_line, dispatch_line
-from hardware.cost.model_shape import BF16_BYTES, INT8_BYTES, ModelShape
+from hardware.cost.model_shape import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,16 @@ def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
     gemm16 = die.bf16_flops_per_s * cal.gemm_utilisation
     skinny = die.hbm_bytes_per_s * cal.weight_memory_efficiency
     merge = 2 * shape.hidden * shape.hidden
+    attention = shape.attention
+    into, out_of = attention.key_up_weights, attention.value_up_weights
     return DecodeTerms(
-        prolog_t=2 * shape.prolog_weights / gemm8 + 2 * shape.key_up_weights / gemm16,
-        prolog_w=(shape.prolog_weights * INT8_BYTES + shape.key_up_weights * BF16_BYTES) / skinny,
-        output_t=2 * shape.output_weights / gemm8 + 2 * shape.value_up_weights / gemm16,
-        output_w=(shape.output_weights * INT8_BYTES + shape.value_up_weights * BF16_BYTES) / skinny,
-        core_t=shape.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation),
-        core_single_t=shape.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation_single),
-        core_w=shape.latent_values * BF16_BYTES / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
+        prolog_t=2 * shape.prolog_weights / gemm8 + 2 * into / gemm16,
+        prolog_w=(shape.prolog_weights * INT8_BYTES + into * BF16_BYTES) / skinny,
+        output_t=2 * shape.output_weights / gemm8 + 2 * out_of / gemm16,
+        output_w=(shape.output_weights * INT8_BYTES + out_of * BF16_BYTES) / skinny,
+        core_t=attention.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation),
+        core_single_t=attention.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation_single),
+        core_w=attention.cached_values * BF16_BYTES / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
         dense_t=2 * shape.dense_weights / gemm8,
         dense_w=shape.dense_weights * INT8_BYTES / skinny,
         expert_t=2 * shape.expert_weights / gemm8,
@@ -83,10 +86,12 @@ class GroupTerms:
 
 
 def group_terms(device: DeviceModel, shape: ModelShape, dies: int) -> GroupTerms:
-    """Terms of an expert-parallel group of some dies.
+    """Terms of an expert-parallel group of some dies; of a dense model, which sends nothing, all are 0.
 
     Effects: none.
     """
+    if not shape.experts:
+        return GroupTerms(0.0, 0.0, 0.0, 0.0, 0)
     cal, layout, table = device.calibration, device.layout, device.experts
     own_dies = layout.shared_die_share > 0 and shape.shared_experts > 0
     copies = shape.active_experts + (shape.shared_experts if own_dies else 0)

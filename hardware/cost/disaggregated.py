@@ -70,10 +70,12 @@ def disaggregated_decode_step(
         context_tokens: sum of their contexts.
         domains: groups of attention dies that take turns.
         attention_s / experts_s: measured stage times to use instead of the model's.
-    Raises: SpecError for a layout without dies, or domains that do not divide the attention dies.
+    Raises: SpecError for a layout without dies, domains that do not divide the attention dies, or a dense model.
     Effects: none that shows.
     Source: xDeepServe 5.2, 7.1.
     """
+    if not model.shape.experts:
+        raise SpecError(f"model {model.shape.name}: has no experts to put on dies of their own")
     if min(attention_dies, expert_dies, domains) < 1 or attention_dies % domains:
         raise SpecError(f"{attention_dies} attention dies in {domains} domains, {expert_dies} expert dies: impossible")
     step, shape, cal = model.decode, model.shape, model.device.calibration

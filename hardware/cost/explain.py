@@ -4,6 +4,7 @@ The numbers are those of the fast formulas: the parts of both streams add up to 
 return.
 """
 
+from hardware.cost.attention import LatentAttentionSizes
 from hardware.cost.decode_step import DecodeStep, HalfBatch
 from hardware.cost.loads import CostPart, DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.prefill_step import PrefillLayer, PrefillStep
@@ -25,15 +26,16 @@ def decode_cost(step: DecodeStep, load: DecodeLoad) -> PredictedStep:
     rest = 1 - share if shared else 1.0
     runs = (step.shape.moe_layers + load.drafts) * halves
     parts = _attention_parts(step, load, half, share, (step.shape.layers + load.drafts) * halves)
-    parts += _expert_parts(step, load, half, rest, runs)
+    if runs:
+        parts += _expert_parts(step, load, half, rest, runs)
     if step.shape.dense_layers:
         parts.append(_dense_part(step, half, rest, step.shape.dense_layers * halves))
-    layer, _ = step.layers_s(load, microbatch=microbatch)
-    streams = Seconds(step.attention_s(half, share)), Seconds(step.expert_s(half, rest))
+    layer, dense = step.layers_s(load, microbatch=microbatch)
+    second = step.expert_s(half, rest) if runs else step.dense_s(half, rest)
     return PredictedStep(
         total_s=step.seconds(load),
-        layer_s=Seconds(layer),
-        streams_s=streams,
+        layer_s=Seconds(layer if runs else dense),
+        streams_s=(Seconds(step.attention_s(half, share)), Seconds(second)),
         cube_split=share,
         microbatch=microbatch,
         parts=(*parts, *_outside_parts(step, load)),
@@ -59,6 +61,7 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
     halves = 2 if step.uses_microbatch(load) else 1
     tokens = load.requests * (1 + load.drafts) / halves
     context = load.context_tokens / halves
+    absorption = ", absorption in BF16" if shape.absorbed_weights else ""
     return [
         _product(
             "prolog",
@@ -67,7 +70,7 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
             half.prolog_c,
             c.prolog_w,
             share,
-            f"{tokens:g} tokens x 2 x {shape.prolog_weights / 1e6:.1f} M weights, absorption in BF16",
+            f"{tokens:g} tokens x 2 x {shape.prolog_weights / 1e6:.1f} M weights{absorption}",
         ),
         _product(
             "core attention",
@@ -76,7 +79,7 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
             half.core_c,
             half.core_w,
             share,
-            f"{1 + load.drafts} rows x {context:,.0f} cached tokens x {shape.decode_core_flops:,.0f} flop",
+            f"{1 + load.drafts} rows x {context:,.0f} cached tokens x {shape.attention.decode_core_flops:,.0f} flop",
         ),
         _product(
             "output projection",
@@ -85,7 +88,7 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
             half.output_c,
             c.output_w,
             share,
-            f"{tokens:g} tokens x 2 x {shape.output_weights / 1e6:.1f} M weights, absorption in BF16",
+            f"{tokens:g} tokens x 2 x {shape.output_weights / 1e6:.1f} M weights{absorption}",
         ),
         _part(
             "attention vector work",
@@ -138,7 +141,8 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
 def _dense_part(step: DecodeStep, half: HalfBatch, share: float, runs: int) -> CostPart:
     once = step.dense_s(half, share)
     bound = "compute" if half.dense_c / share > step.terms.dense_w else "memory"
-    text = f"{step.shape.dense_weights / 1e6:.0f} M weights, vector work and start-up; in place of experts"
+    instead = "; in place of experts" if step.shape.experts else ""
+    text = f"{step.shape.dense_weights / 1e6:.0f} M weights, vector work and start-up{instead}"
     return _part("dense feed-forward", EXPERTS, once, runs, bound, text)
 
 
@@ -173,14 +177,16 @@ def prefill_cost(step: PrefillStep, load: PrefillLoad) -> PredictedStep:
     """
     microbatch = step.uses_microbatch(load)
     halves = 2 if microbatch else 1
-    layer, dense = step.layer(load, halves=halves), step.layer(load, halves=step.dense_halves(load), dense=True)
+    dense = step.layer(load, halves=step.dense_halves(load), dense=True)
+    only_dense = not step.shape.moe_layers
+    layer = dense if only_dense else step.layer(load, halves=halves)
     parts = _prefill_parts(step, load, layer, dense)
     outside = CostPart(
         "LM head and fixed part", OUTSIDE, Seconds(step.outside_s(load)), 1, "memory", "last tokens only"
     )
     return PredictedStep(
         total_s=step.seconds(load),
-        layer_s=Seconds(step.layer_s(load, microbatch=microbatch)),
+        layer_s=Seconds(step.layer_s(load, microbatch=microbatch, dense=only_dense)),
         streams_s=(Seconds(layer.main / halves), Seconds(layer.hidden / halves)),
         cube_split=1.0,
         microbatch=microbatch,
@@ -201,7 +207,10 @@ def _prefill_parts(step: PrefillStep, load: PrefillLoad, layer: PrefillLayer, de
     bound = "memory" if layer.weights > layer.products + layer.experts else "compute"
     weights = max(0.0, layer.weights - layer.products - layer.experts) * moe
     weights += max(0.0, dense.weights - dense.products - dense.experts) * few
+    rate = f"{cal.collective_bytes_per_s / 1e9:.0f} GB/s"
+    rows = "latents" if isinstance(shape.attention, LatentAttentionSizes) else "keys and values"
     balance = "ideal balance" if load.perfect_balance else f"busiest die {cal.prefill_imbalance:.2f} x the mean"
+    feed = f"{n:,.0f} tokens, {balance}" if moe else f"{n:,.0f} tokens x {shape.dense_weights / 1e6:.1f} M"
     parts = [
         part(
             "attention products",
@@ -215,28 +224,19 @@ def _prefill_parts(step: PrefillStep, load: PrefillLoad, layer: PrefillLayer, de
             ATTENTION,
             "core",
             "compute",
-            f"{n:,.0f} tokens x {mean:,.0f} attended x {shape.prefill_core_flops:,.0f} flop",
+            f"{n:,.0f} tokens x {mean:,.0f} attended x {shape.attention.prefill_core_flops:,.0f} flop",
         ),
-        part("expert products", ATTENTION, "experts", bound, f"{n:,.0f} tokens, {balance}"),
-        part("all-gather of latents", ATTENTION, "gather", "network", f"{cal.collective_bytes_per_s / 1e9:.0f} GB/s"),
-        part(
-            "all-to-all of heads",
-            ATTENTION,
-            "exchange_heads",
-            "network",
-            f"{cal.collective_bytes_per_s / 1e9:.0f} GB/s",
-        ),
+        part(f"{'expert' if moe else 'feed-forward'} products", ATTENTION, "experts", bound, feed),
+        part(f"all-gather of {rows}", ATTENTION, "gather", "network", rate),
+        part("all-to-all of heads", ATTENTION, "exchange_heads", "network", rate),
         part("vector work", ATTENTION, "vector", "vector", f"{n:,.0f} tokens"),
         part("kernel starts", ATTENTION, "launch", "latency", "per layer and half batch"),
-        part(
-            "dispatch and combine",
-            EXPERTS,
-            "exchange",
-            "network",
-            f"{shape.active_experts} destinations, {cal.bulk_exchange_bytes_per_s / 1e9:.0f} GB/s",
-        ),
-        part("reordering and weighted sum", EXPERTS, "hidden_vector", "vector", f"{n:,.0f} tokens"),
     ]
+    if moe:
+        sent = f"{shape.active_experts} destinations, {cal.bulk_exchange_bytes_per_s / 1e9:.0f} GB/s"
+        parts.append(part("dispatch and combine", EXPERTS, "exchange", "network", sent))
+    beside = "reordering and weighted sum" if moe else "vector work of the feed-forward"
+    parts.append(part(beside, EXPERTS, "hidden_vector", "vector", f"{n:,.0f} tokens"))
     if weights:
         text = "reads of weights that the products do not cover"
         parts.append(CostPart("waiting for weights", ATTENTION, Seconds(weights), shape.layers, "memory", text))

@@ -15,7 +15,7 @@ class DecodeLoad:
         mean_requests: sequences per die, mean over the instance's dies: what experts are sent; None = `requests`.
         dies: of the instance, which is one expert-parallel group.
         drafts: MTP tokens drafted per sequence.
-        microbatch: two overlapping half batches; None = by the calibration's rule.
+        microbatch: two overlapping half batches; None = by the calibration's rule. A dense model has none.
     """
 
     requests: float
@@ -84,3 +84,8 @@ class PredictedStep:
     cube_split: float
     microbatch: bool
     parts: tuple[CostPart, ...]
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether tokens are sent to experts; else the second stream is an ordinary feed-forward."""
+        return any(part.name.startswith("dispatch") for part in self.parts)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from hardware.cost.attention import BF16_BYTES, INT8_BYTES
 from hardware.cost.decode_terms import group_terms
 from hardware.cost.device_model import DeviceModel
-from hardware.cost.model_shape import BF16_BYTES, INT8_BYTES, ModelShape
+from hardware.cost.model_shape import ModelShape
 from hardware.errors import SpecError
 from hardware.units import Bytes
 
@@ -27,7 +28,7 @@ class HbmPlan:
         workspace: what engines leave free: activations, fragmentation, the runtime.
         kv: the rest.
         kv_tokens: tokens whose cache fits into `kv`, if the die holds its requests alone. Decode dies do; prefill dies
-            all hold the same latents, so that an instance holds this many as a whole.
+            all hold the same cache rows, so that an instance holds this many as a whole.
         instance_kv_tokens: of the whole instance.
     """
 
@@ -61,7 +62,7 @@ def hbm_plan(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> H
         short = f"{weights / 1e9:.1f} GB of weights and {buffers / 1e9:.1f} GB of buffers"
         raise SpecError(
             f"{shape.name} does not fit on {dies} dies of {device.name}: {short} leave no room for KV cache; "
-            f"give the instance {'more' if weights > buffers else 'fewer'} dies"
+            f"{_way_out(shape, weights, buffers)}"
         )
     tokens = kv // shape.kv_token_bytes()
     shared = role == "prefill" and device.layout.prefill_attention == "sp-tp-sp"
@@ -76,9 +77,15 @@ def hbm_plan(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> H
     )
 
 
+def _way_out(shape: ModelShape, weights: int, buffers: int) -> str:
+    if not shape.experts:
+        return "each die holds all of a dense model: splitting its products over dies is not priced"
+    return f"give the instance {'more' if weights > buffers else 'fewer'} dies"
+
+
 def _replicated_bytes(shape: ModelShape) -> int:
     """Weights that every die has: attention, dense layers, gates, embedding, head; one MTP module more."""
-    absorbed = (shape.key_up_weights + shape.value_up_weights) * (BF16_BYTES - INT8_BYTES)
+    absorbed = shape.absorbed_weights * (BF16_BYTES - INT8_BYTES)
     layer = shape.attention_weights * INT8_BYTES + absorbed
     layers = shape.layers + shape.mtp_layers
     gates = (shape.moe_layers + shape.mtp_layers) * shape.router_weights * BF16_BYTES
@@ -88,12 +95,14 @@ def _replicated_bytes(shape: ModelShape) -> int:
         + gates
         + merging
         + shape.dense_layers * shape.dense_weights
-        + 2 * shape.head_weights * INT8_BYTES
+        + shape.embedding_and_head_weights * INT8_BYTES
     )
 
 
 def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> int:
     layers = shape.moe_layers + shape.mtp_layers
+    if not layers:
+        return 0
     if role == "prefill":
         routed = -(-round(shape.experts * (1 + device.layout.redundant_share)) // dies)
         return layers * (routed + shape.shared_experts) * shape.expert_weights * INT8_BYTES
@@ -102,6 +111,8 @@ def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int)
 
 def _buffer_bytes(shape: ModelShape, role: Role, dies: int) -> int:
     """Dispatch and combine buffers: decode's by the paper's equations 1 and 2 with one expert per die."""
+    if not shape.experts:
+        return 0
     message = shape.dispatch_bytes + shape.combine_bytes
     decode = dies * DECODE_TOKENS_PER_DIE * message
     prefill = PREFILL_TOKENS_PER_DIE * shape.active_experts * message

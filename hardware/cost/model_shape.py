@@ -1,25 +1,24 @@
 """Sizes of a language model that decide how many operations and bytes a step takes.
 
-Read from a Hugging Face `config.json` of the DeepSeek-V2/V3 family (also Kimi-K2): latent attention (MLA), routed and
-shared experts, a few dense layers in front. Counts are of matrix weights; norms and biases are too small to matter.
+Attention is a value of its own; a layer's feed-forward is dense or has routed and shared experts. Counts are of matrix
+weights; norms and biases are too small to matter. `model_config` reads a shape from a checkpoint's `config.json`.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, fields
 
+from hardware.cost.attention import BF16_BYTES, INT8_BYTES, AttentionSizes, LatentAttentionSizes
 from hardware.errors import SpecError
-from hardware.nesting import parse_json
-from hardware.regular_file import read_regular_text
 from hardware.units import Bytes, Flops
 
-BF16_BYTES = 2
-INT8_BYTES = 1
 MESSAGE_ALIGNMENT = 512
 """Bytes that a dispatched token's message is padded to. Source: CloudMatrix384 paper 4.2.1."""
 MESSAGE_EXTRA = 44
 """Scale and routing fields behind a dispatched token: 32 + 12 bytes. Source: public CANN kernels' window layout."""
+_MAY_BE_ZERO = {
+    "q_rank", "dense_layers", "dense_width", "expert_width", "experts", "active_experts", "shared_experts",
+    "mtp_layers", "tied_head",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,91 +26,98 @@ class ModelShape:
     """Sizes of one model. All counts are plain numbers; one multiply-accumulate is two operations.
 
     Attributes:
-        q_rank: width of the compressed query; 0 when queries are projected directly.
-        kv_rank: width of the cached latent.
-        dense_layers: the first ones, with an ordinary feed-forward of width `dense_width`.
+        dense_layers: those with an ordinary feed-forward of width `dense_width`; the others have experts.
+        experts: routed experts of a layer; 0 in a dense model, whose layers are all dense ones.
         active_experts: routed experts that each token visits.
         mtp_layers: multi-token-prediction modules that the checkpoint has.
+        tied_head: the embedding is the LM head too, and stored once.
+        longest_context: up to which every token sees all before it. Beyond it attention is sparse or has a window,
+            which is not priced. None = for every context.
     """
 
     name: str
     hidden: int
     layers: int
+    attention: AttentionSizes
     dense_layers: int
-    heads: int
-    q_rank: int
-    kv_rank: int
-    rope_dim: int
-    nope_dim: int
-    v_dim: int
-    expert_width: int
     dense_width: int
+    expert_width: int
     experts: int
     active_experts: int
     shared_experts: int
     vocab: int
     mtp_layers: int
+    tied_head: bool = False
+    longest_context: int | None = None
 
     def __post_init__(self) -> None:
-        free = {"q_rank", "dense_layers", "shared_experts", "mtp_layers"}
-        for name in (
-            "hidden",
-            "layers",
-            "dense_layers",
-            "heads",
-            "q_rank",
-            "kv_rank",
-            "rope_dim",
-            "nope_dim",
-            "v_dim",
-            "expert_width",
-            "dense_width",
-            "experts",
-            "active_experts",
-            "shared_experts",
-            "vocab",
-            "mtp_layers",
-        ):
-            if getattr(self, name) < (0 if name in free else 1):
-                raise SpecError(f"model {self.name}: {name} is {getattr(self, name)}, which no model can have")
+        for owner in (self, self.attention):
+            for field in fields(owner):
+                value = getattr(owner, field.name)
+                if isinstance(value, int) and value < (0 if field.name in _MAY_BE_ZERO else 1):
+                    raise self._impossible(f"{field.name} is {value}")
         if self.dense_layers > self.layers or self.active_experts > self.experts:
-            raise SpecError(f"model {self.name}: more dense layers than layers, or more active experts than experts")
+            raise self._impossible("more dense layers than layers, or more active experts than experts")
+        if self.experts and not (self.active_experts and self.expert_width):
+            raise self._impossible("experts that no token visits, or without width")
+        if not self.experts and (self.dense_layers < self.layers or self.shared_experts or self.mtp_layers):
+            raise self._impossible("no routed experts, but layers, shared experts or MTP modules beside them")
+        if self.dense_layers and not self.dense_width:
+            raise self._impossible("dense layers without width")
+        kv_heads = getattr(self.attention, "kv_heads", 1)
+        if self.attention.heads % kv_heads:
+            raise self._impossible(f"{self.attention.heads} heads in {kv_heads} groups")
+
+    def _impossible(self, what: str) -> SpecError:
+        return SpecError(f"model {self.name}: {what}, which no model can have")
+
+    # --- what can be priced ------------------------------------------------------------------------------------
+    def check_context(self, tokens: float) -> None:
+        """Refuse a context in which attention is not what is priced.
+
+        Raises: SpecError.
+        Effects: none.
+        """
+        if self.longest_context is not None and tokens > self.longest_context:
+            raise SpecError(
+                f"model {self.name}: contexts are priced up to {self.longest_context:,} tokens, not {tokens:,.10g}: "
+                f"beyond, attention is sparse or has a window, which the cost model does not know"
+            )
+
+    def check_drafts(self, drafts: int) -> None:
+        """Refuse drafts of a model that has nothing to draft with.
+
+        Raises: SpecError.
+        Effects: none.
+        """
+        if drafts and not self.mtp_layers:
+            raise SpecError(f"model {self.name}: has no MTP module to draft {drafts} tokens with; set drafts to 0")
 
     # --- weights of one layer ----------------------------------------------------------------------------------
     @property
     def moe_layers(self) -> int:
-        """Layers with routed experts."""
+        """Layers with routed experts; 0 in a dense model."""
         return self.layers - self.dense_layers
 
     @property
     def prolog_weights(self) -> int:
-        """Query and latent projections: everything before core attention, without the absorbed matrices."""
-        queries = self.heads * (self.nope_dim + self.rope_dim)
-        if self.q_rank:
-            q = self.hidden * self.q_rank + self.q_rank * queries
-        else:
-            q = self.hidden * queries
-        return q + self.hidden * (self.kv_rank + self.rope_dim)
+        """Projections before core attention, without the absorbed matrices of latent attention."""
+        return self.attention.prolog_weights(self.hidden)
 
     @property
-    def key_up_weights(self) -> int:
-        """Latent to keys; decode folds it into the query (absorption), in BF16."""
-        return self.heads * self.nope_dim * self.kv_rank
-
-    @property
-    def value_up_weights(self) -> int:
-        """Latent to values; decode applies it to the output (absorption), in BF16."""
-        return self.heads * self.v_dim * self.kv_rank
+    def absorbed_weights(self) -> int:
+        """Matrices that decode folds into queries and outputs, in BF16; none in grouped attention."""
+        return self.attention.key_up_weights + self.attention.value_up_weights
 
     @property
     def output_weights(self) -> int:
         """Output projection of attention."""
-        return self.heads * self.v_dim * self.hidden
+        return self.attention.result_values * self.hidden
 
     @property
     def attention_weights(self) -> int:
         """All of one layer's attention."""
-        return self.prolog_weights + self.key_up_weights + self.value_up_weights + self.output_weights
+        return self.prolog_weights + self.absorbed_weights + self.output_weights
 
     @property
     def expert_weights(self) -> int:
@@ -133,6 +139,11 @@ class ModelShape:
         """LM head; the embedding has as many."""
         return self.vocab * self.hidden
 
+    @property
+    def embedding_and_head_weights(self) -> int:
+        """Both, which are one matrix where they are tied."""
+        return self.head_weights if self.tied_head else 2 * self.head_weights
+
     # --- whole model -------------------------------------------------------------------------------------------
     @property
     def parameters(self) -> int:
@@ -142,7 +153,7 @@ class ModelShape:
             self.layers * self.attention_weights
             + self.moe_layers * experts
             + self.dense_layers * self.dense_weights
-            + 2 * self.head_weights
+            + self.embedding_and_head_weights
         )
 
     @property
@@ -166,30 +177,17 @@ class ModelShape:
         return Flops(2.0 * weights)
 
     @property
-    def decode_core_flops(self) -> Flops:
-        """Core attention of one new token and one cached token in one layer, with absorbed weights."""
-        return Flops(2.0 * self.heads * (2 * self.kv_rank + self.rope_dim))
-
-    @property
-    def prefill_core_flops(self) -> Flops:
-        """Core attention of one new token and one attended token in one layer, as plain multi-head attention."""
-        return Flops(2.0 * self.heads * (self.nope_dim + self.rope_dim + self.v_dim))
+    def attention_tokens(self) -> float:
+        """How far a prompt's token must look back for core attention to take as many operations as all the rest."""
+        return self.linear_flops_per_token / (self.layers * self.attention.prefill_core_flops)
 
     # --- cache and messages ------------------------------------------------------------------------------------
-    @property
-    def latent_values(self) -> int:
-        """Cached values of one token in one layer."""
-        return self.kv_rank + self.rope_dim
+    def kv_token_bytes(self, *, int8: bool = False) -> Bytes:
+        """Cache of one token in all layers, BF16 or INT8: see `token_bytes` of the attention.
 
-    def kv_token_bytes(self, *, int8_latent: bool = False) -> Bytes:
-        """Cache of one token in all layers.
-
-        Args:
-            int8_latent: the latent as INT8, its rotary part still BF16 (xDeepServe); else all BF16.
         Effects: none.
         """
-        latent = self.kv_rank * (INT8_BYTES if int8_latent else BF16_BYTES)
-        return Bytes(self.layers * (latent + self.rope_dim * BF16_BYTES))
+        return Bytes(self.layers * self.attention.token_bytes(int8=int8))
 
     @property
     def dispatch_bytes(self) -> int:
@@ -202,89 +200,14 @@ class ModelShape:
         return self.hidden * BF16_BYTES
 
 
-_FIELDS = {
-    "hidden": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_rank": "kv_lora_rank",
-    "rope_dim": "qk_rope_head_dim",
-    "nope_dim": "qk_nope_head_dim",
-    "v_dim": "v_head_dim",
-    "expert_width": "moe_intermediate_size",
-    "dense_width": "intermediate_size",
-    "experts": "n_routed_experts",
-    "active_experts": "num_experts_per_tok",
-    "vocab": "vocab_size",
-}
-_OPTIONAL = {
-    "dense_layers": "first_k_dense_replace",
-    "q_rank": "q_lora_rank",
-    "shared_experts": "n_shared_experts",
-    "mtp_layers": "num_nextn_predict_layers",
-}
-
-
-def shape_from_config(config: Mapping[str, object], name: str) -> ModelShape:
-    """Read a shape from the contents of a `config.json`.
-
-    Args:
-        config: its top level; unknown keys are ignored, as every checkpoint has many.
-        name: what to call the model in messages and reports.
-    Raises: SpecError naming the first key that is missing or no whole number.
-    Effects: none.
-    """
-    values = {field: _whole(config, key, name) for field, key in _FIELDS.items()}
-    optional = {field: _whole(config, key, name) if config.get(key) else 0 for field, key in _OPTIONAL.items()}
-    return ModelShape(name=name, **values, **optional)
-
-
-def load_shape(path: Path) -> ModelShape:
-    """Read a shape from a checkpoint folder or its `config.json`.
-
-    Raises: SpecError if there is no readable config of this architecture.
-    Effects: reads one file.
-    """
-    file = path / "config.json" if path.is_dir() else path
-    if file.exists() and not file.is_file():
-        raise SpecError(f"{file}: is no regular file; give a checkpoint folder or its config.json")
-    try:
-        config = parse_json(read_regular_text(file))
-    except OSError as error:
-        raise SpecError(f"{file}: {error.strerror or error}; give a checkpoint folder or its config.json") from error
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{file}: no JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise SpecError(f"{file}: is no JSON object")
-    return shape_from_config(config, file.absolute().parent.name)
-
-
-def _whole(config: Mapping[str, object], key: str, name: str) -> int:
-    value = config.get(key)
-    if value is None:
-        raise SpecError(f"model {name}: config has no {key}; the cost model knows the DeepSeek-V2/V3 architecture")
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise SpecError(f"model {name}: {key} is {repr(value)[:40]}, not a whole number")
-    if not 0 <= value <= _LARGEST:
-        raise SpecError(f"model {name}: {key} is {str(value)[:40]}, which no model has")
-    return value
-
-
-_LARGEST = 2**31 - 1
-"""Beyond it times and bytes would be no numbers any more."""
-
 DEEPSEEK_R1 = ModelShape(
     name="deepseek-r1",
     hidden=7168,
     layers=61,
+    attention=LatentAttentionSizes(heads=128, q_rank=1536, kv_rank=512, rope_dim=64, nope_dim=128, v_dim=128),
     dense_layers=3,
-    heads=128,
-    q_rank=1536,
-    kv_rank=512,
-    rope_dim=64,
-    nope_dim=128,
-    v_dim=128,
-    expert_width=2048,
     dense_width=18432,
+    expert_width=2048,
     experts=256,
     active_experts=8,
     shared_experts=1,

@@ -2,15 +2,17 @@
 
 The published scheme on the Ascend: the instance's dies split the packed prompts by sequence, gather the compressed
 latents, split core attention by heads, exchange back, and compute experts where they live (SP-TP-SP, expert
-parallel). With two half batches, dispatch and combine (bulk copies) and their vector work run beside the matrix
-products of the other half. Elsewhere each die has its own prompts, and sending takes some of its cores.
+parallel). Grouped attention has no latents: cache rows are gathered, queries go to the dies of their heads. With two
+half batches, dispatch and combine (bulk copies) and their vector work run beside the matrix products of the other
+half. Elsewhere each die has its own prompts, and sending takes some of its cores.
 """
 
 from typing import NamedTuple
 
+from hardware.cost.attention import BF16_BYTES, INT8_BYTES
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.loads import PrefillLoad
-from hardware.cost.model_shape import BF16_BYTES, INT8_BYTES, ModelShape
+from hardware.cost.model_shape import ModelShape
 from hardware.units import Seconds
 
 
@@ -48,18 +50,19 @@ class PrefillStep:
         self.shape = shape
         die, cal = device.die, device.calibration
         self._gemm8 = die.gemm8_flops_per_s * cal.gemm_utilisation
-        self._core = shape.prefill_core_flops / (die.bf16_flops_per_s * cal.prefill_core_utilisation)
+        self._core = shape.attention.prefill_core_flops / (die.bf16_flops_per_s * cal.prefill_core_utilisation)
         self._skinny = die.hbm_bytes_per_s * cal.weight_memory_efficiency
         self._split = device.layout.prefill_attention == "sp-tp-sp"
         self._slow = die.cores / (die.cores - device.layout.communication_cores)
-        self._latent_bytes = (shape.q_rank + shape.latent_values) * BF16_BYTES
-        self._heads_bytes = shape.heads * shape.v_dim * BF16_BYTES
+        self._gathered_bytes = shape.attention.gathered_values * BF16_BYTES
+        self._heads_bytes = shape.attention.exchanged_values * BF16_BYTES
         self._attention_weights = shape.attention_weights
         self._dense_weights = shape.dense_weights
         self._expert_weights = shape.expert_weights
         self._message_bytes = shape.active_experts * (shape.dispatch_bytes + shape.combine_bytes)
         # What follows is asked for several times a step.
         self._slots = shape.experts * (1 + device.layout.redundant_share)
+        self._moe_layers, self._dense_layers = shape.moe_layers, shape.dense_layers
         self._active_experts = shape.active_experts
         self._shared_experts = shape.shared_experts
         self._small = cal.small_gemm_tokens
@@ -97,7 +100,7 @@ class PrefillStep:
         products = 2 * self._attention_weights * n * own / gemm8 * slow
         core = load.attended_tokens / dies * self._core * slow
         experts = 2 * feed * n / gemm8 * slow
-        gather = (dies - 1) * n * self._latent_bytes / self._collective if self._split else 0.0
+        gather = (dies - 1) * n * self._gathered_bytes / self._collective if self._split else 0.0
         heads = n * self._heads_bytes * away / self._collective if self._split else 0.0
         vector = self._vector_s * n
         launch = self._launch_s * halves
@@ -121,6 +124,8 @@ class PrefillStep:
 
         Effects: none.
         """
+        if not self._moe_layers:
+            return self.dense_halves(load) == 2
         return load.microbatch and self.layer_s(load, microbatch=True) < self.layer_s(load, microbatch=False)
 
     def dense_halves(self, load: PrefillLoad) -> int:
@@ -146,11 +151,11 @@ class PrefillStep:
         Source: CloudMatrix384 paper 4.3.1, 4.3.2; efficiencies from the device file.
         """
         best, dense = self._best_s(load, dense=False), self._best_s(load, dense=True)
-        return Seconds(self.shape.moe_layers * best + self.shape.dense_layers * dense + self.outside_s(load))
+        return Seconds(self._moe_layers * best + self._dense_layers * dense + self.outside_s(load))
 
     def _best_s(self, load: PrefillLoad, *, dense: bool) -> float:
-        """One layer, with half batches if that is allowed and faster."""
-        if dense and not self.shape.dense_layers:
+        """One layer of a kind, with half batches if that is allowed and faster; 0 if the model has none."""
+        if not (self._dense_layers if dense else self._moe_layers):
             return 0.0
         whole = self.layer_s(load, microbatch=False, dense=dense)
         return min(whole, self.layer_s(load, microbatch=True, dense=dense)) if load.microbatch else whole

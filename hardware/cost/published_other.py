@@ -117,7 +117,7 @@ _XDS_CORE_S = 0.218 * 93e-3 / 62
 
 def _with_its_kernel(model: CostModel) -> CostModel:
     """The same machine with xDeepServe's core attention, which is a quarter faster than CloudMatrix-Infer's."""
-    flops = 60 * 2 * _XDS_CONTEXT * model.shape.decode_core_flops
+    flops = 60 * 2 * _XDS_CONTEXT * model.shape.attention.decode_core_flops
     utilisation = flops / _XDS_CORE_S / model.device.die.bf16_flops_per_s
     calibration = replace(model.device.calibration, core_utilisation=utilisation)
     return CostModel(replace(model.device, calibration=calibration), model.shape)

@@ -59,7 +59,9 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
     cost.add_argument(
         "--dies", type=int, metavar="N", help="of the instance (default: 320 or 144 for decode, 32 for prefill)"
     )
-    cost.add_argument("--drafts", type=int, metavar="N", help="tokens that MTP drafts per step; 0 = off (default 1)")
+    cost.add_argument(
+        "--drafts", type=int, metavar="N", help="tokens that MTP drafts per step; 0 = off (default 1, 0 without MTP)"
+    )
     cost.add_argument(
         "--acceptance", type=float, metavar="SHARE", help="share of drafts that are accepted (default 0.7)"
     )

@@ -3,7 +3,7 @@
 import argparse
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from hardware.cost.accuracy import (
     counted,
     decode_trust,
     misses,
+    model_trust,
     percent,
     prefill_trust,
 )
@@ -38,6 +39,7 @@ from serving.errors import ConfigError
 from serving.terminal import table_console
 
 _STREAMS = {0: "attention", 1: "experts", -1: "outside"}
+_DENSE_STREAMS = _STREAMS | {1: "feed-forward"}
 _PREFILL_STREAMS = {0: "main", 1: "hidden", -1: "outside"}
 _PREFILL_DIES = 32
 _TOO_LONG = "this does not fit into the memory, which holds {:,} tokens: only its time is predicted"
@@ -62,6 +64,7 @@ def answer(arguments: argparse.Namespace) -> int:
     if arguments.calibrate:
         return _calibrate(model, arguments)
     _check(arguments)
+    _check_priced(arguments, model.shape)
     if arguments.prefill is not None:
         return _prefill(model, arguments)
     if arguments.tpot is not None:
@@ -77,13 +80,6 @@ def _shape(name: str) -> ModelShape:
     return shape if folder == Path(name) else replace(shape, name=name)
 
 
-def _checked(model: CostModel) -> str:
-    """Caution for a model other than DeepSeek-R1, to which every published row belongs; empty for that one."""
-    if replace(model.shape, name=DEEPSEEK_R1.name) == DEEPSEEK_R1:
-        return ""
-    return "not checked: all published rows are of DeepSeek-R1"
-
-
 def _check(arguments: argparse.Namespace) -> None:
     """Numbers that no step can have, and flags that would change nothing.
 
@@ -95,8 +91,22 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"--{name} is {value:g}; it must be above zero")
     if not 0 <= arguments.reuse < 1:
         raise ConfigError(f"--reuse is {arguments.reuse:g}; it is a share: 0 up to, but not including, 1")
-    mtp_tokens_per_step(arguments.drafts, arguments.acceptance)
+    mtp_tokens_per_step(arguments.drafts or 0, arguments.acceptance)
     check_flags(arguments)
+
+
+def _check_priced(arguments: argparse.Namespace, shape: ModelShape) -> None:
+    """Check that what is asked of this model can be priced.
+
+    Raises: ConfigError, SpecError if not.
+    Effects: one draft a step where nothing else is said and the model has what to draft with.
+    """
+    if arguments.drafts is None:
+        arguments.drafts = min(1, shape.mtp_layers)
+    shape.check_context(arguments.context if arguments.prefill is None else arguments.prompt)
+    shape.check_drafts(arguments.drafts)
+    if arguments.microbatch and not shape.experts:
+        raise ConfigError(f"--microbatch hides dispatch and combine, and {shape.name} is dense: it has neither")
 
 
 def _decode_dies(model: CostModel, arguments: argparse.Namespace) -> int:
@@ -156,13 +166,13 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
         console.print("[yellow]this batch does not fit into the memory: only its time is predicted[/yellow]")
     console.print(_streams_text(cost, model))
     if arguments.explain:
-        console.print(_parts_table(cost, _STREAMS))
+        console.print(_parts_table(cost, _STREAMS if cost.has_experts else _DENSE_STREAMS))
     return 0
 
 
 def _decode_trust(model: CostModel, arguments: argparse.Namespace, batch: float) -> str:
     dies, microbatch = _decode_dies(model, arguments), arguments.microbatch
-    return _checked(model) or decode_trust(
+    return model_trust(model.shape) or decode_trust(
         model.device, batch, arguments.context, arguments.drafts, dies=dies, microbatch=microbatch
     )
 
@@ -170,7 +180,8 @@ def _decode_trust(model: CostModel, arguments: argparse.Namespace, batch: float)
 def _streams_text(cost: PredictedStep, model: CostModel) -> str:
     attention, experts = (f"{stream * 1e6:,.0f} us" for stream in cost.streams_s)
     if not cost.microbatch:
-        return f"no half batches: attention {attention}, then experts {experts}"
+        second = "experts" if cost.has_experts else "feed-forward"
+        return f"no half batches: attention {attention}, then {second} {experts}"
     if model.device.layout.decode_overlap != "split-cores":
         return f"two half batches: attention {attention} and experts {experts} each; exchange behind the other half"
     cores = round(cost.cube_split * model.device.die.cores)
@@ -190,7 +201,7 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
     cached = model.kv_bytes(arguments.prefill * arguments.reuse)
     load_s = model.pool_load_s(cached, max(1.0, npus), rate) if cached else 0.0
     rate_per_npu = arguments.prefill / npus / (cost.total_s + load_s)
-    trust = _checked(model) or prefill_trust(
+    trust = model_trust(model.shape) or prefill_trust(
         model.device, new / dies, arguments.prompt, dies=dies, reuse=arguments.reuse
     )
     room = model.hbm_plan("prefill", dies).instance_kv_tokens
@@ -274,6 +285,8 @@ def _print_json(cost: PredictedStep, numbers: dict[str, Any]) -> int:
 
 # --- calibration --------------------------------------------------------------------------------------------------
 def _calibrate(model: CostModel, arguments: argparse.Namespace) -> int:
+    if model_trust(model.shape):
+        raise ConfigError("--calibrate refits to published rows, which are of DeepSeek-R1: it takes no other --model")
     found = calibrate(model.device, model.shape)
     if arguments.json:
         print(json.dumps(calibration_json(found), indent=2))

@@ -4,7 +4,7 @@ import argparse
 
 from serving.errors import ConfigError
 
-DECODE_FLAGS = {"batch": 96, "context": 4096, "drafts": 1, "acceptance": 0.7, "microbatch": None}
+DECODE_FLAGS = {"batch": 96, "context": 4096, "drafts": None, "acceptance": 0.7, "microbatch": None}
 PREFILL_FLAGS = {"prompt": 4096, "reuse": 0.0, "perfect_balance": False}
 """Flags that only one kind of step has, with their defaults."""
 

@@ -77,7 +77,12 @@ def _page_line(config: ServeConfig, url: str) -> str:
 def _placeholder_line(config: ServeConfig) -> str:
     if config.engine.executor != "simulated":
         return ""
-    return "  tokens           placeholders: simulated NPUs take the time of the model and compute no text\n"
+    from hardware.cost.accuracy import model_trust  # only simulated systems need it
+    from hardware.cost.model_config import load_shape
+
+    text = "  tokens           placeholders: simulated NPUs take the time of the model and compute no text\n"
+    trust = model_trust(load_shape(config.model.path))
+    return f"{text}  accuracy         {trust}\n" if trust else text
 
 
 def say(text: str) -> None:

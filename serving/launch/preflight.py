@@ -8,6 +8,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from hardware.cost.device_file import load_device
+from hardware.cost.model_config import load_shape
 from hardware.units import MIB
 from serving.accounted_kv import accounted_kv
 from serving.config.kvcache import KvCacheConfig
@@ -28,9 +29,10 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
 
     Args:
         own_ray: Ray will be started, and the gateway listen, on this machine.
-    Raises: SpecError (the simulated device or the model's shape cannot be read), ConfigError (a port is taken, a block
-        is larger than a memory server, the weights are larger than an instance's HBM, the folder of the SSD tier cannot
-        be written, the Redis does not answer), ModelError (the model folder or the tokenizer's cannot be served).
+    Raises: SpecError (the simulated device or the model's shape cannot be read, or the model cannot draft), ConfigError
+        (a port is taken, a block is larger than a memory server, the weights are larger than an instance's HBM, the
+        folder of the SSD tier cannot be written, the Redis does not answer), ModelError (the model folder or the
+        tokenizer's cannot be served).
     Effects: makes the folder of the SSD tier.
     """
     model = Architecture.from_folder(config.model.path)
@@ -38,6 +40,7 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     accounted = accounted_kv(config)
     if accounted is not None:
         npu_of(load_device(config.simulation.device))
+        load_shape(config.model.path).check_drafts(config.simulation.drafts)
     elif not any(config.model.path.glob("*.safetensors")):
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
     else:

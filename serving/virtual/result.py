@@ -8,6 +8,9 @@ from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+ACCURACY = "accuracy"
+"""Entry of `SimResult.config` that says how far the times can be trusted, where no published row is of the model."""
+
 
 class Outcome(IntEnum):
     """How a request ended."""

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hardware.cost import CostModel, load_device, load_shape
+from hardware.cost.accuracy import model_trust
 from hardware.errors import HardwareError
 from hardware.faults import Fault
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.scaling.core.decision import Scaler
-from serving.virtual.result import ScaleRecord, SimResult, Totals
+from serving.virtual.result import ACCURACY, ScaleRecord, SimResult, Totals
 from serving.virtual.scaling import ScalingDriver, configured_scaler
 from serving.virtual.scaling_signals import SignalReader
 from serving.virtual.supernode import Supernode
@@ -32,10 +33,14 @@ _COLLECT_EVERY = 200_000
 def cost_model(config: ServeConfig) -> CostModel:
     """The cost model of the configured device and model.
 
-    Raises: ConfigError if either cannot be read.
+    Raises: ConfigError if either cannot be read, or drafts or context lengths as configured are not priced of the
+        model.
     """
     try:
-        return CostModel(load_device(config.simulation.device), load_shape(config.model.path))
+        shape = load_shape(config.model.path)
+        shape.check_drafts(config.simulation.drafts)
+        shape.check_context(config.engine.max_model_len)
+        return CostModel(load_device(config.simulation.device), shape)
     except HardwareError as error:
         raise ConfigError(str(error)) from error
 
@@ -171,7 +176,7 @@ def _result(
         workload=workload.name,
         seed=seed,
         supernodes=1,
-        config=described(config),
+        config=described(config) | accuracy(node.cost),
         requests=rows,
         timeline=timeline.points,
         timeline_step_s=timeline.step_s,
@@ -183,6 +188,12 @@ def _result(
         wall_s=wall_s,
         scaling=records,
     )
+
+
+def accuracy(cost: CostModel) -> dict[str, str]:
+    """How far the times of this model can be trusted; empty for DeepSeek-R1, of which the published rows are."""
+    trust = model_trust(cost.shape)
+    return {ACCURACY: trust} if trust else {}
 
 
 def described(config: ServeConfig) -> dict[str, str]:

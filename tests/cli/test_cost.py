@@ -1,6 +1,7 @@
 """`cloudmatrix cost`: what it prints, in words and as JSON, and how it refuses."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hardware.cost.device_file import FOLDER
 from hardware.errors import SpecError
 from serving.cli import command_parser
 from serving.errors import ConfigError
+from tests.hardware.cost.known import KNOWN
 
 STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
 
@@ -129,6 +131,59 @@ def test_how_far_to_trust_it(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     config = json.loads((shape / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 30}), encoding="utf-8")
     assert "not checked: all published rows are of DeepSeek-R1" in printed(capsys, "--model", str(tmp_path))
+
+
+def test_a_dense_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = ("--model", written(tmp_path, "llama-3.1-8b"))
+    text = printed(capsys, *model, "--batch", "64", "--explain")
+    for words in ("llama-3.1-8b on", "0 drafts a step", "then feed-forward", "dense feed-forward"):
+        assert words in text
+    assert "no published row of grouped attention was fitted" in text
+    assert not any(words in text for words in ("expert", "dispatch", "absorption", "MTP"))
+    text = printed(capsys, *model, "--prefill", "65536", "--explain")
+    assert "no published row of grouped attention was fitted" in text
+    for words in ("feed-forward products", "all-gather of keys and values"):
+        assert words in text
+    assert not any(words in text for words in ("expert", "dispatch", "latents"))
+    assert "grouped attention" in printed(capsys, *model, "--tpot", "20")
+    assert answer(capsys, *model)["step"]["microbatch"] is False
+
+
+def test_a_mixture_with_grouped_attention(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = ("--model", written(tmp_path, "glm-4.5-air"))
+    text = printed(capsys, *model, "--dies", "32", "--explain")
+    for words in ("1 draft a step", "dispatch", "expert products", "MTP head", "grouped attention was fitted"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        ("llama-3.1-8b", ("--drafts", "1"), "llama-3.1-8b: has no MTP module to draft 1 tokens with"),
+        ("llama-3.1-8b", ("--microbatch",), "--microbatch hides dispatch and combine, and llama-3.1-8b is dense"),
+        ("llama-3.1-8b", ("--calibrate",), "--calibrate refits to published rows, which are of DeepSeek-R1"),
+        ("llama-3.1-70b", (), "each die holds all of a dense model"),
+        ("kimi-k2", ("--drafts", "1"), "kimi-k2: has no MTP module"),
+        ("deepseek-v3.2", (), "deepseek-v3.2: contexts are priced up to 2,048 tokens, not 4,096"),
+        ("deepseek-v3.2", ("--prefill", "65536"), "priced up to 2,048 tokens, not 4,096"),
+        ("mistral-7b-v0.1", ("--context", "4097"), "priced up to 4,096 tokens, not 4,097"),
+    ],
+)
+def test_what_is_not_priced_of_a_model(name: str, words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises((ConfigError, SpecError), match=re.escape(message)):
+        cost("--model", written(tmp_path, name), *words)
+
+
+def test_what_is_priced_of_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "TPOT" in printed(capsys, "--model", written(tmp_path, "deepseek-v3.2"), "--context", "2048")
+    assert "0 drafts a step" in printed(capsys, "--model", written(tmp_path, "kimi-k2"))
+
+
+def written(folder: Path, name: str) -> str:
+    """The folder of a published model's configuration."""
+    (folder / name).mkdir()
+    (folder / name / "config.json").write_text(json.dumps(KNOWN[name]), encoding="utf-8")
+    return str(folder / name)
 
 
 @pytest.mark.parametrize(

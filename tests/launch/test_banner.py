@@ -66,5 +66,13 @@ def test_placeholder_tokens_are_announced() -> None:
     )
     config = ServeConfig(ModelConfig(Path("somewhere")))
     assert "placeholders" not in banner(config, cluster)
-    simulated = replace(config, engine=EngineConfig(executor="simulated"))
-    assert "  tokens           placeholders: simulated NPUs" in banner(simulated, cluster)
+    for name, accuracy in (
+        ("deepseek-r1-shape", ""),
+        ("storyteller", "not checked: all published rows are of DeepSeek"),
+    ):
+        simulated = replace(
+            config, model=ModelConfig(DEPLOY / "models" / name), engine=EngineConfig(executor="simulated")
+        )
+        text = banner(simulated, cluster)
+        assert "  tokens           placeholders: simulated NPUs" in text
+        assert f"  accuracy         {accuracy}" in text if accuracy else "accuracy" not in text

@@ -1,5 +1,6 @@
 """What is found out about the KV-cache pool before anything starts."""
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hardware.errors import SpecError
 from hardware.units import MIB
 from serving.config import EngineConfig, GatewayConfig, KvCacheConfig, ModelConfig, ServeConfig
 from serving.config.cluster import ClusterConfig, HardwareConfig
@@ -16,6 +18,8 @@ from serving.model.size import weight_bytes
 from tests.e2e.server import free_port
 from tests.kvpool.redis_process import RedisProcess, needs_redis
 from tests.model.random_checkpoint import write_random_checkpoint
+
+STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
 
 
 @pytest.fixture
@@ -75,6 +79,18 @@ def test_weights_that_cannot_be_read(config: ServeConfig) -> None:
     next(config.model.path.glob("*.safetensors")).write_bytes(b"nothing")
     with pytest.raises(ModelError, match=r"a file of .*model cannot be read \(.*\): fetch it again"):
         preflight(config)
+
+
+def test_simulated_drafts_of_a_model_without_a_module(config: ServeConfig) -> None:
+    simulated = replace(config, engine=EngineConfig(executor="simulated"), model=ModelConfig(path=STORYTELLER))
+    preflight(simulated)
+    folder = config.model.path
+    told = json.loads((STORYTELLER / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**told, "num_nextn_predict_layers": 0}), encoding="utf-8")
+    without = replace(simulated, model=ModelConfig(path=folder, tokenizer=str(STORYTELLER)))
+    with pytest.raises(SpecError, match="has no MTP module to draft 1 tokens with; set drafts to 0"):
+        preflight(without)
+    preflight(replace(without, simulation=replace(without.simulation, drafts=0)))
 
 
 def test_a_redis_that_is_not_there(config: ServeConfig) -> None:

@@ -13,7 +13,7 @@ from jsonschema import validate
 from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
 from hardware.cost.loads import DecodeLoad, PrefillLoad
-from hardware.cost.model_shape import load_shape
+from hardware.cost.model_config import load_shape
 from serving.accounted_kv import accounted_kv
 from serving.config.serve import ServeConfig
 from serving.errors import HandoffError

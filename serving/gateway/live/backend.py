@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 
-from hardware.cost.model_shape import load_shape
+from hardware.cost.model_config import load_shape
 from hardware.errors import HardwareError
 from serving.config.serve import ServeConfig
 from serving.errors import LinkError, OverloadedError, ServingError, UnavailableError
@@ -274,7 +274,6 @@ def attention_tokens(config: ServeConfig) -> float:
     none that the cost model knows: then all tokens cost the same.
     """
     try:
-        shape = load_shape(config.model.path)
+        return load_shape(config.model.path).attention_tokens
     except HardwareError:
         return 0.0
-    return shape.linear_flops_per_token / (shape.layers * shape.prefill_core_flops)

@@ -11,7 +11,7 @@ from typing import Any
 from hardware.clock import ScaledClock
 from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
-from hardware.cost.model_shape import load_shape
+from hardware.cost.model_config import load_shape
 from hardware.device.instance import WEIGHTS, WORKSPACE, VirtualInstance
 from hardware.device.npu import VirtualNpu
 from hardware.spec.plane import Plane
@@ -57,7 +57,9 @@ class SimulatedCompute:
         self._simulation = simulation = config.simulation
         self._role = EngineRole(place.pool)
         device = load_device(simulation.device)
-        self._cost = CostModel(device, load_shape(config.model.path))
+        shape = load_shape(config.model.path)
+        shape.check_drafts(simulation.drafts)
+        self._cost = CostModel(device, shape)
         self.time_scale = simulation.time_scale
         self.clock = ScaledClock(simulation.time_scale)
         self._pace = Pace(simulation.time_scale)
@@ -65,7 +67,8 @@ class SimulatedCompute:
         self.forced_tokens = 0
         self.draft_tokens = 0 if self._role is EngineRole.PREFILL else simulation.drafts
         self.status_period_s = max(LEAST_STATUS_PERIOD_S, simulation.status_period_s / simulation.time_scale)
-        self.max_model_len = Architecture.from_folder(config.model.path).max_position_embeddings
+        model_len = Architecture.from_folder(config.model.path).max_position_embeddings
+        self.max_model_len = min(model_len, shape.longest_context or model_len)
         npu = npu_of(device)
         self.npus = VirtualInstance(place.replica, [VirtualNpu(one, npu, self.clock) for one in place.npus])
         accounted = accounted_kv(config)

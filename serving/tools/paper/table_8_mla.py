@@ -11,11 +11,11 @@ _CONTEXT = 4096
 def run(setting: Setting) -> Findings:
     """Share of both peaks that the cost model's core attention reaches."""
     cost = setting.cost
-    device, shape = cost.device, cost.shape
+    device, attention = cost.device, cost.shape.attention
     load = DecodeLoad(48, 48 * _CONTEXT, None, 320, 1, False)
     half = cost.decode.half_batch(load, 1)
-    flops = 2 * load.context_tokens * shape.decode_core_flops
-    nbytes = load.context_tokens * shape.latent_values * 2
+    flops = 2 * load.context_tokens * attention.decode_core_flops
+    nbytes = load.context_tokens * attention.cached_values * 2
     used = 100 * flops / half.core_c / device.die.bf16_flops_per_s
     rate = nbytes / half.core_w / 1e9
     peak = device.die.hbm_bytes_per_s / 1e9

@@ -30,7 +30,7 @@ _SHARES = (
 
 def with_its_kernel(cost: CostModel) -> CostModel:
     """The same machine with the core attention that its kernel shares tell of."""
-    flops = PER_DIE * 2 * CONTEXT * cost.shape.decode_core_flops
+    flops = PER_DIE * 2 * CONTEXT * cost.shape.attention.decode_core_flops
     seconds = _CORE_SHARE * ITERATION_S / _LAYERS_WITH_DRAFT
     used = flops / seconds / cost.device.die.bf16_flops_per_s
     calibration = replace(cost.device.calibration, core_utilisation=used)

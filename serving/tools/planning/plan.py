@@ -72,6 +72,7 @@ class CapacityPlan:
         options: runner-ups, and for each pool size what it would take.
         dropped: what was not simulated on the whole trace, and why.
         demand, bounds: what is asked for, and what an instance of each kind can do at the best.
+        accuracy: how far the times can be trusted, where no published row is of the model; else empty.
         simulations: how many were run, short ones too. events: that they handled.
     """
 
@@ -90,3 +91,4 @@ class CapacityPlan:
     simulations: int
     events: int
     quick: bool
+    accuracy: str = ""

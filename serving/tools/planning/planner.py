@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hardware.cost.accuracy import model_trust
 from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
@@ -61,8 +62,9 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
     setting = PlanSetting(config, whole, whole.busiest(), order.target, order.cache_nodes)
     workload = whole.open()
     wanted = demand(workload, reuse=config.engine.prefix_reuse)
-    begin = feasible.start(cost_model(config), config, wanted, order.wanted, order.target)
-    floors = shape_bounds(cost_model(config), config, wanted, begin, order.target)
+    cost = cost_model(config)
+    begin = feasible.start(cost, config, wanted, order.wanted, order.target)
+    floors = shape_bounds(cost, config, wanted, begin, order.target)
     tally = _Tally(progress)
     with evaluator(setting, processes, tally) as evaluate:
         search = _Search(order, setting, wanted, begin, evaluate)
@@ -72,6 +74,7 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
         target=order.target, budget=order.wanted.budget, rate=rate, requests=len(wanted), best=best, options=options,
         dropped=search.dropped, demand=demand_figures(wanted), bounds=floors,
         simulations=tally.count, events=tally.events, quick=whole != order.trace,
+        accuracy=model_trust(cost.shape),
     )  # fmt: skip
 
 

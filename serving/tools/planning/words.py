@@ -67,7 +67,11 @@ def facts(plan: CapacityPlan) -> list[tuple[str, str]]:
         ("NPUs at most", numbers.count(plan.budget)),
         ("simulations", numbers.count(plan.simulations)),
     ]
-    return found + ([("quick", "the busiest third of the trace stands for the whole")] if plan.quick else [])
+    if plan.quick:
+        found.append(("quick", "the busiest third of the trace stands for the whole"))
+    if plan.accuracy:
+        found.append(("accuracy", plan.accuracy))
+    return found
 
 
 def rows(plan: CapacityPlan) -> list[PlanRow]:

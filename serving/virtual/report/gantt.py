@@ -12,7 +12,6 @@ from hardware.cost.loads import CostPart, PredictedStep
 from loadgen.report import numbers
 from loadgen.report.chart import Axis, Bar, BarChart, Key
 
-STREAMS = ("attention stream", "expert stream")
 _LANE_PX = 150
 _NO_BREAK = "\u00a0"
 _COLORS = ("blue", "orange")
@@ -58,7 +57,10 @@ def layer_chart(cost: PredictedStep) -> BarChart:
         id="layer-bars",
         title=f"One decode layer: {numbers.duration(cost.layer_s)}",
         x=Axis(unit="s", low=0.0, high=end_s),
-        lanes=[f"{stream}, {numbers.duration(cost.streams_s[place])}" for place, stream in enumerate(STREAMS)],
+        lanes=[
+            f"{stream_name(cost, place)} stream, {numbers.duration(length_s)}"
+            for place, length_s in enumerate(cost.streams_s)
+        ],
         lane_px=_LANE_PX,
         keys=[Key(name=name, color=color) for name, color in zip(names, _COLORS, strict=False)],
         bars=[_drawn(bar) for bar in bars],
@@ -70,9 +72,11 @@ def layer_parts(cost: PredictedStep) -> list[CostPart]:
     return sorted(cost.parts, key=lambda part: (part.stream % len(_ORDER), -part.time_s))
 
 
-def stream_name(stream: int) -> str:
+def stream_name(cost: PredictedStep, stream: int) -> str:
     """The name of a part's stream."""
-    return STREAMS[stream].split()[0] if stream in (0, 1) else "outside of layers"
+    if stream not in (0, 1):
+        return "outside of layers"
+    return "attention" if stream == 0 else "expert" if cost.has_experts else "feed-forward"
 
 
 def _runs(cost: PredictedStep, stream: int) -> list[tuple[str, float]]:

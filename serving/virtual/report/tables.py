@@ -78,7 +78,7 @@ def parts_table(cost: PredictedStep) -> Table:
     )  # fmt: skip
     rows = [
         TableRow([
-            part.name, stream_name(part.stream), numbers.duration(part.time_s / max(1, part.runs)),
+            part.name, stream_name(cost, part.stream), numbers.duration(part.time_s / max(1, part.runs)),
             numbers.count(part.runs), numbers.duration(part.time_s), part.bound, part.formula,
         ])
         for part in layer_parts(cost)

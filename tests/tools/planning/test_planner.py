@@ -19,6 +19,7 @@ from serving.tools.planning.plan import CapacityPlan, Option
 from serving.tools.planning.planner import PlanQuestion, plan
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
+from tests.hardware.cost.known import KNOWN
 from tests.loadgen.report.browser import inspect
 from tests.tools.planning.traces import config, steady
 
@@ -43,6 +44,7 @@ def found(trace: Path) -> CapacityPlan:
 def test_the_plan_holds_and_one_instance_less_does_not(found: CapacityPlan) -> None:
     assert found.best is not None
     assert found.best.holds
+    assert found.accuracy == "", "DeepSeek-R1 is what was fitted"
     assert found.best.candidate.prefills > 1
     cheaper = [one for one in found.options if one.candidate.npus < found.best.candidate.npus]
     assert cheaper
@@ -60,6 +62,19 @@ def test_the_same_order_gives_the_same_plan(trace: Path) -> None:
     first, second = plan(asked), plan(asked)
     assert first.options
     assert as_json(first) == as_json(second)
+
+
+def test_a_plan_of_a_dense_model_says_that_nothing_was_fitted_to_it(trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(KNOWN["qwen3-0.6b"]), encoding="utf-8")
+    shipped = config()
+    model = dataclasses.replace(shipped.model, path=tmp_path, name="qwen3-0.6b")
+    simulation = dataclasses.replace(shipped.simulation, drafts=0)
+    settings = dataclasses.replace(shipped, model=model, simulation=simulation)
+    found = plan(order(trace, config=settings, wanted=SearchLimits((1, 2), (1, 2), 16)))
+    assert found.best is not None
+    assert found.accuracy == "not checked: no published row of grouped attention was fitted"
+    assert ("accuracy", found.accuracy) in words.facts(found)
+    assert all(found.accuracy in text for text in (markdown(found), page(found), as_json(found).decode()))
 
 
 def test_a_budget_gives_the_split_with_the_highest_goodput(trace: Path) -> None:

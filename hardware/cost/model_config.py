@@ -1,0 +1,208 @@
+"""A model's shape from its Hugging Face `config.json`: which architectures the cost model knows, and their keys.
+
+An architecture that is not in `PRICED_FAMILIES` is refused by name. So is, in `ModelShape.check_context`, a context
+beyond which a known one is not what is priced: DeepSeek-V3.2 and GLM-5 choose `index_topk` tokens there and have an
+indexer; sliding windows forget.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hardware.cost.attention import AttentionSizes, GroupedAttentionSizes, LatentAttentionSizes
+from hardware.cost.model_shape import ModelShape
+from hardware.errors import SpecError
+from hardware.nesting import parse_json
+from hardware.regular_file import read_regular_text
+
+_LARGEST = 2**31 - 1
+"""Beyond it times and bytes would be no numbers any more."""
+_EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts")
+_DRAFT_KEYS = ("num_nextn_predict_layers", "num_mtp_layers")
+
+
+@dataclass(frozen=True, slots=True)
+class PricedFamily:
+    """One `model_type`: its attention, its feed-forward, and what holds where a configuration does not say.
+
+    Attributes:
+        latent: latent attention; else grouped.
+        experts: some layers have routed experts.
+        first_dense: layers before the first one with experts, where the configuration does not say.
+        own_head_dim: must say how wide a head is; others divide the hidden width by the heads.
+        windowed: slides a window whenever one is given; others only with `use_sliding_window`.
+        tied: the head is the embedding, where the configuration does not say.
+    """
+
+    latent: bool = False
+    experts: bool = False
+    first_dense: int = 0
+    own_head_dim: bool = False
+    windowed: bool = False
+    tied: bool = False
+
+
+PRICED_FAMILIES: Mapping[str, PricedFamily] = {
+    "deepseek_v2": PricedFamily(latent=True, experts=True),
+    "deepseek_v3": PricedFamily(latent=True, experts=True),
+    "deepseek_v32": PricedFamily(latent=True, experts=True, first_dense=3),
+    "glm4_moe": PricedFamily(experts=True, first_dense=1, own_head_dim=True),
+    "glm4_moe_lite": PricedFamily(latent=True, experts=True, first_dense=1),
+    "glm_moe_dsa": PricedFamily(latent=True, experts=True, first_dense=3),
+    "kimi_k2": PricedFamily(latent=True, experts=True),
+    "llama": PricedFamily(),
+    "ministral3": PricedFamily(own_head_dim=True, windowed=True),
+    "mistral": PricedFamily(windowed=True),
+    "qwen2": PricedFamily(),
+    "qwen3": PricedFamily(own_head_dim=True),
+    "qwen3_moe": PricedFamily(experts=True, own_head_dim=True),
+    "smollm3": PricedFamily(tied=True),
+    "youtu": PricedFamily(latent=True, tied=True),
+}
+"""By `model_type`. Source: the configuration classes of transformers 5.24."""
+
+
+def shape_from_config(config: Mapping[str, object], name: str) -> ModelShape:
+    """Read a shape from the contents of a `config.json`.
+
+    Args:
+        config: its top level; unknown keys are ignored, as every checkpoint has many.
+        name: what to call the model in messages and reports.
+    Raises: SpecError for an architecture that is not known, naming those that are; or naming the first key that is
+        missing or no whole number.
+    Effects: none.
+    """
+    kind = config.get("model_type")
+    family = PRICED_FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        what = "config has no model_type" if kind is None else f"model_type {repr(kind)[:40]} is not known"
+        raise SpecError(f"model {name}: {what}; the cost model knows {', '.join(PRICED_FAMILIES)}")
+    keys = _Keys(config, name)
+    layers = keys.whole("num_hidden_layers")
+    dense = _dense_layers(keys, family, layers)
+    tied = config.get("tie_word_embeddings")
+    return ModelShape(
+        name=name,
+        hidden=keys.whole("hidden_size"),
+        layers=layers,
+        attention=_latent(keys) if family.latent else _grouped(keys, family),
+        dense_layers=dense,
+        dense_width=keys.whole("intermediate_size") if dense or not family.experts else 0,
+        expert_width=keys.whole("moe_intermediate_size") if family.experts else 0,
+        experts=keys.first(_EXPERT_KEYS) if family.experts else 0,
+        active_experts=keys.whole("num_experts_per_tok") if family.experts else 0,
+        shared_experts=keys.whole("n_shared_experts", 0) if family.experts else 0,
+        vocab=keys.whole("vocab_size"),
+        mtp_layers=keys.first(_DRAFT_KEYS, 0) if family.experts else 0,
+        tied_head=family.tied if tied is None else bool(tied),
+        longest_context=_longest_context(keys, family),
+    )
+
+
+def load_shape(path: Path) -> ModelShape:
+    """Read a shape from a checkpoint folder or its `config.json`.
+
+    Raises: SpecError if there is no readable config of an architecture that is known.
+    Effects: reads one file.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    if file.exists() and not file.is_file():
+        raise SpecError(f"{file}: is no regular file; give a checkpoint folder or its config.json")
+    try:
+        config = parse_json(read_regular_text(file))
+    except OSError as error:
+        raise SpecError(f"{file}: {error.strerror or error}; give a checkpoint folder or its config.json") from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{file}: no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise SpecError(f"{file}: is no JSON object")
+    return shape_from_config(config, file.absolute().parent.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Keys of one configuration, read by kind."""
+
+    config: Mapping[str, object]
+    name: str
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number; the default where it is missing or null.
+
+        Raises: SpecError naming the key.
+        """
+        value = self.config.get(key)
+        if value is None:
+            if default is not None:
+                return default
+            raise SpecError(f"model {self.name}: config has no {key}")
+        return self._checked(key, value)
+
+    def first(self, names: tuple[str, ...], default: int | None = None) -> int:
+        """The first of several keys for the same number that is there.
+
+        Raises: SpecError naming the first key where none is.
+        """
+        return self.whole(next((key for key in names if self.config.get(key) is not None), names[0]), default)
+
+    def listed(self, key: str) -> list[object]:
+        """A list; empty where it is missing or null.
+
+        Raises: SpecError naming the key.
+        """
+        value = self.config.get(key)
+        if value is not None and not isinstance(value, list):
+            raise SpecError(f"model {self.name}: {key} is {repr(value)[:40]}, not a list")
+        return value or []
+
+    def _checked(self, key: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise SpecError(f"model {self.name}: {key} is {repr(value)[:40]}, not a whole number")
+        if not 0 <= value <= _LARGEST:
+            raise SpecError(f"model {self.name}: {key} is {str(value)[:40]}, which no model has")
+        return value
+
+
+def _latent(keys: _Keys) -> AttentionSizes:
+    return LatentAttentionSizes(
+        heads=keys.whole("num_attention_heads"),
+        q_rank=keys.whole("q_lora_rank", 0),
+        kv_rank=keys.whole("kv_lora_rank"),
+        rope_dim=keys.whole("qk_rope_head_dim"),
+        nope_dim=keys.whole("qk_nope_head_dim"),
+        v_dim=keys.whole("v_head_dim"),
+    )
+
+
+def _grouped(keys: _Keys, family: PricedFamily) -> AttentionSizes:
+    heads = keys.whole("num_attention_heads")
+    divided = None if family.own_head_dim else keys.whole("hidden_size") // max(heads, 1)
+    return GroupedAttentionSizes(heads, keys.whole("num_key_value_heads", heads), keys.whole("head_dim", divided))
+
+
+def _dense_layers(keys: _Keys, family: PricedFamily, layers: int) -> int:
+    """Layers with an ordinary feed-forward: as a list says, else the first ones, and those that a step leaves out."""
+    if not family.experts:
+        return layers
+    if types := keys.listed("mlp_layer_types"):
+        if len(types) != layers or not set(map(str, types)) <= {"dense", "sparse"}:
+            raise SpecError(f'model {keys.name}: mlp_layer_types is no list of "dense" or "sparse" for {layers} layers')
+        return types.count("dense")
+    first = keys.whole("first_k_dense_replace", family.first_dense)
+    if first > layers:
+        raise SpecError(f"model {keys.name}: first_k_dense_replace is {first}: more dense layers than layers")
+    frequency, step = (max(1, keys.whole(key, 1)) for key in ("moe_layer_freq", "decoder_sparse_step"))
+    left_out = keys.listed("mlp_only_layers")
+    sparse = sum(
+        layer % frequency == 0 and (layer + 1) % step == 0 and layer not in left_out for layer in range(first, layers)
+    )
+    return layers - sparse
+
+
+def _longest_context(keys: _Keys, family: PricedFamily) -> int | None:
+    """Tokens up to which attention sees all of them; None = always."""
+    if keys.config.get("index_topk") is not None:
+        return keys.whole("index_topk")
+    slides = family.windowed or bool(keys.config.get("use_sliding_window"))
+    slides = slides or "sliding_attention" in keys.listed("layer_types")
+    return keys.whole("sliding_window") if slides and keys.config.get("sliding_window") is not None else None
