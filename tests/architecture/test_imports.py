@@ -83,6 +83,7 @@ LAYERS = (
     "serving.tools.replay",
     "serving.tools.evaluate",
     "serving.tools.quantize",
+    "serving.tools.importing",
     "serving.virtual.workload",
     "serving.virtual.result",
     "serving.virtual.report",

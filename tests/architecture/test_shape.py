@@ -23,6 +23,7 @@ MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/model/linear.py",
     "serving/model/native/build.py",
     "serving/sockets/tls.py",
+    "serving/tools/importing/smollm2.py",
 )
 """Ray, OpenMP and oneDNN read theirs from it, OPENAI_API_KEY is where every client looks, CXX and XDG_CACHE_HOME are
 what every build tool goes by. Of ours there is one, which only containers need: CLOUDMATRIX_API_KEYS.

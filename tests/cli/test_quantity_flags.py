@@ -43,7 +43,7 @@ WORDS = frozenset(
     """
     address api-key cache-bust config dashboard dataset-path device endpoint extra-body faults group header host label
     metadata message metrics-url model namespace only out percentile-metrics pool rank reference result-filename set
-    system token tokenizer trace url request
+    source system token tokenizer trace url request
     """.split()
 )
 """Names, addresses, files."""

@@ -15,6 +15,7 @@ from serving.config.hub_reference import folder_name
 from serving.errors import ConfigError, ModelError
 from serving.gateway.api.tokenizer import read_json
 from serving.model.checkpoint import Checkpoint, Int8Weight
+from serving.model.checkpoint_writer import CheckpointWriter, refuse_used
 from serving.model.config import Architecture
 from serving.model.loader import open_checkpoint
 from serving.model.tensors import block_tensors, mtp_optional, mtp_tensors
@@ -27,7 +28,7 @@ from serving.tools.quantize.stream import LayerRunner
 from serving.tools.quantize.structure import block_structure, draft_structure
 from serving.tools.quantize.table import Tensors, read_tensors
 from serving.tools.quantize.trial import HEAD, LAST_NORM, DraftLayer, Original, Trial
-from serving.tools.quantize.writer import CheckpointWriter, quantised_config, refuse_used, stored_as
+from serving.tools.quantize.writer import companions, quantised_config, stored_as
 
 REPORT_PAGE = "quantization.md"
 REPORT_DATA = "quantization.json"
@@ -59,7 +60,8 @@ def quantise(model: Path, out: Path, files: Sequence[Path], settings: Settings, 
         report = _Work(model, config, checkpoint, drafts, text, settings, writer, tell).done()
         untie = config.tie_word_embeddings and "head" not in settings.kept
         raw = quantised_config(read_json(model / "config.json"), settings.kept, untie=untie)
-        writer.finish(model, raw, {REPORT_PAGE: as_markdown(report), REPORT_DATA: as_json(report)})
+        texts = {REPORT_PAGE: as_markdown(report), REPORT_DATA: as_json(report)}
+        writer.finish(raw, texts, companions(model))
     return report
 
 

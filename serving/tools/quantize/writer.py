@@ -1,146 +1,39 @@
-"""Writing the quantised checkpoint: compressed-tensors `int-quantized` in safetensors files, the rest copied.
+"""Form of the quantised checkpoint: its configuration, what stays in floating point, and the files that go along."""
 
-    X.weight        [out, in] int8            X.weight_scale  [out, 1] float32
-
-Everything is written into a folder beside the wanted one and takes its name at the end: a run that is interrupted
-leaves no checkpoint that looks whole.
-"""
-
-import glob
-import json
 import logging
-import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from hardware.regular_file import IrregularFileError
-from serving.errors import ConfigError
-from serving.model.checkpoint import INT8_SCALE, Int8Weight
+from serving.model.checkpoint import Int8Weight
 from serving.model.quantization import INT8_ACTIVATIONS, INT8_FORMAT, INT8_METHOD, INT8_WEIGHTS
+from serving.model.weight_files import INDEX
 from serving.regular_file import check_regular
 from serving.tools.quantize.classes import ignore_patterns
 
 logger = logging.getLogger(__name__)
 
-SHARD_BYTES = 4 << 30
-_PARTIAL = ".partial"
-_CONFIG = "config.json"
-_INDEX = "model.safetensors.index.json"
 _ROUTER = ".mlp.gate.weight"
 _COPIED_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _COPIED_PREFIXES = ("LICENSE", "NOTICE", "tokenization_", "configuration_", "modeling_")
 
 
-class CheckpointWriter:
-    """Writes tensors into shards, one shard in memory at a time.
+def companions(source: Path) -> Iterator[Path]:
+    """Files of a checkpoint folder that a quantised one has too: tokenizer, template, licence.
 
-    Args:
-        folder: where the checkpoint is to be; must not exist or be empty.
-        shard_bytes: a shard is written when it has so many.
-    Raises: ConfigError if there is something in the folder, or it cannot be made.
-    Effects: makes a folder beside it, renamed by `finish`, removed when the block ends in an exception; what runs left
-        there that were killed is removed.
+    Effects: logs what is passed over because it is no regular file of the folder.
     """
-
-    def __init__(self, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
-        self.folder = folder.resolve()  # behind a link, and not `.`, so that there is a name and a place beside it
-        self.total_bytes = 0
-        self._partial = self.folder.with_name(f".{self.folder.name}.{os.getpid()}{_PARTIAL}")
-        self._keep = False
-        self._shard_bytes = shard_bytes
-        self._waiting: dict[str, Tensor] = {}
-        self._shards: list[list[str]] = []
-
-    def __enter__(self) -> Self:
-        refuse_used(self.folder)
-        try:
-            self._forget_dead()
-            self._partial.mkdir(parents=True)
-        except OSError as error:
-            raise ConfigError(f"--out {self.folder} cannot be made ({error.strerror})") from error
-        except BaseException:  # Ctrl-C as soon as the folder is there: `__exit__` is not called for a block not entered
-            shutil.rmtree(self._partial, ignore_errors=True)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._keep:
-            shutil.rmtree(self._partial, ignore_errors=True)
-
-    def add(self, name: str, tensor: Tensor | Int8Weight) -> None:
-        """Take a tensor.
-
-        Effects: may write a shard.
-        """
-        parts = {name: tensor} if isinstance(tensor, Tensor) else _int8_parts(name, tensor)
-        size = sum(part.nbytes for part in parts.values())
-        if self._waiting and sum(t.nbytes for t in self._waiting.values()) + size > self._shard_bytes:
-            self._flush()
-        self._waiting |= {key: part.contiguous() for key, part in parts.items()}
-        self.total_bytes += size
-
-    def finish(self, source: Path, config: Mapping[str, object], reports: Mapping[str, str]) -> None:
-        """Write what is left, copy the tokenizer and the like, and give the folder its name.
-
-        Args:
-            source: the original checkpoint's folder.
-            config: of the quantised model.
-            reports: further files' texts by name.
-        Raises: ConfigError if the folder is in use by now; what was written is kept then, and the message says where.
-        """
-        self._flush()
-        self._name_shards()
-        for path in sorted(source.iterdir()):
-            if path.is_file() and _is_copied(path.name):
-                try:
-                    check_regular(path, within=source)
-                except IrregularFileError as error:
-                    logger.warning("not copied: %s", error)
-                    continue
-                shutil.copy2(path, self._partial / path.name)
-        _write_json(self._partial / _CONFIG, config)
-        for name, text in reports.items():
-            (self._partial / name).write_text(text, encoding="utf-8")
-        try:
-            refuse_used(self.folder)
-            self._partial.rename(self.folder)
-        except (ConfigError, OSError) as error:
-            self._keep = True
-            raise ConfigError(f"{error}; the checkpoint is whole and lies in {self._partial}: rename it") from error
-
-    def _forget_dead(self) -> None:
-        """Remove what other runs have left beside the folder, and their processes are gone."""
-        for left in self.folder.parent.glob(f".{glob.escape(self.folder.name)}.*{_PARTIAL}"):
-            pid = left.name.removesuffix(_PARTIAL).rpartition(".")[2]
-            if pid.isdigit() and (int(pid) == os.getpid() or not Path("/proc", pid).exists()):
-                shutil.rmtree(left, ignore_errors=True)
-
-    def _flush(self) -> None:
-        if self._waiting:
-            shard = self._partial / _shard_name(len(self._shards), None)
-            save_file(self._waiting, shard, metadata={"format": "pt"})
-            shard.chmod(0o644)  # safetensors makes files for their owner alone
-            self._shards.append(list(self._waiting))
-            self._waiting = {}
-
-    def _name_shards(self) -> None:
-        count = len(self._shards)
-        names = ["model.safetensors"] if count == 1 else [_shard_name(number, count) for number in range(count)]
-        for number, name in enumerate(names):
-            (self._partial / _shard_name(number, None)).rename(self._partial / name)
-        if count > 1:
-            weight_map = {key: name for keys, name in zip(self._shards, names, strict=True) for key in keys}
-            index = {"metadata": {"total_size": self.total_bytes}, "weight_map": dict(sorted(weight_map.items()))}
-            _write_json(self._partial / _INDEX, index)
+    for path in sorted(source.iterdir()):
+        if path.is_file() and _is_copied(path.name):
+            try:
+                check_regular(path, within=source)
+            except IrregularFileError as error:
+                logger.warning("not copied: %s", error)
+                continue
+            yield path
 
 
 def quantised_config(raw: Mapping[str, object], kept: frozenset[str], *, untie: bool) -> dict[str, object]:
@@ -183,31 +76,7 @@ def stored_as(name: str, given: Tensor | Int8Weight, stored: str, dtype: str) ->
     return given.to(forms.get(stored, model))
 
 
-def refuse_used(folder: Path) -> None:
-    """Raises: ConfigError unless the folder is missing, or empty and can be replaced."""
-    try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"--out {folder} is not empty: give a new folder")
-    except OSError as error:
-        raise ConfigError(f"--out {folder} cannot be read ({error.strerror}): give a new folder") from error
-    real = folder.resolve()
-    if real.is_mount() or Path.cwd().is_relative_to(real):
-        raise ConfigError(f"--out {folder} is a mount, or where you are: give a new folder, such as {folder / 'int8'}")
-
-
-def _int8_parts(name: str, given: Int8Weight) -> dict[str, Tensor]:
-    return {name: given.weight, name + INT8_SCALE: given.scale.unsqueeze(1)}
-
-
 def _is_copied(name: str) -> bool:
-    if name in (_CONFIG, _INDEX) or name.endswith(".safetensors"):
+    if name in ("config.json", INDEX) or name.endswith(".safetensors"):
         return False
     return name.endswith(_COPIED_SUFFIXES) or name.startswith(_COPIED_PREFIXES)
-
-
-def _shard_name(number: int, count: int | None) -> str:
-    return f"model-{number + 1:05d}-of-{count:05d}.safetensors" if count else f"shard-{number + 1:05d}"
-
-
-def _write_json(path: Path, value: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

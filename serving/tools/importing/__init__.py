@@ -1,0 +1,1 @@
+"""Checkpoint folders made of GGUF files."""

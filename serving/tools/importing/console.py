@@ -1,0 +1,32 @@
+"""An import as seen from a terminal: a bar and what came of it on stderr, the folder alone on stdout."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rich.text import Text
+
+from loadgen.progress_bar import ProgressBar, ProgressConsole
+from loadgen.report import numbers
+from serving.terminal import endings_as_interrupt
+from serving.tools.importing.run import Dtype, ImportReport, import_gguf
+
+
+def import_on_console(path: Path, out: Path, dtype: Dtype, *, quiet: bool, copies: Iterable[Path] = ()) -> None:
+    """Import a file and say what came of it.
+
+    Args:
+        quiet: nothing on stderr.
+    Raises: as `import_gguf`.
+    Effects: writes the folder, prints on stderr.
+    """
+    with endings_as_interrupt(), ProgressBar("reading", quiet=quiet) as bar:
+        report = import_gguf(path, out, dtype, lambda what, done, of: bar.update(done, what=what, total=of), copies)
+    ProgressConsole(quiet=quiet).print(Text(_summary(path, report, dtype)))
+
+
+def _summary(path: Path, report: ImportReport, dtype: Dtype) -> str:
+    kinds = ", ".join(kind for kind, _ in report.kinds.most_common())
+    return (
+        f"{path.name}: {report.architecture}, {report.parameters:,} parameters, {numbers.size(report.stored_bytes)} of "
+        f"{kinds} -> {numbers.size(report.written_bytes)} of {dtype} in {numbers.duration(report.elapsed_s)}"
+    )
