@@ -21,6 +21,7 @@ from typing import Literal
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.hf_api import ModelInfo
+from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from loadgen.report import numbers
 from serving.config.hub_reference import HubReference
@@ -100,10 +101,11 @@ class _Download:
         self._require("config.json")
         if tokenizer and part != "config":
             self._require("tokenizer.json")
-        folder = self._get("config.json").parent
-        for name in _CONFIG if part == "config" else (*_CONFIG, *_TEXT):
-            if name != "config.json" and self._listed(name):
-                self._get(name)
+        with disable_progress_bars():  # a bar for each small file would hide that of the weights
+            folder = self._get("config.json").parent
+            for name in _CONFIG if part == "config" else (*_CONFIG, *_TEXT):
+                if name != "config.json" and self._listed(name):
+                    self._get(name)
         if part != "all":
             self._tell(f"model {self._reference}: commit {self._commit}, in {folder}")
             return HubFolder(folder, self._commit)
