@@ -32,6 +32,7 @@ _VERSIONS = (2, 3)
 _MOST_DIMENSIONS = 4
 _MOST_TABLE_BYTES = 1 << 30
 """Of all keys and names together; the tokenizers with the most tokens need some 20 MB."""
+_LONGEST_NAME = 200
 _ALIGNMENT = 32
 _NUMBERS = {
     GGUFValueType.UINT8: "<u1",
@@ -116,7 +117,7 @@ class GgufFile:
         values, tensors = _read_tables(path)
         count = values.get("split.count", 1)
         if not isinstance(count, int) or not 1 <= count < 1 << 16:
-            raise ModelError(f"{path} is damaged (split.count is {str(count)[:40]}): fetch it again")
+            raise ModelError(f"{path} is damaged (split.count is {repr(count)[:40]}): fetch it again")
         if count == 1:
             return cls(path, values, tensors)
         named = _SPLIT_NAME.fullmatch(path.name)
@@ -180,7 +181,7 @@ class _Tables:
         tensors, keys = self._whole("<Q"), self._whole("<Q")
         values: dict[str, Value] = {}
         for _ in range(keys):
-            name = self._text()
+            name = self._name()
             if name in values:
                 raise self._damaged(f"{name!r} stands there twice")
             values[name] = self._value(self._kind())
@@ -188,7 +189,7 @@ class _Tables:
         return values, self._placed(found, values)
 
     def _tensor(self) -> StoredTensor:
-        name = self._text()
+        name = self._name()
         dimensions = self._whole("<I")
         if not 1 <= dimensions <= _MOST_DIMENSIONS:
             raise self._damaged(f"{name} has {dimensions} dimensions")
@@ -206,7 +207,7 @@ class _Tables:
         """The tensors with offsets in the file instead of behind its tables."""
         alignment = values.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
-            raise self._damaged(f"general.alignment is {str(alignment)[:40]}")
+            raise self._damaged(f"general.alignment is {repr(alignment)[:40]}")
         start = -(-self._file.tell() // alignment) * alignment
         placed: dict[str, StoredTensor] = {}
         for tensor in found:
@@ -250,6 +251,13 @@ class _Tables:
             return GGUFValueType(number)
         except ValueError:
             raise self._damaged(f"it has a value of type {number}") from None
+
+    def _name(self) -> str:
+        """Name of a key or a tensor, fit to stand in a message."""
+        name = self._text()
+        if not name.isprintable() or len(name) > _LONGEST_NAME:
+            raise self._damaged(f"it has the name {name[:40]!r}")
+        return name
 
     def _text(self) -> str:
         try:

@@ -83,6 +83,6 @@ class ArchitectureKeys:
             return ModelError(f"it lacks the key {self._prefix}{name}")
         if isinstance(error, TypeError):
             return ModelError(
-                f"{self._prefix}{name} is {str(self._values[name])[:40]}, which is not of the type it needs"
+                f"{self._prefix}{name} is {repr(self._values[name])[:40]}, which is not of the type it needs"
             )
         return ModelError(f"{self._prefix}{error}")

@@ -6,7 +6,7 @@ Memory is that of one tensor in float32 (of stacked experts: one of them) and of
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ from serving.tools.importing.deepseek import describe_deepseek
 from serving.tools.importing.dense import describe_dense
 from serving.tools.importing.description import EMBEDDING, Description
 from serving.tools.importing.gguf_file import GgufFile, Value
-from serving.tools.importing.parts import check
+from serving.tools.importing.parts import Part, check
 from serving.tools.importing.tokenizer import build_tokenizer
 from serving.tools.importing.vocabulary import GgufVocabulary
 
@@ -65,19 +65,27 @@ class ImportReport:
     elapsed_s: float
 
 
-def import_gguf(path: Path, out: Path, dtype: Dtype, tell: Tell, copies: Iterable[Path] = ()) -> ImportReport:
-    """Make a checkpoint folder of a GGUF file.
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """All of a model but its tensors, which are read by `parts`.
 
     Args:
-        path: the file; the first one, if a model was split.
-        out: new folder.
-        copies: files that the folder gets, too.
-    Raises: ModelError if the file cannot be read or its model is not known; ConfigError if `out` is in use, or cannot
-        be written.
-    Effects: writes the folder.
+        config: for config.json.
+        texts: further files by name.
     """
-    begun = time.monotonic()
-    refuse_used(out)
+
+    file: GgufFile
+    architecture: str
+    parts: Sequence[Part]
+    config: Mapping[str, object]
+    texts: Mapping[str, str]
+
+
+def plan_import(path: Path, dtype: Dtype) -> ImportPlan:
+    """Read a file's tables, and check that they make a model.
+
+    Raises: ModelError if the file cannot be read or its model is not known.
+    """
     file = GgufFile.open(path)
     architecture = file.values.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in DESCRIBERS:
@@ -89,21 +97,38 @@ def import_gguf(path: Path, out: Path, dtype: Dtype, tell: Tell, copies: Iterabl
         config, texts = _texts(file, described.config, dtype)
     except ModelError as error:
         raise ModelError(f"{path} cannot be imported: {error}") from error
-    stored = sum(tensor.size_bytes for tensor in file.tensors.values())
+    return ImportPlan(file, architecture, described.parts, config, texts)
+
+
+def import_gguf(path: Path, out: Path, dtype: Dtype, tell: Tell, copies: Iterable[Path] = ()) -> ImportReport:
+    """Make a checkpoint folder of a GGUF file.
+
+    Args:
+        path: the file; any of them, if a model was split.
+        out: new folder.
+        copies: files that the folder gets, too.
+    Raises: as `plan_import`; ConfigError if `out` is in use, or cannot be written.
+    Effects: writes the folder.
+    """
+    begun = time.monotonic()
+    refuse_used(out)
+    plan = plan_import(path, dtype)
+    tensors = plan.file.tensors
+    stored = sum(tensor.size_bytes for tensor in tensors.values())
     parameters = done = 0
     with CheckpointWriter(out, SHARD_BYTES) as writer:
-        for part in described.parts:
-            sources = [file.tensors[name] for name in part.sources]
+        for part in plan.parts:
+            sources = [tensors[name] for name in part.sources]
             tell(sources[0].name, done, stored)
             for name, tensor in part.make(sources):
                 parameters += tensor.numel()
                 writer.add(name, tensor if name.endswith(_FLOAT32) else tensor.to(DTYPES[dtype]))
             done += sum(source.size_bytes for source in sources)
         tell("writing", stored, stored)
-        writer.finish(config, texts, copies)
+        writer.finish(plan.config, plan.texts, copies)
     return ImportReport(
-        architecture=architecture,
-        kinds=Counter(tensor.kind.name for tensor in file.tensors.values()),
+        architecture=plan.architecture,
+        kinds=Counter(tensor.kind.name for tensor in tensors.values()),
         parameters=parameters,
         stored_bytes=stored,
         written_bytes=writer.total_bytes,

@@ -73,7 +73,9 @@ class GgufVocabulary:
         if number is None:
             return None
         if not isinstance(number, int) or not 0 <= number < len(self.tokens):
-            raise ModelError(f"{_PREFIX}{role}_token_id is {str(number)[:40]}, and there are {len(self.tokens)} tokens")
+            raise ModelError(
+                f"{_PREFIX}{role}_token_id is {repr(number)[:40]}, of {len(self.tokens)} tokens"
+            )
         return number
 
     def names(self) -> dict[str, str]:
@@ -94,7 +96,7 @@ class GgufVocabulary:
         """
         value = self.values.get(_PREFIX + name, default)
         if not isinstance(value, bool):
-            raise ModelError(f"{_PREFIX}{name} is {str(value)[:40]}, which is neither true nor false")
+            raise ModelError(f"{_PREFIX}{name} is {repr(value)[:40]}, which is neither true nor false")
         return value
 
     def _used(self) -> list[int]:

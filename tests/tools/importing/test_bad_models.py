@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.errors import ModelError
-from serving.tools.importing.run import import_gguf
+from serving.tools.importing.run import import_gguf, plan_import
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.tools.importing.folders import write_dense
 from tests.tools.importing.gguf_models import write_gguf
@@ -47,7 +49,7 @@ def refusal(tmp_path: Path, folder: Path, **changes: object) -> str:
         ({"llama.block_count": 1 << 30}, "it has 1073741824 layers, and only 21 tensors"),
         ({"llama.block_count": 3}, "it lacks blk.2.attn_norm.weight, blk.2.ffn_norm.weight, "),
         ({"llama.block_count": 1}, "it has unexpected blk.1.attn_k.weight, "),
-        ({"llama.block_count": "two"}, "llama.block_count is two, which is not of the type it needs"),
+        ({"llama.block_count": "two"}, "llama.block_count is 'two', which is not of the type it needs"),
         ({"llama.attention.head_count": [4, 4]}, "llama.attention.head_count is [4, 4], which is not of the type"),
         ({"llama.attention.head_count_kv": 3}, "4 query heads and 3 key heads of 16 elements do not fit together"),
         ({"llama.attention.key_length": 8}, "llama.attention.value_length is 16; only 8, a head's whole width, is"),
@@ -64,7 +66,7 @@ def refusal(tmp_path: Path, folder: Path, **changes: object) -> str:
         ({"llama.rope.scaling.type": "linear"}, "it lacks the key llama.rope.scaling.factor"),
         ({"tokenizer.ggml.model": "t5"}, "its tokenizer is of the kind 't5'"),
         ({"tokenizer.ggml.tokens": ["a", "b"]}, "token_type does not have one for each of the 2 tokens"),
-        ({"tokenizer.ggml.eos_token_id": 999}, "eos_token_id is 999, and there are 320 tokens"),
+        ({"tokenizer.ggml.eos_token_id": 999}, "eos_token_id is 999, of 320 tokens"),
     ],
 )
 def test_keys(dense: Path, tmp_path: Path, keys: Mapping[str, object], words: str) -> None:
@@ -133,3 +135,27 @@ def test_keys_of_deepseek(deepseek: Path, tmp_path: Path, keys: Mapping[str, obj
 def test_values_that_are_no_numbers(dense: Path, tmp_path: Path) -> None:
     bad = np.full((32, 64), np.nan, dtype=np.float32)
     assert f"{V} has values that are no numbers" in refusal(tmp_path, dense, extra={V: bad})
+
+
+@pytest.fixture(scope="module")
+def files(dense: Path, deepseek: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    return [write_gguf(folder / f"{source.name}.gguf", source) for source in (dense, deepseek)]
+
+
+@given(st.data())
+def test_made_up_bytes_make_a_model_or_one_line(files: list[Path], data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(files))
+    original = bytearray(path.read_bytes())
+    tables = original.index(b"blk.1.") + 2000
+    for _ in range(data.draw(st.integers(1, 3))):
+        original[data.draw(st.integers(4, data.draw(st.sampled_from([1200, tables]))))] = data.draw(st.integers(0, 255))
+    fuzzed = path.with_suffix(".fuzzed")
+    fuzzed.write_bytes(original)
+    try:
+        plan_import(fuzzed, "bfloat16")
+    except ModelError as error:
+        message = str(error)
+    else:
+        return
+    assert message.isprintable()

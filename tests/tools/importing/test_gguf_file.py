@@ -148,6 +148,7 @@ def refusal_of(path: Path, data: bytes) -> str:
         (b"a.whole\0\0\0\0", b"a.whole\x63\0\0\0", "a value of type 99"),
         (b"a.wholes\x09\0\0\0", b"a.wholes\x09\0\0\0\x09\0\0\0", "a list of lists"),
         (b"a.whole\0", b"a.text\xff\0", "not UTF-8"),
+        (b"a.empty", b"a.emp\n\x1b", r"it has the name 'a.emp\n\x1b'"),
         (b"first\x02\0\0\0", b"first\x05\0\0\0", "first has 5 dimensions"),
         (b"first\x02\0\0\0\x03", b"first\x02\0\0\0\0", "first has the shape [2, 0]"),
         (b"second", b"second", "good"),

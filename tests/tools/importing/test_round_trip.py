@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from serving.gateway.api.tokenizer import Tokenizer
+from serving.model.config import Architecture
 from serving.tools.importing.run import Dtype, ImportReport, import_gguf
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.tools.importing.folders import logits, write_dense
@@ -102,6 +103,7 @@ def test_deepseek(tmp_path: Path, v3: bool, one_expansion: bool) -> None:
     unsaid = ("architectures", "pad_token_id", "rope_interleave")
     ours = {name: config.get(name) for name in wanted if name not in unsaid}
     assert ours == {name: wanted[name] for name in ours}
+    assert Architecture.from_folder(tmp_path / "out") == Architecture.from_folder(source)
 
 
 def test_a_file_has_no_draft_layers(tmp_path: Path) -> None:
