@@ -73,9 +73,7 @@ class GgufVocabulary:
         if number is None:
             return None
         if not isinstance(number, int) or not 0 <= number < len(self.tokens):
-            raise ModelError(
-                f"{_PREFIX}{role}_token_id is {repr(number)[:40]}, of {len(self.tokens)} tokens"
-            )
+            raise ModelError(f"{_PREFIX}{role}_token_id is {repr(number)[:40]}, of {len(self.tokens)} tokens")
         return number
 
     def names(self) -> dict[str, str]:
