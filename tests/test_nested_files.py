@@ -24,7 +24,7 @@ from serving.config.load import load_config
 from serving.errors import ConfigError, ModelError, ScaleError
 from serving.gateway.api.tokenizer import read_json
 from serving.model.checkpoint import Checkpoint
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.scaling.dashboard.commands import RayScale, from_json
 from serving.tools.evaluate.tasks.dataset import read_split
 from serving.tools.evaluate.texts import read_documents
@@ -69,7 +69,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], str, str, type[Exception]]] = {
     "a fault schedule": (read_faults, "faults.toml", "fault = DEEP", SpecError),
     "a fault schedule as JSON": (read_faults, "faults.json", '{"fault": DEEP}', SpecError),
     "a model's shape": (load_shape, "config.json", '{"hidden_size": DEEP}', SpecError),
-    "a model's configuration": (folder_of(Architecture.from_folder), "config.json", '{"vocab_size": DEEP}', ModelError),
+    "a model's configuration": (folder_of(read_architecture), "config.json", '{"vocab_size": DEEP}', ModelError),
     "an index of weights": (
         folder_of(Checkpoint),
         "model.safetensors.index.json",

@@ -10,7 +10,7 @@ from serving.tools.quantize.settings import RANDOM_TOKENS, STEP_HELP, STEP_NAMES
 
 _STEPS = "\n".join(f"  {name:<15} {text}" for name, text in STEP_HELP.items())
 DESCRIPTION = f"""\
-Quantise a DeepSeek-V2/V3-style checkpoint (bf16, float32 or FP8) to INT8: weights with one scale per output channel,
+Quantise a checkpoint (bf16, float32 or FP8) to INT8: weights with one scale per output channel,
 activations rounded per token while serving. Training-free: text of the model's own kind is run through the model, layer
 by layer. Writes a Hugging Face folder (compressed-tensors, int-quantized) with a report of what every step is worth on
 text that was held out.

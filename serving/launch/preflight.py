@@ -1,6 +1,7 @@
 """Checks before anything is started. Imports no Ray, so that a mistake costs a moment and one line."""
 
 import asyncio
+import logging
 import math
 import os
 from pathlib import Path
@@ -17,8 +18,11 @@ from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
 from serving.instance.live.npu_of import npu_of
 from serving.launch.ports import GATEWAY_PORT, require_free
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
+from serving.model.config import read_architecture
 from serving.model.size import weight_bytes
+
+logger = logging.getLogger(__name__)
 
 _HBM_STEP_MIB = 64
 _ANY_DASHBOARD_PORT = "[cluster] dashboard_port (any free one: --set cluster.dashboard_port=0)"
@@ -30,12 +34,13 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     Args:
         own_ray: Ray will be started, and the gateway listen, on this machine.
     Raises: SpecError (the simulated device or the model's shape cannot be read, or the model cannot draft), ConfigError
-        (a port is taken, a block is larger than a memory server, the weights are larger than an instance's HBM, the
-        folder of the SSD tier cannot be written, the Redis does not answer), ModelError (the model folder or the
-        tokenizer's cannot be served).
+        (a port is taken, a block is larger than a memory server, contexts are to be longer than is computed, the weights
+        are larger than an instance's HBM, the folder of the SSD tier cannot be written, the Redis does not answer),
+        ModelError (the model folder or the tokenizer's cannot be served).
     Effects: makes the folder of the SSD tier.
     """
-    model = Architecture.from_folder(config.model.path)
+    model = read_architecture(config.model.path)
+    _require_dense(config, model)
     _require_tokenizer(config)
     accounted = accounted_kv(config)
     if accounted is not None:
@@ -53,6 +58,23 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
         _require_folder(config.kvcache)
         _require_directory(config.kvcache)
+
+
+def _require_dense(config: ServeConfig, model: Architecture) -> None:
+    """Whether all contexts end before the model would attend to a part of them only, which is not computed."""
+    limit, asked = model.dense_up_to, config.engine.max_model_len
+    if limit is None:
+        return
+    if asked > limit:
+        raise ConfigError(
+            f"[engine] max_model_len = {asked}: beyond {limit} tokens {model.model_type} attends to a part of its "
+            f"context only, which is not computed here; set it to {limit} or less"
+        )
+    logger.warning(
+        "contexts end at %d tokens: beyond, %s attends to a part of its context only, which is not computed here",
+        min(limit, asked or limit),
+        model.model_type,
+    )
 
 
 def _require_ports(config: ServeConfig) -> None:
@@ -79,7 +101,7 @@ def _itemsize(config: ServeConfig, model: Architecture) -> int:
 
 
 def _block_bytes(config: ServeConfig, model: Architecture) -> int:
-    return model.num_hidden_layers * config.engine.block_tokens * model.latent_dim * _itemsize(config, model)
+    return len(model.layers) * config.engine.block_tokens * model.row.elements * _itemsize(config, model)
 
 
 def _require_hbm(config: ServeConfig, model: Architecture) -> None:

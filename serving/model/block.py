@@ -2,10 +2,11 @@
 
 from torch import Tensor
 
-from serving.model.attention import LatentAttention
 from serving.model.batch import ForwardBatch
 from serving.model.experts import ExpertLayer
+from serving.model.grouped_attention import GroupedAttention
 from serving.model.kv_cache import KvCache
+from serving.model.latent_attention import LatentAttention
 from serving.model.mlp import Mlp
 from serving.model.norm import RmsNorm
 
@@ -14,7 +15,11 @@ class Block:
     """Attention and feed-forward, each on the normalised stream and added to it."""
 
     def __init__(
-        self, attention_norm: RmsNorm, attention: LatentAttention, feed_norm: RmsNorm, feed: Mlp | ExpertLayer
+        self,
+        attention_norm: RmsNorm,
+        attention: LatentAttention | GroupedAttention,
+        feed_norm: RmsNorm,
+        feed: Mlp | ExpertLayer,
     ) -> None:
         self.attention_norm = attention_norm
         self.attention = attention

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.model.config import Architecture
+from serving.model.architecture import GateShape
 from serving.model.linear import Linear
 
 
@@ -29,19 +29,20 @@ class Gate:
     counts as its two best experts. DeepSeek-V2: softmax scores, no bias, a group counts as its best expert.
 
     Args:
+        top_k: experts of a token.
         score: hidden -> experts, float32.
-        bias: `[experts] float32`, choice bias; None for DeepSeek-V2.
+        bias: `[experts] float32`, choice bias, or None.
     """
 
-    def __init__(self, config: Architecture, score: Linear, bias: Tensor | None) -> None:
+    def __init__(self, shape: GateShape, top_k: int, score: Linear, bias: Tensor | None) -> None:
         self.score = score
         self.bias = bias
-        self.sigmoid = config.topk_method == "noaux_tc"
-        self.top_k = config.num_experts_per_tok
-        self.groups = 1 if config.topk_method == "greedy" else config.n_group
-        self.kept_groups = config.topk_group
-        self.normalise = config.norm_topk_prob
-        self.factor = config.routed_scaling_factor
+        self.sigmoid = shape.sigmoid
+        self.top_k = top_k
+        self.groups = shape.groups
+        self.kept_groups = shape.kept_groups
+        self.normalise = shape.normalise
+        self.factor = shape.factor
 
     def __call__(self, x: Tensor) -> Routing:
         """Route.

@@ -26,7 +26,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 from loadgen.report import numbers
 from serving.config.hub_reference import HubReference
 from serving.errors import ConfigError, ModelError, ServingError
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.hub_line import hub_line
 from serving.model.weight_files import INDEX, indexed_files
 
@@ -109,7 +109,7 @@ class _Download:
         if part != "all":
             self._tell(f"model {self._reference}: commit {self._commit}, in {folder}")
             return HubFolder(folder, self._commit)
-        Architecture.from_folder(folder)
+        read_architecture(folder)
         weights = self._weights(folder)
         missing = [name for name in weights if not (folder / name).is_file()]
         self._announce(folder, missing)

@@ -21,7 +21,7 @@ import msgspec
 import torch
 
 from serving.errors import UNREADABLE, ModelError
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
 from serving.model.forms import ProductForms
 from serving.model.shared_tensor import ALIGNMENT, address_of
 

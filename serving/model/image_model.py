@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
+from serving.model.architecture import Architecture
 from serving.model.assembly import Assembly
 from serving.model.checkpoint import Checkpoint, CheckpointShapes, Int8Weight
-from serving.model.config import Architecture
 from serving.model.forms import ProductForms
 from serving.model.image import Image, Manifest, config_fingerprint, encode_start
 from serving.model.image_bank import ImageBank, PlanningBank, WritingBank
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.tensors import mtp_optional
 
 
@@ -81,7 +81,7 @@ def write_image(plan: ImagePlan, config: Architecture, checkpoint: Checkpoint, m
 
 def assemble_from(
     data: memoryview, config: Architecture, dtype: torch.dtype, device: torch.device, forms: ProductForms
-) -> DeepseekModel:
+) -> Model:
     """A model on an image. On the CPU its weights are the image's very bytes, which it keeps alive.
 
     Args:

@@ -1,10 +1,10 @@
-"""The paged latent KV cache: one tensor, block-major, so that a block is one contiguous run of bytes.
+"""The paged KV cache: one tensor, block-major, so that a block is one contiguous run of bytes.
 
-    [num_blocks, layers, block_tokens, latent ++ rotated rope key]
+    [num_blocks, layers, block_tokens, a token's row]
 
-A token leaves `kv_lora_rank + qk_rope_head_dim` elements per layer, whatever the number of heads; `kv_layout` says in
-which bytes. Block-major order costs attention nothing (blocks are gathered anyway) and makes a handoff one copy per
-block. Nothing here knows which sequence owns a block.
+What a token leaves in each layer is the architecture's `row`; `kv_layout` says in which bytes. Block-major order costs
+attention nothing (blocks are gathered anyway) and makes a handoff one copy per block. Nothing here knows which sequence
+owns a block.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture, LatentRow
 from serving.model.kv_layout import KvDtype, KvLayout
 
 
@@ -25,11 +25,11 @@ class KvCache:
         dtype: the model's: what `write` takes and `gather` gives, whatever the form of the stored bytes.
         buffer: writable memory to lie on (shared memory of the node); None = own memory. Must hold `size_bytes`.
         num_layers: layers to keep; default the model's. A draft layer with a cache of its own counts as one more.
-        kv_dtype: `int8` stores the latent part in bytes, `auto` in `dtype`.
+        kv_dtype: `int8` stores the larger part of a row in bytes, `auto` in `dtype`.
     Raises: ModelError if the buffer is read-only, too small or not on the CPU.
     Effects: zeroes the memory: padding reads blocks that were never written, and must not meet a NaN.
 
-    `form`, `row_bytes`, `rope_offset_bytes` and `scale_offset_bytes` are the layout's, for readers of raw memory.
+    `layout` says what the bytes of a row mean, for readers of raw memory.
     """
 
     def __init__(
@@ -46,14 +46,12 @@ class KvCache:
     ) -> None:
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
-        self.num_layers = config.num_hidden_layers if num_layers is None else num_layers
-        self.latent_dim = config.latent_dim
+        self.num_layers = len(config.layers) if num_layers is None else num_layers
+        self.row_elements = config.row.elements
         self.dtype = dtype
-        self.layout = layout = KvLayout.of(config, dtype, kv_dtype)
+        self.layout = layout = KvLayout.of(config.row, dtype, kv_dtype)
         self.form = layout.form
         self.row_bytes = layout.row_bytes
-        self.rope_offset_bytes = layout.rope_offset_bytes
-        self.scale_offset_bytes = layout.scale_offset_bytes
         self.layout_fingerprint = _fingerprint(config, self.num_layers, block_tokens, layout)
         shape = (num_blocks, self.num_layers, block_tokens, layout.stored_elements)
         if buffer is None:
@@ -83,7 +81,7 @@ class KvCache:
 
         Args:
             slots: `[tokens] int64`, the layer-0 row of each token (see `slot_of`).
-            rows: `[tokens, latent_dim]`, in `dtype`.
+            rows: `[tokens, row_elements]`, in `dtype`.
         Effects: writes the arena; the int8 form also rounds `rows` to what `gather` will give.
         """
         self._rows.index_copy_(0, slots + layer * self.block_tokens, self.layout.pack(rows))
@@ -93,7 +91,7 @@ class KvCache:
 
         Args:
             runs: `[blocks] int64`, block id times layers.
-        Returns: `[blocks * block_tokens, latent_dim]`, in `dtype`.
+        Returns: `[blocks * block_tokens, row_elements]`, in `dtype`.
         """
         return self.layout.unpack(self._runs.index_select(0, runs + layer).view(-1, self.layout.stored_elements))
 
@@ -102,7 +100,8 @@ def _fingerprint(config: Architecture, layers: int, block_tokens: int, layout: K
     """Names everything that gives a block's bytes their meaning, the model's shape included."""
     text = f"{config!r}|{layers}|{block_tokens}|{layout.dtype}|{layout.form}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    return f"mla-{layers}x{block_tokens}x{config.latent_dim}-{layout.form}-{digest}"
+    kind = "mla" if isinstance(config.row, LatentRow) else "gqa"
+    return f"{kind}-{layers}x{block_tokens}x{config.row.elements}-{layout.form}-{digest}"
 
 
 def _on_buffer(buffer: memoryview, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -1,10 +1,16 @@
 """Layout of one token's entry in one layer of the KV cache, byte by byte.
 
-    float forms   latent [kv_lora_rank] ++ rope key [qk_rope_head_dim], both in the model's dtype
-    int8          latent as int8 ++ rope key in the model's dtype ++ one float32 scale
+    latent row    latent ++ rotated key, once for all heads
+    grouped row   for each KV head: value ++ rotated key
 
-The rope key stays as it is: it is small, its channels rotate at very different speeds, and rounding it costs more than
-rounding the latent. The latent was just normalised, so that one scale for a token's whole row loses little.
+In the float forms all of it is in the model's dtype. In the INT8 form what is rounded comes first, as bytes, then what
+is kept in the model's dtype, then a float32 scale for each rounded part:
+
+    latent row    latent as int8 | rotated key, kept | its scale
+    grouped row   value, key as int8 | scale of the value, scale of the key      (head after head)
+
+A latent's rotated key stays as it is: it is small, its channels rotate at very different speeds, and rounding it costs
+more than rounding the latent. The latent was just normalised, so that one scale for a token's whole row loses little.
 """
 
 from dataclasses import dataclass
@@ -13,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from serving.model.config import Architecture
+from serving.model.architecture import CacheRow, LatentRow
 
 KvDtype = Literal["auto", "int8"]
 KvForm = Literal["float32", "bfloat16", "int8"]
@@ -29,30 +35,48 @@ class KvLayout:
 
     Args:
         dtype: the model's, of what `pack` takes and `unpack` gives.
-        latent_elements: `kv_lora_rank`. rope_elements: `qk_rope_head_dim`.
-        rope_offset_bytes: where the rope key begins in a row.
-        scale_offset_bytes: where the scale begins; -1 in the float forms, which have none.
-        row_bytes: of the whole row, a multiple of 4 in the int8 form.
+        row: what a token leaves.
+        heads: equal parts of a row, head after head; 1 for a latent row.
+        rounded: widths of a head's parts that INT8 rounds, each with a scale of its own; they come first.
+        kept: width of the part that it does not round.
+        rope_offset_bytes: where the rotated key begins in a head.
+        scale_offset_bytes: where a head's scales begin; -1 in the float forms, which have none.
+        head_bytes: of one head, a multiple of 4 in the INT8 form.
     """
 
     form: KvForm
     dtype: torch.dtype
-    latent_elements: int
-    rope_elements: int
+    row: CacheRow
+    heads: int
+    rounded: tuple[int, ...]
+    kept: int
     rope_offset_bytes: int
     scale_offset_bytes: int
-    row_bytes: int
+    head_bytes: int
 
     @classmethod
-    def of(cls, config: Architecture, dtype: torch.dtype, kv_dtype: KvDtype = "auto") -> "KvLayout":
-        """The layout of a model of this dtype; `auto` keeps its dtype."""
-        latent, rope = config.kv_lora_rank, config.qk_rope_head_dim
+    def of(cls, row: CacheRow, dtype: torch.dtype, kv_dtype: KvDtype = "auto") -> "KvLayout":
+        """The layout of such rows of a model of this dtype; `auto` keeps its dtype."""
+        heads, kept = 1, 0
+        rounded: tuple[int, ...]
+        if isinstance(row, LatentRow):
+            rounded, kept = (row.latent,), row.rope
+        else:
+            heads, rounded = row.heads, (row.head_dim, row.head_dim)
         if kv_dtype == "auto":
             form: KvForm = "float32" if dtype == torch.float32 else "bfloat16"
-            return cls(form, dtype, latent, rope, latent * dtype.itemsize, -1, (latent + rope) * dtype.itemsize)
-        rope_offset = _words(latent)
-        scale_offset = _words(rope_offset + rope * dtype.itemsize)
-        return cls("int8", dtype, latent, rope, rope_offset, scale_offset, scale_offset + _WORD)
+            head_bytes = (sum(rounded) + kept) * dtype.itemsize
+            return cls(form, dtype, row, heads, rounded, kept, rounded[0] * dtype.itemsize, -1, head_bytes)
+        kept_offset = _words(sum(rounded))
+        scale_offset = _words(kept_offset + kept * dtype.itemsize)
+        rope_offset = kept_offset if kept else rounded[0]
+        head_bytes = scale_offset + _WORD * len(rounded)
+        return cls("int8", dtype, row, heads, rounded, kept, rope_offset, scale_offset, head_bytes)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the whole row."""
+        return self.heads * self.head_bytes
 
     @property
     def stored_dtype(self) -> torch.dtype:
@@ -65,49 +89,58 @@ class KvLayout:
         return self.row_bytes // self.stored_dtype.itemsize
 
     def pack(self, rows: Tensor) -> Tensor:
-        """Rows as they are stored: `[tokens, latent ++ rope]` to `[tokens, stored_elements]`.
+        """Rows as they are stored: `[tokens, elements]` to `[tokens, stored_elements]`.
 
-        With int8, `rows` are rounded to what `unpack` will give back: a token that attends to its own chunk sees what
+        With INT8, `rows` are rounded to what `unpack` will give back: a token that attends to its own chunk sees what
         a later step will find in the cache, so that results do not depend on where a prompt was cut into chunks.
 
-        Int8, exactly: `scale = max |x| / 127` and `x * (127 / max |x|)` rounded to the nearest, ties to even, all in
+        INT8, exactly: `scale = max |x| / 127` and `x * (127 / max |x|)` rounded to the nearest, ties to even, all in
         float32; back, `q * scale` in float32, then rounded to the model's dtype.
 
-        Effects: int8 rounds the latent part of `rows` in place.
+        Effects: INT8 rounds the rounded parts of `rows` in place.
         """
         if self.form != "int8":
             return rows
-        latent = rows[:, : self.latent_elements].float()
-        largest = latent.abs().amax(-1, keepdim=True)
-        scale = largest / _LARGEST
-        quantised = (latent * (_LARGEST / largest.clamp_min(_SMALLEST_ROW))).round_().to(torch.int8)
-        packed = torch.zeros((rows.shape[0], self.row_bytes), dtype=torch.uint8, device=rows.device)
-        own_latent, own_rope, own_scale = self._parts(packed)
-        own_latent.copy_(quantised)
-        own_rope.copy_(rows[:, self.latent_elements :])
-        own_scale.copy_(scale)
-        rows[:, : self.latent_elements] = quantised * scale
-        return packed
+        heads = rows.view(rows.shape[0] * self.heads, -1)
+        packed = torch.zeros((heads.shape[0], self.head_bytes), dtype=torch.uint8, device=rows.device)
+        first = 0
+        for part, width in enumerate(self.rounded):
+            given = heads[:, first : first + width].float()
+            largest = given.abs().amax(-1, keepdim=True)
+            scale = largest / _LARGEST
+            quantised = (given * (_LARGEST / largest.clamp_min(_SMALLEST_ROW))).round_().to(torch.int8)
+            packed[:, first : first + width].view(torch.int8).copy_(quantised)
+            self._scale(packed, part).copy_(scale)
+            heads[:, first : first + width] = quantised * scale
+            first += width
+        if self.kept:
+            self._kept(packed).copy_(heads[:, first:])
+        return packed.view(rows.shape[0], -1)
 
     def unpack(self, stored: Tensor) -> Tensor:
-        """Rows in the model's dtype: `[tokens, stored_elements]` to `[tokens, latent ++ rope]`."""
+        """Rows in the model's dtype: `[tokens, stored_elements]` to `[tokens, elements]`."""
         if self.form != "int8":
             return stored
-        latent, rope, scale = self._parts(stored)
-        shape = (stored.shape[0], self.latent_elements + self.rope_elements)
-        rows = torch.empty(shape, dtype=self.dtype, device=stored.device)
-        rows[:, : self.latent_elements] = latent * scale
-        rows[:, self.latent_elements :] = rope
-        return rows
+        packed = stored.view(stored.shape[0] * self.heads, -1)
+        heads = torch.empty((packed.shape[0], sum(self.rounded) + self.kept), dtype=self.dtype, device=stored.device)
+        first = 0
+        for part, width in enumerate(self.rounded):
+            quantised = packed[:, first : first + width].view(torch.int8)
+            heads[:, first : first + width] = quantised * self._scale(packed, part)
+            first += width
+        if self.kept:
+            heads[:, first:] = self._kept(packed)
+        return heads.view(stored.shape[0], -1)
 
-    def _parts(self, stored: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Latent, rope key and scale of packed int8 rows, as views."""
-        rope_end = self.rope_offset_bytes + self.rope_elements * self.dtype.itemsize
-        return (
-            stored[:, : self.latent_elements].view(torch.int8),
-            stored[:, self.rope_offset_bytes : rope_end].view(self.dtype),
-            stored[:, self.scale_offset_bytes : self.row_bytes].view(torch.float32),
-        )
+    def _kept(self, packed: Tensor) -> Tensor:
+        """What is not rounded, of packed heads, as a view."""
+        end = self.rope_offset_bytes + self.kept * self.dtype.itemsize
+        return packed[:, self.rope_offset_bytes : end].view(self.dtype)
+
+    def _scale(self, packed: Tensor, part: int) -> Tensor:
+        """A rounded part's scale, of packed heads, as a view `[heads, 1]`."""
+        first = self.scale_offset_bytes + part * _WORD
+        return packed[:, first : first + _WORD].view(torch.float32)
 
 
 def _words(nbytes: int) -> int:

@@ -11,15 +11,16 @@ import torch
 from safetensors import SafetensorError
 
 from serving.errors import ModelError
+from serving.model.architecture import Architecture, ExpertShape
 from serving.model.assembly import Assembly
 from serving.model.checkpoint import Checkpoint, Progress
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.forms import ProductForms, TorchForms
 from serving.model.image import image_key, model_version
 from serving.model.image_model import assemble_from, plan_image, write_image
 from serving.model.image_store import ImageStore, MappedImage
 from serving.model.last_level_cache import last_level_cache_bytes
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native.absent import WithoutExperts
 from serving.model.native.library import Library
 from serving.model.native.library import load as load_library
@@ -54,8 +55,8 @@ def load_model(
     short: bool | None = None,
     routed_experts: bool = True,
     bf16_results: bool = False,
-) -> DeepseekModel:
-    """Load a DeepSeek-V2/V3-style checkpoint, draft layers included.
+) -> Model:
+    """Load a checkpoint, draft layers included.
 
     With a store of images the weights lie on its memory, shared by all processes of the node that load the same; only
     the first reads the checkpoint. Whatever goes wrong with an image, the checkpoint is read as without a store.
@@ -77,7 +78,7 @@ def load_model(
     Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
-    config = replace(Architecture.from_folder(folder), bf16_results=bf16_results)
+    config = replace(read_architecture(folder), bf16_results=bf16_results)
     target, kind = _device(device), _dtype(config, dtype)
     forms = product_forms(Path(folder), target, native=native, coarse_drafts=coarse_drafts, short=short)
     with torch.inference_mode():
@@ -100,7 +101,7 @@ def _through_image(
     device: torch.device,
     forms: ProductForms,
     progress: Progress | None,
-) -> DeepseekModel | None:
+) -> Model | None:
     """The model on an image, made first if there is none; None if that cannot be."""
     image = images.load(key)
     if image is None and lacks_weights(folder):
@@ -210,8 +211,8 @@ def _require_as_many(config: Architecture, checkpoint: Checkpoint) -> None:
     Raises: ModelError if there are fewer tensors than layers or experts.
     """
     there = len(checkpoint.names)
-    layers, drafts = config.num_hidden_layers, config.num_nextn_predict_layers
-    experts = max(0, layers - config.first_k_dense_replace) * config.n_routed_experts
+    layers, drafts = len(config.layers), len(config.drafts)
+    experts = sum(layer.feed.experts for layer in config.layers if isinstance(layer.feed, ExpertShape))
     for key, count in (("num_hidden_layers", layers), ("num_nextn_predict_layers", drafts), ("experts", experts)):
         if count > there:
             raise ModelError(f"{checkpoint.folder}: config.json means {count} {key}, and there are {there} tensors")
@@ -226,7 +227,9 @@ def _ignorable(config: Architecture, name: str, *, drafts: bool) -> bool:
     """Tensors that may be present and are not needed."""
     if name.endswith("rotary_emb.inv_freq") or (config.tie_word_embeddings and name == "lm_head.weight"):
         return True
-    return not drafts and _layer_of(name) >= config.num_hidden_layers
+    if any(part in name for part in config.unused):
+        return True
+    return not drafts and _layer_of(name) >= len(config.layers)
 
 
 def _layer_of(name: str) -> int:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from serving.model.architecture import Architecture
 from serving.model.batch import ForwardBatch
 from serving.model.block import Block
-from serving.model.config import Architecture
 from serving.model.kv_cache import KvCache
 from serving.model.linear import Linear
 from serving.model.mtp import MtpLayer
@@ -15,7 +15,7 @@ from serving.model.norm import RmsNorm
 from serving.model.rope import Rope
 
 
-class DeepseekModel:
+class Model:
     """A loaded checkpoint, ready to compute on one device.
 
     Args:

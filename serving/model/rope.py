@@ -1,21 +1,21 @@
 """Rotary positions as multiplication by complex numbers of (almost) unit length.
 
-Inside the model rotated pairs are always neighbours. Checkpoints that pair halves of the head (`rope_interleave`
-false) get the rows of their projections permuted once at load (`pair_neighbours`), which changes no score: queries
-and keys are permuted alike.
+Inside the model rotated pairs are always neighbours, and a head's rotating elements its last ones. Checkpoints that
+have them otherwise (halves of the head are paired, or its first elements rotate) get the rows of their projections
+reordered once at load (`rotated_last`), which changes no score: queries and keys are reordered alike.
 """
 
 import torch
 from torch import Tensor
 
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
 
 
 class Rope:
     """Turns positions into rotations; holds only the frequencies."""
 
     def __init__(self, config: Architecture, device: torch.device) -> None:
-        frequencies = config.rope.inverse_frequencies(config.qk_rope_head_dim)
+        frequencies = config.rope.inverse_frequencies(config.rope_dim)
         self._frequencies = torch.tensor(frequencies, dtype=torch.float32, device=device)
         self._amplitude = torch.tensor(config.rope.amplitude, dtype=torch.float32, device=device)
 
@@ -41,15 +41,16 @@ def rotate(x: Tensor, rotations: Tensor) -> Tensor:
     return torch.view_as_real(pairs * rotations).flatten(-2)
 
 
-def pair_neighbours(weight: Tensor, heads: int, rope_dim: int) -> Tensor:
-    """Reorder output rows so that rotary pairs `(i, i + rope_dim / 2)` become neighbours.
+def rotated_last(width: int, rope_dim: int, first: int, *, interleave: bool = False) -> Tensor:
+    """Order of a head's elements in which those that rotate come last, the pairs of a rotation beside each other.
 
     Args:
-        weight: `[heads * head_dim, ...]` whose heads end in `rope_dim` rotary rows (bias vectors too).
-    Returns: a copy of the same shape.
+        width: of the head. first: of its elements that rotate, as the checkpoint has them.
+        interleave: whether pairs are neighbours in the checkpoint, too; else they are `rope_dim / 2` apart.
+    Returns: `[width] int64`, for `index_select`.
     """
-    rows = weight.reshape(heads, -1, *weight.shape[1:]).clone()
-    halves = rows[:, -rope_dim:].clone()
-    rows[:, -rope_dim::2] = halves[:, : rope_dim // 2]
-    rows[:, -rope_dim + 1 :: 2] = halves[:, rope_dim // 2 :]
-    return rows.view(weight.shape)
+    rotating = torch.arange(first, first + rope_dim)
+    if not interleave:
+        rotating = rotating.view(2, -1).t().flatten()
+    still = torch.cat((torch.arange(first), torch.arange(first + rope_dim, width)))
+    return torch.cat((still, rotating))

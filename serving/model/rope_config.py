@@ -1,7 +1,7 @@
 """The rotary-position settings of a checkpoint, and the numbers that follow from them. No torch here."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from serving.errors import ModelError
@@ -10,43 +10,65 @@ from serving.model.config_values import number, whole
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary positions, plain (`yarn` is None) or stretched by YaRN.
+    """Rotary positions.
 
     Args:
         theta: base of the wavelengths.
         interleave: whether the checkpoint pairs neighbouring elements (DeepSeek) or halves of the head.
+        scaling: how wavelengths are stretched for longer contexts; None = they are not.
     """
 
     theta: float
     interleave: bool
-    yarn: "YarnConfig | None"
+    scaling: "YarnConfig | Llama3Scaling | LinearScaling | None" = None
 
     @property
     def score_factor(self) -> float:
         """YaRN's factor on attention scores; 1 without it."""
-        if self.yarn is None or not self.yarn.mscale_all_dim:
+        if not isinstance(self.scaling, YarnConfig) or not self.scaling.mscale_all_dim:
             return 1.0
-        return yarn_mscale(self.yarn.factor, self.yarn.mscale_all_dim) ** 2
+        return yarn_mscale(self.scaling.factor, self.scaling.mscale_all_dim) ** 2
 
     @property
     def amplitude(self) -> float:
         """YaRN's factor on cosines and sines; 1 without it."""
-        return 1.0 if self.yarn is None else self.yarn.amplitude
+        return self.scaling.amplitude if isinstance(self.scaling, YarnConfig) else 1.0
 
     def inverse_frequencies(self, width: int) -> tuple[float, ...]:
-        """Angle per position [rad] of each of the `width / 2` rotated pairs.
+        """Angle per position [rad] of each of the `width / 2` rotated pairs."""
+        plain = tuple(self.theta ** (-2 * i / width) for i in range(width // 2))
+        return plain if self.scaling is None else self.scaling.stretched(plain, self.theta, width)
 
-        Source: YaRN (arXiv 2309.00071), equations 17-20, with the linear ramp in units of pairs.
-        """
-        plain = [self.theta ** (-2 * i / width) for i in range(width // 2)]
-        if self.yarn is None:
-            return tuple(plain)
-        low, high = self.yarn.ramp(self.theta, width)
-        stretched = []
-        for i, frequency in enumerate(plain):
-            interpolate = min(1.0, max(0.0, (i - low) / (high - low)))
-            stretched.append(frequency / self.yarn.factor * interpolate + frequency * (1 - interpolate))
-        return tuple(stretched)
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """All wavelengths longer by one factor."""
+
+    factor: float
+
+    def stretched(self, plain: tuple[float, ...], _theta: float, _width: int) -> tuple[float, ...]:
+        """The angles, of those without scaling."""
+        return tuple(frequency / self.factor for frequency in plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Llama 3.1's: long wavelengths are stretched, short ones stay, those between by degrees; names as in the file."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+    def stretched(self, plain: tuple[float, ...], _theta: float, _width: int) -> tuple[float, ...]:
+        """The angles, of those without scaling. Source: Llama 3.1's reference code (`apply_scaling`)."""
+        return tuple(self._one(frequency) for frequency in plain)
+
+    def _one(self, frequency: float) -> float:
+        turns = self.original_max_position_embeddings * frequency / (2 * math.pi)
+        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        kept = min(1.0, max(0.0, kept))
+        return frequency / self.factor * (1 - kept) + frequency * kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,18 @@ class YarnConfig:
             return yarn_mscale(self.factor, self.mscale) / yarn_mscale(self.factor, self.mscale_all_dim)
         return yarn_mscale(self.factor, 1.0)
 
+    def stretched(self, plain: tuple[float, ...], theta: float, width: int) -> tuple[float, ...]:
+        """The angles, of those without scaling.
+
+        Source: YaRN (arXiv 2309.00071), equations 17-20, with the linear ramp in units of pairs.
+        """
+        low, high = self.ramp(theta, width)
+        angles = []
+        for i, frequency in enumerate(plain):
+            interpolate = min(1.0, max(0.0, (i - low) / (high - low)))
+            angles.append(frequency / self.factor * interpolate + frequency * (1 - interpolate))
+        return tuple(angles)
+
     def ramp(self, theta: float, width: int) -> tuple[float, float]:
         """First and last pair of the ramp from untouched to fully interpolated frequencies."""
 
@@ -90,24 +124,33 @@ def yarn_mscale(factor: float, mscale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-def read_rope(raw: Mapping[str, object], max_positions: int, *, interleave: bool) -> RopeConfig:
+def read_rope(raw: Mapping[str, object], max_positions: int, *, interleave: bool, theta: float = 10000.0) -> RopeConfig:
     """Rotary settings from `config.json`: `rope_parameters` (newer) or `rope_theta` with `rope_scaling`.
 
-    Raises: ModelError for kinds other than default and yarn, and for numbers out of range.
+    Args:
+        theta: where the configuration does not say.
+    Raises: ModelError for kinds that are not known, keys that are not, and numbers out of range.
     """
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping):
         raise TypeError("rope_scaling")
-    theta = number(scaling, "rope_theta", number(raw, "rope_theta", 10000.0, least=1, above=True), least=1, above=True)
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind == "default":
-        return RopeConfig(theta, interleave, None)
-    if kind != "yarn":
-        raise ModelError(f"rope type {kind!r} is not supported; only 'default' and 'yarn' are")
+    given = number(raw, "rope_theta", theta, least=1, above=True)
+    base = number(scaling, "rope_theta", given, least=1, above=True)
+    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    if kind not in _KINDS:
+        raise ModelError(f"rope type {kind[:40]!r} is not supported; only {', '.join(map(repr, _KINDS))} are")
+    keys, read = _KINDS[kind]
+    unknown = sorted(scaling.keys() - keys - _OF_ALL_KINDS)
+    if unknown:
+        raise ModelError(f"rope_parameters of type {kind!r} have the key {unknown[0][:60]}, which is not known")
+    return RopeConfig(base, interleave, read(scaling, max_positions))
+
+
+def _yarn(scaling: Mapping[str, object], max_positions: int) -> YarnConfig:
     original = whole(scaling, "original_max_position_embeddings", max_positions)
     names = ("mscale", "mscale_all_dim", "attention_factor")
     optional = {name: number(scaling, name) for name in names if scaling.get(name) is not None}
-    yarn = YarnConfig(
+    return YarnConfig(
         factor=number(scaling, "factor", max_positions / original, least=0, above=True),
         original_max_position_embeddings=original,
         beta_fast=number(scaling, "beta_fast", 32.0, least=0, above=True),
@@ -115,4 +158,34 @@ def read_rope(raw: Mapping[str, object], max_positions: int, *, interleave: bool
         truncate=bool(scaling.get("truncate", True)),
         **optional,
     )
-    return RopeConfig(theta, interleave, yarn)
+
+
+def _llama3(scaling: Mapping[str, object], _max_positions: int) -> Llama3Scaling:
+    low = number(scaling, "low_freq_factor", least=0, above=True)
+    return Llama3Scaling(
+        factor=number(scaling, "factor", least=0, above=True),
+        low_freq_factor=low,
+        high_freq_factor=number(scaling, "high_freq_factor", least=low, above=True),
+        original_max_position_embeddings=whole(scaling, "original_max_position_embeddings"),
+    )
+
+
+def _linear(scaling: Mapping[str, object], _max_positions: int) -> LinearScaling:
+    return LinearScaling(number(scaling, "factor", least=0, above=True))
+
+
+_Scaling = YarnConfig | Llama3Scaling | LinearScaling | None
+
+_OF_ALL_KINDS = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"} | {
+    "partial_rotary_factor",  # a family's page reads it
+    "llama_4_scaling_beta",
+}
+_YARN_KEYS = frozenset(("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate"))
+
+_KINDS: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, object], int], _Scaling]]] = {
+    "default": (frozenset(), lambda _scaling, _max_positions: None),
+    "yarn": (_YARN_KEYS, _yarn),
+    "llama3": (frozenset(("low_freq_factor", "high_freq_factor")), _llama3),
+    "linear": (frozenset(), _linear),
+}
+"""Kinds of scaling: keys of each, and how it is read."""

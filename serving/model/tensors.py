@@ -1,6 +1,6 @@
-"""Which tensors a checkpoint of a given configuration has, by name and shape. Pure: no torch."""
+"""Which tensors a checkpoint of a given architecture has, by name and shape. Pure: no torch."""
 
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture, AttentionShape, DenseShape, GroupedShape, LatentShape
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -13,7 +13,7 @@ def model_tensors(config: Architecture) -> Shapes:
     }
     if not config.tie_word_embeddings:
         shapes["lm_head.weight"] = (config.vocab_size, config.hidden_size)
-    for layer in range(config.num_hidden_layers):
+    for layer in range(len(config.layers)):
         shapes |= block_tensors(config, layer)
     return shapes
 
@@ -39,51 +39,69 @@ def mtp_optional(config: Architecture) -> Shapes:
 
 def mtp_layers(config: Architecture) -> range:
     """Indices of the draft layers: they follow the model's own."""
-    return range(config.num_hidden_layers, config.num_hidden_layers + config.num_nextn_predict_layers)
+    return range(len(config.layers), len(config.layers) + len(config.drafts))
 
 
 def block_tensors(config: Architecture, layer: int) -> Shapes:
-    """Tensors of one transformer block."""
-    prefix = f"model.layers.{layer}."
+    """Tensors of one transformer block, of the model or of a draft layer."""
+    prefix, shape = f"model.layers.{layer}.", config.layer(layer)
     hidden = config.hidden_size
     shapes: Shapes = {
         prefix + "input_layernorm.weight": (hidden,),
         prefix + "post_attention_layernorm.weight": (hidden,),
     }
-    shapes |= _attention_tensors(config, prefix + "self_attn.")
-    if config.is_dense(layer):
-        return shapes | _mlp_tensors(prefix + "mlp.", hidden, config.intermediate_size)
-    shapes[prefix + "mlp.gate.weight"] = (config.n_routed_experts, hidden)
-    if config.topk_method == "noaux_tc":
-        shapes[prefix + "mlp.gate.e_score_correction_bias"] = (config.n_routed_experts,)
-    for expert in range(config.n_routed_experts):
-        shapes |= _mlp_tensors(f"{prefix}mlp.experts.{expert}.", hidden, config.moe_intermediate_size)
-    if config.n_shared_experts:
-        width = config.moe_intermediate_size * config.n_shared_experts
-        shapes |= _mlp_tensors(prefix + "mlp.shared_experts.", hidden, width)
+    shapes |= _attention_tensors(shape.attention, prefix + "self_attn.", hidden)
+    feed = shape.feed
+    if isinstance(feed, DenseShape):
+        return shapes | _mlp_tensors(prefix + "mlp.", hidden, feed.width)
+    shapes[prefix + "mlp.gate.weight"] = (feed.experts, hidden)
+    if feed.gate.choice_bias:
+        shapes[prefix + "mlp.gate.e_score_correction_bias"] = (feed.experts,)
+    for expert in range(feed.experts):
+        shapes |= _mlp_tensors(f"{prefix}mlp.experts.{expert}.", hidden, feed.width)
+    if feed.shared_width:
+        shapes |= _mlp_tensors(prefix + "mlp.shared_experts.", hidden, feed.shared_width)
     return shapes
 
 
-def _attention_tensors(config: Architecture, prefix: str) -> Shapes:
-    heads, hidden = config.num_attention_heads, config.hidden_size
-    queries = heads * config.qk_head_dim
+def _attention_tensors(shape: AttentionShape, prefix: str, hidden: int) -> Shapes:
+    shapes = _latent(shape, hidden) if isinstance(shape, LatentShape) else _grouped(shape, hidden)
+    return {prefix + name: one for name, one in shapes.items()}
+
+
+def _latent(shape: LatentShape, hidden: int) -> Shapes:
+    queries, entry = shape.heads * shape.query_dim, shape.row.elements
     shapes: Shapes = {
-        "kv_a_proj_with_mqa.weight": (config.latent_dim, hidden),
-        "kv_a_layernorm.weight": (config.kv_lora_rank,),
-        "kv_b_proj.weight": (heads * (config.qk_nope_head_dim + config.v_head_dim), config.kv_lora_rank),
-        "o_proj.weight": (hidden, heads * config.v_head_dim),
+        "kv_a_proj_with_mqa.weight": (entry, hidden),
+        "kv_a_layernorm.weight": (shape.latent,),
+        "kv_b_proj.weight": (shape.heads * (shape.nope_dim + shape.value_dim), shape.latent),
+        "o_proj.weight": (hidden, shape.heads * shape.value_dim),
     }
-    if config.attention_bias:
-        shapes |= {"kv_a_proj_with_mqa.bias": (config.latent_dim,), "o_proj.bias": (hidden,)}
-    if config.q_lora_rank is None:
+    if shape.bias:
+        shapes |= {"kv_a_proj_with_mqa.bias": (entry,), "o_proj.bias": (hidden,)}
+    if shape.query_latent is None:
         shapes["q_proj.weight"] = (queries, hidden)
     else:
-        shapes["q_a_proj.weight"] = (config.q_lora_rank, hidden)
-        shapes["q_a_layernorm.weight"] = (config.q_lora_rank,)
-        shapes["q_b_proj.weight"] = (queries, config.q_lora_rank)
-        if config.attention_bias:
-            shapes["q_a_proj.bias"] = (config.q_lora_rank,)
-    return {prefix + name: shape for name, shape in shapes.items()}
+        shapes["q_a_proj.weight"] = (shape.query_latent, hidden)
+        shapes["q_a_layernorm.weight"] = (shape.query_latent,)
+        shapes["q_b_proj.weight"] = (queries, shape.query_latent)
+        if shape.bias:
+            shapes["q_a_proj.bias"] = (shape.query_latent,)
+    return shapes
+
+
+def _grouped(shape: GroupedShape, hidden: int) -> Shapes:
+    widths = {"q": shape.heads * shape.head_dim, "k": shape.kv_heads * shape.head_dim}
+    widths["v"] = widths["k"]
+    shapes: Shapes = {f"{name}_proj.weight": (width, hidden) for name, width in widths.items()}
+    shapes["o_proj.weight"] = (hidden, widths["q"])
+    if shape.input_bias:
+        shapes |= {f"{name}_proj.bias": (width,) for name, width in widths.items()}
+    if shape.output_bias:
+        shapes["o_proj.bias"] = (hidden,)
+    if shape.head_norm:
+        shapes |= {"q_norm.weight": (shape.head_dim,), "k_norm.weight": (shape.head_dim,)}
+    return shapes
 
 
 def _mlp_tensors(prefix: str, hidden: int, width: int) -> Shapes:

@@ -34,7 +34,7 @@ from serving.instance.live.openmp import end_idle_workers
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native import library
 from serving.values.news import Tokens
 from serving.values.sequence import SamplingParams, SequenceSpec
@@ -62,7 +62,7 @@ def make_executor(
     device: str = "cpu",
     short: bool | None = None,
     kv_dtype: KvDtype = "auto",
-) -> tuple[StepExecutor, DeepseekModel]:
+) -> tuple[StepExecutor, Model]:
     """An executor over a checkpoint, with a KV cache of its own.
 
     Args:
@@ -75,7 +75,7 @@ def make_executor(
     native = kind == "native" or (kind == "auto" and device == "cpu" and library.load() is not None)
     coarse = native and drafts > 0
     loaded = load_model(model, device=device, dtype=dtype, native=native, coarse_drafts=coarse, short=short)
-    layers = loaded.config.num_hidden_layers + (drafts > 0)
+    layers = len(loaded.config.layers) + (drafts > 0)
     cache = KvCache(
         loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, loaded.device, num_layers=layers, kv_dtype=kv_dtype
     )

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from tests.benchmarks.conditions import (
     Figure,
     checkpoint,
@@ -62,7 +62,7 @@ class Window:
 
 async def streaming_window(served: Served, meters: Path, streams: int, seconds: float) -> Window:
     """Open the streams, let them settle, measure, leave."""
-    model = Architecture.from_folder(served.setup.model)
+    model = read_architecture(served.setup.model)
     most = model.max_position_embeddings - 64
     tasks = [asyncio.create_task(served.stream(f"{PROMPT} {i}", most)) for i in range(streams)]
     try:

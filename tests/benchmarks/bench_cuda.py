@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from transformers import DeepseekV3ForCausalLM
 
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture, DenseShape, ExpertShape, LatentShape
+from serving.model.config import read_architecture
 from tests.benchmarks.bare_engine import BareEngine
 from tests.benchmarks.conditions import Figure, checkpoint, conditions, make_parser, progress, report, show_conditions
 
@@ -28,36 +29,48 @@ _BF16 = 2
 
 def weights_read(config: Architecture, batch: int) -> float:
     """Bytes of weights that a decode step of so many sequences reads, experts chosen evenly."""
-    touched = config.n_routed_experts * (1 - (1 - config.num_experts_per_tok / config.n_routed_experts) ** batch)
+    experts = _experts(config)
+    touched = experts.experts * (1 - (1 - experts.per_token / experts.experts) ** batch)
     return _BF16 * (_common(config) + touched * _expert_layers(config) * _expert(config))
 
 
 def prefill_operations(config: Architecture, tokens: int) -> float:
     """Multiplications and additions of one prompt's products and attention."""
     active = _common(config) - config.vocab_size * config.hidden_size
-    active += config.num_experts_per_tok * _expert_layers(config) * _expert(config)
-    scores = config.num_attention_heads * (config.qk_head_dim + config.v_head_dim) * tokens / 2
-    return 2 * tokens * (active + config.num_hidden_layers * scores)
+    active += _experts(config).per_token * _expert_layers(config) * _expert(config)
+    shape = _latent(config)
+    scores = shape.heads * (shape.query_dim + shape.value_dim) * tokens / 2
+    return 2 * tokens * (active + len(config.layers) * scores)
 
 
 def _common(config: Architecture) -> int:
     """Weights that every token uses: attention, dense and shared nets, head."""
-    heads, hidden = config.num_attention_heads, config.hidden_size
-    query = config.q_lora_rank or 0
-    attention = hidden * (query + config.latent_dim) + (query or hidden) * heads * config.qk_head_dim
-    attention += heads * config.kv_lora_rank * (config.qk_nope_head_dim + config.v_head_dim)
-    attention += heads * config.v_head_dim * hidden
-    dense = config.first_k_dense_replace * 3 * hidden * config.intermediate_size
-    shared = _expert_layers(config) * config.n_shared_experts * _expert(config)
-    return config.num_hidden_layers * attention + dense + shared + config.vocab_size * hidden
+    shape, hidden = _latent(config), config.hidden_size
+    query = shape.query_latent or 0
+    attention = hidden * (query + shape.row.elements) + (query or hidden) * shape.heads * shape.query_dim
+    attention += shape.heads * shape.latent * (shape.nope_dim + shape.value_dim)
+    attention += shape.heads * shape.value_dim * hidden
+    dense = sum(3 * hidden * layer.feed.width for layer in config.layers if isinstance(layer.feed, DenseShape))
+    shared = _expert_layers(config) * 3 * hidden * _experts(config).shared_width
+    return len(config.layers) * attention + dense + shared + config.vocab_size * hidden
 
 
 def _expert_layers(config: Architecture) -> int:
-    return config.num_hidden_layers - config.first_k_dense_replace
+    return sum(isinstance(layer.feed, ExpertShape) for layer in config.layers)
 
 
 def _expert(config: Architecture) -> int:
-    return 3 * config.hidden_size * config.moe_intermediate_size
+    return 3 * config.hidden_size * _experts(config).width
+
+
+def _experts(config: Architecture) -> ExpertShape:
+    assert config.experts is not None, "this benchmark is of a model with routed experts"
+    return config.experts
+
+
+def _latent(config: Architecture) -> LatentShape:
+    assert isinstance(config.attention, LatentShape), "this benchmark is of latent attention"
+    return config.attention
 
 
 def copy_bandwidth(device: str) -> float:
@@ -113,7 +126,7 @@ def transformers_tokens_per_s(folder: Path, config: Architecture, batch: int, de
 
 def measure(folder: Path, args: argparse.Namespace) -> list[Figure]:
     """All figures."""
-    config = Architecture.from_folder(folder)
+    config = read_architecture(folder)
     bandwidth, peak = copy_bandwidth(args.device), product_rate(args.device)
     progress(f"copy {bandwidth / 1e9:,.0f} GB/s, bf16 product {peak / 1e12:,.1f} TFLOP/s")
     engine = BareEngine(folder, "bfloat16", 2, 64 * 1024, "torch", PREFILL, device=args.device)

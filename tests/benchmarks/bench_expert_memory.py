@@ -56,7 +56,7 @@ def folder_of(model: Path | None) -> Iterator[list[Path]]:
 
 def run_rank(rank: int, ranks: int, model: Path, shared: Path) -> None:
     """One rank: load, fill, wait until all have done so, measure. Effects: prints a line twice, reads one between."""
-    from serving.model.config import Architecture
+    from serving.model.config import read_architecture
     from serving.model.loader import load_model, product_forms
     from serving.model.slots.expert_slots import CopiedSlots, fill_all, make_slots
     from serving.model.slots.expert_sources import LoadedExperts, expert_source
@@ -66,7 +66,7 @@ def run_rank(rank: int, ranks: int, model: Path, shared: Path) -> None:
     loaded = load_model(model, native=True, images=FileShelf(shared), version="1", routed_experts=False)
     source = expert_source(loaded, model, lambda: product_forms(model, loaded.device, native=True))
     assert isinstance(source, LoadedExperts), "the image has them"
-    experts = Architecture.from_folder(model).n_routed_experts
+    experts = read_architecture(model).expert_count
     map_ = first_map(group_shape(experts, ranks, REDUNDANT), experts, source.layers, GlobalPlacement())
     slots = make_slots("copied", source, map_.slots[rank], shared / f"rank{rank}")
     assert isinstance(slots, CopiedSlots)
@@ -163,14 +163,14 @@ def main() -> None:
     args = parser.parse_args()
     if load() is None:
         parser.error("there is no native library here")
-    from serving.model.config import Architecture
+    from serving.model.config import read_architecture
 
     figures: list[Figure] = []
     with folder_of(args.model) as models:
         found: dict[str, Any] = conditions(None, models=[model.name for model in models], redundant=REDUNDANT)
         show_conditions(found)
         for model in models:
-            experts = Architecture.from_folder(model).n_routed_experts
+            experts = read_architecture(model).expert_count
             for size in (2, 4):
                 figures += figures_of(model, size, experts)
     report("bench_expert_memory", found | {"page_bytes": os.sysconf("SC_PAGE_SIZE")}, figures)

@@ -11,7 +11,7 @@ import os
 import random
 from pathlib import Path
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from tests.benchmarks.conditions import (
     STORYTELLER,
     Figure,
@@ -38,7 +38,7 @@ def prompts(count: int, vocab_size: int, seed: int) -> list[list[int]]:
 
 def measure(name: str, model: Path, batches: list[int], args: argparse.Namespace) -> list[Figure]:
     """One model: a process and groups, in turns."""
-    vocab = Architecture.from_folder(model).vocab_size
+    vocab = read_architecture(model).vocab_size
     cores, room = os.cpu_count() or 1, max(batches) * 1024
     figures = []
     with contextlib.ExitStack() as stack:

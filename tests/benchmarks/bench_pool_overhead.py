@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import time
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from tests.benchmarks.bench_pool_ttft import total
 from tests.benchmarks.bench_throughput import prompts
 from tests.benchmarks.conditions import (
@@ -41,7 +41,7 @@ def tokens_per_s(served: Served, batch: list[list[int]], output: int) -> float:
 
 def in_turns(setups: tuple[Setup, Setup], args: argparse.Namespace) -> dict[str, tuple[list[float], list[float]]]:
     """Per load, tokens per second without and with the pool; the first round of each warms up."""
-    vocab_size = Architecture.from_folder(setups[0].model).vocab_size
+    vocab_size = read_architecture(setups[0].model).vocab_size
     found: dict[str, tuple[list[float], list[float]]] = {}
     seeds = itertools.count(1)
     with Served(setups[0]) as without, Served(setups[1]) as pooled:

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.size import weight_bytes
 from tests.benchmarks.conditions import (
     Figure,
@@ -101,7 +101,7 @@ def main() -> None:
         found = conditions(model, tokens=args.tokens, share=args.share, dtype=args.dtype, threads=1)
         show_conditions(found)
         with Served(setup) as served:
-            vocab_size = Architecture.from_folder(model).vocab_size
+            vocab_size = read_architecture(model).vocab_size
             warm, cold = asyncio.run(measure(served, vocab_size, args.tokens, args.share, args.repeats))
     ratios = tuple(a / b for a, b in zip(warm, cold, strict=True))
     figures = [

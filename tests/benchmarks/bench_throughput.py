@@ -13,7 +13,7 @@ import os
 import random
 import time
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from tests.benchmarks.bare_engine import BareProcess
 from tests.benchmarks.conditions import (
     Figure,
@@ -53,7 +53,7 @@ def in_turns(
 ) -> tuple[dict[int, list[float]], list[float]]:
     """Tokens per second of each bare engine (by its threads) and of one served system, in turns."""
     tokens = args.streams * args.output
-    vocab_size = Architecture.from_folder(setup.model).vocab_size
+    vocab_size = read_architecture(setup.model).vocab_size
     alone: dict[int, list[float]] = {threads: [] for threads in bares}
     through: list[float] = []
     with Served(setup) as served:

@@ -9,7 +9,7 @@ import threading
 import urllib.request
 from dataclasses import replace
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from tests.benchmarks.bench_throughput import prompts, served_s
 from tests.benchmarks.conditions import Figure, checkpoint, conditions, make_parser, progress, report, show_conditions
 from tests.benchmarks.served import Served, Setup
@@ -52,7 +52,7 @@ def main() -> None:
         show_conditions(found)
         setup = Setup(model, threads=1)
         ratios: list[float] = []
-        vocab_size = Architecture.from_folder(model).vocab_size
+        vocab_size = read_architecture(model).vocab_size
         with Served(setup) as timed, Served(replace(setup, timelines=0)) as plain, Scraper(timed, plain):
             for repeat in range(-1, args.repeats):  # the first one warms up
                 batch = prompts(args.streams, args.prompt, vocab_size, seed=repeat)

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.version import VERSION
 from tests.model.random_checkpoint import Kind, write_random_checkpoint
 
@@ -124,8 +124,8 @@ def conditions(model: Path | None, **settings: object) -> dict[str, Any]:
         "commit": _commit(),
     }
     if model is not None:
-        config = Architecture.from_folder(model)
-        found["model"] = f"{model.name}: {config.num_hidden_layers} layers, hidden size {config.hidden_size}"
+        config = read_architecture(model)
+        found["model"] = f"{model.name}: {len(config.layers)} layers, hidden size {config.hidden_size}"
     return found | settings
 
 

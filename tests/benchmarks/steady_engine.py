@@ -107,7 +107,7 @@ class SteadyEngine:
         pipe.send(os.getpid())
         pids = pipe.recv()
         source = expert_source(model, order.model, lambda: product_forms(order.model, model.device, native=True))
-        experts = model.config.n_routed_experts
+        experts = model.config.expert_count
         map_ = opening_map(experts, order.ranks, 0, source.layers)
         count = group_shape(experts, order.ranks).slots[order.rank]
         slots = make_slots("copied", source, count, order.path("slots", order.rank), map_.slots[order.rank] - count)

@@ -15,7 +15,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from serving.errors import ConfigError, ModelError
 from serving.gateway.api.settings import ServedModel
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from tests.deploy.kubernetes import kustomized, wrong
 from tests.deploy.tools import ROOT, told, tool
 
@@ -102,7 +102,7 @@ def checkpoint(folder: Path, path: str) -> str:
     """Judge a model folder's file by what the system makes of the folder."""
     model = (folder / path).parent
     try:
-        Architecture.from_folder(model)
+        read_architecture(model)
         if not (model / "tokenizer.json").exists():
             return ""
         served = ServedModel.from_folder(model, names=("it",), max_model_len=1, created=0)

@@ -15,7 +15,7 @@ from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import DtypeName, load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native import library
 from serving.values.sequence import SamplingParams
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
@@ -34,15 +34,15 @@ def native_or_skip() -> None:
         pytest.skip("there is no native library here")
 
 
-def load_for_native(folder: Path, dtype: DtypeName = "auto") -> DeepseekModel:
+def load_for_native(folder: Path, dtype: DtypeName = "auto") -> Model:
     """A model with panels."""
     native_or_skip()
     return load_model(folder, dtype=dtype, native=True)
 
 
-def dirty_cache(model: DeepseekModel, blocks: int = 200, kv_dtype: KvDtype = "auto") -> KvCache:
+def dirty_cache(model: Model, blocks: int = 200, kv_dtype: KvDtype = "auto") -> KvCache:
     """A KV cache with a draft layer whose blocks held other values before: only what was written may be read."""
-    layers = model.config.num_hidden_layers + bool(model.mtp)
+    layers = len(model.config.layers) + bool(model.mtp)
     cache = KvCache(model.config, blocks, BLOCK_TOKENS, model.dtype, num_layers=layers, kv_dtype=kv_dtype)
     if kv_dtype == "auto":
         cache.tensor.copy_(torch.randn(cache.tensor.shape, generator=torch.Generator().manual_seed(1)))
@@ -119,7 +119,7 @@ def logits_of(executor: TorchExecutor | NativeExecutor, steps: Sequence[Sequence
     model = executor.model
 
     def keep(hidden: Tensor) -> Tensor:
-        wanted.append(DeepseekModel.logits(model, hidden))
+        wanted.append(Model.logits(model, hidden))
         return wanted[-1]
 
     model.logits = keep  # type: ignore[method-assign]

@@ -108,7 +108,7 @@ def rank_main(pipe: Connection, order: Order) -> None:
         library.__dict__["packaged_library"] = lambda: order.library
         os.environ |= {"CM_DIE_AT": order.die_at, "CM_SLOW_AT": order.slow_at}
     model = load_model(order.folder, dtype=order.dtype, native=True, coarse_drafts=order.settings.speculation)
-    layers = model.config.num_hidden_layers + order.settings.speculation
+    layers = len(model.config.layers) + order.settings.speculation
     cache = KvCache(model.config, BLOCKS, BLOCK_TOKENS, model.dtype, num_layers=layers)
     executor = NativeGroupExecutor(
         model,
@@ -122,7 +122,7 @@ def rank_main(pipe: Connection, order: Order) -> None:
         pipe.send(drive(executor, order.work, order.settings))
         return
     with RankWindow.create(order.window, executor.window_shape(order.ranks), order.rank) as own:
-        pipe.send((os.getpid(), len(expert_layers(model)), model.config.n_routed_experts))
+        pipe.send((os.getpid(), len(expert_layers(model)), model.config.expert_count))
         windows, processes, table, version = pipe.recv()
         contents = list(itertools.product(range(table.shape[0]), range(table.shape[2])))
         peers = [own if rank == order.rank else RankWindow.attach(path) for rank, path in enumerate(windows)]

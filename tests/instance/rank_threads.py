@@ -27,7 +27,7 @@ from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import DtypeName, load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native.layout import MAP_POSITIONS, NativeLinear
 from serving.model.native.library import load
 from serving.model.native.panels import PanelLinear
@@ -46,7 +46,7 @@ SETTINGS = EngineSettings(
 IDLE_S = 0.02
 
 
-def expert_layers(model: DeepseekModel) -> list[LocalExperts]:
+def expert_layers(model: Model) -> list[LocalExperts]:
     """Experts of all layers that have some, the draft layer's last."""
     blocks = [*model.blocks, *(layer.block for layer in model.mtp[:1])]
     found = [block.feed.experts for block in blocks if isinstance(block.feed, ExpertLayer)]
@@ -105,7 +105,7 @@ def random_map(homes: dict[tuple[int, int], list[int]], layers: int, experts: in
     return np.array(table, np.uint32)
 
 
-def mapped_slots(model: DeepseekModel, contents: Sequence[tuple[int, int]], spare: int = 1) -> MappedSlots:
+def mapped_slots(model: Model, contents: Sequence[tuple[int, int]], spare: int = 1) -> MappedSlots:
     """Slots that point into the loaded model; some more are empty."""
     layers = expert_layers(model)
     count = len(contents) + spare
@@ -209,7 +209,7 @@ class RankThreads:
             bf16_results=bf16_results,
         )
         self.layers = len(expert_layers(self.model))
-        self.experts = self.model.config.n_routed_experts
+        self.experts = self.model.config.expert_count
         self.spread = random_spread(self.layers, self.experts, ranks, Random(seed), copies, homes)
         self.executors = [self._executor(route_for_steps(), settings.forced_tokens) for _ in range(ranks)]
         shape = self.executors[0].window_shape(ranks)
@@ -230,7 +230,7 @@ class RankThreads:
             executor.join(place)
 
     def _executor(self, route: GuidanceRoute, most_forced: int) -> NativeGroupExecutor:
-        layers = self.model.config.num_hidden_layers + self.settings.speculation
+        layers = len(self.model.config.layers) + self.settings.speculation
         config, dtype = self.model.config, self.model.dtype
         cache = KvCache(config, BLOCKS, BLOCK_TOKENS, dtype, num_layers=layers, kv_dtype=self._kv_dtype)
         return NativeGroupExecutor(

@@ -47,7 +47,7 @@ class ResizedThreads:
     def __init__(self, folder: Path, dtype: DtypeName, most: int, seed: int) -> None:
         self._rng = Random(seed)
         self.model = load_model(folder, dtype=dtype, native=True)
-        self._layers, self._experts = len(expert_layers(self.model)), self.model.config.n_routed_experts
+        self._layers, self._experts = len(expert_layers(self.model)), self.model.config.expert_count
         library = load()
         assert library is not None
         self._library, self._most = library, most
@@ -169,6 +169,6 @@ class ResizedThreads:
         return self._rng.choice(self.members) << 16 | layer * self._experts + expert
 
     def _executor(self) -> NativeGroupExecutor:
-        layers = self.model.config.num_hidden_layers + SETTINGS.speculation
+        layers = len(self.model.config.layers) + SETTINGS.speculation
         cache = KvCache(self.model.config, BLOCKS, BLOCK_TOKENS, self.model.dtype, num_layers=layers)
         return NativeGroupExecutor(self.model, cache, threads=1, max_rows=SETTINGS.max_step_tokens)

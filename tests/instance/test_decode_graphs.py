@@ -12,7 +12,7 @@ from serving.instance.executors.decode_graphs import MAX_GRAPHS, MAX_ROWS, CudaR
 from serving.instance.executors.step_batch import Feed, build_batch
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from tests.model.random_checkpoint import write_random_checkpoint
 
 BLOCKS, BLOCK_TOKENS = 24, 4
@@ -47,13 +47,13 @@ STEPS = [
 ]
 
 
-def plainly(model: DeepseekModel, cache: KvCache, feeds: list[Feed]) -> Tensor:
-    batch = build_batch(feeds, cache, model.config.num_attention_heads)
+def plainly(model: Model, cache: KvCache, feeds: list[Feed]) -> Tensor:
+    batch = build_batch(feeds, cache, model.config.attention.heads)
     hidden = model.forward(batch.forward, cache)
     return torch.cat([hidden[torch.tensor(list(rows))] for rows in batch.rows])
 
 
-def compare(model: DeepseekModel, recorder: object, tolerance: float) -> None:
+def compare(model: Model, recorder: object, tolerance: float) -> None:
     ours, theirs = (KvCache(model.config, BLOCKS, BLOCK_TOKENS, model.dtype, model.device) for _ in range(2))
     graphs = DecodeGraphs(model, ours, recorder)  # type: ignore[arg-type]
     with torch.inference_mode():

@@ -129,7 +129,7 @@ def test_guesses_equal_torch(tmp_path: Path, shape: dict[str, Any], drafts: int)
     assert ours[0] == theirs[0] == tokens
     for sampling, own, other in zip(SAMPLINGS[:2], ours[1][:2], theirs[1][:2], strict=True):
         assert own == other, sampling
-    last = native.model.config.num_hidden_layers
+    last = len(native.model.config.layers)
     for number, output in enumerate(tokens[:2]):
         stands = len(prompt(5 + 9 * number)) + len(output) - 4
         ours_rows, theirs_rows = (_rows(executor.kv_cache, number, stands, last) for executor in (native, plain))

@@ -14,7 +14,7 @@ from serving.instance.core.speculation import Acceptance, Speculation
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
 from tests.instance.torch_pair import prompt, run_alone, run_pair
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> DeepseekModel:
+def model(folder: Path) -> Model:
     return load_model(folder)
 
 
@@ -71,7 +71,7 @@ def expected(folder: Path) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("drafts", [1, 2, 3])
-def test_random_weights_give_the_same_tokens(model: DeepseekModel, expected: dict[str, list[int]], drafts: int) -> None:
+def test_random_weights_give_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
     """Nearly every guess is wrong. Chunks of up to 24 tokens, prefix hits, mixed steps."""
     told = run_alone(model, with_drafts(BASE, drafts), 96, orders())
     assert told.output == expected
@@ -80,21 +80,19 @@ def test_random_weights_give_the_same_tokens(model: DeepseekModel, expected: dic
 
 
 @pytest.mark.parametrize("drafts", [1, 3])
-def test_preemption_gives_the_same_tokens(model: DeepseekModel, expected: dict[str, list[int]], drafts: int) -> None:
+def test_preemption_gives_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
     told = run_alone(model, with_drafts(BASE, drafts), 24, orders())
     assert told.preemptions > 0
     assert told.output == expected
 
 
 @pytest.mark.parametrize("drafts", [1, 3])
-def test_a_handoff_gives_the_same_tokens(model: DeepseekModel, expected: dict[str, list[int]], drafts: int) -> None:
+def test_a_handoff_gives_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
     assert run_pair(model, with_drafts(BASE, drafts), 96, orders()).output == expected
 
 
 @pytest.mark.parametrize("drafts", [0, 2])
-def test_a_resumed_sequence_gives_the_same_tokens(
-    model: DeepseekModel, expected: dict[str, list[int]], drafts: int
-) -> None:
+def test_a_resumed_sequence_gives_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
     resumed = [structs.replace(one, output=tuple(expected[one.sequence_id][:5])) for one in orders()]
     told = run_alone(model, with_drafts(BASE, drafts), 96, resumed)
     assert told.output == {name: tokens[5:] for name, tokens in expected.items()}
@@ -119,11 +117,11 @@ def test_the_demo_model_guesses_well_and_says_the_same(temperature: float) -> No
     assert pair.output == plain.output
 
 
-def test_accepted_and_extra_tokens_follow_the_models_law(model: DeepseekModel) -> None:
+def test_accepted_and_extra_tokens_follow_the_models_law(model: Model) -> None:
     """Chi-square over 3,000 seeds: the first token, and the second one behind a right guess."""
     sampling = SamplingParams(temperature=1.3, top_k=6)
     tokens, count, size = prompt(3, 40), 3000, 4
-    cache = KvCache(model.config, count, size, model.dtype, num_layers=model.config.num_hidden_layers + 1)
+    cache = KvCache(model.config, count, size, model.dtype, num_layers=len(model.config.layers) + 1)
     executor = TorchExecutor(model, cache)
     first = law(model, tokens, sampling)
     guess = max(first, key=lambda token: first[token])
@@ -152,7 +150,7 @@ def replace_seed(sampling: SamplingParams, seed: int) -> SamplingParams:
     return structs.replace(sampling, seed=seed)
 
 
-def law(model: DeepseekModel, tokens: list[int], sampling: SamplingParams) -> dict[int, float]:
+def law(model: Model, tokens: list[int], sampling: SamplingParams) -> dict[int, float]:
     """The distribution of the next token, written out."""
     from tests.model.paged import PagedRunner
 
@@ -173,16 +171,16 @@ def p_value(seen: list[int], chances: dict[int, float]) -> float:
     return float(torch.special.gammaincc(half, torch.tensor([statistic / 2], dtype=torch.float64)))
 
 
-def test_guesses_need_a_draft_layer(model: DeepseekModel) -> None:
+def test_guesses_need_a_draft_layer(model: Model) -> None:
     executor = TorchExecutor(model, KvCache(model.config, 4, 4, model.dtype))
     step = SequenceStep(SequenceId("s"), [9], 0, (BlockId(0),), draws([9], SAMPLINGS[0]), next_drafts=1)
     with pytest.raises(EngineError, match="no draft layer"):
         executor.execute(StepPlan(0, (step,)))
 
 
-def test_a_prompt_without_a_draw_leaves_its_last_row_open(model: DeepseekModel) -> None:
+def test_a_prompt_without_a_draw_leaves_its_last_row_open(model: Model) -> None:
     """With `max_tokens = 0` nobody knows what follows the last prompt token."""
-    cache = KvCache(model.config, 4, 8, model.dtype, num_layers=model.config.num_hidden_layers + 1)
+    cache = KvCache(model.config, 4, 8, model.dtype, num_layers=len(model.config.layers) + 1)
     step = SequenceStep(SequenceId("s"), prompt(6, 3), 0, (BlockId(2),), None, next_drafts=0)
     TorchExecutor(model, cache).execute(StepPlan(0, (step,)))
     written = cache.tensor[2].abs().sum(-1) > 0
@@ -190,8 +188,8 @@ def test_a_prompt_without_a_draw_leaves_its_last_row_open(model: DeepseekModel) 
     assert written[-1].tolist() == [True] * 5 + [False] * 3
 
 
-def test_a_single_token_without_a_draw_leaves_nothing_to_do(model: DeepseekModel) -> None:
-    cache = KvCache(model.config, 4, 8, model.dtype, num_layers=model.config.num_hidden_layers + 1)
+def test_a_single_token_without_a_draw_leaves_nothing_to_do(model: Model) -> None:
+    cache = KvCache(model.config, 4, 8, model.dtype, num_layers=len(model.config.layers) + 1)
     step = SequenceStep(SequenceId("s"), [9], 0, (BlockId(2),), None, next_drafts=0)
     (result,) = TorchExecutor(model, cache).execute(StepPlan(0, (step,))).results
     assert (result.tokens, result.drafts) == ((), ())

@@ -13,7 +13,7 @@ from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native import library
 from serving.values.sequence import SamplingParams, TokenLogprobs
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def models(folder: Path) -> dict[str, DeepseekModel]:
+def models(folder: Path) -> dict[str, Model]:
     """By the executor that they are for."""
     found = {"torch": load_model(folder)}
     if library.load() is not None:
@@ -43,7 +43,7 @@ MakeExecutor = Callable[[int], StepExecutor]
 
 
 @pytest.fixture(params=["torch", "native"])
-def make_executor(request: pytest.FixtureRequest, models: dict[str, DeepseekModel]) -> MakeExecutor:
+def make_executor(request: pytest.FixtureRequest, models: dict[str, Model]) -> MakeExecutor:
     """Makes an executor over a cache of so many blocks."""
     model = models.get(request.param)
     if model is None:

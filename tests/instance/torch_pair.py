@@ -9,7 +9,7 @@ from serving.instance.core.events import EngineNews, HandoffReady, PullOrder
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_cache import KvCache
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.values.news import Tokens
 from serving.values.sequence import BlockExtent, DraftUse, HandoffTicket, SequenceSpec
 from tests.fakes.engine_calls import EngineCalls
@@ -18,8 +18,8 @@ from tests.fakes.engine_calls import EngineCalls
 class TorchSide:
     """One engine with its executor and cache."""
 
-    def __init__(self, model: DeepseekModel, settings: EngineSettings, blocks: int) -> None:
-        layers = model.config.num_hidden_layers + settings.speculation
+    def __init__(self, model: Model, settings: EngineSettings, blocks: int) -> None:
+        layers = len(model.config.layers) + settings.speculation
         self.cache = KvCache(model.config, blocks, settings.block_tokens, model.dtype, num_layers=layers)
         # What a block held before must not matter: everything that is read was written, or is masked.
         self.cache.tensor.copy_(torch.randn(self.cache.tensor.shape, generator=torch.Generator().manual_seed(1)))
@@ -56,7 +56,7 @@ class Told:
         return sum(use.accepted for use in self.uses) / max(1, sum(use.drafted for use in self.uses))
 
 
-def run_alone(model: DeepseekModel, settings: EngineSettings, blocks: int, specs: list[SequenceSpec]) -> Told:
+def run_alone(model: Model, settings: EngineSettings, blocks: int, specs: list[SequenceSpec]) -> Told:
     """All sequences through one engine; each joins two steps after the one before."""
     side, told, waiting = TorchSide(model, settings, blocks), Told(), list(specs)
     for number in range(10_000):
@@ -72,7 +72,7 @@ def run_alone(model: DeepseekModel, settings: EngineSettings, blocks: int, specs
     return told
 
 
-def run_pair(model: DeepseekModel, settings: EngineSettings, blocks: int, specs: list[SequenceSpec]) -> Told:
+def run_pair(model: Model, settings: EngineSettings, blocks: int, specs: list[SequenceSpec]) -> Told:
     """All sequences through a prefill and a decode engine."""
     from dataclasses import replace
 

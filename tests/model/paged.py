@@ -9,7 +9,7 @@ from serving.ids import BlockId, SequenceId
 from serving.instance.executors.step_batch import build_batch, step_feeds
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.values.step_plan import SequenceStep, StepPlan
 
 
@@ -18,7 +18,7 @@ class PagedRunner:
 
     def __init__(
         self,
-        model: DeepseekModel,
+        model: Model,
         *,
         num_blocks: int = 64,
         block_tokens: int = 4,
@@ -34,7 +34,7 @@ class PagedRunner:
     def step(self, pieces: Sequence[tuple[str, Sequence[int]]]) -> list[Tensor]:
         """One pass over (sequence, next tokens) pairs: logits `[tokens, vocab]` of each piece."""
         steps = tuple(self._step(name, tokens) for name, tokens in pieces)
-        batch = build_batch(step_feeds(StepPlan(0, steps)), self.cache, self.model.config.num_attention_heads)
+        batch = build_batch(step_feeds(StepPlan(0, steps)), self.cache, self.model.config.attention.heads)
         with torch.inference_mode():
             logits = self.model.logits(self.model.forward(batch.forward, self.cache))
         for name, tokens in pieces:

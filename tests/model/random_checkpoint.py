@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.tensors import model_tensors, mtp_optional, mtp_tensors
 from tests.model.random_tokenizer import SPECIAL_TOKENS, write_tokenizer
 
@@ -145,7 +145,7 @@ def write_random_checkpoint(
     _write_json(folder / "config.json", raw)
     ids = {key: raw[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     _write_json(folder / "generation_config.json", {**ids, "do_sample": False})
-    config = Architecture.from_folder(folder)
+    config = read_architecture(folder)
     write_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
     shapes = model_tensors(config) | mtp_tensors(config) | (mtp_optional(config) if own_draft_head else {})
     tensors = dict(_random_tensors(shapes, seed, torch.bfloat16 if dtype == "bfloat16" else torch.float32, fp8=fp8))

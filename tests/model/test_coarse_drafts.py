@@ -9,16 +9,17 @@ from serving.model.coarse_bank import coarse
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.linear import LinearWeight
 from serving.model.loader import load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native import library
 from serving.model.native.panels import PanelLinear
 from tests.model.image_shelf import ImageShelf
+from tests.model.latent import latent_weights
 from tests.model.random_checkpoint import write_random_checkpoint
 
 pytestmark = pytest.mark.skipif(library.load() is None, reason="needs the native library")
 
 
-def forms(model: DeepseekModel) -> dict[str, int]:
+def forms(model: Model) -> dict[str, int]:
     """The stored form of a few products of the draft layer and of the model."""
     draft, last = model.mtp[0], model.blocks[-1]
     assert isinstance(draft.block.feed, ExpertLayer)
@@ -26,7 +27,7 @@ def forms(model: DeepseekModel) -> dict[str, int]:
     assert isinstance(draft.block.feed.experts, LocalExperts)
     found = {
         "fuse": draft.fuse,
-        "into": draft.block.attention.w.into,
+        "into": latent_weights(draft.block).into,
         "gate": draft.block.feed.gate.score,
         "expert": draft.block.feed.experts.down[0],
         "head": draft.head,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from serving.errors import ModelError
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture, DenseShape, ExpertShape, GateShape, LatentShape
+from serving.model.config import read_architecture
 from tests.model.random_checkpoint import write_random_checkpoint
 
 # As published with the checkpoints, keys that are not read left out.
@@ -57,32 +58,41 @@ def read(folder: Path, raw: dict[str, object], generation: dict[str, object] | N
     (folder / "config.json").write_text(json.dumps(raw))
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
-    return Architecture.from_folder(folder)
+    return read_architecture(folder)
 
 
 def test_deepseek_v3(tmp_path: Path) -> None:
     config = read(tmp_path, DEEPSEEK_V3)
-    assert config.qk_head_dim == 192
-    assert config.latent_dim == 576
-    assert config.softmax_scale == pytest.approx(192**-0.5 * (0.1 * 3.6888794541139363 + 1) ** 2)
+    shape = config.attention
+    assert isinstance(shape, LatentShape)
+    assert (shape.query_dim, shape.query_latent, shape.row.elements) == (192, 1536, 576)
+    assert shape.scale == pytest.approx(192**-0.5 * (0.1 * 3.6888794541139363 + 1) ** 2)
     assert config.rope.amplitude == 1
     assert config.quantization.fp8_block == (128, 128)
-    assert config.is_dense(2)
-    assert not config.is_dense(3)
+    assert config.layers[2].feed == DenseShape(18432)
+    assert isinstance(config.layers[3].feed, ExpertShape)
+    assert len(config.drafts) == 1
     assert config.eos_token_ids == (1,)
 
 
 def test_deepseek_v2_lite(tmp_path: Path) -> None:
     config = read(tmp_path, DEEPSEEK_V2_LITE)
-    assert config.q_lora_rank is None
-    assert config.topk_method == "greedy"
-    assert config.num_nextn_predict_layers == 0
+    assert isinstance(config.attention, LatentShape)
+    assert config.attention.query_latent is None
+    assert config.experts is not None
+    assert config.experts.gate == GateShape(
+        sigmoid=False, choice_bias=False, groups=1, kept_groups=1, normalise=False, factor=1.0
+    )
+    assert config.experts.shared_width == 2 * 1408
+    assert config.drafts == ()
     assert config.rope.interleave
 
 
 def test_kimi_k2(tmp_path: Path) -> None:
     config = read(tmp_path, DEEPSEEK_V3 | KIMI_K2_CHANGES)
-    assert (config.n_routed_experts, config.n_group, config.routed_scaling_factor) == (384, 1, 2.827)
+    assert config.experts is not None
+    gate = config.experts.gate
+    assert (config.experts.experts, gate.groups, gate.factor) == (384, 1, 2.827)
 
 
 def test_end_tokens_come_from_generation_config_first(tmp_path: Path) -> None:
@@ -106,7 +116,7 @@ def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "llama"}, "architecture 'llama' is not served"),
+        ({"model_type": "bert"}, "architecture 'bert' is not served"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
         ({"moe_layer_freq": 2}, "moe_layer_freq = 2"),
         ({"scoring_func": "softmax"}, "scoring_func = 'softmax'"),
@@ -151,24 +161,24 @@ def test_refusals_name_the_file_and_the_key(tmp_path: Path, change: dict[str, ob
 
 def test_missing_folder_file_and_bad_json(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not exist: give a folder"):
-        Architecture.from_folder(tmp_path / "nowhere")
+        read_architecture(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="is missing: give the folder"):
-        Architecture.from_folder(tmp_path)
+        read_architecture(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot be read as JSON"):
-        Architecture.from_folder(tmp_path)
+        read_architecture(tmp_path)
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ModelError, match="cannot be read as JSON"):
-        Architecture.from_folder(tmp_path)
+        read_architecture(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ModelError, match="not a JSON object"):
-        Architecture.from_folder(tmp_path)
+        read_architecture(tmp_path)
 
 
 def test_import_needs_no_torch(tmp_path: Path) -> None:
     write_random_checkpoint(tmp_path)
     code = (
-        "import sys; from serving.model.config import Architecture;"
-        f"Architecture.from_folder({str(tmp_path)!r}); sys.exit('torch' in sys.modules)"
+        "import sys; from serving.model.config import read_architecture;"
+        f"read_architecture({str(tmp_path)!r}); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture, GateShape
+from serving.model.config import read_architecture
 from serving.model.experts import GroupedExperts, LocalExperts, combine, dispatch
 from serving.model.gate import Gate, Routing
 from serving.model.linear import PlainLinear
@@ -15,7 +16,7 @@ from tests.model.random_checkpoint import write_random_checkpoint
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Architecture:
-    return Architecture.from_folder(write_random_checkpoint(tmp_path_factory.mktemp("model")))
+    return read_architecture(write_random_checkpoint(tmp_path_factory.mktemp("model")))
 
 
 def test_dispatch_groups_rows_by_expert_and_combine_brings_them_home() -> None:
@@ -49,20 +50,25 @@ def test_grouped_experts_give_the_same_without_a_look_at_the_counts() -> None:
     assert torch.allclose(GroupedExperts(gate_up, down)(rows, counts), local(rows, counts), rtol=0.02, atol=0.5)
 
 
+def gate_of(config: Architecture) -> GateShape:
+    assert config.experts is not None
+    return config.experts.gate
+
+
 def test_gate_keeps_to_the_best_groups(config: Architecture) -> None:
     """Expert 7 scores best of all, but its group's other expert is poor: two good ones elsewhere win."""
-    config = replace(config, n_group=4, topk_group=1, num_experts_per_tok=2)
+    shape = replace(gate_of(config), groups=4, kept_groups=1)
     scores = torch.tensor([0.1, 0.1, 0.8, 0.7, 0.1, 0.1, 0.01, 0.9])
-    gate = Gate(config, PlainLinear(torch.logit(scores)[:, None]), torch.zeros(8))
+    gate = Gate(shape, 2, PlainLinear(torch.logit(scores)[:, None]), torch.zeros(8))
     routing = gate(torch.ones(1, 1))
     assert set(routing.experts[0].tolist()) == {2, 3}
-    assert routing.weights.sum().item() == pytest.approx(config.routed_scaling_factor)
+    assert routing.weights.sum().item() == pytest.approx(shape.factor)
 
 
 def test_gate_bias_chooses_but_does_not_weigh(config: Architecture) -> None:
-    config = replace(config, n_group=1, topk_group=1, num_experts_per_tok=1, norm_topk_prob=False)
+    shape = replace(gate_of(config), groups=1, kept_groups=1, normalise=False)
     bias = torch.zeros(8)
     bias[5] = 3.0
-    routing = Gate(config, PlainLinear(torch.zeros(8, 1)), bias)(torch.ones(1, 1))
+    routing = Gate(shape, 1, PlainLinear(torch.zeros(8, 1)), bias)(torch.ones(1, 1))
     assert routing.experts.tolist() == [[5]]
-    assert routing.weights.item() == pytest.approx(0.5 * config.routed_scaling_factor)
+    assert routing.weights.item() == pytest.approx(0.5 * shape.factor)

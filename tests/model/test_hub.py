@@ -15,7 +15,7 @@ from serving.config.hub_reference import HubReference
 from serving.errors import ConfigError, ModelError
 from serving.model import hub as hub_module
 from serving.model.checkpoint import Checkpoint
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.hub import HubFolder, Part, fetch
 from serving.model.weight_files import is_partial
 from tests.fakes.hub import NAME, FakeHub, fake_hub
@@ -82,7 +82,7 @@ def test_a_model_is_fetched_with_what_serving_reads_and_nothing_else(hub: FakeHu
     (line,) = told
     assert f"model {NAME}: commit {commit}; fetching " in line
     assert str(found.path) in line
-    assert Architecture.from_folder(found.path) == Architecture.from_folder(checkpoint)
+    assert read_architecture(found.path) == read_architecture(checkpoint)
     assert Checkpoint(found.path).names == Checkpoint(checkpoint).names
 
 

@@ -11,7 +11,8 @@ import torch
 
 from serving.errors import ModelError
 from serving.model import image
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
+from serving.model.config import read_architecture
 from serving.model.forms import TorchForms
 from serving.model.image import FORMAT, Image, ImageEntry, Manifest, encode_start, image_key, model_version
 from serving.model.native.library import load
@@ -151,8 +152,8 @@ def threads() -> Iterator[None]:
 @pytest.mark.usefixtures("threads")
 def test_a_key_names_all_that_bytes_depend_on(folder: Path, tmp_path: Path) -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    config = Architecture.from_folder(folder)
-    other = Architecture.from_folder(write_random_checkpoint(tmp_path / "other", hidden_size=32))
+    config = read_architecture(folder)
+    other = read_architecture(write_random_checkpoint(tmp_path / "other", hidden_size=32))
     library = load()
     assert library is not None
 

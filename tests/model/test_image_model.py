@@ -13,7 +13,8 @@ from torch import Tensor
 
 from serving.errors import ModelError
 from serving.model import forms
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
+from serving.model.config import read_architecture
 from serving.model.forms import TorchForms
 from serving.model.heads import PlainHeads
 from serving.model.image import Image
@@ -21,10 +22,11 @@ from serving.model.image_model import ImagePlan, assemble_from, plan_image, writ
 from serving.model.int8_linear import Int8Linear
 from serving.model.linear import PlainLinear, PrepackedLinear
 from serving.model.loader import DtypeName, load_model, open_checkpoint
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.shared_tensor import address_of
 from tests.model.image_shelf import ImageShelf
 from tests.model.int8_checkpoint import round_to_int8
+from tests.model.latent import latent_weights
 from tests.model.paged import PagedRunner
 from tests.model.random_checkpoint import Dtype, Kind, write_random_checkpoint
 
@@ -42,7 +44,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def outputs(model: DeepseekModel) -> tuple[Tensor, ...]:
+def outputs(model: Model) -> tuple[Tensor, ...]:
     """Logits of a prompt in two chunks and single tokens, and of each draft layer."""
     runner = PagedRunner(model)
     found = [runner.run("s", TOKENS, [20, 17, 1, 1, 1])]
@@ -53,7 +55,7 @@ def outputs(model: DeepseekModel) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def assert_equal(model: DeepseekModel, other: DeepseekModel) -> None:
+def assert_equal(model: Model, other: Model) -> None:
     """Both compute the same bits."""
     for one, two in zip(outputs(model), outputs(other), strict=True):
         assert torch.equal(one, two)
@@ -65,7 +67,7 @@ def remove_weights(folder: Path) -> None:
         path.unlink()
 
 
-def load_twice(folder: Path, shelf: ImageShelf, dtype: DtypeName) -> tuple[DeepseekModel, DeepseekModel]:
+def load_twice(folder: Path, shelf: ImageShelf, dtype: DtypeName) -> tuple[Model, Model]:
     """A model whose image is made, and one that finds it after the checkpoint is gone."""
     first = load_model(folder, dtype=dtype, images=shelf, version="1")
     remove_weights(folder)
@@ -116,7 +118,7 @@ def test_weights_lie_on_the_image(tmp_path: Path) -> None:
     span = range(start, start + shelf.only.data.nbytes)
     block = model.blocks[1]
     assert model.embed.data_ptr() in span
-    absorbed = block.attention.w.key_absorb
+    absorbed = latent_weights(block).key_absorb
     assert isinstance(absorbed, PlainHeads)
     assert absorbed.weight.data_ptr() in span
     assert isinstance(model.head, PrepackedLinear)
@@ -176,8 +178,8 @@ def test_a_damaged_image_is_distrusted_and_the_checkpoint_read(
 def test_an_image_of_another_model_is_refused(tmp_path: Path) -> None:
     shelf = ImageShelf()
     load_model(write_random_checkpoint(tmp_path / "a"), images=shelf)
-    other = Architecture.from_folder(write_random_checkpoint(tmp_path / "b", hidden_size=32))
-    same = Architecture.from_folder(tmp_path / "a")
+    other = read_architecture(write_random_checkpoint(tmp_path / "b", hidden_size=32))
+    same = read_architecture(tmp_path / "a")
     cpu, torch_forms = torch.device("cpu"), TorchForms(torch.device("cpu"))
     with pytest.raises(ModelError, match="another configuration or dtype"):
         assemble_from(shelf.only.data, other, torch.float32, cpu, torch_forms)
@@ -202,7 +204,7 @@ def rewrite_without_scales(folder: Path) -> None:
 
 def made(folder: Path, device: str) -> tuple[Architecture, memoryview, ImagePlan]:
     """An image of a checkpoint for a device."""
-    config = Architecture.from_folder(folder)
+    config = read_architecture(folder)
     checkpoint, drafts = open_checkpoint(config, folder, None)
     with torch.inference_mode():
         plan = plan_image(config, checkpoint, drafts, torch.float32, TorchForms(torch.device(device)))
@@ -228,7 +230,7 @@ def test_an_image_for_another_device_is_plain(tmp_path: Path, tied: bool) -> Non
 def test_an_image_is_of_one_number_of_threads(tmp_path: Path) -> None:
     """Some shapes are packed otherwise by many threads than by one; then nothing is written under the wrong key."""
     folder = write_random_checkpoint(tmp_path)
-    config = Architecture.from_folder(folder)
+    config = read_architecture(folder)
     checkpoint, drafts = open_checkpoint(config, folder, None)
     threads = torch.get_num_threads()
     try:
@@ -246,7 +248,7 @@ def test_an_image_whose_checkpoint_changed_meanwhile(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "a")
     other = write_random_checkpoint(tmp_path / "b", vocab_size=321)
     config, memory, plan = made(folder, "cpu")
-    checkpoint, _ = open_checkpoint(Architecture.from_folder(other), other, None)
+    checkpoint, _ = open_checkpoint(read_architecture(other), other, None)
     with pytest.raises(ModelError, match="came out as"):
         write_image(plan, config, checkpoint, memory)
 

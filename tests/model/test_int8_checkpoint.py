@@ -9,10 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from serving.errors import ModelError
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.int8_linear import Int8Linear
 from serving.model.loader import load_model
 from tests.model.int8_checkpoint import OUT, int8_checkpoint
+from tests.model.latent import latent_weights
 from tests.model.random_checkpoint import write_random_checkpoint
 
 INTO = "model.layers.0.self_attn.into"
@@ -29,7 +30,7 @@ def change(folder: Path, **tensors: torch.Tensor | None) -> None:
 def test_int8_products_take_weight_and_scale_as_they_are(tmp_path: Path) -> None:
     folder = int8_checkpoint(tmp_path, [Q_A, KV_A, OUT])
     tensors = load_file(folder / "model.safetensors")
-    weights = load_model(folder).blocks[0].attention.w
+    weights = latent_weights(load_model(folder).blocks[0])
     assert isinstance(weights.out, Int8Linear)
     assert isinstance(weights.into, Int8Linear)
     assert torch.equal(weights.out.weight, tensors[OUT])
@@ -38,8 +39,8 @@ def test_int8_products_take_weight_and_scale_as_they_are(tmp_path: Path) -> None
 
 
 def test_a_product_of_mixed_parts_is_computed_in_floating_point(tmp_path: Path) -> None:
-    mixed = load_model(int8_checkpoint(tmp_path / "mixed", [Q_A])).blocks[0].attention.w.into
-    exact = load_model(write_random_checkpoint(tmp_path / "exact")).blocks[0].attention.w.into
+    mixed = latent_weights(load_model(int8_checkpoint(tmp_path / "mixed", [Q_A])).blocks[0]).into
+    exact = latent_weights(load_model(write_random_checkpoint(tmp_path / "exact")).blocks[0]).into
     assert not isinstance(mixed, Int8Linear)
     x = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
@@ -48,8 +49,8 @@ def test_a_product_of_mixed_parts_is_computed_in_floating_point(tmp_path: Path) 
 
 
 def test_what_attention_absorbs_is_dequantised(tmp_path: Path) -> None:
-    quantised = load_model(int8_checkpoint(tmp_path / "int8", [KV_B])).blocks[0].attention.w.expand
-    exact = load_model(write_random_checkpoint(tmp_path / "exact")).blocks[0].attention.w.expand
+    quantised = latent_weights(load_model(int8_checkpoint(tmp_path / "int8", [KV_B])).blocks[0]).expand
+    exact = latent_weights(load_model(write_random_checkpoint(tmp_path / "exact")).blocks[0]).expand
     x = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         torch.testing.assert_close(quantised(x), exact(x), rtol=0.05, atol=0.05)
@@ -58,7 +59,7 @@ def test_what_attention_absorbs_is_dequantised(tmp_path: Path) -> None:
 def test_scales_may_be_flat(tmp_path: Path) -> None:
     folder = int8_checkpoint(tmp_path, [OUT])
     change(folder, **{OUT + "_scale": load_file(folder / "model.safetensors")[OUT + "_scale"].flatten()})
-    assert isinstance(load_model(folder).blocks[0].attention.w.out, Int8Linear)
+    assert isinstance(latent_weights(load_model(folder).blocks[0]).out, Int8Linear)
 
 
 @pytest.mark.parametrize("scale", [None, torch.ones(1), torch.ones(64, 2)])
@@ -102,7 +103,7 @@ def test_other_forms_are_refused_by_name(tmp_path: Path, path: tuple[str, ...], 
     place[path[-1]] = value
     (folder / "config.json").write_text(json.dumps(raw))
     with pytest.raises(ModelError) as caught:
-        Architecture.from_folder(folder)
+        read_architecture(folder)
     assert message in str(caught.value)
     assert "config.json" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -114,4 +115,4 @@ def test_keys_that_tools_leave_out_have_their_defaults(tmp_path: Path) -> None:
     del raw["quantization_config"]["config_groups"]["group_0"]["weights"]["dynamic"]
     del raw["quantization_config"]["kv_cache_scheme"]
     (folder / "config.json").write_text(json.dumps(raw))
-    assert Architecture.from_folder(folder).quantization.int8
+    assert read_architecture(folder).quantization.int8

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from serving.errors import ModelError
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
+from serving.model.config import read_architecture
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
@@ -18,7 +19,7 @@ from tests.model.random_checkpoint import write_random_checkpoint
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Architecture:
-    return Architecture.from_folder(write_random_checkpoint(tmp_path_factory.mktemp("model")))
+    return read_architecture(write_random_checkpoint(tmp_path_factory.mktemp("model")))
 
 
 def test_a_block_is_one_contiguous_run_of_bytes(config: Architecture) -> None:
@@ -65,7 +66,7 @@ def test_refuses_a_buffer_for_another_device(config: Architecture) -> None:
 
 
 def test_fingerprint_names_everything_that_gives_bytes_their_meaning(config: Architecture, tmp_path: Path) -> None:
-    other = Architecture.from_folder(write_random_checkpoint(tmp_path, rope_theta=20000.0))
+    other = read_architecture(write_random_checkpoint(tmp_path, rope_theta=20000.0))
     caches = [
         KvCache(config, 2, 4, torch.float32),
         KvCache(config, 2, 8, torch.float32),
@@ -83,7 +84,7 @@ def test_raw_memory_is_described_in_bytes(config: Architecture) -> None:
     def described(dtype: torch.dtype, kv_dtype: KvDtype) -> tuple[str, int, int, int]:
         cache = KvCache(config, 2, 4, dtype, kv_dtype=kv_dtype)
         assert cache.tensor.nbytes == cache.size_bytes == 2 * 3 * 4 * cache.row_bytes
-        return cache.form, cache.rope_offset_bytes, cache.scale_offset_bytes, cache.row_bytes
+        return cache.form, cache.layout.rope_offset_bytes, cache.layout.scale_offset_bytes, cache.row_bytes
 
     assert described(torch.float32, "auto") == ("float32", 128, -1, 160)
     assert described(torch.bfloat16, "auto") == ("bfloat16", 64, -1, 80)
@@ -92,9 +93,9 @@ def test_raw_memory_is_described_in_bytes(config: Architecture) -> None:
 
 
 def test_every_part_of_an_int8_row_is_aligned(tmp_path: Path) -> None:
-    ragged = Architecture.from_folder(write_random_checkpoint(tmp_path, kv_lora_rank=30, qk_rope_head_dim=6))
+    ragged = read_architecture(write_random_checkpoint(tmp_path, kv_lora_rank=30, qk_rope_head_dim=6))
     cache = KvCache(ragged, 2, 4, torch.bfloat16, kv_dtype="int8")
-    assert (cache.rope_offset_bytes, cache.scale_offset_bytes, cache.row_bytes) == (32, 44, 48)
+    assert (cache.layout.rope_offset_bytes, cache.layout.scale_offset_bytes, cache.row_bytes) == (32, 44, 48)
     rows = torch.randn(2, 36, generator=torch.Generator().manual_seed(0)).bfloat16()
     cache.write(2, torch.tensor([0, 1]), rows)
     assert torch.equal(cache.gather(2, torch.tensor([0]))[:2], rows)

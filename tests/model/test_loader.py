@@ -12,7 +12,7 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model.checkpoint import Checkpoint, dequantise
 from serving.model.loader import load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native import library
 from tests.model.int8_checkpoint import round_to_int8
 from tests.model.paged import PagedRunner
@@ -22,7 +22,7 @@ TOKENS = list(range(6, 40))
 needs_native = pytest.mark.skipif(library.load() is None, reason="needs the native library")
 
 
-def logits(model: DeepseekModel) -> Tensor:
+def logits(model: Model) -> Tensor:
     return PagedRunner(model).run("s", TOKENS, [len(TOKENS)])
 
 

@@ -14,7 +14,7 @@ from serving.ids import BlockId, SequenceId
 from serving.instance.executors.step_batch import build_batch, step_feeds
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.values.step_plan import SequenceStep, StepPlan
 from tests.model.paged import pieces_of
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -24,7 +24,7 @@ TOKENS = torch.randint(6, 320, (LENGTH,), generator=torch.Generator().manual_see
 NEXT = [*TOKENS[1:], 99]
 
 
-def draft(model: DeepseekModel, size: int) -> tuple[Tensor, Tensor]:
+def draft(model: Model, size: int) -> tuple[Tensor, Tensor]:
     """The model's hidden states and the draft logits, fed in pieces of `size` tokens."""
     cache = KvCache(model.config, 8, 4, model.dtype, num_layers=4)
     table = [BlockId(b) for b in (5, 2, 7, 0, 1, 6)]
@@ -34,7 +34,7 @@ def draft(model: DeepseekModel, size: int) -> tuple[Tensor, Tensor]:
         pair = []
         for tokens in (TOKENS, NEXT):
             step = SequenceStep(SequenceId("s"), tokens[start : start + n], start, table, None, absorbed=n <= 4)
-            pair.append(build_batch(step_feeds(StepPlan(0, (step,))), cache, model.config.num_attention_heads).forward)
+            pair.append(build_batch(step_feeds(StepPlan(0, (step,))), cache, model.config.attention.heads).forward)
         with torch.inference_mode():
             hidden = model.forward(pair[0], cache)
             drafted = model.mtp[0].forward(hidden, pair[1], cache, model.rope)

@@ -12,7 +12,7 @@ import torch
 from serving.errors import ModelError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.model.checkpoint import Checkpoint, dequantise
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.loader import load_model
 from serving.model.size import weight_bytes
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -62,7 +62,7 @@ def test_ends_that_are_no_tokens(folder: Path, ids: object) -> None:
     for file in ("generation_config.json", "config.json"):
         change(folder / file, eos_token_id=ids)
         with pytest.raises(ModelError, match=rf"eos_token_id = .*{'of generation' if file[0] == 'g' else ''}"):
-            Architecture.from_folder(folder)
+            read_architecture(folder)
         (folder / "generation_config.json").write_text("{}")
 
 
@@ -101,7 +101,7 @@ def test_configuration_outside(folder: Path, file: str) -> None:
     (folder / file).unlink(missing_ok=True)
     (folder / file).symlink_to("../secret")
     with pytest.raises(ModelError, match="outside its folder"):
-        Architecture.from_folder(folder)
+        read_architecture(folder)
 
 
 def test_a_layer_number_of_thousands_of_digits(folder: Path) -> None:

@@ -17,7 +17,7 @@ from serving.instance.executors.step_batch import Feed
 from serving.model.batch import ForwardBatch, RowGroup
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.kv_cache import KvCache
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 
 MAX_ROWS = 128
 """Above this a step is long enough to start its kernels one by one."""
@@ -25,7 +25,7 @@ MAX_GRAPHS = 64
 """Graphs share one pool of memory; beyond this many shapes, steps run without."""
 
 
-def records(model: DeepseekModel) -> bool:
+def records(model: Model) -> bool:
     """Whether a model's pass can be recorded: on CUDA, and nothing in it waits for the host."""
     feeds = [block.feed for block in model.blocks]
     waits = any(isinstance(feed, ExpertLayer) and isinstance(feed.experts, LocalExperts) for feed in feeds)
@@ -65,7 +65,7 @@ class CudaRecorder:
 class _Shape:
     """Static buffers of one shape, and what was recorded on them."""
 
-    def __init__(self, model: DeepseekModel, cache: KvCache, rows: int, width: int, recorder: Recorder) -> None:
+    def __init__(self, model: Model, cache: KvCache, rows: int, width: int, recorder: Recorder) -> None:
         self._cache = cache
         self._rows, self._width = rows, width
         pinned = cache.device.type == "cuda"
@@ -109,7 +109,7 @@ class DecodeGraphs:
         recorder: `CudaRecorder()`; anything else is for tests.
     """
 
-    def __init__(self, model: DeepseekModel, cache: KvCache, recorder: Recorder) -> None:
+    def __init__(self, model: Model, cache: KvCache, recorder: Recorder) -> None:
         self._model = model
         self._cache = cache
         self._recorder = recorder

@@ -37,7 +37,7 @@ class NativeGroupExecutor(NativeExecutor):
 
         Raises: EngineError if windows, slots or map are not of this model; ModelError if the map has another form.
         """
-        experts = self.model.config.n_routed_experts
+        experts = self.model.config.expert_count
         struct, _kept = native_place(place, experts)
         self._engine.check(self._functions.cm_group_join(self._engine.address, ctypes.byref(struct)))
         self._joined, self._peers = place, []
@@ -83,7 +83,7 @@ class NativeGroupExecutor(NativeExecutor):
             epoch: not before this one; the ranks that the map names are members then.
         Raises: ModelError, EngineError if it does not fit what lies in the slots here, or is not newer.
         """
-        table = native_map(expert_map, self.model.config.n_routed_experts)
+        table = native_map(expert_map, self.model.config.expert_count)
         self._engine.check(self._functions.cm_group_set_map(self._engine.address, version, table.ctypes.data, epoch))
 
     @property

@@ -19,7 +19,7 @@ from serving.instance.executors.native_engine import NativeEngine
 from serving.instance.executors.native_grammar import StepMatchers
 from serving.instance.executors.prompt_logprobs import prompt_logprobs
 from serving.model.kv_cache import KvCache
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native.bind import BoundModel, ExpertShapes
 from serving.model.native.library import load
 from serving.model.sampler import Sampled, sample
@@ -47,7 +47,7 @@ class NativeExecutor:
 
     def __init__(
         self,
-        model: DeepseekModel,
+        model: Model,
         kv_cache: KvCache,
         *,
         threads: int,

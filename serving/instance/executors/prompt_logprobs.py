@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.sampler import token_logprobs
 from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SequenceStep
@@ -11,7 +11,7 @@ from serving.values.step_plan import SequenceStep
 _ROWS = 256
 
 
-def prompt_logprobs(model: DeepseekModel, step: SequenceStep, hidden: Tensor) -> tuple[TokenLogprobs, ...]:
+def prompt_logprobs(model: Model, step: SequenceStep, hidden: Tensor) -> tuple[TokenLogprobs, ...]:
     """Entries for the prompt tokens that follow each fed one, as far as they are known.
 
     Args:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from serving.instance.executors.step_batch import Feed, build_batch
 from serving.model.kv_cache import KvCache
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.values.step_plan import SequenceStep
 
 
@@ -40,10 +40,10 @@ class TorchDrafter:
         cache: with one layer more than the model has.
     """
 
-    def __init__(self, model: DeepseekModel, cache: KvCache) -> None:
+    def __init__(self, model: Model, cache: KvCache) -> None:
         self._layer = model.mtp[0]
         self._rope = model.rope
-        self._heads = model.config.num_attention_heads
+        self._heads = model.config.attention.heads
         self._cache = cache
 
     def guess(

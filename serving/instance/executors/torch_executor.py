@@ -16,7 +16,7 @@ from serving.instance.executors.prompt_logprobs import prompt_logprobs
 from serving.instance.executors.step_batch import build_batch, step_feeds
 from serving.instance.executors.torch_drafts import TorchDrafter
 from serving.model.kv_cache import KvCache
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.sampler import Mask, Sampled, sample
 from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan, StepResult
@@ -34,13 +34,13 @@ class TorchExecutor:
         matchers: of sequences with a grammar; None = such a sequence fails.
     """
 
-    def __init__(self, model: DeepseekModel, kv_cache: KvCache, matchers: Matchers | None = None) -> None:
+    def __init__(self, model: Model, kv_cache: KvCache, matchers: Matchers | None = None) -> None:
         assert kv_cache.device == model.device, "the KV cache lies on another device than the model"
         assert kv_cache.dtype == model.dtype, "the KV cache has another dtype than the model"
         self.model = model
         self.kv_cache = kv_cache
         self._matchers = matchers
-        drafts = bool(model.mtp) and kv_cache.num_layers > model.config.num_hidden_layers
+        drafts = bool(model.mtp) and kv_cache.num_layers > len(model.config.layers)
         self._drafter = TorchDrafter(model, kv_cache) if drafts else None
         self._graphs = DecodeGraphs(model, kv_cache, CudaRecorder()) if records(model) else None
 
@@ -80,7 +80,7 @@ class TorchExecutor:
             if hidden is not None:
                 ends = list(accumulate(len(feed.tokens) for feed in feeds))
                 return hidden, tuple(range(end - len(feed.tokens), end) for feed, end in zip(feeds, ends, strict=True))
-        batch = build_batch(feeds, self.kv_cache, self.model.config.num_attention_heads)
+        batch = build_batch(feeds, self.kv_cache, self.model.config.attention.heads)
         return self.model.forward(batch.forward, self.kv_cache), batch.rows
 
     def _draw(

@@ -35,7 +35,7 @@ from serving.model.image import model_version
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvLayout
 from serving.model.loader import load_model, product_forms
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native import library
 from serving.model.size import rank_weight_bytes, weight_bytes
 
@@ -85,7 +85,7 @@ class TorchCompute:
         self.speculation = self.draft_tokens > 0
         self.forced_tokens = config.engine.forced_tokens if self._native else 0
         # The draft layer keeps its rows behind those of the model: blocks that are shared or moved take them along.
-        self._kv_layers = self._model.config.num_hidden_layers + self.speculation
+        self._kv_layers = len(self._model.config.layers) + self.speculation
         self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
         self.on_moved = partial(self.npus.record_moved, Plane.RDMA)
         self.record_step = self.npus.record_step
@@ -172,7 +172,7 @@ class TorchCompute:
         folder, itemsize = self._config.model.path, self._model.dtype.itemsize
         if self._rank is None:
             return weight_bytes(folder, itemsize)
-        return rank_weight_bytes(folder, itemsize, self._model.config.n_routed_experts, self._rank.experts.own)
+        return rank_weight_bytes(folder, itemsize, self._rank.experts.experts, self._rank.experts.own)
 
     def _take_memory(self, ub_bytes: int) -> KvBlocks:
         """Book weights, workspace and KV blocks on the dies."""
@@ -180,7 +180,7 @@ class TorchCompute:
         self.npus.reserve_spread(WEIGHTS, self._weight_bytes())
         die_bytes = config.hardware.hbm_per_die_bytes
         self.npus.reserve_per_die(WORKSPACE, int(die_bytes * config.hardware.workspace_share))
-        layout = KvLayout.of(model.config, model.dtype, config.engine.kv_dtype)
+        layout = KvLayout.of(model.config.row, model.dtype, config.engine.kv_dtype)
         block_bytes = self._kv_layers * config.engine.block_tokens * layout.row_bytes
         count = self.npus.reserve_kv_cache(block_bytes, max_blocks=blocks_in_ub(ub_bytes, block_bytes))
         return KvBlocks(count, block_bytes, block_bytes)
@@ -205,7 +205,7 @@ def computes_natively(config: ServeConfig) -> bool:
     return instructions is not None
 
 
-def _draft_tokens(config: ServeConfig, model: DeepseekModel) -> int:
+def _draft_tokens(config: ServeConfig, model: Model) -> int:
     """The most guesses per step: as configured, if the checkpoint can guess."""
     wanted = config.engine.draft_tokens
     if wanted and not model.mtp:
@@ -214,7 +214,7 @@ def _draft_tokens(config: ServeConfig, model: DeepseekModel) -> int:
     return wanted
 
 
-def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, *, native: bool) -> DeepseekModel:
+def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, *, native: bool) -> Model:
     """The model, on the pool's copy of its weights where there is one."""
     images = access.model_cache(place.replica, place.node) if access is not None else None
     model, device = config.model, _device(config)

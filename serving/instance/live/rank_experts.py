@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hardware.units import MIB
 from serving.config.experts import ExpertsConfig
-from serving.errors import GroupError
+from serving.errors import ConfigError, GroupError
 from serving.experts.core.first_map import contents_of, opening_map
 from serving.experts.live.native_table import native_table
 from serving.experts.live.rank_facts import RankFacts
@@ -18,7 +18,7 @@ from serving.experts.live.slot_mover import SlotMover
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.live.compute import RankPlace
 from serving.model.forms import ProductForms
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native.layout import NativeLinear
 from serving.model.slots.expert_slots import ExpertSlots, SlotTable, fill_all, make_slots
 from serving.model.slots.expert_sources import expert_source
@@ -58,16 +58,19 @@ class RankExperts:
         self,
         config: ExpertsConfig,
         place: RankPlace,
-        model: DeepseekModel,
+        model: Model,
         folder: Path,
         forms: Callable[[], ProductForms],
         path: Path,
     ) -> None:
         self._number = place.number
         self._source = source = expert_source(model, folder, forms)
-        self.experts = model.config.n_routed_experts
+        shape = model.config.experts
+        if shape is None:
+            raise ConfigError(f"a model of {model.config.model_type} has no routed experts to share: set ep to 1")
+        self.experts = shape.experts
         """Of a layer."""
-        self.groups = model.config.n_group
+        self.groups = shape.gate.groups
         opening = contents_of(
             opening_map(self.experts, place.ranks, config.redundant, source.layers), place.number % place.ranks
         )

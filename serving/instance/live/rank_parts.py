@@ -15,7 +15,7 @@ from serving.instance.live.rank_experts import Answered, RankExperts
 from serving.instance.live.rank_window import RankWindow
 from serving.model.forms import ProductForms
 from serving.model.kv_cache import KvCache
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native.library import instructions
 from serving.model.native.rank_group import FIRST_EPOCH, GroupPlace
 from serving.values.expert_facts import ExpertFacts
@@ -40,7 +40,7 @@ class RankParts:
         self,
         config: ExpertsConfig,
         place: InstancePlace,
-        model: DeepseekModel,
+        model: Model,
         folder: Path,
         forms: Callable[[], ProductForms],
     ) -> None:

@@ -8,14 +8,16 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
+from serving.model.architecture import LatentShape
 from serving.model.block import Block
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.gate import Gate
 from serving.model.heads import HeadLinear
 from serving.model.kv_cache import KvCache
+from serving.model.latent_attention import LatentAttention
 from serving.model.linear import Linear
 from serving.model.mlp import Mlp
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.mtp import MtpLayer
 from serving.model.native import layout
 from serving.model.native.panels import PanelHeads, PanelLinear
@@ -40,7 +42,7 @@ class BoundModel:
     Raises: ModelError if a part has another form.
     """
 
-    def __init__(self, model: DeepseekModel, expert_shapes: ExpertShapes = ()) -> None:
+    def __init__(self, model: Model, expert_shapes: ExpertShapes = ()) -> None:
         if model.dtype not in _FORMS or model.device.type != "cpu":
             raise ModelError(f"a model of {model.dtype} on {model.device} has no native step")
         self._kept: list[object] = [expert_shapes]
@@ -49,7 +51,7 @@ class BoundModel:
             **_sizes(model),
             form=_FORMS[model.dtype],
             norm_eps=model.norm.eps,
-            latent_norm_eps=model.blocks[0].attention.w.latent_norm.eps,
+            latent_norm_eps=_latent(model).norm_eps,
             rope_frequencies=self._floats(torch.tensor(_frequencies(model))),
             embed=self._address(model.embed),
             blocks=self._array(layout.NativeBlock, [self._block(block) for block in model.blocks]),
@@ -59,6 +61,7 @@ class BoundModel:
         )
 
     def _block(self, block: Block) -> layout.NativeBlock:
+        assert isinstance(block.attention, LatentAttention), "attention that the native step does not compute"
         w = block.attention.w
         bound = layout.NativeBlock(
             attention_norm=self._norm(block.attention_norm),
@@ -146,28 +149,38 @@ def bind_cache(cache: KvCache) -> layout.Cache:
         layers=cache.num_layers,
         block_tokens=cache.block_tokens,
         row_bytes=cache.row_bytes,
-        rope_offset=cache.rope_offset_bytes,
-        scale_offset=cache.scale_offset_bytes,
+        rope_offset=cache.layout.rope_offset_bytes,
+        scale_offset=cache.layout.scale_offset_bytes,
     )
 
 
-def _sizes(model: DeepseekModel) -> dict[str, int | float]:
-    config = model.config
+def _sizes(model: Model) -> dict[str, int | float]:
+    config, shape = model.config, _latent(model)
     gate = next((block.feed.gate for block in _all_blocks(model) if isinstance(block.feed, ExpertLayer)), None)
+    routed = {}
+    if gate is not None and config.experts is not None:
+        routed = _gate_sizes(gate, config.experts.experts, bf16_results=config.bf16_results)
     return {
         "vocab": config.vocab_size,
         "hidden": config.hidden_size,
-        "layers": config.num_hidden_layers,
-        "heads": config.num_attention_heads,
-        "q_lora": config.q_lora_rank or 0,
-        "kv_lora": config.kv_lora_rank,
-        "nope_dim": config.qk_nope_head_dim,
-        "rope_dim": config.qk_rope_head_dim,
-        "value_dim": config.v_head_dim,
-        "softmax_scale": config.softmax_scale,
+        "layers": len(config.layers),
+        "heads": shape.heads,
+        "q_lora": shape.query_latent or 0,
+        "kv_lora": shape.latent,
+        "nope_dim": shape.nope_dim,
+        "rope_dim": shape.rope_dim,
+        "value_dim": shape.value_dim,
+        "softmax_scale": shape.scale,
         "rope_amplitude": config.rope.amplitude,
-        **({} if gate is None else _gate_sizes(gate, config.n_routed_experts, bf16_results=config.bf16_results)),
+        **routed,
     }
+
+
+def _latent(model: Model) -> LatentShape:
+    shape = model.config.attention
+    if not isinstance(shape, LatentShape):
+        raise ModelError("attention in groups has no native step")
+    return shape
 
 
 def _gate_sizes(gate: Gate, experts: int, *, bf16_results: bool) -> dict[str, int | float]:
@@ -183,9 +196,9 @@ def _gate_sizes(gate: Gate, experts: int, *, bf16_results: bool) -> dict[str, in
     }
 
 
-def _all_blocks(model: DeepseekModel) -> list[Block]:
+def _all_blocks(model: Model) -> list[Block]:
     return [*model.blocks, *(layer.block for layer in model.mtp)]
 
 
-def _frequencies(model: DeepseekModel) -> tuple[float, ...]:
-    return model.config.rope.inverse_frequencies(model.config.qk_rope_head_dim)
+def _frequencies(model: Model) -> tuple[float, ...]:
+    return model.config.rope.inverse_frequencies(model.config.rope_dim)

@@ -13,16 +13,16 @@ import torch
 
 from hardware.ub.pages import let_go
 from serving.errors import ModelError
+from serving.model.architecture import Architecture
 from serving.model.assembly import Assembly
 from serving.model.checkpoint import Checkpoint, CheckpointShapes
-from serving.model.config import Architecture
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.forms import ProductForms
 from serving.model.image import PLAIN
 from serving.model.image_bank import PlanningBank
 from serving.model.linear import Linear
 from serving.model.loader import open_checkpoint
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native.absent import AbsentPanels
 from serving.model.native.panels import LAYOUT, PanelLinear
 from serving.model.slots.expert_record import PackedExpert, PackedProduct, record_bytes
@@ -62,7 +62,7 @@ class LoadedExperts:
     Raises: ModelError if the model has no routed experts, or ones that are not panels.
     """
 
-    def __init__(self, model: DeepseekModel) -> None:
+    def __init__(self, model: Model) -> None:
         self._layers = [_panels(layer) for layer in expert_layers(model).values()]
         if not self._layers:
             raise ModelError("this model has no routed experts: ep must be 1")
@@ -146,7 +146,7 @@ class CheckpointExperts:
         return opened
 
 
-def expert_source(model: DeepseekModel, folder: Path, forms: Callable[[], ProductForms]) -> ExpertSource:
+def expert_source(model: Model, folder: Path, forms: Callable[[], ProductForms]) -> ExpertSource:
     """A model's own experts, or those of its checkpoint if it was loaded without them.
 
     Args:
@@ -163,7 +163,7 @@ def expert_source(model: DeepseekModel, folder: Path, forms: Callable[[], Produc
     return LoadedExperts(model)
 
 
-def expert_layers(model: DeepseekModel) -> dict[int, ExpertLayer]:
+def expert_layers(model: Model) -> dict[int, ExpertLayer]:
     """Layers with routed experts by their number in the model, in order; of draft layers only the first, which is used.
 
     Effects: none.

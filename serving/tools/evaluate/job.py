@@ -7,7 +7,8 @@ from pathlib import Path
 
 from serving.errors import ConfigError
 from serving.gateway.api.tokenizer import Tokenizer
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
+from serving.model.config import read_architecture
 from serving.tools.evaluate.loglikelihood import Continuation, encode_pair
 from serving.tools.evaluate.tasks.questions import TaskQuestion, read_questions
 from serving.tools.evaluate.tasks.task_file import TaskFile, find_task_files, read_task_file
@@ -75,11 +76,11 @@ def read_job(arguments: argparse.Namespace) -> EvaluationJob:
     Effects: reads files.
     """
     _check(arguments)
-    config = Architecture.from_folder(arguments.model)
+    config = read_architecture(arguments.model)
     tokenizer = Tokenizer.from_folder(arguments.model)
     limit = config.max_position_embeddings
     if arguments.reference is not None:
-        reference = Architecture.from_folder(arguments.reference)
+        reference = read_architecture(arguments.reference)
         limit = min(limit, reference.max_position_embeddings)
         _check_comparable(config, reference, tokenizer, arguments)
     if arguments.context is not None and arguments.context > limit:

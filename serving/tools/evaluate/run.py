@@ -10,7 +10,7 @@ import torch
 
 from loadgen.progress_bar import ProgressBar
 from serving.model.loader import DtypeName, load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.tools.evaluate.divergence import WindowScores, score_windows
 from serving.tools.evaluate.job import EvaluationJob, TaskJob, read_job
 from serving.tools.evaluate.loglikelihood import loglikelihoods
@@ -53,7 +53,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def _load(arguments: argparse.Namespace, job: EvaluationJob, progress: ProgressBar) -> tuple[Scorer, Scorer | None]:
     """The model and its reference; one set of weights where both are the same."""
 
-    def loaded(folder: Path, dtype: DtypeName, what: str) -> DeepseekModel:
+    def loaded(folder: Path, dtype: DtypeName, what: str) -> Model:
         def told(done: int, total: int) -> None:
             progress.update(done, what=f"loading {what}", total=total)
 

@@ -12,7 +12,7 @@ from serving.ids import BlockId
 from serving.instance.executors.step_batch import Feed, build_batch
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 
 BLOCK_TOKENS = 16
 _LOGIT_ELEMENTS = 1 << 24
@@ -51,9 +51,7 @@ class Scorer:
     Raises: EngineError if there is no memory for the cache.
     """
 
-    def __init__(
-        self, model: DeepseekModel, *, context: int, batch: int, kv_dtype: KvDtype = "auto", chunk: int = 0
-    ) -> None:
+    def __init__(self, model: Model, *, context: int, batch: int, kv_dtype: KvDtype = "auto", chunk: int = 0) -> None:
         self.model = model
         self.batch = batch
         self.blocks = batch * -(-context // BLOCK_TOKENS)
@@ -73,7 +71,7 @@ class Scorer:
 
         Args:
             groups: that take at most `blocks` KV blocks.
-        Returns: per group and rest `[tokens of the rest, hidden]`, what `DeepseekModel.logits` takes.
+        Returns: per group and rest `[tokens of the rest, hidden]`, what `Model.logits` takes.
         Raises: EngineError if a pass fails (out of memory, a device error).
         Effects: overwrites the cache.
         """
@@ -107,7 +105,7 @@ class Scorer:
     def _pass(self, feeds: Sequence[Feed]) -> list[Tensor]:
         try:
             with torch.inference_mode():
-                batch = build_batch(feeds, self._cache, self.model.config.num_attention_heads)
+                batch = build_batch(feeds, self._cache, self.model.config.attention.heads)
                 hidden = self.model.forward(batch.forward, self._cache)
         except RuntimeError as error:
             raise EngineError(f"a pass over {len(feeds)} sequences failed: {error}; lower --batch") from error

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from serving.errors import ConfigError
 from serving.gateway.api.tokenizer import Tokenizer
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
 from serving.tools.evaluate.texts import read_documents, text_prefix
 from serving.tools.quantize.settings import Settings
 from serving.tools.quantize.stream import Windows

@@ -14,9 +14,10 @@ import torch
 from serving.config.hub_reference import folder_name
 from serving.errors import ConfigError, ModelError
 from serving.gateway.api.tokenizer import read_json
+from serving.model.architecture import Architecture
 from serving.model.checkpoint import Checkpoint, Int8Weight
 from serving.model.checkpoint_writer import CheckpointWriter, refuse_used
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.loader import open_checkpoint
 from serving.model.tensors import block_tensors, mtp_optional, mtp_tensors
 from serving.tools.quantize.accuracy import measure
@@ -51,7 +52,7 @@ def quantise(model: Path, out: Path, files: Sequence[Path], settings: Settings, 
     Effects: writes the folder, its report included.
     """
     refuse_used(out)
-    config = Architecture.from_folder(model)
+    config = read_architecture(model)
     if config.quantization.int8:
         raise ConfigError(f"{model} is INT8 already: give the checkpoint that it was made from")
     checkpoint, drafts = open_checkpoint(config, model, None)
@@ -82,7 +83,7 @@ class _Work:
         self._begun = time.monotonic()
         self._parts_done = 0
         runs = self.settings.runs()
-        self._parts = (self.config.num_hidden_layers + 1 + len(self.drafts)) * (1 + len(runs))
+        self._parts = (len(self.config.layers) + 1 + len(self.drafts)) * (1 + len(runs))
         self._embed = read_tensors(self.checkpoint, frozenset({_EMBED}))[_EMBED]
         held_out, calibration = self.text.held_out, self.text.calibration
         held_out_start = LayerRunner(self.config, held_out), self._embed[held_out.fed]
@@ -94,7 +95,7 @@ class _Work:
     def done(self) -> QuantizationReport:
         """Everything but the files at the end."""
         self._write({_EMBED: self._embed})
-        for layer in range(self.config.num_hidden_layers):
+        for layer in range(len(self.config.layers)):
             self._block(layer)
         self._head()
         for layer in self.drafts:

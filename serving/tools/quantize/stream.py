@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from serving.model.architecture import Architecture
 from serving.model.batch import ForwardBatch, PromptChunk, future_mask
 from serving.model.block import Block
-from serving.model.config import Architecture
 from serving.model.kv_cache import KvCache
 from serving.model.mtp import MtpLayer
 from serving.model.rope import Rope

@@ -10,7 +10,7 @@ A model's last norm is folded into the head only where no draft layer reads the 
 
 from dataclasses import dataclass
 
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture, AttentionShape, DenseShape, LatentShape
 from serving.tools.quantize.classes import class_of
 
 
@@ -83,13 +83,14 @@ class Structure:
 def block_structure(config: Architecture, layer: int) -> Structure:
     """One transformer block."""
     prefix = f"model.layers.{layer}."
-    attention = _attention(config, prefix + "self_attn.", prefix + "input_layernorm.weight")
+    shape = config.layer(layer)
+    attention = _attention(shape.attention, prefix + "self_attn.", prefix + "input_layernorm.weight")
     norm, mlp = prefix + "post_attention_layernorm.weight", prefix + "mlp."
-    if config.is_dense(layer):
+    if isinstance(shape.feed, DenseShape):
         nets, exact = [_net(mlp)], tuple[str, ...]()
     else:
-        nets = [_net(f"{mlp}experts.{expert}.", expert) for expert in range(config.n_routed_experts)]
-        nets += [_net(mlp + "shared_experts.")] if config.n_shared_experts else []
+        nets = [_net(f"{mlp}experts.{expert}.", expert) for expert in range(shape.feed.experts)]
+        nets += [_net(mlp + "shared_experts.")] if shape.feed.shared_width else []
         exact = (mlp + "gate.weight",)
     into = tuple(net.products[0] for net in nets)
     feed = Structure((), (Fold((Producer(norm),), into, exact),))
@@ -122,24 +123,33 @@ def head_structure(*, drafts: bool) -> Structure:
     return Structure((head,), () if drafts else (Fold((Producer("model.norm.weight"),), (head,)),))
 
 
-def _attention(config: Architecture, prefix: str, norm: str) -> Structure:
-    first = "q_proj" if config.q_lora_rank is None else "q_a_proj"
+def _attention(shape: AttentionShape, prefix: str, norm: str) -> Structure:
+    return _latent(shape, prefix, norm) if isinstance(shape, LatentShape) else _grouped(prefix, norm)
+
+
+def _grouped(prefix: str, norm: str) -> Structure:
+    into = Product(prefix + "into", (prefix + "q_proj", prefix + "k_proj", prefix + "v_proj"))
+    out = Product(prefix + "o_proj", (prefix + "o_proj",))
+    return Structure((into, out), (Fold((Producer(norm),), (into,)),))
+
+
+def _latent(shape: LatentShape, prefix: str, norm: str) -> Structure:
+    first = "q_proj" if shape.query_latent is None else "q_a_proj"
     into = Product(prefix + "into", (prefix + first, prefix + "kv_a_proj_with_mqa"))
     out = Product(prefix + "o_proj", (prefix + "o_proj",))
     expand = Product(prefix + "expand", (prefix + "kv_b_proj",))
-    values = Producer(prefix + "kv_b_proj.weight", _value_rows(config))
+    values = Producer(prefix + "kv_b_proj.weight", _value_rows(shape))
     found = Structure((into, expand, out), (Fold((Producer(norm),), (into,)), Fold((values,), (out,))))
-    if config.q_lora_rank is not None:
+    if shape.query_latent is not None:
         up = Product(prefix + "query_up", (prefix + "q_b_proj",))
         found += Structure((up,), (Fold((Producer(prefix + "q_a_layernorm.weight"),), (up,)),))
     return found
 
 
-def _value_rows(config: Architecture) -> tuple[int, ...]:
+def _value_rows(shape: LatentShape) -> tuple[int, ...]:
     """The rows of kv_b_proj that give values, in the order of o_proj's columns."""
-    nope, value = config.qk_nope_head_dim, config.v_head_dim
-    heads = range(config.num_attention_heads)
-    return tuple(head * (nope + value) + nope + i for head in heads for i in range(value))
+    nope, value = shape.nope_dim, shape.value_dim
+    return tuple(head * (nope + value) + nope + i for head in range(shape.heads) for i in range(value))
 
 
 def _net(prefix: str, expert: int | None = None) -> Structure:

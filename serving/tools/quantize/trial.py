@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from serving.model.architecture import Architecture, DenseShape
 from serving.model.assembly import Assembly
-from serving.model.config import Architecture
 from serving.model.linear import Linear, LinearWeight
 from serving.model.norm import RmsNorm
 from serving.tools.quantize.layer import ProductError, fill_experts, product_error, quantise_layer
@@ -161,7 +161,7 @@ class Trial(Original):
         return self.hidden, self._seen
 
     def _gate(self, layer: int) -> str | None:
-        return None if self._config.is_dense(layer) else f"model.layers.{layer}.mlp.gate"
+        return None if isinstance(self._config.layer(layer).feed, DenseShape) else f"model.layers.{layer}.mlp.gate"
 
 
 def _head_parts(config: Architecture, tensors: Tensors) -> tuple[RmsNorm, Linear]:

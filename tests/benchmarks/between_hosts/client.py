@@ -7,7 +7,7 @@ import asyncio
 import sys
 import time
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from tests.benchmarks.bench_throughput import prompts
 from tests.benchmarks.sse_client import completion, stream
 from tests.deploy.ray_hosts import MODEL
@@ -29,7 +29,7 @@ async def turn(host: str, port: int, batch: list[list[int]], output: int) -> flo
 
 def main(host: str, port: str, streams: str, prompt: str, output: str, seed: str) -> None:
     """Run one turn."""
-    vocabulary = Architecture.from_folder(MODEL).vocab_size
+    vocabulary = read_architecture(MODEL).vocab_size
     batch = prompts(int(streams), int(prompt), vocabulary, int(seed))
     print(asyncio.run(turn(host, int(port), batch, int(output))))
 

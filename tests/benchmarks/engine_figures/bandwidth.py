@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
 from serving.model.tensors import model_tensors
 
 PROBE_BYTES = 1 << 30  # far beyond any last-level cache
@@ -27,8 +27,8 @@ def step_weight_bytes(config: Architecture, bytes_per_weight: float) -> int:
             weights *= extent
         if "embed_tokens" in name:
             weights = shape[1]
-        elif ".experts." in name:
-            weights = weights * config.num_experts_per_tok // config.n_routed_experts
+        elif ".experts." in name and config.experts is not None:
+            weights = weights * config.experts.per_token // config.experts.experts
         total += weights
     return int(total * bytes_per_weight)
 

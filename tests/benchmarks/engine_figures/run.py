@@ -6,7 +6,7 @@ from pathlib import Path
 from subprocess import TimeoutExpired
 
 from serving.errors import ServingError
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.kv_layout import KvDtype
 from serving.model.native.library import load
 from tests.benchmarks.bare_engine import ExecutorKind
@@ -116,7 +116,7 @@ class Run:
                 openers[name] = partial(http_load.llama_server, peer, _sure(gguf), self.threads)
         if self._present(VLLM, self.peers.vllm.absent):
             openers[VLLM] = partial(http_load.vllm_server, self.peers.vllm, forms.bf16, self.threads)
-        vocabulary = Architecture.from_folder(forms.bf16).vocab_size
+        vocabulary = read_architecture(forms.bf16).vocab_size
         load = http_load.Load(vocabulary, self.extent.requests, seed=1)
         http_load.measure(openers, load, self.extent.http_rounds, HTTP_MODEL, self.book)
 
@@ -127,7 +127,7 @@ class Run:
         if rate is None:
             self.rows.append(Row(BANDWIDTH, None, f"{shape} was not measured in this run"))
             return
-        step = step_weight_bytes(Architecture.from_folder(self.models / "small"), 2)
+        step = step_weight_bytes(read_architecture(self.models / "small"), 2)
         progress(f"reading a buffer of {PROBE_BYTES >> 20} MiB")
         try:
             found = {threads: read_bandwidth(threads) for threads in sorted({1, self.threads})}

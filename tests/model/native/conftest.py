@@ -6,7 +6,8 @@ from functools import cache
 
 import pytest
 
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
+from serving.model.config import read_architecture
 from serving.model.native import build
 from tests.model.native.kernels import compile_kernels, instruction_sets
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -32,4 +33,4 @@ def kernels(request: pytest.FixtureRequest, kernels_of: Callable[[str], ctypes.C
 @pytest.fixture(scope="session")
 def tiny_config(tmp_path_factory: pytest.TempPathFactory) -> Architecture:
     """That of the tests' random checkpoints."""
-    return Architecture.from_folder(write_random_checkpoint(tmp_path_factory.mktemp("tiny")))
+    return read_architecture(write_random_checkpoint(tmp_path_factory.mktemp("tiny")))

@@ -4,18 +4,19 @@ import torch
 from torch import Tensor
 
 from serving.model.experts import ExpertLayer, LocalExperts
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native.panels import PanelHeads, PanelLinear
+from tests.model.latent import latent_weights
 from tests.model.paged import PagedRunner
 
 TOKENS = torch.randint(6, 320, (40,), generator=torch.Generator().manual_seed(5)).tolist()
 
 
-def products(model: DeepseekModel) -> list[PanelLinear | PanelHeads]:
+def products(model: Model) -> list[PanelLinear | PanelHeads]:
     """All products of a model; fails on one of another form."""
     found: list[object] = [model.head, *(layer.fuse for layer in model.mtp), *(layer.head for layer in model.mtp)]
     for block in [*model.blocks, *(layer.block for layer in model.mtp)]:
-        w = block.attention.w
+        w = latent_weights(block)
         found += [w.into, w.expand, w.key_absorb, w.value_absorb, w.out]
         found += [] if w.query_up is None else [w.query_up]
         net = block.feed
@@ -29,5 +30,5 @@ def products(model: DeepseekModel) -> list[PanelLinear | PanelHeads]:
     return panels
 
 
-def logits(model: DeepseekModel) -> Tensor:
+def logits(model: Model) -> Tensor:
     return PagedRunner(model).run("s", TOKENS, [20, 17, 1, 1, 1])

@@ -23,6 +23,7 @@ from serving.model.native.panels import LAYOUT, PanelForms, PanelHeads, PanelLin
 from serving.model.shared_tensor import address_of
 from tests.model.image_shelf import ImageShelf
 from tests.model.int8_checkpoint import round_to_int8
+from tests.model.latent import latent_weights
 from tests.model.native.native_libraries import own_library, quantised
 from tests.model.native.panel_models import logits, products
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -184,7 +185,7 @@ def test_what_is_absorbed_stays_int8_beside_bfloat16(tmp_path: Path, library: Li
     folder = round_to_int8(write_random_checkpoint(tmp_path))
     shelf = ImageShelf()
     for model in (load_model(folder, dtype=dtype, native=True, images=images) for images in (None, shelf, shelf)):
-        weights = model.blocks[0].attention.w
+        weights = latent_weights(model.blocks[0])
         latent = (weights.expand, weights.key_absorb, weights.value_absorb)
         forms = {product.form for product in latent if isinstance(product, PanelLinear | PanelHeads)}
         assert forms == {Form.F32 if dtype == "float32" else Form.W8A16}

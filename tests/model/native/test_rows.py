@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture, LatentRow
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.norm import RmsNorm
@@ -132,15 +132,16 @@ def test_a_scaled_sum(kernels: ctypes.CDLL) -> None:
 def test_cache_rows_have_the_bytes_of_the_torch_cache(
     kernels: ctypes.CDLL, dtype: torch.dtype, kv_dtype: KvDtype, tiny_config: Architecture
 ) -> None:
-    config = tiny_config
+    config, row = tiny_config, tiny_config.row
+    assert isinstance(row, LatentRow)
     cache = KvCache(config, 6, 4, dtype, kv_dtype=kv_dtype)
     case = Case(
-        heads=1, kv_lora=config.kv_lora_rank, rope=config.qk_rope_head_dim, dtype=dtype, block_tokens=4, blocks=6,
+        heads=1, kv_lora=row.latent, rope=row.rope, dtype=dtype, block_tokens=4, blocks=6,
         layers=cache.num_layers, int8_cache=kv_dtype == "int8",
     )  # fmt: skip
     shape = case.shape()
-    assert (shape.row_bytes, shape.rope_offset) == (cache.row_bytes, cache.rope_offset_bytes)
-    assert shape.scale_offset == cache.scale_offset_bytes
+    assert (shape.row_bytes, shape.rope_offset) == (cache.row_bytes, cache.layout.rope_offset_bytes)
+    assert shape.scale_offset == cache.layout.scale_offset_bytes
     mine = case.cache(kernels, layer=1)
     slots = torch.arange(24) // 4 * cache.num_layers * 4 + torch.arange(24) % 4
     cache.write(1, slots, case.rows.to(dtype))

@@ -9,15 +9,16 @@ from torch import Tensor
 
 from serving.ids import BlockId, SequenceId
 from serving.instance.executors.step_batch import build_batch, step_feeds
-from serving.model.attention import AttentionWeights, LatentAttention
-from serving.model.config import Architecture
+from serving.model.architecture import Architecture
 from serving.model.heads import PlainHeads
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
+from serving.model.latent_attention import LatentAttention, LatentWeights
 from serving.model.linear import PlainLinear
 from serving.model.norm import RmsNorm
 from serving.model.rope import Rope, rotate
 from serving.values.step_plan import SequenceStep, StepPlan
+from tests.model.latent import latent_shape
 from tests.model.native.kernels import Case, Span
 
 BLOCKS, BLOCK_TOKENS, LAYER = 80, 4, 1
@@ -40,7 +41,7 @@ def torch_layer(config: Architecture, case: Case) -> LatentAttention:
     expand = case.expand.to(case.dtype)
     key, value = expand.split((case.nope, case.value), 1)
     width = case.heads * (case.nope + case.rope) + case.kv_lora + case.rope
-    weights = AttentionWeights(
+    weights = LatentWeights(
         into=Unchanged(width),
         query_norm=None,
         query_up=None,
@@ -50,7 +51,7 @@ def torch_layer(config: Architecture, case: Case) -> LatentAttention:
         value_absorb=PlainHeads(value.transpose(1, 2).contiguous()),
         out=Unchanged(case.heads * case.value),
     )
-    return LatentAttention(replace(config, q_lora_rank=None), weights, LAYER)
+    return LatentAttention(replace(latent_shape(config), query_latent=None), weights, LAYER)
 
 
 @pytest.mark.timeout(600)
@@ -59,12 +60,13 @@ def torch_layer(config: Architecture, case: Case) -> LatentAttention:
 def test_both_paths_give_the_same_heads(
     kernels: ctypes.CDLL, tiny_config: Architecture, dtype: torch.dtype, kv_dtype: KvDtype
 ) -> None:
+    shape = latent_shape(tiny_config)
     case = Case(
-        heads=tiny_config.num_attention_heads, kv_lora=tiny_config.kv_lora_rank, nope=tiny_config.qk_nope_head_dim,
-        rope=tiny_config.qk_rope_head_dim, value=tiny_config.v_head_dim, dtype=dtype, block_tokens=BLOCK_TOKENS,
-        blocks=BLOCKS, layers=tiny_config.num_hidden_layers, int8_cache=kv_dtype == "int8",
+        heads=shape.heads, kv_lora=shape.latent, nope=shape.nope_dim,
+        rope=shape.rope_dim, value=shape.value_dim, dtype=dtype, block_tokens=BLOCK_TOKENS,
+        blocks=BLOCKS, layers=len(tiny_config.layers), int8_cache=kv_dtype == "int8",
     )  # fmt: skip
-    case = replace(case, factor=tiny_config.softmax_scale)
+    case = replace(case, factor=shape.scale)
     cache = KvCache(tiny_config, BLOCKS, BLOCK_TOKENS, dtype, kv_dtype=kv_dtype)
     layer, rope = torch_layer(tiny_config, case), Rope(tiny_config, torch.device("cpu"))
     generator = torch.Generator().manual_seed(3)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from serving.model.image_store import ImageStore
 from serving.model.loader import load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native.layout import Form
 from serving.model.slots.expert_record import PackedExpert, PackedProduct
 
@@ -44,7 +44,7 @@ def contents(expert: PackedExpert) -> list[object]:
     ]
 
 
-def panel_model(folder: Path, images: ImageStore | None = None, **how: object) -> DeepseekModel:
+def panel_model(folder: Path, images: ImageStore | None = None, **how: object) -> Model:
     """A model with panels of the native library, on an image if there is a shelf."""
     return load_model(folder, native=True, images=images, version="1", **how)  # type: ignore[arg-type] # by keyword
 

@@ -10,7 +10,7 @@ import torch
 
 from serving.errors import ExpertError, ModelError, PlacementError
 from serving.model.loader import product_forms
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.native.absent import AbsentPanels
 from serving.model.native.layout import NativeLinear
 from serving.model.native.library import load
@@ -60,7 +60,7 @@ def checkpoint_experts(folder: Path, how: dict[str, Any]) -> CheckpointExperts:
     return found
 
 
-def products(model: DeepseekModel, layer: int, expert: int) -> tuple[PanelLinear, PanelLinear]:
+def products(model: Model, layer: int, expert: int) -> tuple[PanelLinear, PanelLinear]:
     """An expert's products in a loaded model."""
     experts = list(expert_layers(model).values())[layer].experts
     gate_up, down = experts.gate_up[expert], experts.down[expert]  # type: ignore[attr-defined] # local experts
@@ -78,7 +78,7 @@ def bits(linear: NativeLinear, inputs: int, outputs: int, dtype: torch.dtype) ->
     return y
 
 
-def assert_holds(slots: ExpertSlots, model: DeepseekModel) -> None:
+def assert_holds(slots: ExpertSlots, model: Model) -> None:
     """Every slot computes as its expert in the model; empty ones have no outputs."""
     for layer, held in enumerate(CONTENTS):
         for slot, expert in enumerate(held):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.loader import open_checkpoint
 from serving.model.tensors import block_tensors
 from serving.tools.quantize.folding import Folded, fold_layer
@@ -24,7 +24,7 @@ class Layer:
 
     def __init__(self, folder: Path, layer: int, **overrides: object) -> None:
         write_random_checkpoint(folder, dtype="bfloat16", **overrides)  # type: ignore[arg-type]
-        self.config = Architecture.from_folder(folder)
+        self.config = read_architecture(folder)
         self.layer = layer
         checkpoint, _ = open_checkpoint(self.config, folder, None)
         self.tensors = read_tensors(checkpoint, frozenset(block_tensors(self.config, layer)))

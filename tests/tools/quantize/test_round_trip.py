@@ -9,15 +9,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from serving.model.config import Architecture
+from serving.model.config import read_architecture
 from serving.model.int8_linear import Int8Linear
 from serving.model.kv_cache import KvCache
 from serving.model.linear import PlainLinear, PrepackedLinear
 from serving.model.loader import load_model
-from serving.model.model import DeepseekModel
+from serving.model.model import Model
 from serving.model.size import weight_bytes
 from serving.tools.quantize.settings import NO_STEPS, Settings
 from serving.tools.quantize.stream import LayerRunner, Windows
+from tests.model.latent import latent_weights
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.tools.quantize.conftest import TOKENS, quick
 from tests.tools.quantize.matrices import V2
@@ -35,7 +36,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 }
 
 
-def logits(model: DeepseekModel) -> tuple[Tensor, Tensor | None]:
+def logits(model: Model) -> tuple[Tensor, Tensor | None]:
     """The model's and its draft layer's, on some random windows."""
     windows = Windows(torch.randint(320, (4, 33), generator=torch.Generator().manual_seed(5)))
     runner = LayerRunner(model.config, windows)
@@ -69,7 +70,7 @@ def test_every_variant_computes_nearly_the_same(tmp_path: Path, name: str) -> No
 def test_the_right_products_are_int8(quantised: Path) -> None:
     model = load_model(quantised)
     block, draft = model.blocks[1], model.mtp[0]
-    weights = block.attention.w
+    weights = latent_weights(block)
     int8 = [weights.into, weights.query_up, weights.out, model.head, draft.fuse, draft.head]
     assert all(isinstance(product, Int8Linear) for product in int8)
     assert isinstance(weights.expand, PlainLinear | PrepackedLinear)
@@ -99,7 +100,7 @@ def test_the_configuration_says_what_was_done(original: Path, quantised: Path, t
     assert quantization["config_groups"]["group_0"]["weights"]["strategy"] == "channel"
     assert quantization["config_groups"]["group_0"]["input_activations"]["dynamic"] is True
     assert quantization["ignore"] == ["re:^(.*\\.mlp\\.gate)$"]
-    assert Architecture.from_folder(quantised).quantization.int8
+    assert read_architecture(quantised).quantization.int8
     quick(original, tmp_path / "kept", Settings(tokens=TOKENS, window=64, trials=False, kept=frozenset({"head"})))
     kept = json.loads((tmp_path / "kept" / "config.json").read_text())["quantization_config"]
     assert len(kept["ignore"]) == len(quantization["ignore"]) + 1
@@ -126,8 +127,8 @@ def test_a_tied_head_is_untied_only_when_it_is_quantised(tmp_path: Path) -> None
     write_random_checkpoint(tmp_path / "tied", tie_word_embeddings=True)
     quick(tmp_path / "tied", tmp_path / "all")
     quick(tmp_path / "tied", tmp_path / "kept", Settings(tokens=256, trials=False, kept=frozenset({"head"})))
-    assert not Architecture.from_folder(tmp_path / "all").tie_word_embeddings
-    assert Architecture.from_folder(tmp_path / "kept").tie_word_embeddings
+    assert not read_architecture(tmp_path / "all").tie_word_embeddings
+    assert read_architecture(tmp_path / "kept").tie_word_embeddings
     assert "lm_head.weight" not in load_file(tmp_path / "kept" / "model.safetensors")
     original, embedded = (load_file(tmp_path / name / "model.safetensors") for name in ("tied", "all"))
     assert torch.equal(original["model.embed_tokens.weight"], embedded["model.embed_tokens.weight"])
@@ -166,7 +167,6 @@ def test_plain_rounding_touches_nothing_else(original: Path, tmp_path: Path) -> 
 def test_int8_caches_do_not_mix_with_the_originals(original: Path, quantised: Path) -> None:
     """The same tokens leave other rows behind."""
     fingerprints = {
-        KvCache(Architecture.from_folder(folder), 1, 16, torch.float32).layout_fingerprint
-        for folder in (original, quantised)
+        KvCache(read_architecture(folder), 1, 16, torch.float32).layout_fingerprint for folder in (original, quantised)
     }
     assert len(fingerprints) == 2

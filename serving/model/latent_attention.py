@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from serving.model.architecture import LatentShape
 from serving.model.batch import ForwardBatch, PromptChunk, RowGroup
-from serving.model.config import Architecture
 from serving.model.heads import HeadLinear
 from serving.model.kv_cache import KvCache
 from serving.model.linear import Linear
@@ -21,7 +21,7 @@ from serving.model.rope import rotate
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionWeights:
+class LatentWeights:
     """Weights of one attention layer.
 
     Args:
@@ -45,16 +45,16 @@ class AttentionWeights:
 class LatentAttention:
     """One attention layer; `cache_layer` is its place in the KV cache."""
 
-    def __init__(self, config: Architecture, weights: AttentionWeights, cache_layer: int) -> None:
+    def __init__(self, shape: LatentShape, weights: LatentWeights, cache_layer: int) -> None:
         self.w = weights
         self.cache_layer = cache_layer
-        self.heads = config.num_attention_heads
-        self.nope_dim = config.qk_nope_head_dim
-        self.value_dim = config.v_head_dim
-        self.latent = config.kv_lora_rank
-        self.scale = config.softmax_scale
-        query_in = config.q_lora_rank or self.heads * config.qk_head_dim
-        self.split = (query_in, config.kv_lora_rank, config.qk_rope_head_dim)
+        self.heads = shape.heads
+        self.nope_dim = shape.nope_dim
+        self.value_dim = shape.value_dim
+        self.latent = shape.latent
+        self.scale = shape.scale
+        query_in = shape.query_latent or self.heads * shape.query_dim
+        self.split = (query_in, shape.latent, shape.rope_dim)
 
     def __call__(self, x: Tensor, rotations: Tensor, batch: ForwardBatch, cache: KvCache) -> Tensor:
         """Attend.
@@ -67,7 +67,7 @@ class LatentAttention:
         """
         query_in, latent, rope_key = self.w.into(x).split_with_sizes(self.split, -1)
         query = self._query(query_in, rotations)
-        rows = torch.empty((x.shape[0], cache.latent_dim), dtype=x.dtype, device=x.device)
+        rows = torch.empty((x.shape[0], cache.row_elements), dtype=x.dtype, device=x.device)
         rows[:, : self.latent] = self.w.latent_norm(latent)
         rows[:, self.latent :] = rotate(rope_key, rotations)
         cache.write(self.cache_layer, batch.slots, rows)
@@ -86,7 +86,7 @@ class LatentAttention:
     def _absorbed(self, query: Tensor, group: RowGroup, cache: KvCache) -> Tensor:
         """Rows of a group against their own contexts, in latent space: `[rows, heads * v_dim]`."""
         rows = query.shape[0]
-        context = cache.gather(self.cache_layer, group.runs).view(rows, -1, cache.latent_dim)
+        context = cache.gather(self.cache_layer, group.runs).view(rows, -1, cache.row_elements)
         absorbed = self.w.key_absorb(query[..., : self.nope_dim])
         latent_query = torch.cat((absorbed, query[..., self.nope_dim :]), -1)
         scores = torch.baddbmm(group.mask, latent_query, context.transpose(1, 2), alpha=self.scale)

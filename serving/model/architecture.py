@@ -1,0 +1,219 @@
+"""What a model computes, as frozen values: all that the rest of the package knows of a checkpoint's `config.json`.
+
+A family's page (`families/`) makes one of these from its own keys; nobody else asks what a model is called. Widths are
+counted in elements, lengths in tokens. Imports no torch: the gateway reads the vocabulary and the end tokens from here
+without paying for the tensor library.
+"""
+
+from dataclasses import dataclass
+
+from serving.model.quantization import Quantization
+from serving.model.rope_config import RopeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LatentRow:
+    """One token's entry in one layer of the KV cache: a latent that all heads read, then a rotated key of theirs."""
+
+    latent: int
+    rope: int
+
+    @property
+    def elements(self) -> int:
+        """Numbers of the row."""
+        return self.latent + self.rope
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRow:
+    """One token's entry in one layer of the KV cache: for each KV head its value, then its rotated key."""
+
+    heads: int
+    head_dim: int
+
+    @property
+    def elements(self) -> int:
+        """Numbers of the row."""
+        return 2 * self.heads * self.head_dim
+
+
+CacheRow = LatentRow | GroupedRow
+
+
+@dataclass(frozen=True, slots=True)
+class LatentShape:
+    """Multi-head latent attention (MLA): keys and values are expanded from one latent per token.
+
+    Args:
+        query_latent: width of the latent that queries are expanded from; None = they are projected directly.
+        nope_dim, rope_dim: parts of a query's or key's head without and with rotary positions.
+        scale: factor on attention scores.
+        bias: whether the projections into latents and the output have one.
+        norm_eps: of the norms of latents.
+    """
+
+    heads: int
+    query_latent: int | None
+    latent: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    scale: float
+    bias: bool = False
+    norm_eps: float = 1e-6
+
+    @property
+    def query_dim(self) -> int:
+        """Width of one query or key head."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def row(self) -> LatentRow:
+        """What a token leaves in the KV cache."""
+        return LatentRow(self.latent, self.rope_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedShape:
+    """Multi-head attention whose query heads share key and value heads in groups.
+
+    Args:
+        rope_dim: elements of a head that rotate, its first ones in the checkpoint; 0 = a layer without positions.
+        scale: factor on attention scores.
+        input_bias: whether the projections to queries, keys and values have one.
+        head_norm: whether each query and key is normalised, head by head, before it rotates.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope_dim: int
+    scale: float
+    input_bias: bool = False
+    output_bias: bool = False
+    head_norm: bool = False
+
+    @property
+    def row(self) -> GroupedRow:
+        """What a token leaves in the KV cache."""
+        return GroupedRow(self.kv_heads, self.head_dim)
+
+
+AttentionShape = LatentShape | GroupedShape
+
+
+@dataclass(frozen=True, slots=True)
+class DenseShape:
+    """One feed-forward net for all tokens."""
+
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class GateShape:
+    """How experts are chosen, and with which weights.
+
+    Args:
+        sigmoid: scores are sigmoids, and a group counts as its two best experts; else softmax, and its best one.
+        choice_bias: whether a learned bias takes part in the choice, not in the weights.
+        groups, kept_groups: only experts of the best groups may be chosen; one group = all may.
+        normalise: weights of the chosen sum to `factor`.
+    """
+
+    sigmoid: bool
+    choice_bias: bool
+    groups: int
+    kept_groups: int
+    normalise: bool
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertShape:
+    """Routed experts, of which each token visits a few, and a net that all tokens visit.
+
+    Args:
+        shared_width: of the net for all tokens; 0 = there is none.
+    """
+
+    experts: int
+    per_token: int
+    width: int
+    shared_width: int
+    gate: GateShape
+
+
+FeedShape = DenseShape | ExpertShape
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One transformer block: attention and feed-forward, each on the normalised stream and added to it."""
+
+    attention: AttentionShape
+    feed: FeedShape
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Shape and switches of a model.
+
+    Args:
+        model_type: as `config.json` says; for names and messages only.
+        drafts: multi-token-prediction layers that the configuration names.
+        dtype: `bfloat16` or `float32`: what `dtype="auto"` loads as.
+        quantization: how the checkpoint stores its matrices.
+        max_position_embeddings: longest context that is served.
+        dense_up_to: why that is less than the model's own: beyond so many tokens it attends to chosen ones only, which
+            is not computed. None = it is the model's own.
+        unused: what names of tensors contain that may be there and are not needed.
+        bf16_results: not of the checkpoint: the result of a routed expert is rounded to bfloat16 before it is weighted
+            and added, as where experts lie on other devices and answer with messages of that type.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    layers: tuple[LayerShape, ...]
+    drafts: tuple[LayerShape, ...]
+    rope: RopeConfig
+    rms_norm_eps: float
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    dtype: str
+    quantization: Quantization
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    dense_up_to: int | None = None
+    unused: tuple[str, ...] = ()
+    bf16_results: bool = False
+
+    @property
+    def attention(self) -> AttentionShape:
+        """Attention of the first layer; in all layers the heads and the cache row are the same."""
+        return self.layers[0].attention
+
+    @property
+    def row(self) -> CacheRow:
+        """What a token leaves in the KV cache, in each layer."""
+        return self.attention.row
+
+    @property
+    def experts(self) -> ExpertShape | None:
+        """Routed experts of the layers that have some; None in a dense model."""
+        feeds = (layer.feed for layer in self.layers + self.drafts)
+        return next((feed for feed in feeds if isinstance(feed, ExpertShape)), None)
+
+    @property
+    def expert_count(self) -> int:
+        """Routed experts of a layer that has some; 0 in a dense model."""
+        return 0 if self.experts is None else self.experts.experts
+
+    @property
+    def rope_dim(self) -> int:
+        """Rotating elements of a head, in the layers that rotate."""
+        return max(layer.attention.rope_dim for layer in self.layers)
+
+    def layer(self, index: int) -> LayerShape:
+        """A layer by its number in the checkpoint, where draft layers follow the model's own."""
+        return (self.layers + self.drafts)[index]

@@ -1,0 +1,134 @@
+"""Reading a `config.json` key by key, and knowing which keys nobody has read. Imports no torch.
+
+A key that changes what a model computes and is not understood must not be ignored. So a family's page reads all keys
+that it knows, and what is left may only be one that computing does not depend on (`INERT`), or say "off".
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from serving.errors import ModelError
+from serving.model.config_values import number, whole
+
+INERT = frozenset(
+    """
+    architectures auto_map transformers_version torch_dtype dtype model_type name_or_path use_cache initializer_range
+    embedding_initializer_range pretraining_tp attention_dropout pad_token_id bos_token_id eos_token_id sep_token_id
+    unk_token_id decoder_start_token_id aux_loss_alpha seq_aux router_aux_loss_coef output_router_logits ep_size
+    router_jitter_noise hidden_dropout resid_pdrop embd_pdrop attn_pdrop attention_probs_dropout_prob id2label label2id
+    return_dict output_attentions output_hidden_states problem_type chunk_size_feed_forward is_encoder_decoder
+    gradient_checkpointing max_length temperature top_p top_k do_sample repetition_penalty unsloth_version
+    unsloth_fixed task_specific_params base_model_tp_plan base_model_ep_plan base_model_pp_plan moe_router_dtype
+    transformers.js_config
+    """.split()
+)
+"""Keys on which no served model's output depends: of training, of Hugging Face's own library, or read elsewhere."""
+
+_OFF: tuple[object, ...] = (None, False, {}, [])
+_MOST_LAYERS = 4096
+"""More layers than any model has; a list of them still fits the memory."""
+
+
+class ConfigKeys:
+    """The keys of one `config.json`.
+
+    Args:
+        raw: its top level.
+    """
+
+    def __init__(self, raw: Mapping[str, object]) -> None:
+        self.raw = raw
+        self._read: set[str] = set()
+
+    def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """A count; absent and null mean `default`. Raises: KeyError, TypeError or ModelError, as `config_values`."""
+        self._read.add(key)
+        return whole(self.raw, key, default, least=least)
+
+    def number(self, key: str, default: float, *, least: float = -math.inf) -> float:
+        """A finite number of at least `least`; absent and null mean `default`. Raises: TypeError, ModelError."""
+        self._read.add(key)
+        return number(self.raw, key, default, least=least)
+
+    def optional(self, key: str, *, least: int = 1) -> int | None:
+        """A count, or None where it is absent or null. Raises: TypeError, ModelError."""
+        self._read.add(key)
+        return None if self.raw.get(key) is None else whole(self.raw, key, least=least)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """A switch; absent and null mean `default`. Raises: TypeError if it is none."""
+        self._read.add(key)
+        value = self.raw.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise TypeError(f"{key} = {str(value)[:40]}")
+        return value
+
+    def layers(self, key: str = "num_hidden_layers", default: int | None = None, *, least: int = 1) -> int:
+        """A number of layers. Raises: as `whole`, also ModelError beyond what any model has."""
+        count = self.whole(key, default, least=least)
+        if count > _MOST_LAYERS:
+            raise ModelError(f"{key} = {count} is more than the {_MOST_LAYERS} layers that are served")
+        return count
+
+    def names(self, key: str, count: int, known: Sequence[str]) -> list[str] | None:
+        """One of `known` for each of `count` layers (further ones are left out); None where the key is absent or null.
+
+        Raises: TypeError if it is no list; ModelError if it is too short, or names something else.
+        """
+        self._read.add(key)
+        value = self.raw.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise TypeError(f"{key} = {str(value)[:40]}")
+        if len(value) < count:
+            raise ModelError(f"{key} has {len(value)} entries for {count} layers")
+        for one in value[:count]:
+            if one not in known:
+                supported = " and ".join(known)
+                raise ModelError(f"{key} names {str(one)[:40]!r}, which is not supported; only {supported} are")
+        return value[:count]
+
+    def whole_list(self, key: str) -> list[int]:
+        """Whole numbers from 0; absent and null mean none. Raises: TypeError if it is no such list."""
+        self._read.add(key)
+        value = self.raw.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or any(isinstance(one, bool) or not isinstance(one, int) for one in value):
+            raise TypeError(f"{key} = {str(value)[:40]}")
+        return value
+
+    def among(self, key: str, *allowed: object) -> None:
+        """See that a key, where it is given, has a value that changes nothing.
+
+        Raises: ModelError naming the key, its value and what is supported.
+        """
+        self._read.add(key)
+        value = self.raw.get(key)
+        if value is not None and value not in allowed:
+            raise ModelError(f"{key} = {repr(value)[:40]} is not supported; only {allowed[0]!r} is")
+
+    def known(self, *keys: str) -> None:
+        """Name keys that say again what others have said, or are read elsewhere."""
+        self._read.update(keys)
+
+    def refuse_unread(self) -> None:
+        """See that every key was read, is inert, or says "off".
+
+        Raises: ModelError naming those that may change what the model computes.
+        """
+        left = [
+            key
+            for key, value in self.raw.items()
+            if key not in self._read and key not in INERT and not key.startswith("_") and value not in _OFF
+        ]
+        if left:
+            named = ", ".join(f"{key[:60]} = {str(self.raw[key])[:40]}" for key in sorted(left)[:5])
+            more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+            raise ModelError(
+                f"{named}{more}: not known for this architecture, and may change what it computes; "
+                "a key that changes nothing can be taken out"
+            )

@@ -1,0 +1,20 @@
+"""Models of attention in groups and one feed-forward net in every layer."""
+
+from serving.model.architecture import Architecture, DenseShape, LayerShape
+from serving.model.config_keys import ConfigKeys
+from serving.model.families.common import architecture
+from serving.model.families.grouped import Variant, grouped_attention
+
+
+def dense_model(keys: ConfigKeys, variant: Variant, *, tied: bool = False) -> Architecture:
+    """The whole model.
+
+    Args:
+        tied: whether the head is the embedding where the configuration does not say.
+    Raises: KeyError, TypeError or ModelError: see `architecture`.
+    """
+    keys.among("mlp_bias", False)
+    attention = grouped_attention(keys, keys.layers(), variant)
+    feed = DenseShape(keys.whole("intermediate_size"))
+    layers = tuple(LayerShape(one, feed) for one in attention.layers)
+    return architecture(keys, layers, attention.rope, tied=tied, dense_up_to=attention.window)

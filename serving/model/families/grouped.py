@@ -1,0 +1,97 @@
+"""Keys of attention in groups, as Llama writes them and others took them over."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from serving.errors import ModelError
+from serving.model.architecture import GroupedShape
+from serving.model.config_keys import ConfigKeys
+from serving.model.config_values import number
+from serving.model.rope_config import RopeConfig, read_rope
+
+
+class Variant(NamedTuple):
+    """What a family's grouped attention has beyond Llama's.
+
+    Args:
+        input_bias, output_bias: of the projections; None = `attention_bias` says so.
+        head_norm: whether each query and key head is normalised.
+        theta: base of the wavelengths where the configuration does not say.
+        head_dim: width of a head where it does not say; 0 = hidden size by heads.
+        rotated: share of a head that rotates where it does not say.
+        still: layers without positions.
+    """
+
+    input_bias: bool | None = None
+    output_bias: bool | None = None
+    head_norm: bool = False
+    theta: float = 10000.0
+    head_dim: int = 0
+    rotated: float = 1.0
+    still: Sequence[int] = ()
+
+
+class Grouped(NamedTuple):
+    """Attention of a model.
+
+    Args:
+        layers: of each layer.
+        window: tokens that layers with a sliding window see; None = all layers see everything.
+    """
+
+    layers: tuple[GroupedShape, ...]
+    rope: RopeConfig
+    window: int | None
+
+
+def grouped_attention(keys: ConfigKeys, count: int, variant: Variant) -> Grouped:
+    """Attention of each of `count` layers, and its positions.
+
+    Raises: KeyError, TypeError or ModelError for a key that is missing, malformed or not supported.
+    """
+    heads, hidden = keys.whole("num_attention_heads"), keys.whole("hidden_size")
+    kv_heads = keys.whole("num_key_value_heads", heads)
+    width = keys.whole("head_dim", variant.head_dim or max(1, hidden // heads))
+    if heads % kv_heads:
+        raise ModelError(f"{heads} heads cannot share {kv_heads} KV heads evenly")
+    rope = read_rope(keys.raw, keys.whole("max_position_embeddings"), interleave=False, theta=variant.theta)
+    keys.known("rope_theta", "rope_scaling", "rope_parameters")
+    bias = keys.flag("attention_bias", False)
+    keys.among("rope_interleaved", False)
+    turning = GroupedShape(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=width,
+        rope_dim=_rotated(keys, width, variant.rotated),
+        scale=width**-0.5,
+        input_bias=bias if variant.input_bias is None else variant.input_bias,
+        output_bias=bias if variant.output_bias is None else variant.output_bias,
+        head_norm=variant.head_norm,
+    )
+    still = replace(turning, rope_dim=0)
+    layers = tuple(still if layer in variant.still else turning for layer in range(count))
+    return Grouped(layers, rope, _window(keys, count))
+
+
+def _rotated(keys: ConfigKeys, width: int, share: float) -> int:
+    """Elements of a head that rotate."""
+    share = keys.number("partial_rotary_factor", share, least=0)
+    nested = keys.raw.get("rope_parameters")
+    if isinstance(nested, Mapping):
+        share = number(nested, "partial_rotary_factor", share, least=0)
+    rotated = int(width * share)
+    if not 0 < rotated <= width or rotated % 2:
+        raise ModelError(f"{rotated} of a head's {width} elements would rotate: an even number is, up to all of them")
+    return rotated
+
+
+def _window(keys: ConfigKeys, count: int) -> int | None:
+    """Tokens that some layers see at most."""
+    kinds = keys.names("layer_types", count, ("full_attention", "sliding_attention"))
+    window = keys.optional("sliding_window")
+    used = keys.flag("use_sliding_window", True)
+    first = keys.whole("max_window_layers", 0, least=0)
+    if kinds is not None:
+        return window if "sliding_attention" in kinds else None
+    return window if used and first < count else None

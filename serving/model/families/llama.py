@@ -1,0 +1,11 @@
+"""Llama 2 and 3, Mistral, and whatever says it is one of them: attention in groups, one feed-forward net per layer."""
+
+from serving.model.architecture import Architecture
+from serving.model.config_keys import ConfigKeys
+from serving.model.families.dense import dense_model
+from serving.model.families.grouped import Variant
+
+
+def read(keys: ConfigKeys) -> Architecture:
+    """Llama or Mistral. Raises: KeyError, TypeError, ModelError: see `architecture`."""
+    return dense_model(keys, Variant())

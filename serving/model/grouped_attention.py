@@ -1,0 +1,109 @@
+"""Attention whose query heads share key and value heads in groups: multi-head (groups of one) and grouped-query.
+
+The cache holds each KV head's value and rotated key. Single tokens attend to their own contexts in one batched product
+per step; chunks of a prompt attend together, head by head. Same result up to rounding.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from serving.model.architecture import GroupedShape
+from serving.model.batch import ForwardBatch, PromptChunk, RowGroup
+from serving.model.kv_cache import KvCache
+from serving.model.linear import Linear
+from serving.model.norm import RmsNorm
+from serving.model.rope import rotate
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedWeights:
+    """Weights of one attention layer.
+
+    Args:
+        into: hidden -> queries ++ keys ++ values, head after head; the rotating part of a head lies at its end, pairs
+            beside each other.
+        query_norm, key_norm: of each head, its elements in that order; None where heads are not normalised.
+        out: the heads' results -> hidden.
+    """
+
+    into: Linear
+    query_norm: RmsNorm | None
+    key_norm: RmsNorm | None
+    out: Linear
+
+
+class GroupedAttention:
+    """One attention layer; `cache_layer` is its place in the KV cache."""
+
+    def __init__(self, shape: GroupedShape, weights: GroupedWeights, cache_layer: int) -> None:
+        self.w = weights
+        self.cache_layer = cache_layer
+        self.shape = shape
+        self.rotates = shape.rope_dim > 0
+        self._plain_dim = shape.head_dim - shape.rope_dim
+        self._split = (shape.heads * shape.head_dim, *(2 * [shape.kv_heads * shape.head_dim]))
+
+    def __call__(self, x: Tensor, rotations: Tensor, batch: ForwardBatch, cache: KvCache) -> Tensor:
+        """Attend.
+
+        Args:
+            x: `[tokens, hidden]`, normalised.
+            rotations: `[tokens, rope_dim / 2] complex64`.
+        Returns: `[tokens, hidden]`.
+        Effects: writes the tokens' rows into the cache.
+        """
+        shape, tokens = self.shape, x.shape[0]
+        query, key, value = self.w.into(x).split_with_sizes(self._split, -1)
+        query = self._turned(query.reshape(tokens, shape.heads, -1), self.w.query_norm, rotations)
+        rows = torch.empty((tokens, shape.kv_heads, 2, shape.head_dim), dtype=x.dtype, device=x.device)
+        rows[:, :, 0] = value.view(tokens, shape.kv_heads, -1)
+        rows[:, :, 1] = self._turned(key.reshape(tokens, shape.kv_heads, -1), self.w.key_norm, rotations)
+        rows = rows.view(tokens, -1)
+        cache.write(self.cache_layer, batch.slots, rows)
+        parts = [self._single(query[g.first : g.last], g, cache) for g in batch.groups]
+        parts += [self._chunk(query[c.first : c.last], rows[c.first : c.last], c, cache) for c in batch.chunks]
+        return self.w.out(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def _turned(self, heads: Tensor, norm: RmsNorm | None, rotations: Tensor) -> Tensor:
+        """Heads `[tokens, heads, head_dim]`, normalised, their rotating part turned."""
+        if norm is not None:
+            heads = norm(heads)
+        if self.rotates:
+            heads[..., self._plain_dim :] = rotate(heads[..., self._plain_dim :], rotations[:, None])
+        return heads
+
+    def _single(self, query: Tensor, group: RowGroup, cache: KvCache) -> Tensor:
+        """Rows of a group against their own contexts: `[rows, heads * head_dim]`."""
+        rows, kv, width = query.shape[0], self.shape.kv_heads, self.shape.head_dim
+        context = cache.gather(self.cache_layer, group.runs).view(rows, -1, kv, 2, width).permute(3, 0, 2, 1, 4)
+        value, key = context.reshape(2, rows * kv, -1, width)
+        mask = group.mask[:, None].expand(-1, kv, -1, -1).reshape(rows * kv, 1, -1)
+        scores = torch.baddbmm(mask, query.reshape(rows * kv, -1, width), key.transpose(1, 2), alpha=self.shape.scale)
+        return torch.bmm(scores.softmax(-1), value).view(rows, -1)
+
+    def _chunk(self, query: Tensor, own: Tensor, chunk: PromptChunk, cache: KvCache) -> Tensor:
+        """A chunk against its cached prefix and itself: `[tokens, heads * head_dim]`.
+
+        Query rows are taken a few hundred at a time, each against the keys up to its last row.
+        """
+        kv, width, tokens = self.shape.kv_heads, self.shape.head_dim, query.shape[0]
+        context = own
+        if chunk.start:
+            context = torch.cat((cache.gather(self.cache_layer, chunk.runs)[: chunk.start], own))
+        value, key = context.view(-1, kv, 2, width).permute(2, 1, 0, 3)
+        query = query.reshape(tokens, kv, -1, width).permute(1, 2, 0, 3)  # [KV heads, group, tokens, width]
+        out = torch.empty((tokens, kv, query.shape[1], width), dtype=own.dtype, device=own.device)
+        nothing = query.new_empty((1, 1, 1))  # with beta = 0 only a place in the signature
+        for first in range(0, tokens, chunk.hidden.shape[0]):
+            block = query[:, :, first : first + chunk.hidden.shape[0]]
+            rows = block.shape[2]
+            end = chunk.start + first + rows
+            block = block.reshape(kv, -1, width)
+            scores = torch.baddbmm(nothing, block, key[:, :end].transpose(1, 2), beta=0, alpha=self.shape.scale)
+            by_row = scores.view(kv, -1, rows, end)
+            by_row[..., -rows:].add_(chunk.hidden[:rows, :rows])
+            mean = torch.bmm(scores.softmax(-1), value[:, :end]).view(kv, -1, rows, width)
+            out[first : first + rows] = mean.permute(2, 0, 1, 3)
+        return out.view(tokens, -1)

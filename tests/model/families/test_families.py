@@ -1,0 +1,85 @@
+"""Each family's logits equal transformers', whole, in chunks, token by token, and in a batch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from serving.errors import ModelError
+from serving.model.config import read_architecture
+from serving.model.families import FAMILIES, REFUSED
+from serving.model.loader import load_model
+from tests.model.families.checkpoints import CASES, write_family
+from tests.model.paged import PagedRunner, pieces_of
+
+TOLERANCE = 1e-4
+LENGTH = 45
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
+    model = write_family(tmp_path, case)
+    tokens = torch.randint(6, 320, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
+    with torch.inference_mode():
+        expected = model(torch.tensor([tokens])).logits[0]
+    runner = PagedRunner(load_model(tmp_path, dtype="float32"))
+    for name, pieces in {
+        "whole": [LENGTH], "decode": [20] + [1] * (LENGTH - 20), "chunks": pieces_of(7, LENGTH),
+    }.items():  # fmt: skip
+        found = runner.run(name, tokens, pieces)
+        assert float((found - expected).abs().max()) < TOLERANCE, name
+    batch = runner.step([(name, tokens[:30]) for name in "abc"])
+    assert all(float((one - expected[:30]).abs().max()) < TOLERANCE for one in batch)
+
+
+def test_every_family_has_a_case() -> None:
+    assert {case.split(" ")[0] for case in CASES} | {"deepseek_v2", "deepseek_v3", "kimi_k2"} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_what_is_left_out_is_refused_with_the_reason(model_type: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(ModelError, match=f"architecture '{model_type}' is not served .*; serve one of"):
+        read_architecture(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "message"),
+    [
+        ("llama", {"attention_out_scale": 2.0}, "attention_out_scale = 2.0: not known for this architecture"),
+        ("llama", {"num_key_value_heads": 4}, "6 heads cannot share 4 KV heads"),
+        ("llama", {"mlp_bias": True}, "mlp_bias = True is not supported"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5.0}}, "malformed key 'low_freq_factor'"),
+        ("llama", {"rope_parameters": {"rope_theta": 5.0, "mscale": 2}}, "have the key mscale, which is not known"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
+        ("llama", {"num_hidden_layers": 10**9}, "is more than the 4096 layers"),
+        ("qwen3", {"layer_types": ["full_attention"]}, "layer_types has 1 entries for 4 layers"),
+        ("qwen3", {"layer_types": ["linear_attention"] * 4}, "layer_types names 'linear_attention'"),
+        ("qwen3_moe", {"mlp_only_layers": "none"}, "malformed key mlp_only_layers"),
+        ("qwen3_moe", {"num_experts_per_tok": 9}, "exceeds the 8 in reach"),
+        ("glm4_moe", {"partial_rotary_factor": 0.25, "rope_parameters": None}, "5 of a head's 20 elements"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "mlp_layer_types has 1 entries"),
+        ("glm4_moe_lite", {"query_scale": 0.5}, "query_scale = 0.5"),
+        ("youtu", {"attention_bias": "yes"}, "malformed key attention_bias"),
+    ],
+)
+def test_what_changes_results_and_is_not_known_is_refused(
+    case: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    write_family(tmp_path, case)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ModelError, match=message):
+        read_architecture(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("case", "longest"), [("deepseek_v32", 64), ("glm_moe_dsa", 64), ("mistral within its window", 64), ("qwen3", 512)]
+)
+def test_contexts_end_where_attention_would_not_be_dense(case: str, longest: int, tmp_path: Path) -> None:
+    write_family(tmp_path, case)
+    found = read_architecture(tmp_path)
+    assert found.max_position_embeddings == longest
+    assert found.dense_up_to == (longest if longest == 64 else None)
