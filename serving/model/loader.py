@@ -213,7 +213,7 @@ def _require_as_many(config: Architecture, checkpoint: Checkpoint) -> None:
     there = len(checkpoint.names)
     layers, drafts = len(config.layers), len(config.drafts)
     experts = sum(layer.feed.experts for layer in config.layers if isinstance(layer.feed, ExpertShape))
-    for key, count in (("num_hidden_layers", layers), ("num_nextn_predict_layers", drafts), ("experts", experts)):
+    for key, count in (("layers", layers), ("draft layers", drafts), ("experts", experts)):
         if count > there:
             raise ModelError(f"{checkpoint.folder}: config.json means {count} {key}, and there are {there} tensors")
 

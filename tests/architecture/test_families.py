@@ -1,0 +1,44 @@
+"""An architecture is data: keys of `config.json` are read by the families' pages, and nobody asks for a model's name."""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from tests.architecture.source_tree import Source, read_sources
+
+_PAGES = ("serving/model/families/", "serving/model/config_keys.py")
+_KEYS = re.compile(
+    r"(kv_lora_rank|q_lora_rank|qk_\w+_head_dim|v_head_dim|n_routed_experts|num_experts\w*|first_k_dense_replace|"
+    r"num_nextn_predict_layers|num_key_value_heads|num_attention_heads|num_hidden_layers|intermediate_size|n_group)$"
+)
+
+
+def keys_elsewhere(sources: Sequence[Source]) -> list[str]:
+    """Places outside the pages that use a key's name, or decide by a model's."""
+    return [
+        f"{source.path}:{line} {what}"
+        for source in sources
+        if not source.path.startswith(_PAGES)
+        for line, what in _uses(source.tree)
+    ]
+
+
+def _uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _KEYS.match(node.attr):
+            yield node.lineno, node.attr
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _KEYS.match(node.value):
+            yield node.lineno, node.value
+        if isinstance(node, ast.Compare) and "model_type" in ast.unparse(node):
+            yield node.lineno, "a comparison with model_type"
+
+
+def test_keys_are_read_by_the_families_pages() -> None:
+    assert keys_elsewhere(read_sources("serving")) == []
+
+
+def test_the_checker_sees_keys_and_decisions() -> None:
+    text = "def f(c):\n    if c.model_type == 'llama':\n        return c.kv_lora_rank + raw['num_hidden_layers']\n"
+    assert [what for _, what in _uses(ast.parse(text))] == [
+        "a comparison with model_type", "kv_lora_rank", "num_hidden_layers",
+    ]  # fmt: skip
