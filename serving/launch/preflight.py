@@ -34,9 +34,9 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     Args:
         own_ray: Ray will be started, and the gateway listen, on this machine.
     Raises: SpecError (the simulated device or the model's shape cannot be read, or the model cannot draft), ConfigError
-        (a port is taken, a block is larger than a memory server, contexts are to be longer than is computed, the weights
-        are larger than an instance's HBM, the folder of the SSD tier cannot be written, the Redis does not answer),
-        ModelError (the model folder or the tokenizer's cannot be served).
+        (a port is taken, a block is larger than a memory server, contexts are to be longer than is computed, the
+        weights are larger than an instance's HBM, the folder of the SSD tier cannot be written, the Redis does not
+        answer), ModelError (the model folder or the tokenizer's cannot be served).
     Effects: makes the folder of the SSD tier.
     """
     model = read_architecture(config.model.path)
