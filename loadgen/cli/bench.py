@@ -13,7 +13,7 @@ from rich.console import Console
 
 from loadgen.cli.build_endpoint import build_endpoint
 from loadgen.cli.build_load import LoadSchedule, build_load
-from loadgen.cli.build_workload import Content, Model, build_behaviours, build_content, build_words, ignores_eos
+from loadgen.cli.build_workload import Content, ModelFacts, build_behaviours, build_content, build_words, ignores_eos
 from loadgen.cli.idle_flags import idle_flag_warnings
 from loadgen.client.malformed import MALFORMATIONS
 from loadgen.endpoint import Backend, Endpoint
@@ -40,7 +40,7 @@ class Bench:
 
     flags: argparse.Namespace
     endpoint: Endpoint
-    model: Model
+    model: ModelFacts
     words: Words
     content: Content
     behaviours: Behaviours
@@ -89,7 +89,7 @@ def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
     with contextlib.closing(closing):
         longest = flags.max_model_len or facts.max_model_len
         seed = secrets.randbits(31) if flags.seed is None else flags.seed
-        model = Model(endpoint, counter, longest, overhead)
+        model = ModelFacts(endpoint, counter, longest, overhead)
         words = build_words(flags, model)
         content = build_content(flags, model, words, seed)
         yield Bench(

@@ -24,7 +24,7 @@ DEFAULT_OUTPUT = "64"
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelFacts:
     """Facts about the model under test that prompts need.
 
     Attributes:
@@ -102,7 +102,7 @@ def build_behaviours(flags: argparse.Namespace, *, malformations: int) -> Behavi
     )
 
 
-def build_words(flags: argparse.Namespace, model: Model) -> Words:
+def build_words(flags: argparse.Namespace, model: ModelFacts) -> Words:
     """The words that prompts are made of, found once a command.
 
     Raises: ServerError if the server cannot count tokens; UsageError for a vocabulary that is too small.
@@ -112,7 +112,7 @@ def build_words(flags: argparse.Namespace, model: Model) -> Words:
     return calibrate(model.counter, kind=kind, chat=chat, vocabulary_size=flags.vocab_size)
 
 
-def build_content(flags: argparse.Namespace, model: Model, words: Words, seed: int) -> Content:
+def build_content(flags: argparse.Namespace, model: ModelFacts, words: Words, seed: int) -> Content:
     """The workload that the flags describe, for one run.
 
     Args:
@@ -139,7 +139,7 @@ def build_content(flags: argparse.Namespace, model: Model, words: Words, seed: i
     return Content(workload, name in TRACES, flags.cycle, words.exact, bodies, fit)
 
 
-def _sessions(flags: argparse.Namespace, model: Model, words: Words, chat: bool) -> Workload:
+def _sessions(flags: argparse.Namespace, model: ModelFacts, words: Words, chat: bool) -> Workload:
     """Synthetic prompts as conversations."""
     from loadgen.workload.sessions import Sessions
     from loadgen.workload.shared_prefix import SharedPrefix
@@ -191,7 +191,7 @@ def _trace(flags: argparse.Namespace, seed: int) -> Trace:
     return open_trace(Path(flags.dataset_path), reading)
 
 
-def _data_set(flags: argparse.Namespace, model: Model, fit: Fit) -> Workload:
+def _data_set(flags: argparse.Namespace, model: ModelFacts, fit: Fit) -> Workload:
     """A workload of texts that are read from files."""
     from loadgen.workload.datasets.custom import Custom
     from loadgen.workload.datasets.measure import Measure

@@ -1,4 +1,4 @@
-"""What a model computes, as frozen values: all that the rest of the package knows of a checkpoint's `config.json`.
+"""A model as frozen values: all that the rest of the package knows of a checkpoint's `config.json`.
 
 A family's page (`families/`) makes one of these from its own keys; nobody else asks what a model is called. Widths are
 counted in elements, lengths in tokens. Imports no torch: the gateway reads the vocabulary and the end tokens from here
@@ -69,7 +69,7 @@ class LatentShape:
 
     @property
     def row(self) -> LatentRow:
-        """What a token leaves in the KV cache."""
+        """One token's entry in the KV cache."""
         return LatentRow(self.latent, self.rope_dim)
 
 
@@ -95,7 +95,7 @@ class GroupedShape:
 
     @property
     def row(self) -> GroupedRow:
-        """What a token leaves in the KV cache."""
+        """One token's entry in the KV cache."""
         return GroupedRow(self.kv_heads, self.head_dim)
 
 
@@ -195,7 +195,7 @@ class Architecture:
 
     @property
     def row(self) -> CacheRow:
-        """What a token leaves in the KV cache, in each layer."""
+        """One token's entry in the KV cache, in each layer."""
         return self.attention.row
 
     @property

@@ -8,12 +8,12 @@ from hardware.nesting import parse_json
 from serving.errors import ModelError
 from serving.model.architecture import Architecture
 from serving.model.config_keys import ConfigKeys
-from serving.model.families import family_of
+from serving.model.families.registry import family_of
 from serving.regular_file import MOST_JSON_BYTES, read_regular
 
 
 def read_architecture(path: str | Path) -> Architecture:
-    """What the model of a checkpoint folder computes.
+    """The architecture of a checkpoint folder's model.
 
     Args:
         path: folder with `config.json` and, optionally, `generation_config.json`.

@@ -133,7 +133,7 @@ class KvLayout:
         return heads.view(stored.shape[0], -1)
 
     def _kept(self, packed: Tensor) -> Tensor:
-        """What is not rounded, of packed heads, as a view."""
+        """The part that is not rounded, of packed heads, as a view."""
         end = self.rope_offset_bytes + self.kept * self.dtype.itemsize
         return packed[:, self.rope_offset_bytes : end].view(self.dtype)
 

@@ -1,4 +1,4 @@
-"""An architecture is data: keys of `config.json` are read by the families' pages, and nobody asks for a model's name."""
+"""An architecture is data: families' pages read the keys of `config.json`, and nobody asks for a model's name."""
 
 import ast
 import re
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from tests.architecture.source_tree import Source, read_sources
 
-_PAGES = ("serving/model/families/", "serving/model/config_keys.py")
+_PAGES = ("serving/model/families/", "serving/model/config_keys.py", "serving/tools/importing/")  # the last writes them
 _KEYS = re.compile(
-    r"(kv_lora_rank|q_lora_rank|qk_\w+_head_dim|v_head_dim|n_routed_experts|num_experts\w*|first_k_dense_replace|"
+    r"(kv_lora_rank|q_lora_rank|qk_\w+_head_dim|v_head_dim|n_routed_experts|num_experts_per_tok|first_k_dense_replace|"
     r"num_nextn_predict_layers|num_key_value_heads|num_attention_heads|num_hidden_layers|intermediate_size|n_group)$"
 )
 

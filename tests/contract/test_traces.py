@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from loadgen.cli import run_command
-from loadgen.cli.build_workload import Model, build_content
+from loadgen.cli.build_workload import ModelFacts, build_content
 from loadgen.endpoint import Endpoint
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.trace import Reading, describe, open_trace
@@ -69,7 +69,7 @@ def loadgen(name: str, path: Path, flags: Sequence[str], words: Words) -> Read:
     parser = argparse.ArgumentParser()
     run_command.add_flags(parser)
     given = parser.parse_args(["--dataset-name", name, "--dataset-path", str(path), *flags])
-    model = Model(Endpoint(base_url="http://127.0.0.1", path="/v1/completions", model="m"), None, None)
+    model = ModelFacts(Endpoint(base_url="http://127.0.0.1", path="/v1/completions", model="m"), None, None)
     workload = build_content(given, model, words, 0).workload
     requests = []
     for conversation in workload.conversations(np.random.default_rng(0)):

@@ -2,8 +2,8 @@
 
 from serving.model.architecture import Architecture, ExpertShape, GateShape, LatentShape, LayerShape
 from serving.model.config_keys import ConfigKeys
-from serving.model.families.common import architecture, checked, feeds, leading, v3_experts
 from serving.model.families.latent import latent_attention
+from serving.model.families.shared_keys import architecture, checked, feeds, leading, v3_experts
 from serving.model.rope_config import RopeConfig
 
 

@@ -6,8 +6,8 @@ computed, without the indexer's weights.
 
 from serving.model.architecture import Architecture, LayerShape
 from serving.model.config_keys import ConfigKeys
-from serving.model.families.common import architecture, feeds, leading, typed, v3_experts
 from serving.model.families.latent import latent_attention
+from serving.model.families.shared_keys import architecture, feeds, leading, typed, v3_experts
 
 
 def read(keys: ConfigKeys) -> Architecture:

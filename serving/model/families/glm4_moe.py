@@ -2,8 +2,8 @@
 
 from serving.model.architecture import Architecture, LayerShape
 from serving.model.config_keys import ConfigKeys
-from serving.model.families.common import architecture, feeds, leading, v3_experts
 from serving.model.families.grouped import Variant, grouped_attention
+from serving.model.families.shared_keys import architecture, feeds, leading, v3_experts
 
 
 def read(keys: ConfigKeys) -> Architecture:

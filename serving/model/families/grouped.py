@@ -12,7 +12,7 @@ from serving.model.rope_config import RopeConfig, read_rope
 
 
 class Variant(NamedTuple):
-    """What a family's grouped attention has beyond Llama's.
+    """Differences of a family's grouped attention from Llama's.
 
     Args:
         input_bias, output_bias: of the projections; None = `attention_bias` says so.

@@ -2,9 +2,9 @@
 
 from serving.model.architecture import Architecture, ExpertShape, GateShape, LayerShape
 from serving.model.config_keys import ConfigKeys
-from serving.model.families.common import architecture, checked, feeds
 from serving.model.families.dense import dense_model
 from serving.model.families.grouped import Variant, grouped_attention
+from serving.model.families.shared_keys import architecture, checked, feeds
 
 _QWEN3 = Variant(head_norm=True, head_dim=128)
 

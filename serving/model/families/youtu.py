@@ -2,8 +2,8 @@
 
 from serving.model.architecture import Architecture, DenseShape, LayerShape
 from serving.model.config_keys import ConfigKeys
-from serving.model.families.common import architecture
 from serving.model.families.latent import latent_attention
+from serving.model.families.shared_keys import architecture
 
 
 def read(keys: ConfigKeys) -> Architecture:

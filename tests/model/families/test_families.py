@@ -9,7 +9,7 @@ import torch
 
 from serving.errors import ModelError
 from serving.model.config import read_architecture
-from serving.model.families import FAMILIES, REFUSED
+from serving.model.families.registry import FAMILIES, REFUSED
 from serving.model.loader import load_model
 from tests.model.families.checkpoints import CASES, write_family
 from tests.model.paged import PagedRunner, pieces_of

@@ -1,0 +1,54 @@
+"""The architectures that are served: a page each, from its own keys of `config.json` to an `Architecture`."""
+
+from collections.abc import Callable, Mapping
+
+from serving.errors import ModelError
+from serving.model.architecture import Architecture
+from serving.model.config_keys import ConfigKeys
+from serving.model.families import deepseek, deepseek_sparse, glm4_moe, glm4_moe_lite, llama, qwen, smollm3, youtu
+
+Family = Callable[[ConfigKeys], Architecture]
+
+FAMILIES: Mapping[str, Family] = {
+    "deepseek_v3": deepseek.read_v3,
+    "deepseek_v2": deepseek.read_v2,
+    "kimi_k2": deepseek.read_v3,
+    "glm4_moe_lite": glm4_moe_lite.read,
+    "youtu": youtu.read,
+    "deepseek_v32": deepseek_sparse.read,
+    "glm_moe_dsa": deepseek_sparse.read,
+    "llama": llama.read,
+    "mistral": llama.read,
+    "smollm3": smollm3.read,
+    "qwen2": qwen.read_2,
+    "qwen3": qwen.read_3,
+    "qwen3_moe": qwen.read_3_moe,
+    "glm4_moe": glm4_moe.read,
+}
+"""The reader of each `model_type`."""
+
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5", "qwen3_5_moe", "kimi_linear", "bamba", "jamba", "lfm2", "falcon_h1"),
+        "its linear attention keeps a state, not rows of a KV cache",
+    ),
+    "deepseek_v4": "its compressed caches and hyper-connections are not rows of a KV cache",
+    "mistral4": "its router and its scaled queries are not computed",
+    "axk1": "it has one norm more than DeepSeek-V3's block",
+    **dict.fromkeys(
+        ("gemma", "gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text"),
+        "its norms, soft caps and windows are not computed",
+    ),
+}
+"""Architectures that people may bring and that are left out on purpose: why."""
+
+
+def family_of(model_type: str) -> Family:
+    """The reader of a `model_type`.
+
+    Raises: ModelError for one that is not served, with the reason where it was left out.
+    """
+    if model_type in FAMILIES:
+        return FAMILIES[model_type]
+    why = f" ({REFUSED[model_type]})" if model_type in REFUSED else ""
+    raise ModelError(f"architecture {model_type[:60]!r} is not served{why}; serve one of {', '.join(FAMILIES)}")
