@@ -33,7 +33,7 @@ export TORCH_PIP_ARGS PIP_ARGS CONSTRAINTS # for deploy/install.sh
 COMPUTING := $(wildcard $(addprefix tests/, \
 	values instance virtual model config architecture telemetry contract printed references tutorials examples \
 	$(addsuffix /core, gateway kvpool scaling experts) \
-	$(addprefix tools/, quantize evaluate paper planning compilation) \
+	$(addprefix tools/, quantize importing evaluate paper planning compilation) \
 	$(addprefix hardware/, cost device fabric spec) \
 	$(addprefix loadgen/, arrivals compare metrics report run_report recording search trace workload)))
 # With a real Ray cluster, or minutes of a compiler. Named, since to read all other tests takes longer than a cluster.

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and -V3 (Kimi-K2's and GLM-4.7-Flash's files, too): GGUF's `deepseek2`.
+"""DeepSeek-V2 and -V3 (GLM-4.7-Flash's files, too): GGUF's `deepseek2`.
 
 Files of old have `attn_kv_b`; newer ones have it in two parts, and key and value lengths of the latent form beside
 those of the heads.

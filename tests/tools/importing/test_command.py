@@ -1,6 +1,8 @@
 """`cloudmatrix import` as a user meets it."""
 
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 from serving.cli import main
 from serving.tools.importing.smollm2 import smollm2_folder
+from tests.pages import ROOT
 from tests.tools.importing.folders import write_dense
 from tests.tools.importing.gguf_models import write_gguf
 
@@ -101,3 +104,40 @@ def test_smollm2_in_the_cache_needs_no_network(shelf: Path, capsys: pytest.Captu
 def test_a_cache_that_cannot_be_written(shelf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (shelf.parent / "cache").write_text("a file")
     assert "cannot be written (Not a directory): give another folder, --out" in refused(capsys, "smollm2")
+
+
+STUB = """#!/bin/bash
+if [ "$1" = import ]; then [ "$2" = "$MISSING" ] && exit 2; echo "/a cache/$2"; else printf "<%s>" "$@"; fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "served"),
+    [
+        ("", "<serve><--port><9>"),
+        ("smollm2", "<serve><--model></a cache/smollm2><--port><9>"),
+        ("my model", "<serve><--model><my model><--port><9>"),
+    ],
+)
+def test_make_serves_it(tmp_path: Path, model: str, served: str) -> None:
+    made = make_serve(tmp_path, model)
+    assert (made.returncode, made.stdout) == (0, served)
+
+
+def test_make_does_not_serve_what_could_not_be_had(tmp_path: Path) -> None:
+    made = make_serve(tmp_path, "smollm2", missing="smollm2")
+    assert made.returncode == 2
+    assert made.stdout == ""
+
+
+def make_serve(folder: Path, model: str, missing: str = "none") -> "subprocess.CompletedProcess[str]":
+    """`make serve` in an environment whose command says what it was asked."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    (folder / "bin" / "cloudmatrix").write_text(STUB)
+    (folder / "bin" / "cloudmatrix").chmod(0o755)
+    (folder / ".installed").touch()
+    variables = [f"VENV={folder}", f"MODEL={model}", "ARGS=--port 9"]
+    command = ["make", "-s", "-C", str(ROOT), "--no-print-directory", "serve", *variables]
+    environment = {**os.environ, "MISSING": missing, "MAKEFLAGS": ""}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
