@@ -1,4 +1,4 @@
-// What attention is asked: some rows of queries, each against the part of the latent cache that it may see.
+// What attention is asked: some rows of queries, each against the part of the cache that it may see.
 #pragma once
 #include "arena.h"
 #include "cache_row.h"
@@ -8,7 +8,7 @@
 namespace cm::CM_ISA_NAMESPACE {
 
 // Consecutive tokens of one sequence: rows first_row ... first_row + rows - 1 stand at positions start, start + 1, ...
-// and see everything up to themselves. `plain`: the context is worth expanding to keys and values per head.
+// and see everything up to themselves. `plain`: latents of the context are worth expanding to keys and values per head.
 struct Span {
     int first_row, rows, start;
     const int32_t* table;

@@ -1,5 +1,6 @@
-// A few queries in latent space against one piece of a context: scores, their exponentials, the weighted sum of
-// latents.
+// A few queries against one piece of a context: scores, their exponentials, the weighted sum. Queries in latent space
+// have scores with whole rows, and sum up the latents that rows begin with; grouped ones have scores with the keys, and
+// sum up the values before them.
 //
 // A piece is a fixed run of positions, so what a query gets from it depends on the query, the cache and its own
 // position only: not on how many queries are computed together, nor on who computes the other pieces. Later pieces are
@@ -34,7 +35,7 @@ constexpr int kRowRun = in_tiles<T> ? 16 : 1;
 template <class T>
 constexpr int kGoodQueries = in_tiles<T> ? 16 : kQueries;
 
-// What the queries of an item have gathered so far: softmax(scores) * latents = out / sum, with exponents less `most`.
+// What the queries of an item have gathered so far: softmax(scores) * values = out / sum, with exponents less `most`.
 struct Gathered {
     float* most;  // [queries]
     float* sum;   // [queries]; 0 = nothing yet
@@ -42,37 +43,49 @@ struct Gathered {
     int64_t stride;
 };
 
-// Rows of the cache, or copies of them, as products read them: latent and key padded to whole vectors.
+// Rows of the cache (grouped: a KV head's parts of them), or copies of them, as products read them: what is summed up
+// and the key behind it, each padded to whole vectors.
 template <class T>
 struct RowShape {
-    int latent, width;
-    bool in_place;   // the cache itself looks like this
-    int64_t stride;  // bytes from row to row, of a block or of copies
+    int value;        // numbers that are summed up, from a row's begin: a latent, or a value
+    int score_begin;  // where those begin that scores are products with: 0, or behind the value
+    int width;        // of these, and of a query
+    bool in_place;    // the cache itself looks like this
+    int stored;       // bytes of a row in the cache
+    int64_t stride;   // bytes from row to row, of a block or of copies
 
     RowShape(const cm_model& m, const cm_cache& cache) {
         constexpr int kWidth = Product<T>::kWidth;
-        latent = static_cast<int>(round_up(m.kv_lora, kWidth));
-        width = latent + static_cast<int>(round_up(m.rope_dim, kWidth));
-        in_place = cache.form != CM_INT8 && latent == m.kv_lora && width == m.kv_lora + m.rope_dim &&
-                   cache.rope_offset == m.kv_lora * static_cast<int>(sizeof(T)) &&
-                   cache.block_tokens % kRowRun<T> == 0;
-        stride = in_place ? cache.row_bytes : width * static_cast<int64_t>(sizeof(T));
+        const bool grouped = m.kv_heads > 0;
+        const int summed = grouped ? m.head_dim : m.kv_lora, key = grouped ? m.head_dim : m.rope_dim;
+        value = static_cast<int>(round_up(summed, kWidth));
+        score_begin = grouped ? value : 0;
+        width = value - score_begin + static_cast<int>(round_up(key, kWidth));
+        in_place = cache.form != CM_INT8 && value == summed && numbers() == summed + key &&
+                   cache.rope_offset == summed * static_cast<int>(sizeof(T)) && cache.block_tokens % kRowRun<T> == 0;
+        stored = grouped ? cache.head_bytes : cache.row_bytes;
+        stride = in_place ? cache.row_bytes : numbers() * static_cast<int64_t>(sizeof(T));
     }
+    int numbers() const { return score_begin + width; }  // of a copy
+    bool apart() const { return score_begin > 0; }       // scores and sums read different numbers
 };
 
-// Zeroes what follows the latent and the key.
+// Zeroes what follows `value` numbers and a key of `key`.
 template <class T>
-CM_INLINE void pad_parts(const cm_model& m, const RowShape<T>& shape, T* row) {
-    clear_numbers(row + m.kv_lora, shape.latent - m.kv_lora);
-    clear_numbers(row + shape.latent + m.rope_dim, shape.width - shape.latent - m.rope_dim);
+CM_INLINE void pad_parts(const RowShape<T>& shape, int value, int key, T* row) {
+    clear_numbers(row + value, shape.value - value);
+    clear_numbers(row + shape.value + key, shape.numbers() - shape.value - key);
 }
 
-// Points at the rows of positions first ... first + count - 1. The list is filled up, by kListPad, with the last one.
+// Points at the rows of positions first ... first + count - 1, at their parts of one KV head. The list is filled up, by
+// kListPad, with the last one.
 template <class T>
-void find_rows(const cm_cache& cache, int layer, const int32_t* table, int first, int count, const T** rows) {
+void find_rows(const cm_cache& cache, int layer, const int32_t* table, int first, int count, int kv_head,
+               const T** rows) {
+    const int64_t inside = static_cast<int64_t>(kv_head) * cache.head_bytes;
     for (int i = 0; i < count;) {
         const int end = smaller(count, i + cache.block_tokens - (first + i) % cache.block_tokens);
-        const char* row = cache_row(cache, layer, table, first + i);
+        const char* row = cache_row(cache, layer, table, first + i) + inside;
         for (; i < end; ++i, row += cache.row_bytes) rows[i] = reinterpret_cast<const T*>(row);
     }
     for (int i = count; i < count + kListPad; ++i) rows[i] = rows[count - 1];
@@ -84,21 +97,26 @@ void copy_rows(const cm_model& m, const cm_cache& cache, const RowShape<T>& shap
                const T** rows) {
     for (int i = 0; i < count; ++i) {
         const char* ahead = reinterpret_cast<const char*>(rows[i + kAhead]);
-        for (int at = 0; at < cache.row_bytes; at += 64) __builtin_prefetch(ahead + at);
+        for (int at = 0; at < shape.stored; at += 64) __builtin_prefetch(ahead + at);
         const char* row = reinterpret_cast<const char*>(rows[i]);
-        T* copy = copies + static_cast<int64_t>(i) * shape.width;
-        read_latent(m, cache, row, copy);
-        copy_numbers(copy + shape.latent, rope_key_of<T>(cache, row), m.rope_dim);
-        pad_parts(m, shape, copy);
+        T* copy = copies + static_cast<int64_t>(i) * shape.numbers();
+        if (shape.apart()) {
+            read_head(cache, m.head_dim, row, copy, copy + shape.score_begin);
+            pad_parts(shape, m.head_dim, m.head_dim, copy);
+        } else {
+            read_latent(m, cache, row, copy);
+            copy_numbers(copy + shape.value, rope_key_of<T>(cache, row), m.rope_dim);
+            pad_parts(shape, m.kv_lora, m.rope_dim, copy);
+        }
         rows[i] = copy;
     }
     for (int i = count; i < count + kListPad; ++i) rows[i] = rows[count - 1];
 }
 
-// Q queries times kKeys keys. Fetch: asks for later keys meanwhile, since rows of the cache lie in small runs that the
-// processor does not follow by itself.
-template <class T, int Q, bool Fetch>
-CM_INLINE void score_tile(const T* const* keys, const T* query, int width, float* scores) {
+// Q queries times kKeys keys. Fetch: asks for later rows meanwhile, since rows of the cache lie in small runs that the
+// processor does not follow by itself. Apart: keys begin `begin` numbers behind their rows' begins, where values lie.
+template <class T, int Q, bool Fetch, bool Apart>
+CM_INLINE void score_tile(const T* const* rows, int begin, const T* query, int width, float* scores) {
     using P = Product<T>;
     Vec sums[Q][kKeys];
     for (int q = 0; q < Q; ++q)
@@ -107,8 +125,9 @@ CM_INLINE void score_tile(const T* const* keys, const T* query, int width, float
         typename P::Wide own[Q];
         for (int q = 0; q < Q; ++q) own[q] = P::load(query + static_cast<int64_t>(q) * width + c);
         for (int k = 0; k < kKeys; ++k) {
-            const auto key = P::load(keys[k] + c);
-            if (Fetch) __builtin_prefetch(keys[k + kAhead] + c);
+            const auto key = P::load(rows[k] + (Apart ? begin : 0) + c);
+            if (Fetch) __builtin_prefetch(rows[k + kAhead] + c);
+            if (Fetch && Apart) __builtin_prefetch(rows[k + kAhead] + begin + c);
             for (int q = 0; q < Q; ++q) sums[q][k] = P::dot(sums[q][k], own[q], key);
         }
     }
@@ -116,24 +135,25 @@ CM_INLINE void score_tile(const T* const* keys, const T* query, int width, float
 }
 
 // scores [queries][kPiece] = queries times keys; the columns up to the next multiple of kKeys are rubbish.
-template <class T>
-CM_NOINLINE void score_keys(const T* const* keys, int count, const T* query, int queries, int width, float* scores) {
+template <class T, bool Apart>
+CM_NOINLINE void score_keys(const T* const* rows, int count, int begin, const T* query, int queries, int width,
+                            float* scores) {
     for (int k = 0; k < count; k += kKeys) {
-        const T* const* tile = keys + k;
+        const T* const* tile = rows + k;
         float* to = scores + k;
         const auto own = [&](int q) { return query + static_cast<int64_t>(q) * width; };
         int q = 0;
         if (queries >= kQueries) {
-            score_tile<T, kQueries, true>(tile, query, width, to);
+            score_tile<T, kQueries, true, Apart>(tile, begin, query, width, to);
             for (q = kQueries; q + kQueries <= queries; q += kQueries)
-                score_tile<T, kQueries, false>(tile, own(q), width, to + q * kPiece);
+                score_tile<T, kQueries, false, Apart>(tile, begin, own(q), width, to + q * kPiece);
         }
-        for (; q + 2 <= queries; q += 2) score_tile<T, 2, true>(tile, own(q), width, to + q * kPiece);
-        if (q < queries) score_tile<T, 1, true>(tile, own(q), width, to + q * kPiece);
+        for (; q + 2 <= queries; q += 2) score_tile<T, 2, true, Apart>(tile, begin, own(q), width, to + q * kPiece);
+        if (q < queries) score_tile<T, 1, true, Apart>(tile, begin, own(q), width, to + q * kPiece);
     }
 }
 
-// Q queries' weights times C vectors' width of latent columns.
+// Q queries' weights times C vectors' width of columns.
 template <class T, int Q, int C>
 CM_INLINE void mean_tile(const T* const* rows, int count, int column, const T* weights, float* out, int64_t stride) {
     using P = Product<T>;
@@ -166,17 +186,18 @@ CM_INLINE void mean_columns(const T* const* rows, int count, int column, const T
     if (q < queries) mean_tile<T, 1, C>(rows, count, column, weights + q * kPiece, out + q * stride, stride);
 }
 
-// out [queries][stride] = weights [queries][kPiece] times latents. An odd last row has a weight of zero beside it.
+// out [queries][stride] = weights [queries][kPiece] times the first `columns` of rows. An odd last row has a weight of
+// zero beside it.
 template <class T>
-CM_NOINLINE void weighted_sum(const T* const* rows, int count, const T* weights, int queries, int latent, float* out,
+CM_NOINLINE void weighted_sum(const T* const* rows, int count, const T* weights, int queries, int columns, float* out,
                               int64_t stride) {
     constexpr int kColumns = kRegisters / 2 / (kMeanQueries * Product<T>::kDepth),
                   kWide = kColumns * Product<T>::kWidth;
     int column = 0;
-    for (; column + kWide <= latent; column += kWide) {
+    for (; column + kWide <= columns; column += kWide) {
         mean_columns<T, kColumns>(rows, count, column, weights, queries, out, stride);
     }
-    for (; column < latent; column += Product<T>::kWidth) {
+    for (; column < columns; column += Product<T>::kWidth) {
         mean_columns<T, 1>(rows, count, column, weights, queries, out, stride);
     }
 }
@@ -185,14 +206,14 @@ CM_NOINLINE void weighted_sum(const T* const* rows, int count, const T* weights,
 template <class T>
 struct PieceSpace {
     const T** rows;  // [kPiece + 2 kListPad]: what comes next may be asked for, too
-    T* copies;       // [kPiece][width], unless the cache is read in place
+    T* copies;       // [kPiece][numbers], unless the cache is read in place
     float* scores;   // [queries][kPiece]
     T* weights;      // [queries][kPiece]
     T* turned;       // queries as attention_tiles.h wants them
 
     PieceSpace(Arena& arena, const RowShape<T>& shape, int queries) {
         rows = arena.take<const T*>(kPiece + 2 * kListPad);
-        copies = arena.take<T>(shape.in_place ? 0 : static_cast<int64_t>(kPiece) * shape.width);
+        copies = arena.take<T>(shape.in_place ? 0 : static_cast<int64_t>(kPiece) * shape.numbers());
         scores = arena.take<float>(static_cast<int64_t>(queries) * kPiece);
         weights = arena.take<T>(static_cast<int64_t>(queries) * kPiece);
         turned = arena.take<T>(in_tiles<T> ? round_up(queries, kRowRun<T>) * shape.width : 0);
@@ -223,21 +244,25 @@ void score_piece(const PieceSpace<T>& space, const RowShape<T>& shape, int count
                  int queries) {
 #if defined(CM_AMX)
     if constexpr (in_tiles<T>)
-        return score_in_tiles({space.rows, shape.stride}, count, named, space.turned, queries, shape.width,
-                              space.scores, kPiece);
+        return score_in_tiles({space.rows, shape.stride, shape.score_begin}, count, named, space.turned, queries,
+                              shape.width, space.scores, kPiece);
 #endif
-    score_keys(space.rows, count, query, queries, shape.width, space.scores);
+    if (shape.apart()) {
+        score_keys<T, true>(space.rows, count, shape.score_begin, query, queries, shape.width, space.scores);
+    } else {
+        score_keys<T, false>(space.rows, count, 0, query, queries, shape.width, space.scores);
+    }
 }
 
-// result.out = weights times latents, likewise.
+// result.out = weights times what is summed up, likewise.
 template <class T>
 void sum_piece(const PieceSpace<T>& space, const RowShape<T>& shape, int count, int queries, const Gathered& result) {
 #if defined(CM_AMX)
     if constexpr (in_tiles<T>)
-        return weighted_sum_in_tiles(space.rows, count, space.weights, kPiece, queries, shape.latent, result.out,
+        return weighted_sum_in_tiles(space.rows, count, space.weights, kPiece, queries, shape.value, result.out,
                                      result.stride);
 #endif
-    weighted_sum(space.rows, count, space.weights, queries, shape.latent, result.out, result.stride);
+    weighted_sum(space.rows, count, space.weights, queries, shape.value, result.out, result.stride);
 }
 
 // What `queries` get from `count` of `named` rows. seen(q): how many of them query q may see, from the first; none is allowed.
@@ -256,18 +281,18 @@ void attend_piece(const PieceSpace<T>& space, const RowShape<T>& shape, float sc
 }
 
 // Adds what query `from_q` of `from` got to query `q` of `to`.
-inline void merge(const Gathered& to, int q, const Gathered& from, int64_t from_q, int latent) {
+inline void merge(const Gathered& to, int q, const Gathered& from, int64_t from_q, int width) {
     if (from.sum[from_q] == 0.0f) return;  // saw nothing there
     const float* other = from.out + from_q * from.stride;
     float* own = to.out + q * to.stride;
     if (to.sum[q] == 0.0f) {
         to.most[q] = from.most[from_q];
         to.sum[q] = from.sum[from_q];
-        return copy_numbers(own, other, latent);
+        return copy_numbers(own, other, width);
     }
     const float most = to.most[q] > from.most[from_q] ? to.most[q] : from.most[from_q];
     const Vec keep = exp(splat(to.most[q] - most)), take = exp(splat(from.most[from_q] - most));
-    each_vec(latent, [&](int i, int lanes) {
+    each_vec(width, [&](int i, int lanes) {
         store_up_to(own + i, fma(load_up_to(own + i, lanes), keep, mul(load_up_to(other + i, lanes), take)), lanes);
     });
     float sums[kLanes];

@@ -1,7 +1,8 @@
-// How the absorbed rows of a step are cut into items for the threads. The cut changes who computes what, never a
-// result.
+// How rows of a step that attend by themselves are cut into items for the threads. The cut changes who computes what,
+// never a result.
 //
-//     run     at most four rows of one sequence; a run's queries are its rows times the heads
+//     run     a few rows of one sequence, and those heads that read the same of its context: all, or a KV head's group.
+//             A run's queries are its rows times these heads
 //     wave    runs that are computed together: bounds the scratch memory
 //     item    some queries of a run against some pieces of its context
 //
@@ -12,16 +13,30 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-constexpr int kRunRows = 4;
 constexpr int kWaveRows = 256;
 constexpr int kMostQueries = 32;      // of an item: more of them share each load of a row
 constexpr int kItemsPerAttender = 4;  // per thread, so that none waits long for the last
 constexpr int64_t kSlotBytes = 32ll << 20;
 
+// How rows become runs.
+struct Cut {
+    int heads;     // of a run
+    int kv_heads;  // runs that the same rows make, one for each
+    int rows;      // the most of a run
+    bool plain;    // whether spans that are plain take part
+
+    static Cut latent(const cm_model& m) { return {m.heads, 1, 4, false}; }
+    static Cut grouped(const cm_model& m) {
+        const int heads = m.heads / m.kv_heads;
+        return {heads, m.kv_heads, larger(1, kMostQueries / heads), true};
+    }
+};
+
 struct Run {
     const int32_t* table;
     int start, rows;
     int wave_row;  // of its first row
+    int kv_head;
     int slot;      // of its first query and piece; -1 = none, its items merge for themselves
 
     int context() const { return start + rows; }
@@ -35,6 +50,8 @@ struct Item {
 };
 
 struct Wave {
+    const Cut as;
+    const int max_rows;
     Run* runs;
     int* step_row;  // [kWaveRows], where a row stands in the step
     Item* items;
@@ -42,13 +59,14 @@ struct Wave {
     int run_count = 0, rows = 0, item_count = 0, merge_count = 0;
     int max_slots;
 
-    // Room for waves of `max_rows` rows over contexts of at most `max_context`.
-    Wave(Arena& arena, int max_rows, int max_context, int heads, int latent, int threads) {
-        const int64_t queries = static_cast<int64_t>(max_rows) * heads;
+    // Room for waves of steps of `step_rows` rows over contexts of at most `max_context`.
+    Wave(Arena& arena, const Cut& cut, int step_rows, int max_context, int value, int threads)
+        : as(cut), max_rows(smaller(step_rows, kWaveRows)) {
+        const int64_t queries = static_cast<int64_t>(max_rows) * as.heads * as.kv_heads;
         const int64_t slots = queries * parts(max_context, kPiece),
-                      fit = kSlotBytes / (latent * static_cast<int64_t>(sizeof(float)));
+                      fit = kSlotBytes / (value * static_cast<int64_t>(sizeof(float)));
         max_slots = static_cast<int>(slots < fit ? slots : fit);
-        runs = arena.take<Run>(max_rows);
+        runs = arena.take<Run>(static_cast<int64_t>(max_rows) * as.kv_heads);
         step_row = arena.take<int>(max_rows);
         items = arena.take<Item>(2 * queries + 2 * kItemsPerAttender * threads);
         merges = arena.take<Item>(queries);
@@ -58,27 +76,28 @@ struct Wave {
     void fill(const Span* spans, int count, int& span, int& row) {
         run_count = rows = 0;
         for (; span < count; ++span, row = 0) {
-            if (spans[span].plain) continue;
-            for (; row < spans[span].rows; row += kRunRows) {
-                const int taken = smaller(kRunRows, spans[span].rows - row);
+            if (spans[span].plain && !as.plain) continue;
+            for (; row < spans[span].rows; row += as.rows) {
+                const int taken = smaller(as.rows, spans[span].rows - row);
                 if (rows + taken > kWaveRows) return;
-                runs[run_count++] = {spans[span].table, spans[span].start + row, taken, rows, -1};
+                for (int kv_head = 0; kv_head < as.kv_heads; ++kv_head)
+                    runs[run_count++] = {spans[span].table, spans[span].start + row, taken, rows, kv_head, -1};
                 for (int r = 0; r < taken; ++r) step_row[rows++] = spans[span].first_row + row + r;
             }
         }
     }
 
     // Items have `good` queries or more unless threads would have nothing to do.
-    void cut(int heads, int threads, int good) {
+    void cut(int threads, int good) {
         item_count = merge_count = 0;
         const int wanted = kItemsPerAttender * threads;
         int group = kMostQueries;
-        while (group > good && count_items(heads, group) < wanted) group /= 2;
-        while (group > 1 && count_items(heads, group) < threads) group /= 2;
-        const int64_t share = larger(1, static_cast<int>(count_items(heads, group) / wanted));
+        while (group > good && count_items(group) < wanted) group /= 2;
+        while (group > 1 && count_items(group) < threads) group /= 2;
+        const int64_t share = larger(1, static_cast<int>(count_items(group) / wanted));
         int slots = 0;
         for (int r = 0; r < run_count; ++r) {
-            const int pieces = runs[r].pieces(), queries = runs[r].rows * heads;
+            const int pieces = runs[r].pieces(), queries = runs[r].rows * as.heads;
             const bool split = pieces > share && slots + static_cast<int64_t>(queries) * pieces <= max_slots;
             if (split) {
                 runs[r].slot = slots;
@@ -94,10 +113,10 @@ struct Wave {
     }
 
   private:
-    int64_t count_items(int heads, int group) const {
+    int64_t count_items(int group) const {
         int64_t count = 0;
         for (int r = 0; r < run_count; ++r)
-            count += static_cast<int64_t>(parts(runs[r].rows * heads, group)) * runs[r].pieces();
+            count += static_cast<int64_t>(parts(runs[r].rows * as.heads, group)) * runs[r].pieces();
         return count;
     }
 };

@@ -73,32 +73,36 @@ CM_INLINE void store_scores(int queries, float* scores, int64_t stride) {
     for (int r = 0; r < kTileRows && r < queries; ++r) _mm512_storeu_si512(scores + r * stride, numbers[r]);
 }
 
-// A share of what lies in the next tiles of keys, in the order in which it lies there.
-static CM_INLINE void fetch_keys(const bf16* const* rows, int tiles, int c) {
-    for (int tile = 0; tile < tiles; ++tile) {
-        const char* from = reinterpret_cast<const char*>(rows[tile * kTileRows]) + c * kTileWidth;
-        for (int line = 0; line < kTileRows; ++line) _mm_prefetch(from + line * 64, _MM_HINT_T0);
-    }
-}
-
 struct TileKeys {
     const bf16* const* rows;  // each sixteen lie behind one another,
     int64_t stride;           // so many bytes apart
+    int begin;                // of the keys in their rows
+
+    const bf16* tile(int index) const { return rows[index * kTileRows] + begin; }
 };
+
+// A share of what lies in tiles of keys that come next, in the order in which it lies there; of keys that have values
+// before them, their own lines.
+static CM_INLINE void fetch_keys(const TileKeys& keys, int first, int tiles, int c) {
+    for (int tile = first; tile < first + tiles; ++tile) {
+        const char* from = reinterpret_cast<const char*>(keys.tile(tile)) + c * (keys.begin ? 2 : kTileWidth);
+        const int64_t step = keys.begin ? keys.stride : 64;
+        for (int line = 0; line < kTileRows; ++line) _mm_prefetch(from + line * step, _MM_HINT_T0);
+    }
+}
 
 // K tiles of keys times one group of queries.
 template <int K>
 CM_INLINE void score_group(const TileKeys& keys, const bf16* turned, int width, int queries, float* scores,
                            int64_t stride, int next) {
-    const bf16* const* rows = keys.rows;
     tile_zero<0>(), tile_zero<1>(), tile_zero<2>(), tile_zero<3>();
     for (int c = 0; c < width; c += kTileWidth, turned += kTileNumbers) {
-        fetch_keys(rows + K * kTileRows, next, c);
+        fetch_keys(keys, K, next, c);
         tile_load<6>(turned, 64);
-        tile_load<4>(rows[0] + c, keys.stride), tile_add_bf16<0, 4, 6>();
-        if (K > 1) tile_load<5>(rows[kTileRows] + c, keys.stride), tile_add_bf16<1, 5, 6>();
-        if (K > 2) tile_load<4>(rows[2 * kTileRows] + c, keys.stride), tile_add_bf16<2, 4, 6>();
-        if (K > 3) tile_load<5>(rows[3 * kTileRows] + c, keys.stride), tile_add_bf16<3, 5, 6>();
+        tile_load<4>(keys.tile(0) + c, keys.stride), tile_add_bf16<0, 4, 6>();
+        if (K > 1) tile_load<5>(keys.tile(1) + c, keys.stride), tile_add_bf16<1, 5, 6>();
+        if (K > 2) tile_load<4>(keys.tile(2) + c, keys.stride), tile_add_bf16<2, 4, 6>();
+        if (K > 3) tile_load<5>(keys.tile(3) + c, keys.stride), tile_add_bf16<3, 5, 6>();
     }
     store_scores<0>(queries, scores, stride);
     if (K > 1) store_scores<1>(queries, scores + kTileRows, stride);
@@ -114,7 +118,7 @@ static CM_NOINLINE void score_in_tiles(const TileKeys& keys, int count, int name
         const int tiles = (count - k + kTileRows - 1) / kTileRows;
         const int later = (named - k + kTileRows - 1) / kTileRows - kTileKeys;
         const int next = later < 0 ? 0 : later < kTileKeys ? later : kTileKeys;
-        const TileKeys own{keys.rows + k, keys.stride};
+        const TileKeys own{keys.rows + k, keys.stride, keys.begin};
         for (int q = 0; q < queries; q += kTileRows) {
             const bf16* side = turned + static_cast<int64_t>(q) * width;
             float* to = scores + q * stride + k;
@@ -140,7 +144,7 @@ CM_INLINE void store_means(int queries, float* out, int64_t stride) {
     }
 }
 
-// G groups of queries' weights times 32 columns of latents.
+// G groups of queries' weights times 32 columns of rows.
 template <int G>
 CM_INLINE void mean_in_tiles(const bf16* const* rows, int count, int column, const bf16* weights, int64_t weight_stride,
                              int queries, float* out, int64_t stride) {
@@ -164,12 +168,12 @@ CM_INLINE void mean_in_tiles(const bf16* const* rows, int count, int column, con
     if (G == 2) store_means<2, 3>(queries - kTileRows, out + kTileRows * stride, stride);
 }
 
-// out [queries][stride] = weights [queries, at most 32][weight_stride] times latents; `count`, a multiple of 32, rows,
-// whose weights are zero where there is no token.
+// out [queries][stride] = weights [queries, at most 32][weight_stride] times the first `columns` of rows; `count`, a
+// multiple of 32, rows, whose weights are zero where there is no token.
 static CM_NOINLINE void weighted_sum_in_tiles(const bf16* const* rows, int count, const bf16* weights,
-                                              int64_t weight_stride, int queries, int latent, float* out,
+                                              int64_t weight_stride, int queries, int columns, float* out,
                                               int64_t stride) {
-    for (int column = 0; column < latent; column += kTileWidth) {
+    for (int column = 0; column < columns; column += kTileWidth) {
         if (queries > kTileRows) {
             mean_in_tiles<2>(rows, count, column, weights, weight_stride, queries, out + column, stride);
         } else {

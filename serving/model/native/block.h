@@ -47,8 +47,18 @@ class BlockStep {
     }
 
   private:
-    // Outputs of `into` that lead to queries; the latent and the rope key follow.
+    // Outputs of `into` that lead to queries; the latent and the rope key, or keys and values, follow.
     int query_inputs() const { return m_.q_lora ? m_.q_lora : static_cast<int>(w_.query_width); }
+
+    // Whether they are normalised before they are queries.
+    bool queries_wait(const cm_block& block) const {
+        return block.kind == CM_GROUPED ? block.query_norm != nullptr : m_.q_lora > 0;
+    }
+
+    // Where the rotated part of a head begins.
+    int turned_from(const cm_block& block) const {
+        return block.kind == CM_GROUPED && !block.rotates ? m_.head_dim : m_.nope_dim;
+    }
 
     void normalise(int rows, const cm_block& block) {
         each_row(team_, rows, m_.hidden, [&](int row, int) {
@@ -59,18 +69,19 @@ class BlockStep {
 
     // Panels of `into`: its outputs go where their kind belongs.
     void project(int rows, const cm_block& block, int first_panel, int last_panel) {
-        const int inputs = query_inputs(), all = block.into.out_features;
+        const int inputs = query_inputs(), all = block.into.out_features, from = turned_from(block);
+        const bool wait = queries_wait(block);
         const Rows x = w_.normed.rows(block.into, 0, rows);
         product(team_, block.into, x, first_panel, last_panel,
                 [&](int first, int count, int column, const float* tile) {
                     const int end = column + kPanel < all ? column + kPanel : all;
                     const int split = inputs < column ? column : inputs < end ? inputs : end;
                     for (int r = 0; r < count; ++r, tile += kPanel) {
-                        if (m_.q_lora) {
+                        if (wait) {
                             convert_row(tile, split - column,
-                                        w_.query_latent + static_cast<int64_t>(first + r) * m_.q_lora + column);
+                                        w_.query_latent + static_cast<int64_t>(first + r) * inputs + column);
                         } else {
-                            put_queries(first + r, column, split - column, tile);
+                            put_queries(first + r, column, split - column, tile, from);
                         }
                         convert_row(tile + (split - column), end - split,
                                     w_.latent + (first + r) * w_.latent_width + (split - inputs));
@@ -78,17 +89,17 @@ class BlockStep {
                 });
     }
 
-    // Part of one row's queries, starting at an even column; the rope part of each head is turned.
-    void put_queries(int row, int column, int count, const float* tile) {
+    // Part of one row's queries, starting at an even column; each head is turned from number `from` on.
+    void put_queries(int row, int column, int count, const float* tile, int from) {
         const int head = m_.nope_dim + m_.rope_dim;
         float turned[kPanel];
         for (int i = 0; i < count; ++i) turned[i] = tile[i];
         for (int at = column; at < column + count;) {
             const int inside = at % head, left = column + count - at;
-            const int part = inside < m_.nope_dim ? m_.nope_dim - inside : head - inside;
+            const int part = inside < from ? from - inside : head - inside;
             const int size = part < left ? part : left;
-            if (inside >= m_.nope_dim) {
-                const int64_t pair = static_cast<int64_t>(row) * (m_.rope_dim / 2) + (inside - m_.nope_dim) / 2;
+            if (inside >= from) {
+                const int64_t pair = static_cast<int64_t>(row) * (m_.rope_dim / 2) + (inside - from) / 2;
                 rotate(turned + (at - column), w_.cosine + pair, w_.sine + pair, size / 2);
             }
             at += size;
@@ -98,6 +109,7 @@ class BlockStep {
 
     // Latents normalised and rope keys turned, into the cache.
     void keep(const Pass& pass, const cm_block& block) {
+        if (block.kind == CM_GROUPED) return keep_heads(pass, block);
         each_row(team_, pass.rows, m_.kv_lora + m_.rope_dim, [&](int row, int thread) {
             float* latent = w_.latent + row * w_.latent_width;
             T* rounded = w_.threads[thread].latent;
@@ -109,7 +121,42 @@ class BlockStep {
         });
     }
 
+    // Keys normalised, if they are, and turned, and values, into the cache.
+    void keep_heads(const Pass& pass, const cm_block& block) {
+        const int dim = m_.head_dim, from = turned_from(block);
+        each_row(team_, pass.rows, 2 * m_.kv_heads * dim, [&](int row, int thread) {
+            float *keys = w_.latent + row * w_.latent_width, *values = keys + m_.kv_heads * dim;
+            T *value = w_.threads[thread].latent, *key = value + dim;
+            char* head = cache_row(e_.cache, pass.layer, w_.table[row], w_.position[row]);
+            for (int i = 0; i < m_.kv_heads; ++i, head += e_.cache.head_bytes, keys += dim, values += dim) {
+                convert_row(values, dim, value);
+                place_head(row, keys, block.key_norm, from, key);
+                write_head(e_.cache, dim, value, key, head);
+            }
+        });
+    }
+
+    // One head's query or key as it is used: normalised, rounded to T, turned.
+    void place_head(int row, float* numbers, const float* norm, int from, T* to) {
+        const int64_t pair = static_cast<int64_t>(row) * (m_.rope_dim / 2);
+        if (norm) {
+            rms_norm(numbers, norm, m_.head_dim, m_.norm_eps, to);
+            convert_row(to, m_.head_dim, numbers);
+        }
+        if (from < m_.head_dim) rotate(numbers + from, w_.cosine + pair, w_.sine + pair, m_.rope_dim / 2);
+        convert_row(numbers, m_.head_dim, to);
+    }
+
+    void normalise_heads(int rows, const cm_block& block) {
+        const int from = turned_from(block);
+        each_row(team_, rows, w_.query_width, [&](int row, int) {
+            for (int64_t at = row * w_.query_width; at < (row + 1) * w_.query_width; at += m_.head_dim)
+                place_head(row, w_.query_latent + at, block.query_norm, from, w_.query + at);
+        });
+    }
+
     void lift_queries(int rows, const cm_block& block) {
+        if (block.kind == CM_GROUPED) return normalise_heads(rows, block);
         each_row(team_, rows, m_.q_lora, [&](int row, int) {
             const float* latent = w_.query_latent + static_cast<int64_t>(row) * m_.q_lora;
             rms_norm(latent, block.query_norm, m_.q_lora, m_.latent_norm_eps, w_.query_rows.row(row));
@@ -119,12 +166,13 @@ class BlockStep {
         product(team_, block.query_up, w_.query_rows.rows(block.query_up, 0, rows),
                 [&](int first, int count, int column, const float* tile) {
                     const int size = all - column < kPanel ? all - column : kPanel;
-                    for (int r = 0; r < count; ++r) put_queries(first + r, column, size, tile + r * kPanel);
+                    for (int r = 0; r < count; ++r)
+                        put_queries(first + r, column, size, tile + r * kPanel, m_.nope_dim);
                 });
     }
 
     void attend_and_feed(const Pass& pass, const cm_block& block) {
-        if (m_.q_lora) lift_queries(pass.rows, block);
+        if (queries_wait(block)) lift_queries(pass.rows, block);
         const AttentionJob<T> job{&m_,        &block,   &e_.cache,      pass.layer,       pass.spans,
                                   pass.count, w_.query, w_.query_width, w_.attended.data, w_.attended.stride};
         attend(team_, job, w_.attention);

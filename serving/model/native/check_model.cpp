@@ -34,7 +34,20 @@ int32_t check_net(const cm_model& m, const cm_linear& gate_up, const cm_linear& 
     return check_linear(m, down, name, m.hidden, gate_up.out_features / 2, 1);
 }
 
+// Queries, keys and values come out of one product.
+int32_t check_grouped(const cm_model& m, const cm_block& b) {
+    const int queries = m.heads * m.head_dim;
+    int32_t error = check_linear(m, b.into, "into", queries + 2 * m.kv_heads * m.head_dim, m.hidden, 1);
+    if (!error) error = check_linear(m, b.out, "out", m.hidden, queries, 1);
+    if (!error && !(b.attention_norm && b.feed_norm)) return fail(CM_BAD_ARGUMENT, "a norm's weights are missing");
+    return error;
+}
+
 int32_t check_attention(const cm_model& m, const cm_block& b) {
+    if (b.kind != m.blocks->kind) {
+        return fail(CM_BAD_ARGUMENT, "attention of kind %d beside that of kind %d", b.kind, m.blocks->kind);
+    }
+    if (b.kind == CM_GROUPED) return check_grouped(m, b);
     const int queries = m.heads * (m.nope_dim + m.rope_dim);
     const int into = (m.q_lora ? m.q_lora : queries) + m.kv_lora + m.rope_dim;
     int32_t error = check_linear(m, b.into, "into", into, m.hidden, 1);
@@ -71,16 +84,39 @@ int32_t check_block(const cm_model& m, const cm_block& b) {
     return error;
 }
 
-int32_t check_sizes(const cm_model& m) {
-    if (m.form != CM_F32 && m.form != CM_BF16) return fail(CM_BAD_ARGUMENT, "activations of form %d", m.form);
-    const bool sizes = m.vocab > 0 && m.hidden > 0 && m.layers > 0 && m.heads > 0 && m.q_lora >= 0 && m.kv_lora > 0 &&
-                       m.nope_dim > 0 && m.rope_dim > 0 && m.value_dim > 0;
-    // Pairs that rotate together are neighbours and must not lie in two panels.
+// Pairs that rotate together are neighbours and must not lie in two panels: no width may be odd.
+int32_t check_latents(const cm_model& m) {
+    if (m.blocks->kind != CM_LATENT || m.kv_heads || m.head_dim) {
+        return fail(CM_BAD_ARGUMENT, "attention of kind %d with %d KV heads of %d", m.blocks->kind, m.kv_heads,
+                    m.head_dim);
+    }
+    const bool sizes = m.q_lora >= 0 && m.kv_lora > 0 && m.nope_dim > 0 && m.rope_dim > 0 && m.value_dim > 0;
     if (!sizes || m.rope_dim % 2 || m.nope_dim % 2 || m.q_lora % 2 || m.kv_lora % 2) {
         return fail(CM_BAD_ARGUMENT, "a width of the model is not positive, or is odd");
     }
-    if (!m.rope_frequencies || !m.embed || !m.blocks || !m.norm)
+    return CM_OK;
+}
+
+int32_t check_heads(const cm_model& m) {
+    if (m.kv_heads < 1 || m.heads % m.kv_heads) {
+        return fail(CM_BAD_ARGUMENT, "%d heads cannot share %d KV heads evenly", m.heads, m.kv_heads);
+    }
+    const bool sizes = m.head_dim > 0 && m.rope_dim >= 0 && m.nope_dim >= 0 && m.q_lora == 0 && m.kv_lora == 0 &&
+                       m.nope_dim + m.rope_dim == m.head_dim && m.value_dim == m.head_dim;
+    if (!sizes || m.rope_dim % 2 || m.nope_dim % 2) {
+        return fail(CM_BAD_ARGUMENT, "heads of %d: %d that do not turn and %d that do, values of %d", m.head_dim,
+                    m.nope_dim, m.rope_dim, m.value_dim);
+    }
+    return CM_OK;
+}
+
+int32_t check_sizes(const cm_model& m) {
+    if (m.form != CM_F32 && m.form != CM_BF16) return fail(CM_BAD_ARGUMENT, "activations of form %d", m.form);
+    if (!m.embed || !m.blocks || !m.norm || (!m.rope_frequencies && m.rope_dim))
         return fail(CM_BAD_ARGUMENT, "a part of the model is missing");
+    const bool sizes = m.vocab > 0 && m.hidden > 0 && m.layers > 0 && m.heads > 0;
+    if (!sizes) return fail(CM_BAD_ARGUMENT, "a width of the model is not positive");
+    if (const int32_t error = m.blocks->kind == CM_GROUPED ? check_heads(m) : check_latents(m)) return error;
     if (m.experts == 0) return CM_OK;
     const bool groups = m.expert_groups > 0 && m.experts % m.expert_groups == 0 && m.kept_groups > 0 &&
                         m.kept_groups <= m.expert_groups;
@@ -92,11 +128,25 @@ int32_t check_sizes(const cm_model& m) {
     return CM_OK;
 }
 
+// A KV head's part of a row: its value, its key, and in INT8 a scale for each.
+bool heads_fit(const cm_model& m, const cm_cache& c) {
+    const int number = c.form == CM_INT8 ? 1 : bytes_of(m.form), size = m.head_dim * number;
+    const bool keys = c.rope_offset >= size && c.rope_offset % number == 0;
+    const bool rows = c.head_bytes % number == 0 && c.row_bytes % number == 0 &&
+                      static_cast<int64_t>(c.head_bytes) * m.kv_heads <= c.row_bytes;
+    if (c.form != CM_INT8) return keys && rows && c.rope_offset + size <= c.head_bytes;
+    return keys && rows && c.scale_offset >= c.rope_offset + size && c.scale_offset % 4 == 0 && c.head_bytes % 4 == 0 &&
+           c.row_bytes % 4 == 0 && c.scale_offset + 8 <= c.head_bytes;
+}
+
 int32_t check_cache(const cm_model& m, const cm_cache& c) {
     const int number = bytes_of(m.form);
     const bool int8 = c.form == CM_INT8;
     if (c.form != m.form && !int8) return fail(CM_BAD_ARGUMENT, "a KV cache of form %d", c.form);
     const bool sizes = c.base && c.blocks > 0 && c.block_tokens > 0 && c.layers >= m.layers;
+    if (m.blocks->kind == CM_GROUPED) {
+        return sizes && heads_fit(m, c) ? CM_OK : fail(CM_BAD_ARGUMENT, "the KV cache does not fit the model");
+    }
     const int latent = m.kv_lora * (int8 ? 1 : number);
     const int rope_end = c.rope_offset + m.rope_dim * number;
     const bool row = c.rope_offset >= latent && c.rope_offset % number == 0 && rope_end <= c.row_bytes;

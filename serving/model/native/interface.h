@@ -12,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 13  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 14  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -39,10 +39,18 @@ typedef struct {
     const float* bias;  // [groups * out_features], or null
 } cm_linear;
 
+// What attention keeps of a token: one latent and one rotated key for all heads, or a value and a rotated key for each
+// KV head, which a group of query heads shares.
+enum cm_attention { CM_LATENT = 0, CM_GROUPED = 1 };
+
 typedef struct {
+    int32_t kind;     // cm_attention, the same in all layers of a model
+    int32_t rotates;  // grouped: 0 = its queries and keys know no positions
     const float* attention_norm;  // [hidden]
-    cm_linear into;               // hidden -> query latent (or queries) ++ kv latent ++ rope key
-    const float* query_norm;      // [q_lora]; null without q_lora, and then query_up is absent
+    cm_linear into;  // hidden -> query latent (or queries) ++ kv latent ++ rope key; grouped: queries ++ keys ++ values
+    const float* query_norm;  // [q_lora]; null without q_lora, and then query_up is absent. Grouped: [head_dim], or null
+    const float* key_norm;    // grouped: [head_dim], or null
+    // From here to value_absorb: latent only.
     cm_linear query_up;
     const float* latent_norm;  // [kv_lora]
     cm_linear expand;          // kv latent -> per head: position-free key ++ value (plain heads, prompt chunks)
@@ -74,6 +82,7 @@ typedef struct {
     int32_t vocab, hidden, layers, heads;
     int32_t q_lora;  // 0 = queries are projected directly
     int32_t kv_lora, nope_dim, rope_dim, value_dim;
+    int32_t kv_heads, head_dim;  // grouped: nope_dim + rope_dim = value_dim = head_dim; latent: 0
     int32_t experts, top_k, expert_groups, kept_groups;  // expert_groups = 1: no group limit
     int32_t sigmoid_scores;                              // 1: DeepSeek-V3 (noaux_tc); 0: softmax scores
     int32_t normalise_weights;
@@ -90,14 +99,16 @@ typedef struct {
     const cm_draft_layer* draft;  // null = none
 } cm_model;
 
-// The paged latent cache: [blocks, layers, block_tokens, row], see kv_cache.py. Its layer `layers` is the draft layer's.
+// The paged cache: [blocks, layers, block_tokens, row], see kv_cache.py. Its layer `layers` is the draft layer's. A row of
+// grouped attention has a part for each KV head, one behind another; what is said of a row there is said of such a part.
 typedef struct {
     void* base;
-    int32_t form;  // of the latent part
+    int32_t form;  // of the latent part; grouped: of values and keys
     int32_t blocks, layers, block_tokens;
-    int32_t row_bytes;
-    int32_t rope_offset;   // bytes from the row's begin to the rotated key (in the activations' form)
-    int32_t scale_offset;  // INT8: bytes to the row's float32 scale
+    int32_t row_bytes;     // of a whole token
+    int32_t head_bytes;    // grouped: of a KV head's part
+    int32_t rope_offset;   // bytes from the row's begin to the rotated key (of the latent kind in the activations' form)
+    int32_t scale_offset;  // INT8: bytes to the row's float32 scale; grouped: to the value's, and the key's behind it
 } cm_cache;
 
 enum cm_draw {

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 13
+INTERFACE = 14
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -32,6 +32,13 @@ W8A16_INPUTS = 512
 
 SHORT_INPUTS = 8192
 """kMostShortInputs of short_bf16.h."""
+
+
+class AttentionKind(IntEnum):
+    """Kind of a layer's attention, by what it keeps of a token."""
+
+    LATENT = 0
+    GROUPED = 1
 
 
 class Draw(IntEnum):
@@ -66,9 +73,11 @@ class NativeBlock(ctypes.Structure):
     """cm_block."""
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
+        *((name, _Int) for name in ("kind", "rotates")),
         ("attention_norm", _Address),
         ("into", NativeLinear),
         ("query_norm", _Address),
+        ("key_norm", _Address),
         ("query_up", NativeLinear),
         ("latent_norm", _Address),
         ("expand", NativeLinear),
@@ -101,6 +110,7 @@ class NativeDraftLayer(ctypes.Structure):
 
 _MODEL_SIZES = (
     *("form", "vocab", "hidden", "layers", "heads", "q_lora", "kv_lora", "nope_dim", "rope_dim", "value_dim"),
+    *("kv_heads", "head_dim"),
     *("experts", "top_k", "expert_groups", "kept_groups", "sigmoid_scores", "normalise_weights", "bf16_results"),
 )
 
@@ -128,8 +138,9 @@ class Cache(ctypes.Structure):
         ("base", _Address),
         *(
             (name, _Int)
-            for name in ("form", "blocks", "layers", "block_tokens", "row_bytes", "rope_offset", "scale_offset")
+            for name in ("form", "blocks", "layers", "block_tokens")
         ),
+        *((name, _Int) for name in ("row_bytes", "head_bytes", "rope_offset", "scale_offset")),
     ]
 
 

@@ -60,7 +60,7 @@ template <class T>
 struct ThreadSpace {
     RowBuffer<T> gathered;  // [kFeedRows, hidden]
     float* gate;            // [kFeedRows, kFeedColumns]
-    T* latent;              // [kv_lora]
+    T* latent;              // [kv_lora], or a value and a key of a head
     GateSpace gate_space;
     double* weights;  // [vocab]
     double* spare;    // [vocab]
@@ -92,11 +92,11 @@ struct Workspace {
     RowBuffer<T> normed;  // [rows, hidden]
     float* wide;          // [rows, hidden]: `normed` in float32, for gates
     RowBuffer<T> fused;   // [rows, 2 hidden], the draft layer's input
-    float* query_latent;  // [rows, q_lora]
+    float* query_latent;  // [rows, q_lora], or queries whose heads are normalised
     RowBuffer<T> query_rows;
     T* query;  // [rows, heads, nope + rope], rotated
     int64_t query_width;
-    float* latent;  // [rows, kv_lora + rope]
+    float* latent;  // [rows, kv_lora + rope], or keys and values of all KV heads
     int64_t latent_width;
     RowBuffer<T> attended;  // [rows, heads * value]
     RowBuffer<T> net;       // [rows, widest net]
@@ -150,11 +150,11 @@ struct Workspace {
         normed = RowBuffer<T>(arena, rows, m.hidden);
         wide = arena.take<float>(rows * normed.stride);
         if (m.draft) fused = RowBuffer<T>(arena, rows, 2 * m.hidden);
-        query_latent = arena.take<float>(rows * m.q_lora);
-        query_rows = RowBuffer<T>(arena, rows, m.q_lora);
         query_width = static_cast<int64_t>(m.heads) * (m.nope_dim + m.rope_dim);
+        query_latent = arena.take<float>(rows * (m.kv_heads ? query_width : m.q_lora));
+        query_rows = RowBuffer<T>(arena, rows, m.q_lora);
         query = arena.take<T>(rows * query_width);
-        latent_width = m.kv_lora + m.rope_dim;
+        latent_width = m.kv_heads ? 2 * m.kv_heads * m.head_dim : m.kv_lora + m.rope_dim;
         latent = arena.take<float>(rows * latent_width);
         attended = RowBuffer<T>(arena, rows, m.heads * m.value_dim);
         cosine = arena.take<float>(rows * (m.rope_dim / 2));
@@ -192,7 +192,7 @@ struct Workspace {
             ThreadSpace<T> space;
             space.gathered = RowBuffer<T>(arena, kFeedRows, m.hidden);
             space.gate = arena.take<float>(static_cast<int64_t>(kFeedRows) * kFeedColumns);
-            space.latent = arena.take<T>(m.kv_lora);
+            space.latent = arena.take<T>(m.kv_lora + 2 * m.head_dim);
             space.gate_space = {arena.take<float>(m.experts), arena.take<float>(m.expert_groups),
                                 arena.take<uint8_t>(m.experts + m.expert_groups)};
             space.weights = arena.take<double>(m.vocab);

@@ -9,8 +9,8 @@ namespace cm::CM_ISA_NAMESPACE {
 namespace {
 
 struct Shape {
-    int32_t form, heads, kv_lora, nope, rope, value, weight_form;
-    int32_t cache_form, blocks, layers, block_tokens, row_bytes, rope_offset, scale_offset;
+    int32_t form, heads, kv_lora, nope, rope, value, weight_form, kv_heads, head_dim;
+    int32_t cache_form, blocks, layers, block_tokens, row_bytes, head_bytes, rope_offset, scale_offset;
     float scale;
 };
 
@@ -40,6 +40,8 @@ cm_model model_of(const Shape& s, const cm_block* block) {
     model.nope_dim = s.nope;
     model.rope_dim = s.rope;
     model.value_dim = s.value;
+    model.kv_heads = s.kv_heads;
+    model.head_dim = s.head_dim;
     model.softmax_scale = s.scale;
     model.layers = 1;
     model.blocks = block;
@@ -47,7 +49,8 @@ cm_model model_of(const Shape& s, const cm_block* block) {
 }
 
 cm_cache cache_of(const Shape& s, void* base) {
-    return {base, s.cache_form, s.blocks, s.layers, s.block_tokens, s.row_bytes, s.rope_offset, s.scale_offset};
+    return {base,        s.cache_form, s.blocks,      s.layers,      s.block_tokens,
+            s.row_bytes, s.head_bytes, s.rope_offset, s.scale_offset};
 }
 
 template <class T>
@@ -78,6 +81,40 @@ void write_as(const cm_model& model, const cm_cache& cache, int layer, const int
     for (int i = 0; i < count; ++i, rows += model.kv_lora + model.rope_dim) {
         write_cache_row<T>(model, cache, layer, table, first + i, rows, rows + model.kv_lora);
     }
+}
+
+// rows: [count][KV heads][value ++ key]
+template <class T>
+void write_heads_as(const cm_model& model, const cm_cache& cache, int layer, const int32_t* table, int first, int count,
+                    const float* rows) {
+    const int dim = model.head_dim;
+    std::vector<T> numbers(static_cast<size_t>(2 * dim));
+    for (int i = 0; i < count * model.kv_heads; ++i, rows += 2 * dim) {
+        convert_row(rows, 2 * dim, numbers.data());
+        char* row = cache_row(cache, layer, table, first + i / model.kv_heads);
+        write_head(cache, dim, numbers.data(), numbers.data() + dim, row + i % model.kv_heads * cache.head_bytes);
+    }
+}
+
+std::vector<Span> spans_of(const int32_t* spans, int count, const int32_t* tables) {
+    std::vector<Span> list;
+    for (const int32_t* p = spans; p < spans + count * 5; p += 5)
+        list.push_back({p[0], p[1], p[2], tables + p[3], p[4] != 0});
+    return list;
+}
+
+void attend_all(const Shape& s, const cm_block& block, void* base, int layer, const std::vector<Span>& spans,
+                const void* query, void* out, int threads) {
+    const cm_model model = model_of(s, &block);
+    const cm_cache cache = cache_of(s, base);
+    int rows = 0, context = 0;
+    for (const Span& span : spans) {
+        rows += span.rows;
+        context = larger(context, span.rows + span.start);
+    }
+    Team team(threads);
+    if (s.form == CM_BF16) return attend_as<bf16>(team, model, cache, layer, spans, query, out, rows, context);
+    attend_as<float>(team, model, cache, layer, spans, query, out, rows, context);
 }
 
 }  // namespace
@@ -127,6 +164,14 @@ void test_write(const Shape* shape, void* base, int32_t layer, const int32_t* ta
     write_as<float>(model, cache, layer, table, first, count, rows);
 }
 
+void test_write_heads(const Shape* shape, void* base, int32_t layer, const int32_t* table, int32_t first, int32_t count,
+                      const float* rows) {
+    const cm_model model = model_of(*shape, nullptr);
+    const cm_cache cache = cache_of(*shape, base);
+    if (shape->form == CM_BF16) return write_heads_as<bf16>(model, cache, layer, table, first, count, rows);
+    write_heads_as<float>(model, cache, layer, table, first, count, rows);
+}
+
 // spans: [count][5] first row, rows, start, where its table begins in `tables`, plain.
 void test_attend(const Shape* shape, const Weight* weights, void* base, int32_t layer, const int32_t* spans,
                  int32_t count, const int32_t* tables, const void* query, void* out, int32_t threads) {
@@ -138,18 +183,13 @@ void test_attend(const Shape* shape, const Weight* weights, void* base, int32_t 
     block.expand = expand.linear;
     block.key_absorb = key.linear;
     block.value_absorb = value.linear;
-    const cm_model model = model_of(s, &block);
-    const cm_cache cache = cache_of(s, base);
-    std::vector<Span> list;
-    int rows = 0, context = 0;
-    for (int i = 0; i < count; ++i) {
-        const int32_t* p = spans + i * 5;
-        list.push_back({p[0], p[1], p[2], tables + p[3], p[4] != 0});
-        rows += p[1];
-        context = larger(context, p[1] + p[2]);
-    }
-    Team team(threads);
-    if (s.form == CM_BF16) return attend_as<bf16>(team, model, cache, layer, list, query, out, rows, context);
-    attend_as<float>(team, model, cache, layer, list, query, out, rows, context);
+    attend_all(s, block, base, layer, spans_of(spans, count, tables), query, out, threads);
+}
+
+void test_attend_grouped(const Shape* shape, void* base, int32_t layer, const int32_t* spans, int32_t count,
+                         const int32_t* tables, const void* query, void* out, int32_t threads) {
+    cm_block block{};
+    block.kind = CM_GROUPED;
+    attend_all(*shape, block, base, layer, spans_of(spans, count, tables), query, out, threads);
 }
 }

@@ -67,8 +67,8 @@ class Shape(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("form", "heads", "kv_lora", "nope", "rope", "value", "weight_form")),
-        *((name, ctypes.c_int32) for name in ("cache_form", "blocks", "layers", "block_tokens")),
-        *((name, ctypes.c_int32) for name in ("row_bytes", "rope_offset", "scale_offset")),
+        *((name, ctypes.c_int32) for name in ("kv_heads", "head_dim", "cache_form", "blocks", "layers", "block_tokens")),
+        *((name, ctypes.c_int32) for name in ("row_bytes", "head_bytes", "rope_offset", "scale_offset")),
         ("scale", ctypes.c_float),
     ]
 
@@ -144,9 +144,9 @@ class Case:
         form = FORMS[self.dtype]
         weights = 3 if self.w8a16 else 2 if self.int8_weights else form
         return Shape(
-            *(form, self.heads, self.kv_lora, self.nope, self.rope, self.value, weights),
+            *(form, self.heads, self.kv_lora, self.nope, self.rope, self.value, weights, 0, 0),
             *(2 if self.int8_cache else form, self.blocks, self.layers, self.block_tokens),
-            *(row_bytes, rope_at, scale_at, self.scale),
+            *(row_bytes, 0, rope_at, scale_at, self.scale),
         )
 
     def cache(self, kernels: ctypes.CDLL, layer: int = 1) -> np.ndarray:
@@ -205,15 +205,9 @@ class Case:
     ) -> Tensor:
         """`[rows, heads, value]` of all spans, whose rows lie behind one another in `query`."""
         query = query.contiguous()
-        tables = np.array([block for span in spans for block in span.table], np.int32)
-        listed, row, begin = [], 0, 0
-        for span in spans:
-            listed.append((row, span.rows, span.start, begin, int(span.plain)))
-            row += span.rows
-            begin += len(span.table)
-        out = torch.full((row, self.heads, self.value), float("nan"), dtype=self.dtype)
+        array, tables = listed(spans)
+        out = torch.full((query.shape[0], self.heads, self.value), float("nan"), dtype=self.dtype)
         weights, kept = self.weights()
-        array = np.array(listed, np.int32)
         kernels.test_attend(
             *(ctypes.byref(self.shape()), weights, at(cache), layer, at(array), len(spans), at(tables)),
             *(ctypes.c_void_p(query.data_ptr()), ctypes.c_void_p(out.data_ptr()), threads),
@@ -236,6 +230,16 @@ class Case:
             out.append(torch.einsum("hrs,hsv->rhv", scores.softmax(-1), expanded[..., self.nope :]))
             row += span.rows
         return torch.cat(out)
+
+
+def listed(spans: list[Span]) -> tuple[np.ndarray, np.ndarray]:
+    """What `test_attend` takes of spans whose rows lie behind one another: each in five numbers, and all tables."""
+    numbers, row, begin = [], 0, 0
+    for span in spans:
+        numbers.append((row, span.rows, span.start, begin, int(span.plain)))
+        row += span.rows
+        begin += len(span.table)
+    return np.array(numbers, np.int32), np.array([block for span in spans for block in span.table], np.int32)
 
 
 def in_int8(rows: Tensor) -> tuple[Tensor, Tensor]:

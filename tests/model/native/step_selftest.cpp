@@ -56,8 +56,11 @@ class Model {
         m_.form = below(2) ? CM_F32 : CM_BF16;
         weights_ = below(3) ? m_.form : CM_INT8;
         m_.vocab = 40 + below(60), m_.hidden = 2 * (10 + below(40)), m_.layers = 1 + below(2), m_.heads = 1 + below(5);
-        m_.q_lora = below(3) ? 2 * (5 + below(20)) : 0, m_.kv_lora = 2 * (6 + below(30));
-        m_.nope_dim = 2 * (1 + below(12)), m_.rope_dim = 2 * (1 + below(6)), m_.value_dim = 1 + below(20);
+        if (below(2)) {
+            latent_sizes();
+        } else {
+            head_sizes();
+        }
         m_.experts = 12, m_.top_k = 1 + below(3), m_.expert_groups = below(2) ? 1 : 4,
         m_.kept_groups = m_.expert_groups == 1 ? 1 : 2;
         m_.sigmoid_scores = below(2), m_.normalise_weights = below(2), m_.bf16_results = below(2), m_.routed_scaling = 1.5f;
@@ -80,6 +83,17 @@ class Model {
     const cm_model& get() const { return m_; }
 
   private:
+    void latent_sizes() {
+        m_.q_lora = below(3) ? 2 * (5 + below(20)) : 0, m_.kv_lora = 2 * (6 + below(30));
+        m_.nope_dim = 2 * (1 + below(12)), m_.rope_dim = 2 * (1 + below(6)), m_.value_dim = 1 + below(20);
+    }
+    void head_sizes() {
+        m_.kv_heads = 1 + below(3), m_.heads = m_.kv_heads * (1 + below(4));
+        m_.head_dim = m_.value_dim = below(2) ? 32 : 2 * (1 + below(25));
+        m_.rope_dim = below(2) ? m_.head_dim : 2 * below(m_.head_dim / 2 + 1), m_.nope_dim = m_.head_dim - m_.rope_dim;
+        head_norms_ = below(2);
+    }
+
     void* keep(Memory memory) {
         kept_.push_back(std::move(memory));
         return kept_.back().get();
@@ -105,16 +119,32 @@ class Model {
         return {out, in, groups, form, packed, below(2) ? floats(static_cast<int>(rows)) : nullptr};
     }
 
-    cm_block block(bool routed) {
-        cm_block b{};
-        const int queries = m_.heads * (m_.nope_dim + m_.rope_dim), width = 3 + below(60);
-        b.attention_norm = floats(m_.hidden), b.feed_norm = floats(m_.hidden), b.latent_norm = floats(m_.kv_lora);
+    void latent_attention(cm_block& b) {
+        const int queries = m_.heads * (m_.nope_dim + m_.rope_dim);
+        b.latent_norm = floats(m_.kv_lora);
         b.into = linear((m_.q_lora ? m_.q_lora : queries) + m_.kv_lora + m_.rope_dim, m_.hidden);
         if (m_.q_lora) b.query_norm = floats(m_.q_lora), b.query_up = linear(queries, m_.q_lora);
         const int latent_form = weights_ == CM_INT8 && below(2) ? CM_W8A16 : weights_;
         b.expand = linear(m_.heads * (m_.nope_dim + m_.value_dim), m_.kv_lora, 1, latent_form);
         b.key_absorb = linear(m_.kv_lora, m_.nope_dim, m_.heads, latent_form);
         b.value_absorb = linear(m_.value_dim, m_.kv_lora, m_.heads, latent_form);
+    }
+
+    void grouped_attention(cm_block& b) {
+        b.kind = CM_GROUPED, b.rotates = below(3) > 0;
+        b.into = linear((m_.heads + 2 * m_.kv_heads) * m_.head_dim, m_.hidden);
+        if (head_norms_) b.query_norm = floats(m_.head_dim), b.key_norm = floats(m_.head_dim);
+    }
+
+    cm_block block(bool routed) {
+        cm_block b{};
+        const int width = 3 + below(60);
+        b.attention_norm = floats(m_.hidden), b.feed_norm = floats(m_.hidden);
+        if (m_.kv_heads) {
+            grouped_attention(b);
+        } else {
+            latent_attention(b);
+        }
         b.out = linear(m_.hidden, m_.heads * m_.value_dim);
         if (!routed || below(2)) b.gate_up = linear(2 * width, m_.hidden), b.down = linear(m_.hidden, width);
         if (!routed) return b;
@@ -132,6 +162,7 @@ class Model {
     cm_model m_{};
     cm_draft_layer draft_{};
     int weights_ = CM_F32;
+    bool head_norms_ = false;
     const int expert_width_ = 5 + below(50);
     std::vector<cm_block> blocks_;
     std::vector<std::vector<cm_linear>> experts_;
@@ -192,12 +223,17 @@ constexpr int kBlocks = 40, kBlockTokens = 3, kRows = 40, kContext = 60, kColumn
 class Side {
   public:
     Side(const cm_model& m, bool int8) {
-        const int size = static_cast<int>(size_of(m.form)), latent = int8 ? (m.kv_lora + 3) / 4 * 4 : m.kv_lora * size;
-        const int scale = (latent + m.rope_dim * size + 3) / 4 * 4;
-        cache_ = {nullptr,      int8 ? CM_INT8 : m.form,
-                  kBlocks,      m.layers + 1,
-                  kBlockTokens, int8 ? scale + 4 : latent + m.rope_dim * size,
-                  latent,       int8 ? scale : -1};
+        cache_ = {nullptr, int8 ? CM_INT8 : m.form, kBlocks, m.layers + 1, kBlockTokens, 0, 0, 0, -1};
+        const int size = static_cast<int>(size_of(m.form));
+        if (m.kv_heads) {
+            const int number = int8 ? 1 : size, end = 2 * m.head_dim * number;
+            cache_.rope_offset = m.head_dim * number, cache_.scale_offset = int8 ? end : -1;
+            cache_.head_bytes = int8 ? end + 8 : end, cache_.row_bytes = m.kv_heads * cache_.head_bytes;
+        } else {
+            const int latent = int8 ? (m.kv_lora + 3) / 4 * 4 : m.kv_lora * size, end = latent + m.rope_dim * size;
+            cache_.rope_offset = latent, cache_.scale_offset = int8 ? (end + 3) / 4 * 4 : -1;
+            cache_.row_bytes = int8 ? cache_.scale_offset + 4 : end;
+        }
         const size_t bytes =
             static_cast<size_t>(kBlocks) * cache_.layers * kBlockTokens * static_cast<size_t>(cache_.row_bytes);
         memory_ = lines(bytes);

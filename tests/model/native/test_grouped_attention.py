@@ -1,0 +1,161 @@
+"""Grouped attention of the native step: against float64, over every cache form, and the same bits in any company."""
+
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.model.native.grouped_case import GroupedCase, as_kept
+from tests.model.native.kernels import Span
+
+# Of the largest number. Weights of a piece are rounded to bfloat16 on the way.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+HEADS = [(9, 3, 64), (6, 6, 80), (8, 2, 96), (4, 1, 128), (3, 3, 10), (40, 1, 32)]
+
+pytestmark = pytest.mark.timeout(600)  # the first test may wait for a compiler
+
+
+def distance(got: Tensor, wanted: Tensor) -> float:
+    assert torch.isfinite(got).all()
+    return float((got.double() - wanted).abs().max() / wanted.abs().max())
+
+
+def spans_of(case: GroupedCase, lengths: list[tuple[int, int]]) -> list[Span]:
+    """(rows, start) -> spans with shuffled tables, every other one a chunk of a prompt."""
+    generator = torch.Generator().manual_seed(case.seed + 2)
+    spans = []
+    for rows, start in lengths:
+        blocks = -(-(rows + start) // case.block_tokens)
+        table = torch.randperm(case.blocks, generator=generator)[:blocks].tolist()
+        spans.append(Span(rows, start, table, plain=len(spans) % 2 == 1))
+    return spans
+
+
+def run(
+    case: GroupedCase, kernels: ctypes.CDLL, lengths: list[tuple[int, int]], threads: int = 1
+) -> tuple[Tensor, Tensor]:
+    spans = spans_of(case, lengths)
+    query = case.queries(sum(span.rows for span in spans))
+    return case.attend(kernels, query, spans, case.cache(kernels), threads), case.reference(query, spans)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("heads", HEADS)
+def test_any_sizes(kernels: ctypes.CDLL, dtype: torch.dtype, int8: bool, heads: tuple[int, int, int]) -> None:
+    case = GroupedCase(*heads, dtype=dtype, block_tokens=7, blocks=90, int8_cache=int8)
+    got, wanted = run(case, kernels, [(9, 30), (1, 300), (6, 0), (40, 240), (1, 0), (1, 255), (1, 600)], threads=2)
+    assert distance(got, wanted) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("block_tokens", [1, 16, 24, 48])
+def test_rows_read_in_place(kernels: ctypes.CDLL, dtype: torch.dtype, block_tokens: int) -> None:
+    case = GroupedCase(dtype=dtype, block_tokens=block_tokens, blocks=-(-960 // block_tokens))
+    starts = (0, 1, 14, 15, 16, 31, 32, 47, 48, 63, 64, 100, 127, 128, 255, 256, 270, 319, 320, 575, 900)
+    got, wanted = run(case, kernels, [(1, start) for start in starts] + [(3, 254), (4, 318), (70, 200)], 2)
+    assert distance(got, wanted) < TOLERANCE[dtype]
+
+
+def test_more_rows_than_one_wave(kernels: ctypes.CDLL) -> None:
+    case = GroupedCase(heads=4, kv_heads=2, head_dim=16, blocks=200)
+    got, wanted = run(case, kernels, [(1, 1 + i % 200) for i in range(300)] + [(700, 50)], threads=2)
+    assert distance(got, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("heads", [(9, 3, 64), (6, 6, 80), (40, 1, 32)])
+@pytest.mark.parametrize("block_tokens", [4, 16])
+def test_a_row_has_the_same_bits_in_any_company(
+    kernels: ctypes.CDLL, dtype: torch.dtype, int8: bool, heads: tuple[int, int, int], block_tokens: int
+) -> None:
+    case = GroupedCase(*heads, dtype=dtype, block_tokens=block_tokens, blocks=800 // block_tokens, int8_cache=int8)
+    cache = case.cache(kernels)
+    spans = spans_of(case, [(1, start) for start in (0, 5, 300, 255, 256, 31, 700, 1, 77, 512, 400, 780) * 2])
+    query = case.queries(len(spans))
+    alone = torch.cat(
+        [case.attend(kernels, query[i : i + 1], [span], cache, 1 + i % 3) for i, span in enumerate(spans)]
+    )
+    for threads in (1, 2, 7):
+        assert torch.equal(case.attend(kernels, query, spans, cache, threads), alone)
+    backwards = case.attend(kernels, query.flip(0), spans[::-1], cache, 2)
+    assert torch.equal(backwards.flip(0), alone)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 20)])
+def test_a_prompt_has_the_bits_of_rows_that_come_one_by_one(
+    kernels: ctypes.CDLL, dtype: torch.dtype, int8: bool, heads: tuple[int, int, int]
+) -> None:
+    """Cut into chunks anywhere, as guesses to verify, beside other rows."""
+    case = GroupedCase(*heads, dtype=dtype, block_tokens=16, blocks=40, int8_cache=int8)
+    cache = case.cache(kernels)
+    (whole,) = spans_of(case, [(300, 40)])
+    query = case.queries(301)
+    wanted = case.attend(kernels, query[:300], [whole], cache)
+    for cut in (1, 4, 31, 200, 299):
+        parts = [Span(cut, 40, whole.table, True), Span(300 - cut, 40 + cut, whole.table, False)]
+        assert torch.equal(case.attend(kernels, query[:300], parts, cache, 2), wanted)
+    mixed = case.attend(kernels, query, [whole, Span(1, 50, whole.table, False)], cache, 2)
+    assert torch.equal(mixed[:300], wanted)
+    single = [Span(1, 40 + row, whole.table, False) for row in range(300)]
+    assert torch.equal(case.attend(kernels, query[:300], single, cache, 2), wanted)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("head_dim", [64, 20])
+def test_what_was_never_written_is_not_read(kernels: ctypes.CDLL, dtype: torch.dtype, head_dim: int) -> None:
+    """Rows behind a context may hold anything, NaN included; those of other layers, too."""
+    case = GroupedCase(head_dim=head_dim, dtype=dtype, block_tokens=16, blocks=10)
+    cache = case.cache(kernels)
+    spans = [Span(3, 33, [7, 2, 5], plain=False)]  # 36 tokens, 4 of the third block
+    rows = cache.reshape(case.blocks, case.layers, case.block_tokens, -1)
+    rows[5, 1, 4:] = rows[8:] = rows[:, 0] = 0xFF  # NaN
+    query = case.queries(3)
+    assert distance(case.attend(kernels, query, spans, cache), case.reference(query, spans)) < TOLERANCE[dtype]
+
+
+def test_a_broken_row_stays_alone(kernels: ctypes.CDLL) -> None:
+    """A NaN in one sequence's query reaches no other."""
+    case = GroupedCase(blocks=40)
+    cache = case.cache(kernels)
+    spans = spans_of(case, [(1, 20), (1, 30), (8, 3), (6, 0)])
+    query = case.queries(16)
+    wanted = case.attend(kernels, query, spans, cache)
+    query[1], query[2:10] = float("nan"), float("nan")
+    got = case.attend(kernels, query, spans, cache)
+    assert torch.equal(got[:1], wanted[:1])
+    assert torch.equal(got[10:], wanted[10:])
+    assert got[1:10].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("head_dim", [64, 10])
+def test_int8_rows_follow_the_rule(kernels: ctypes.CDLL, dtype: torch.dtype, head_dim: int) -> None:
+    """For each KV head: value and key as int8, then the scale of each, the largest size / 127; ties to even."""
+    case = GroupedCase(4, 2, head_dim, dtype=dtype, block_tokens=4, blocks=3)
+    rows = case.rows.clone()
+    rows[1, 0, 0] = 0.0
+    rows[2, 1, 1, :3] = torch.tensor([127.0, 0.5, 1.5])
+    object.__setattr__(case, "rows", rows)
+    shape = replace_form(case)
+    arena = shape.cache(kernels, layer=0).reshape(3, case.layers, 4, 2, -1)[:, 0].reshape(12, 2, -1)
+    levels = arena[..., : 2 * head_dim].view(np.int8).reshape(12, 2, 2, head_dim)
+    scales = arena[..., -8:].copy().view(np.float32)
+    largest = rows.abs().amax(-1, keepdim=True)
+    assert np.array_equal(scales, (largest / 127)[..., 0].numpy())
+    assert np.array_equal(levels, (rows * (127 / largest.clamp_min(1e-30))).round().to(torch.int8).numpy())
+    assert torch.equal(torch.from_numpy(levels * scales[..., None]), as_kept(rows))
+
+
+def replace_form(case: GroupedCase) -> GroupedCase:
+    """The same rows, to be written as int8."""
+    int8 = replace(case, int8_cache=True)
+    object.__setattr__(int8, "rows", case.rows)
+    return int8
