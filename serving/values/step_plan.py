@@ -50,9 +50,10 @@ class SequenceStep(Struct, frozen=True, gc=False):
         drafts: guesses, fed at the positions behind `tokens`; only with `sample`, and covered by the block table.
         next_drafts: guesses wanted for the next step; 0 = none, but the draft layer's cache is kept up with the
             model's; None = the draft layer takes no part. The block table covers the positions that they will have.
-        absorbed: the tokens follow the prompt: each attends by itself, with absorbed weights, however many there are.
-            The prompt's attend as chunks, with plain heads, however few. The two forms differ in last bits; since a
-            token's place in its sequence decides, steps may be cut in any way, and sequences be computed again.
+        alone: the tokens follow the prompt: each attends by itself, however many there are. The prompt's attend as
+            chunks, however few. Attention over latents has a form for each (absorbed weights, plain heads), and they
+            differ in last bits; since a token's place in its sequence decides, steps may be cut in any way, and
+            sequences be computed again.
     """
 
     sequence_id: SequenceId
@@ -64,7 +65,7 @@ class SequenceStep(Struct, frozen=True, gc=False):
     next_prompt_token: int | None = None
     drafts: Sequence[int] = ()
     next_drafts: int | None = None
-    absorbed: bool = False
+    alone: bool = False
 
 
 class StepPlan(Struct, frozen=True, gc=False):

@@ -96,7 +96,7 @@ class Feeder:
         if not last:
             more.setdefault("next_prompt_token", known[self.fed + len(tokens)])
         blocks = table(self.number, self.fed + len(tokens) + 8)
-        more.setdefault("absorbed", self.fed >= len(self.prompt))
+        more.setdefault("alone", self.fed >= len(self.prompt))
         return SequenceStep(SequenceId(f"s{self.number}"), tokens, self.fed, blocks, order, **more)
 
     def take(self, step: SequenceStep, result: SequenceResult) -> None:

@@ -87,7 +87,7 @@ def test_the_plan_says_where_the_token_goes() -> None:
     ahead = bench.engine.foresee(0.0)
     assert ahead is not None
     (step,) = ahead.sequences
-    assert (tuple(step.tokens), step.start, step.absorbed, ahead.step) == ((UNKNOWN,), 11, True, 2)
+    assert (tuple(step.tokens), step.start, step.alone, ahead.step) == ((UNKNOWN,), 11, True, 2)
     assert len(step.block_table) * 4 >= 12
 
 

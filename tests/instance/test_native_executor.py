@@ -168,7 +168,7 @@ def test_a_row_has_the_same_bits_alone_and_among_32(tmp_path: Path, dtype: Dtype
     fed = [SequenceStep(SequenceId(f"s{i}"), prompt(starts[i], i), 0, tables[i], None) for i in range(32)]
     for step in fed:
         executor.execute(StepPlan(0, (step,)))
-    steps = [SequenceStep(SequenceId(f"s{i}"), [6 + i], starts[i], tables[i], order, absorbed=True) for i in range(32)]
+    steps = [SequenceStep(SequenceId(f"s{i}"), [6 + i], starts[i], tables[i], order, alone=True) for i in range(32)]
     batch = logits_of(executor, steps)
     for index in (0, 1, 13, 31):
         assert torch.equal(logits_of(executor, [steps[index]])[0], batch[index])

@@ -49,7 +49,7 @@ def test_tokens_are_the_same_greedy_and_sampled(folder: Path) -> None:
 def following(sampling: SamplingParams) -> StepPlan:
     """A plan behind step 0."""
     order = SampleOrder(sampling, prompt(6), [])
-    step = SequenceStep(SequenceId("s"), (UNKNOWN,), 6, [BlockId(0), BlockId(1)], order, absorbed=True)
+    step = SequenceStep(SequenceId("s"), (UNKNOWN,), 6, [BlockId(0), BlockId(1)], order, alone=True)
     return StepPlan(1, (step,))
 
 

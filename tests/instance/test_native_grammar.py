@@ -121,7 +121,7 @@ def test_a_grammar_without_a_way_on_ends_its_own_sequence_only(folder: Path, ahe
 
 
 def following(number: int, order: SampleOrder) -> StepPlan:
-    step = SequenceStep(SequenceId("s0"), (UNKNOWN,), 6, [BlockId(8 * i) for i in range(4)], order, absorbed=True)
+    step = SequenceStep(SequenceId("s0"), (UNKNOWN,), 6, [BlockId(8 * i) for i in range(4)], order, alone=True)
     return StepPlan(number, (step,))
 
 

@@ -134,11 +134,11 @@ def test_rules_that_the_library_does_not_know(folder: Path, sampling: SamplingPa
             wanted = sampling.prompt_logprobs if not number else None
             step = SequenceStep(
                 SequenceId("s"), fed, start, blocks, SampleOrder(sampling, KNOWN, list(output)), prompt_logprobs=wanted,
-                absorbed=number > 0,
+                alone=number > 0,
             )  # fmt: skip
             beside = SequenceStep(
                 SequenceId("t"), KNOWN if not number else other[-1:], start, [BlockId(20 + i) for i in range(8)],
-                SampleOrder(SamplingParams(temperature=0.7, seed=9), KNOWN, list(other)), absorbed=number > 0,
+                SampleOrder(SamplingParams(temperature=0.7, seed=9), KNOWN, list(other)), alone=number > 0,
             )  # fmt: skip
             first, second = executor.execute(StepPlan(number, (step, beside))).results
             output += first.tokens

@@ -84,8 +84,8 @@ class Runner:
         tokens = known[self.fed : self.fed + size]
         last = self.fed + len(tokens) == len(known)
         order = SampleOrder(self.sampling, self.prompt, self.output) if last else None
-        blocks, absorbed = table(self.first_block, self.fed + len(tokens)), self.fed >= len(self.prompt)
-        return SequenceStep(self.name, tokens, self.fed, blocks, order, absorbed=absorbed)
+        blocks, alone = table(self.first_block, self.fed + len(tokens)), self.fed >= len(self.prompt)
+        return SequenceStep(self.name, tokens, self.fed, blocks, order, alone=alone)
 
     def take(self, step: SequenceStep, result: SequenceResult) -> None:
         assert result.sequence_id == self.name

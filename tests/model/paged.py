@@ -55,7 +55,7 @@ class PagedRunner:
         start = self._fed.setdefault(name, 0)
         while len(table) * self.cache.block_tokens < start + len(tokens):
             table.append(BlockId(self._free.pop()))
-        return SequenceStep(SequenceId(name), tokens, start, tuple(table), None, absorbed=len(tokens) <= 4)
+        return SequenceStep(SequenceId(name), tokens, start, tuple(table), None, alone=len(tokens) <= 4)
 
 
 def pieces_of(size: int, total: int) -> list[int]:

@@ -33,7 +33,7 @@ def draft(model: Model, size: int) -> tuple[Tensor, Tensor]:
     for n in pieces_of(size, LENGTH):
         pair = []
         for tokens in (TOKENS, NEXT):
-            step = SequenceStep(SequenceId("s"), tokens[start : start + n], start, table, None, absorbed=n <= 4)
+            step = SequenceStep(SequenceId("s"), tokens[start : start + n], start, table, None, alone=n <= 4)
             pair.append(build_batch(step_feeds(StepPlan(0, (step,))), cache, model.config.attention.heads).forward)
         with torch.inference_mode():
             hidden = model.forward(pair[0], cache)

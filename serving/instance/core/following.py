@@ -42,5 +42,5 @@ def plan_following(scheduler: Scheduler, running: PlannedStep, step: int, max_le
     for sequence in running.sequences:
         blocks.grow(sequence, len(sequence.tokens) + 1)
         name, start = sequence.sequence_id, sequence.num_computed + 1
-        steps.append(SequenceStep(name, (UNKNOWN,), start, sequence.blocks, sequence.sample_order, absorbed=True))
+        steps.append(SequenceStep(name, (UNKNOWN,), start, sequence.blocks, sequence.sample_order, alone=True))
     return PlannedStep(StepPlan(step, tuple(steps)), running.sequences)

@@ -31,11 +31,11 @@ class StepBudget:
         """
         tokens, start = sequence.tokens, sequence.num_computed
         known, prompt_tokens = len(tokens), len(sequence.spec.prompt)
-        absorbed = start >= prompt_tokens
-        end = min(known if absorbed else prompt_tokens, start + self.tokens_left)
+        alone = start >= prompt_tokens
+        end = min(known if alone else prompt_tokens, start + self.tokens_left)
         wanted, following = sequence.prompt_logprobs_wanted, None
         if wanted is not None:
-            if absorbed:
+            if alone:
                 wanted = None
             elif end < prompt_tokens:
                 following = tokens[end]
@@ -44,7 +44,7 @@ class StepBudget:
         name, fed, blocks = sequence.sequence_id, tokens.span(start, end), sequence.blocks
         if self._planner is None or not (self._speculates or sequence.drafts):
             self._unserved -= 1
-            self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following, absorbed=absorbed))
+            self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following, alone=alone))
         else:
             self._unserved = spare = max(0, self._unserved - 1)
             share = self._planner.share(
@@ -53,6 +53,6 @@ class StepBudget:
             if end < known and share.next_drafts is not None:
                 following = tokens[end]
             self.tokens_left -= len(share.drafts)
-            self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following, *share, absorbed))
+            self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following, *share, alone))
         self.sequences.append(sequence)
         sequence.in_flight = True

@@ -96,7 +96,7 @@ class NativeBatch:
             rows_of.append(rows)
             _RECORD.pack_into(
                 records, index * _RECORD.size, first, rows, step.start, table, len(tables) - table, drafts, draw,
-                next_drafts, next_token, keep, step.absorbed, *rules,
+                next_drafts, next_token, keep, step.alone, *rules,
             )  # fmt: skip
         self._end(len(steps))
 
@@ -134,7 +134,7 @@ class NativeBatch:
             self.max_tokens = max(self.max_tokens, wanted)
             _RECORD.pack_into(
                 self._records, index * _RECORD.size, index, 1, step.start + len(step.tokens) - 1, table,
-                len(self._tables) - table, 0, _NONE, wanted, token, 0, step.absorbed, *_NO_RULES,
+                len(self._tables) - table, 0, _NONE, wanted, token, 0, step.alone, *_NO_RULES,
             )  # fmt: skip
         self._end(len(fed))
         self.struct.settled = 1

@@ -32,13 +32,13 @@ _QUERY_ROWS = 256
 class Feed(NamedTuple):
     """Tokens of one sequence, fed at positions `start ...`; the block table covers them.
 
-    `absorbed`: each attends by itself, with absorbed weights, as in `SequenceStep`.
+    `alone`: each attends by itself, as in `SequenceStep`.
     """
 
     tokens: Sequence[int]
     start: int
     block_table: Sequence[BlockId]
-    absorbed: bool = False
+    alone: bool = False
 
 
 class _Row(NamedTuple):
@@ -64,8 +64,7 @@ class StepBatch:
 def step_feeds(plan: StepPlan) -> list[Feed]:
     """Tokens that a plan feeds, guesses included."""
     return [
-        Feed([*s.tokens, *s.drafts] if s.drafts else s.tokens, s.start, s.block_table, s.absorbed)
-        for s in plan.sequences
+        Feed([*s.tokens, *s.drafts] if s.drafts else s.tokens, s.start, s.block_table, s.alone) for s in plan.sequences
     ]
 
 
@@ -76,7 +75,7 @@ def build_batch(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
         heads: attention heads, which bound the query block of a chunk.
     """
     single = _single_rows(feeds, cache.block_tokens)
-    chunks = [i for i, feed in enumerate(feeds) if not feed.absorbed]
+    chunks = [i for i, feed in enumerate(feeds) if not feed.alone]
     rows: list[list[int] | range] = [[] for _ in feeds]
     tokens: list[int] = []
     positions: list[int] = []
@@ -109,7 +108,7 @@ def _single_rows(feeds: Sequence[Feed], block_tokens: int) -> list[_Row]:
     rows = [
         _Row(_padded_blocks(feed.start + offset + 1, block_tokens), index, offset)
         for index, feed in enumerate(feeds)
-        if feed.absorbed
+        if feed.alone
         for offset in range(len(feed.tokens))
     ]
     rows.sort()

@@ -71,7 +71,7 @@ class TorchDrafter:
                 continue
             if step.sample is not None and step.next_drafts:
                 wishes.append(_Wish(index, len(feeds), step.start + len(following), step.next_drafts))
-            feeds.append(Feed(following, step.start, step.block_table, step.absorbed))
+            feeds.append(Feed(following, step.start, step.block_table, step.alone))
             sources.append(rows_of[index])
         if not feeds:
             return [()] * len(steps)

@@ -75,7 +75,7 @@ class TorchExecutor:
     def _forward(self, plan: StepPlan) -> tuple[Tensor, tuple[Sequence[int], ...]]:
         """Hidden states of all fed tokens, and which rows are each sequence's; recorded kernels where there are any."""
         feeds = step_feeds(plan)
-        if self._graphs is not None and all(feed.absorbed for feed in feeds):
+        if self._graphs is not None and all(feed.alone for feed in feeds):
             hidden = self._graphs.forward(feeds)
             if hidden is not None:
                 ends = list(accumulate(len(feed.tokens) for feed in feeds))

@@ -1,8 +1,8 @@
 // Rows that attend in latent space: the matrices that would expand a context are applied to the queries and to the
 // result instead, so that every head reads the cached latents as they are. For a few rows per context.
 //
-// Queries into latent space (each head's matrix is read once for all rows); what they gather; and back, from mean latents
-// to the heads' values.
+// Queries into latent space (each head's matrix is read once for all rows); what they gather; and back, from means of
+// latents to the heads' values.
 #pragma once
 #include "attention_gather.h"
 

@@ -45,8 +45,8 @@ class Gatherer {
         arena.take<char>(thread_bytes_ * (threads - 1));
     }
 
-    // The wave's rows. own(run, item, space): where the queries of an item lie. finish(row, head, sum, total): takes what
-    // one gathered, to be divided by `total`; the row is the wave's, the head the run's.
+    // All rows of the wave. own(run, item, space): where an item's queries lie. finish(row, head, sum, total): takes what
+    // one of them gathered, to be divided by `total`; rows are counted in the wave.
     template <class Own, class Finish>
     void run(Team& team, int layer, Own&& own, Finish&& finish) {
         wave.cut(team.threads(), kGoodQueries<T>);

@@ -129,7 +129,7 @@ typedef struct {
     int32_t next_drafts;  // guesses wanted; 0 = only keep the draft layer's cache; -1 = draft layer takes no part
     int32_t next_token;   // token after the last row when it is known and not drawn here (an unfinished chunk), else -1
     int32_t keep_hidden;  // 1: hand out the hidden states of all rows (prompt log-probabilities)
-    int32_t absorbed;     // 1: each row attends by itself, in latent space; 0: all together, in plain heads
+    int32_t alone;        // 1: each row attends by itself; 0: all together. Latent only: in latent space, in plain heads
     int32_t top_k;        // 0 = off
     int32_t matcher;      // in the batch's matchers (CM_DRAW_TOKEN only); -1 = all tokens may be drawn
     int32_t next_forced;  // most guesses wanted of those that the grammar forces; they go before the draft layer's

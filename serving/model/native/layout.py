@@ -136,10 +136,7 @@ class Cache(ctypes.Structure):
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
         ("base", _Address),
-        *(
-            (name, _Int)
-            for name in ("form", "blocks", "layers", "block_tokens")
-        ),
+        *((name, _Int) for name in ("form", "blocks", "layers", "block_tokens")),
         *((name, _Int) for name in ("row_bytes", "head_bytes", "rope_offset", "scale_offset")),
     ]
 
@@ -170,7 +167,7 @@ class NativeOutput(ctypes.Structure):
 
 _SEQUENCE_INTS = (
     *("first_row", "rows", "start", "table", "table_size", "drafts", "draw", "next_drafts", "next_token"),
-    *("keep_hidden", "absorbed", "top_k", "matcher", "next_forced"),
+    *("keep_hidden", "alone", "top_k", "matcher", "next_forced"),
 )
 
 SEQUENCE = np.dtype(

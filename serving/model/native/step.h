@@ -37,7 +37,7 @@ class Step {
     void lay_out() {
         for (int index = 0; index < batch_.sequences; ++index) {
             const cm_sequence& s = batch_.sequence[index];
-            w_.spans[index] = {s.first_row, s.rows, s.start, batch_.tables + s.table, s.absorbed == 0};
+            w_.spans[index] = {s.first_row, s.rows, s.start, batch_.tables + s.table, s.alone == 0};
             answer_.token_counts[index] = answer_.draft_counts[index] = 0;
             for (int i = 0; i < s.rows; ++i) w_.drawn_sequence[s.first_row + i] = index;
         }

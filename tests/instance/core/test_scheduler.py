@@ -46,8 +46,8 @@ class Bench:
             assert sequence.in_flight
             assert share.start == sequence.num_computed
             prompt = len(sequence.spec.prompt)
-            assert share.absorbed == (share.start >= prompt)
-            assert share.absorbed or share.start + len(share.tokens) <= prompt, "never both at once"
+            assert share.alone == (share.start >= prompt)
+            assert share.alone or share.start + len(share.tokens) <= prompt, "never both at once"
             sequence.in_flight = False
             sequence.num_computed += len(share.tokens)
             if share.sample is not None:

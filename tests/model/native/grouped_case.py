@@ -28,7 +28,7 @@ class GroupedCase:
     layers: int = 2
     int8_cache: bool = False
     seed: int = 0
-    rows: Tensor = field(init=False)  # [blocks * block_tokens, kv_heads, 2 (value, key), head_dim], in the cache's order
+    rows: Tensor = field(init=False)  # [blocks * block_tokens, kv_heads, value and key, head_dim], in its order
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)

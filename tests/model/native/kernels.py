@@ -67,7 +67,8 @@ class Shape(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("form", "heads", "kv_lora", "nope", "rope", "value", "weight_form")),
-        *((name, ctypes.c_int32) for name in ("kv_heads", "head_dim", "cache_form", "blocks", "layers", "block_tokens")),
+        *((name, ctypes.c_int32) for name in ("kv_heads", "head_dim")),
+        *((name, ctypes.c_int32) for name in ("cache_form", "blocks", "layers", "block_tokens")),
         *((name, ctypes.c_int32) for name in ("row_bytes", "head_bytes", "rope_offset", "scale_offset")),
         ("scale", ctypes.c_float),
     ]

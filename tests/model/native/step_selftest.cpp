@@ -295,7 +295,7 @@ struct Part {
 // A random step of one sequence, its ids and table put behind the others'.
 cm_sequence random_step(const cm_model& m, Part& part, std::vector<int32_t>& ids, std::vector<int32_t>& tables) {
     cm_sequence s{};
-    s.draw = below(3), s.rows = 1 + below(8), s.start = part.fed, s.absorbed = below(2);
+    s.draw = below(3), s.rows = 1 + below(8), s.start = part.fed, s.alone = below(2);
     s.drafts = s.draw == CM_DRAW_TOKEN ? below(s.rows < 4 ? s.rows : 4) : 0;
     s.first_row = static_cast<int32_t>(ids.size()), s.table = static_cast<int32_t>(tables.size());
     s.table_size = (s.start + s.rows + 3 + kBlockTokens - 1) / kBlockTokens;

@@ -27,7 +27,7 @@ def distance(got: Tensor, wanted: Tensor) -> float:
 def spans_of(case: GroupedCase, lengths: list[tuple[int, int]]) -> list[Span]:
     """(rows, start) -> spans with shuffled tables, every other one a chunk of a prompt."""
     generator = torch.Generator().manual_seed(case.seed + 2)
-    spans = []
+    spans: list[Span] = []
     for rows, start in lengths:
         blocks = -(-(rows + start) // case.block_tokens)
         table = torch.randperm(case.blocks, generator=generator)[:blocks].tolist()

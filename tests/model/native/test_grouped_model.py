@@ -65,10 +65,8 @@ class Parts:
 
 
 def make_engine(library: Library, parts: Parts) -> None:
-    engine = ctypes.c_void_p()
-    library.check(
-        library.functions.cm_engine_new(ctypes.byref(parts.model), ctypes.byref(parts.cache), 1, 8, 16, ctypes.byref(engine))
-    )
+    engine, model, cache = ctypes.c_void_p(), ctypes.byref(parts.model), ctypes.byref(parts.cache)
+    library.check(library.functions.cm_engine_new(model, cache, 1, 8, 16, ctypes.byref(engine)))
     library.functions.cm_engine_free(engine)
 
 

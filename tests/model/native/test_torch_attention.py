@@ -76,7 +76,7 @@ def test_both_paths_give_the_same_heads(
     for pieces in ({"a": 150, "b": 7}, {"a": 1, "b": 4, "c": 33}, {"a": 5, "b": 1, "c": 1}, {"a": 2, "b": 60, "c": 1}):
         steps = tuple(
             SequenceStep(
-                SequenceId(name), [1] * rows, fed[name], tuple(map(BlockId, tables[name])), None, absorbed=rows <= 4
+                SequenceId(name), [1] * rows, fed[name], tuple(map(BlockId, tables[name])), None, alone=rows <= 4
             )
             for name, rows in pieces.items()
         )
