@@ -1,5 +1,6 @@
 """An import as seen from a terminal: a bar and what came of it on stderr, the folder alone on stdout."""
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -7,8 +8,12 @@ from rich.text import Text
 
 from loadgen.progress_bar import ProgressBar, ProgressConsole
 from loadgen.report import numbers
+from serving.errors import ModelError
+from serving.model.config import read_architecture
 from serving.terminal import endings_as_interrupt
 from serving.tools.importing.run import Dtype, ImportReport, import_gguf
+
+logger = logging.getLogger(__name__)
 
 
 def import_on_console(path: Path, out: Path, dtype: Dtype, *, quiet: bool, copies: Iterable[Path] = ()) -> None:
@@ -17,11 +22,15 @@ def import_on_console(path: Path, out: Path, dtype: Dtype, *, quiet: bool, copie
     Args:
         quiet: nothing on stderr.
     Raises: as `import_gguf`.
-    Effects: writes the folder, prints on stderr.
+    Effects: writes the folder, prints on stderr; logs a warning if it cannot be served.
     """
     with endings_as_interrupt(), ProgressBar("reading", quiet=quiet) as bar:
         report = import_gguf(path, out, dtype, lambda what, done, of: bar.update(done, what=what, total=of), copies)
     ProgressConsole(quiet=quiet).print(Text(_summary(path, report, dtype)))
+    try:
+        read_architecture(out)
+    except ModelError as error:
+        logger.warning("the folder is whole, but it is not served here: %s", error)
 
 
 def _summary(path: Path, report: ImportReport, dtype: Dtype) -> str:

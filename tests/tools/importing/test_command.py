@@ -10,6 +10,7 @@ import pytest
 
 from serving.cli import main
 from serving.tools.importing.smollm2 import smollm2_folder
+from tests.model.random_checkpoint import write_random_checkpoint
 from tests.pages import ROOT
 from tests.tools.importing.folders import write_dense
 from tests.tools.importing.gguf_models import write_gguf
@@ -46,6 +47,14 @@ def test_a_file(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_quiet_says_the_folder_alone(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", str(model), "--out", str(tmp_path / "out"), "--dtype", "float32", "--quiet"]) == 0
     assert capsys.readouterr() == (f"{tmp_path / 'out'}\n", "")
+
+
+def test_a_model_that_is_not_served_is_said_to_be_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = write_random_checkpoint(tmp_path / "source")
+    path = write_gguf(tmp_path / "lonely.gguf", source, keys={"deepseek2.expert_group_count": 8})
+    assert main(["import", str(path), "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    assert "not served here: " in caplog.text
+    assert "an expert group needs at least two experts" in caplog.text
 
 
 def test_mistakes(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

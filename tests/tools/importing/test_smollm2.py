@@ -1,5 +1,6 @@
 """A real model from GGUF: SmolLM2-135M-Instruct knows the capital of France."""
 
+import asyncio
 import json
 
 import pytest
@@ -8,8 +9,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from serving.gateway.api.chat_template import load_chat_template
 from serving.gateway.api.tokenizer import Tokenizer
+from serving.values.sequence import SamplingParams
+from tests.model.reference import ReferenceGenerator
 from tests.model.smollm2 import smollm2
 
+QUESTION = "What is the capital of France?"
+ANSWER = "The capital of France is Paris.<|im_end|>"
 pytestmark = [pytest.mark.downloads, pytest.mark.timeout(900)]
 
 
@@ -45,14 +50,29 @@ def test_files_of_the_folder() -> None:
     assert load_chat_template(folder, tokenizer.special_tokens) is not None
 
 
+def test_it_answers() -> None:
+    folder = smollm2()
+    tokenizer = Tokenizer.from_folder(folder)
+    template = load_chat_template(folder, tokenizer.special_tokens)
+    assert template is not None
+    try:
+        text = asyncio.run(template.render(template.prepare([{"role": "user", "content": QUESTION}])))
+    finally:
+        template.close()
+    prompt = tokenizer.encode(text, add_special_tokens=False)
+    model = ReferenceGenerator(folder, max_tokens=len(prompt) + 20)
+    output = model.generate(prompt, SamplingParams(max_tokens=20, temperature=0.0, stop_token_ids=(2,)))
+    assert tokenizer.decode(output, skip_special_tokens=False) == ANSWER
+
+
 def test_it_answers_in_transformers() -> None:
     folder = smollm2()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert isinstance(model, LlamaForCausalLM)
-    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    messages = [{"role": "user", "content": QUESTION}]
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     with torch.inference_mode():
         output = model.generate(**prompt, do_sample=False, max_new_tokens=20)
     answer = tokenizer.decode(output[0, prompt["input_ids"].shape[1] :])
-    assert answer == "The capital of France is Paris.<|im_end|>"
+    assert answer == ANSWER
