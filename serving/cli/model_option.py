@@ -1,10 +1,12 @@
 """Models that a command line names: folders, or models of the Hugging Face Hub, which are fetched first."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from serving.config.inert_rule import Command
     from serving.config.serve import ServeConfig
 
 
@@ -27,11 +29,11 @@ def folder_of(text: str, part: Literal["config", "all"] = "all") -> Path:
         return model_folder(text, tell, part)
 
 
-def with_folder(config: "ServeConfig", *, weights: bool) -> "ServeConfig":
+def with_folder(config: "ServeConfig", command: "Command") -> "ServeConfig":
     """The configuration with its model's folder.
 
     Args:
-        weights: whether the model is to be served.
+        command: that reads it; only those that serve need the weights.
     Raises, Effects: as `with_model_folder`; SIGTERM ends a download as Ctrl-C does.
     """
     if config.model.hub is None:
@@ -40,4 +42,8 @@ def with_folder(config: "ServeConfig", *, weights: bool) -> "ServeConfig":
     from serving.terminal import endings_as_interrupt
 
     with endings_as_interrupt():
-        return with_model_folder(config, tell, weights=weights)
+        if command not in ("serve", "deploy"):
+            return with_model_folder(config, tell, weights=False)
+        from serving.launch.preflight import check_before_fetch
+
+        return with_model_folder(config, tell, check=partial(check_before_fetch, own_ray=command == "serve"))

@@ -42,4 +42,4 @@ def configured(arguments: argparse.Namespace, command: "Command", model: str | N
     loaded = read_config(arguments.config, model=model, settings=arguments.set, own_nodes=command != "deploy")
     for line in idle_lines(loaded, command):
         tell(line)
-    return with_folder(loaded.config, weights=command in ("serve", "deploy"))
+    return with_folder(loaded.config, command)

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -18,13 +18,14 @@ from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
 from serving.instance.live.npu_of import npu_of
 from serving.launch.ports import GATEWAY_PORT, require_free
+from serving.launch.room import require_room
 from serving.model.architecture import Architecture
 from serving.model.config import read_architecture
+from serving.model.quantization import Quantization
 from serving.model.size import weight_bytes
 
 logger = logging.getLogger(__name__)
 
-_HBM_STEP_MIB = 64
 _ANY_DASHBOARD_PORT = "[cluster] dashboard_port (any free one: --set cluster.dashboard_port=0)"
 
 
@@ -35,13 +36,14 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         own_ray: Ray will be started, and the gateway listen, on this machine.
     Raises: SpecError (the simulated device or the model's shape cannot be read, or the model cannot draft), ConfigError
         (a port is taken, a block is larger than a memory server, contexts are to be longer than is computed, the
-        weights are larger than an instance's HBM, the folder of the SSD tier cannot be written, the Redis does not
-        answer), ModelError (the model folder or the tokenizer's cannot be served).
+        weights are larger than an instance's HBM or this machine's memory, the folder of the SSD tier cannot be
+        written, the Redis does not answer), ModelError (the model folder or the tokenizer's cannot be served, or they
+        do not belong together).
     Effects: makes the folder of the SSD tier.
     """
     model = read_architecture(config.model.path)
     _require_dense(config, model)
-    _require_tokenizer(config)
+    _require_tokenizer(config, model)
     accounted = accounted_kv(config)
     if accounted is not None:
         npu_of(load_device(config.simulation.device))
@@ -49,7 +51,7 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     elif not any(config.model.path.glob("*.safetensors")):
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
     else:
-        _require_hbm(config, model)
+        _require_hbm(config, model, here=own_ray)
     if own_ray:
         _require_ports(config)
         if config.cluster.gcs_storage.startswith("redis"):
@@ -83,17 +85,23 @@ def _require_ports(config: ServeConfig) -> None:
         require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, _ANY_DASHBOARD_PORT)
 
 
-def _require_tokenizer(config: ServeConfig) -> None:
-    """Whether gateways can read tokenizer, chat template and end tokens."""
+def _require_tokenizer(config: ServeConfig, model: Architecture) -> None:
+    """Whether gateways can read tokenizer, chat template and end tokens, and the model knows every token."""
     folder = config.model.tokenizer_folder
+    setting = "[model] tokenizer" if config.model.tokenizer else "[model] path, its tokenizer"
     try:
-        model = ServedModel.from_folder(folder, names=(folder.name,), max_model_len=1, created=0)
-        if model.chat_template is not None:
-            asyncio.run(model.chat_template.warm())
-            model.chat_template.close()
+        served = ServedModel.from_folder(folder, names=(folder.name,), max_model_len=1, created=0)
+        if served.chat_template is not None:
+            asyncio.run(served.chat_template.warm())
+            served.chat_template.close()
     except ModelError as error:
-        setting = "[model] tokenizer" if config.model.tokenizer else "[model] path, its tokenizer"
         raise ModelError(f"{setting}: {error}") from error
+    largest = served.tokenizer.vocab_size - 1
+    if largest >= model.vocab_size:
+        raise ModelError(
+            f"{setting}: {folder / 'tokenizer.json'} has token {largest}, and the model has {model.vocab_size} rows of"
+            f" tokens: they do not belong together; take the model's own tokenizer, or a model with a row for each"
+        )
 
 
 def _itemsize(config: ServeConfig, model: Architecture) -> int:
@@ -104,31 +112,30 @@ def _block_bytes(config: ServeConfig, model: Architecture) -> int:
     return len(model.layers) * config.engine.block_tokens * model.row.elements * _itemsize(config, model)
 
 
-def _require_hbm(config: ServeConfig, model: Architecture) -> None:
+def _require_hbm(config: ServeConfig, model: Architecture, *, here: bool) -> None:
     """Whether the dies of each pool's instances hold the weights and a KV block each; if not, what would do."""
     try:
         weights = weight_bytes(config.model.path, _itemsize(config, model))
     except (OSError, SafetensorError) as error:
         raise ModelError(f"a file of {config.model.path} cannot be read ({error}): fetch it again") from error
-    hardware, block = config.hardware, _block_bytes(config, model)
-    usable = hardware.hbm_per_die_bytes * (1 - hardware.workspace_share)
-    for name, pool in config.pools.items():
-        dies = pool.dies_per_instance
-        if -(-weights // dies) + block > usable:
-            raise ConfigError(
-                f"the weights of {config.model.path.name} take {weights / MIB:,.0f} MiB, and an instance of the {name} "
-                f"pool has {dies} dies of {hardware.hbm_per_die_bytes // MIB:,} MiB: add --set "
-                f"hardware.hbm_per_die_mib={_enough_hbm_mib(config, weights)}, or raise [{name}] npus_per_instance"
-            )
+    require_room(config, weights, _block_bytes(config, model), here=here)
 
 
-def _enough_hbm_mib(config: ServeConfig, weights: int) -> int:
-    """A size of die with which every pool's instances hold the weights, and KV blocks in all their UB memory."""
-    wanted = max(
-        (weights / MIB + pool.ub_memory_mib) / pool.dies_per_instance / (1 - config.hardware.workspace_share)
-        for pool in config.pools.values()
-    )
-    return math.ceil(wanted / _HBM_STEP_MIB) * _HBM_STEP_MIB
+def check_before_fetch(config: ServeConfig, folder: Path, stored: int, *, own_ray: bool = True) -> None:
+    """Find what would keep a model from being served while only its small files are here.
+
+    Args:
+        folder: of the small files.
+        stored: bytes of the files of weights, which are yet to be fetched.
+        own_ray: as `preflight`.
+    Raises: ConfigError, ModelError, as `preflight`.
+    Effects: none.
+    """
+    config = replace(config, model=replace(config.model, path=folder))
+    model = read_architecture(folder)
+    _require_tokenizer(config, model)
+    halved = model.quantization == Quantization() and model.dtype == "float32" and _itemsize(config, model) == 2
+    require_room(config, stored // 2 if halved else stored, _block_bytes(config, model), here=own_ray)
 
 
 def _require_room(config: ServeConfig, block: int) -> None:

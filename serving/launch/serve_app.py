@@ -5,6 +5,7 @@ secret and salt are in Ray's control store, never in the YAML, so that a second 
 """
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from serving.config.load import read_config, with_overrides
 from serving.errors import ConfigError
 from serving.launch.deploying import application
 from serving.launch.hosts import living_hosts, may_have_more, on_nodes
-from serving.launch.preflight import preflight
+from serving.launch.preflight import check_before_fetch, preflight
 from serving.model.hub_model import with_model_folder
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,9 @@ def app(args: dict[str, Any]) -> Application:
         raise ConfigError('args: give config: FILE, and set as a list of "section.key=value"')
     loaded = read_config(REPOSITORY / file, settings=[str(setting) for setting in settings], own_nodes=False)
     hosts = living_hosts()
-    config = on_nodes(with_overrides(with_model_folder(loaded.config, logger.warning)), hosts)
+    checked = partial(check_before_fetch, own_ray=False)
+    config = with_model_folder(loaded.config, logger.warning, check=checked)
+    config = on_nodes(with_overrides(config), hosts)
     preflight(config, own_ray=False)
     store = GcsStore()
     if may_have_more(config, hosts):

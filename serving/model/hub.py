@@ -51,12 +51,21 @@ class HubFolder:
     commit: str
 
 
-def fetch(reference: HubReference, tell: Tell, part: Part = "all", *, tokenizer: bool = True) -> HubFolder:
+def fetch(
+    reference: HubReference,
+    tell: Tell,
+    part: Part = "all",
+    *,
+    tokenizer: bool = True,
+    check: Callable[[Path, int], None] | None = None,
+) -> HubFolder:
     """Bring a model into the cache, as far as it is not there.
 
     Args:
         tell: called with one line: the commit, what is fetched, and where it lies.
         tokenizer: a model without tokenizer is refused, before its weights are fetched.
+        check: called before they are, with the folder of the small files and the bytes of all files of weights; may
+            refuse the model.
     Raises: ModelError if there is no such model or revision, or it is not shown to this user; if its architecture is
         not served, or it has no safetensors or tokenizer.json; if the Hub cannot be reached and the cache lacks it; if
         a file comes cut short or is another one than was listed. ConfigError if the disk is too small.
@@ -64,7 +73,7 @@ def fetch(reference: HubReference, tell: Tell, part: Part = "all", *, tokenizer:
     """
     try:
         with _own_log():
-            return _Download(reference, tell).run(part, tokenizer=tokenizer)
+            return _Download(reference, tell).run(part, tokenizer=tokenizer, check=check)
     except ServingError:
         raise
     except Exception as error:  # a library's, its transport's or the disk's: whatever it is, a line says what to do
@@ -96,7 +105,7 @@ class _Download:
             _look_up(listing, reference)
         self._sizes = listing.sizes
 
-    def run(self, part: Part, *, tokenizer: bool) -> HubFolder:
+    def run(self, part: Part, *, tokenizer: bool, check: Callable[[Path, int], None] | None) -> HubFolder:
         """Fetch what is needed. Raises, Effects: as `fetch`."""
         self._require("config.json")
         if tokenizer and part != "config":
@@ -111,6 +120,8 @@ class _Download:
             return HubFolder(folder, self._commit)
         read_architecture(folder)
         weights = self._weights(folder)
+        if check is not None and self._sizes is not None:
+            check(folder, sum(self._sizes[name] for name in weights))
         missing = [name for name in weights if not (folder / name).is_file()]
         self._announce(folder, missing)
         for name in weights:

@@ -5,6 +5,7 @@ Cheap to import, and to call for a folder: the Hub's library is imported for a m
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +29,13 @@ def model_folder(text: str, tell: Callable[[str], None], part: Literal["config",
     return fetch(reference, tell, part).path
 
 
-def with_model_folder(config: ServeConfig, tell: Callable[[str], None], *, weights: bool = True) -> ServeConfig:
+def with_model_folder(
+    config: ServeConfig,
+    tell: Callable[[str], None],
+    *,
+    weights: bool = True,
+    check: Callable[[ServeConfig, Path, int], None] | None = None,
+) -> ServeConfig:
     """The configuration with a folder in place of a model of the Hub.
 
     The Hub's commit is the version of the weights, so that copies which hosts have fetched at different times agree.
@@ -37,6 +44,7 @@ def with_model_folder(config: ServeConfig, tell: Callable[[str], None], *, weigh
         tell: as `serving.model.hub.fetch`.
         weights: the model is to be served; if not, its configuration is all that is read. Simulated NPUs read no
             weights either.
+        check: as `fetch`, with the configuration before it.
     Raises, Effects: as `fetch`, for a model of the Hub; none for a folder.
     """
     model = config.model
@@ -47,5 +55,6 @@ def with_model_folder(config: ServeConfig, tell: Callable[[str], None], *, weigh
     part: Literal["config", "text", "all"] = "config"
     if weights:
         part = "text" if config.engine.executor == "simulated" else "all"
-    found = fetch(model.hub, tell, part, tokenizer=not model.tokenizer)
+    own_check = None if check is None else partial(check, config)
+    found = fetch(model.hub, tell, part, tokenizer=not model.tokenizer, check=own_check)
     return replace(config, model=replace(model, path=found.path, version=model.version or found.commit))

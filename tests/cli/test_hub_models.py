@@ -19,6 +19,7 @@ from tests.fakes.hub import NAME, FakeHub, fake_hub
 from tests.model.random_checkpoint import write_random_checkpoint
 
 STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
+TINY_DIES = ("--set", "hardware.hbm_per_die_mib=1", "--set", "hardware.workspace_share=0.9")
 SMALL = STORYTELLER.parents[1] / "small.toml"
 
 
@@ -33,7 +34,10 @@ def hub(tmp_path: Path) -> Iterator[FakeHub]:
 def run(hub: FakeHub, tmp_path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, as the environment names the Hub."""
     with started(hub, tmp_path, *words, **environment) as process:
-        output, errors = process.communicate(timeout=120)
+        try:
+            output, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
 
@@ -64,6 +68,7 @@ def test_a_prediction_reads_only_the_configuration(hub: FakeHub, tmp_path: Path)
         (["quantize", "--model", NAME, "--out", "o"], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids"),
         (["evaluate", "--model", NAME, "--text", "t"], {"HF_ENDPOINT": "http://127.0.0.1:1"}, "cannot be reached"),
         (["serve", "--model", f"./{NAME}"], {}, "no model folder /"),
+        (["serve", "--model", NAME, *TINY_DIES], {}, "GiB they fit: add --set hardware.hbm_per_die_mib="),
     ],
 )
 def test_a_mistake_is_one_line_of_any_command(
@@ -108,7 +113,7 @@ def test_a_start_with_a_folder_does_not_import_the_hubs_library() -> None:
 def test_what_is_served_has_the_hubs_name_and_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, bool]] = []
 
-    def fetch(reference: object, tell: object, part: str, *, tokenizer: bool) -> HubFolder:
+    def fetch(reference: object, tell: object, part: str, *, tokenizer: bool, check: object) -> HubFolder:
         asked.append((part, tokenizer))
         return HubFolder(STORYTELLER, "abc")
 

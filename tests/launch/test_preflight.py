@@ -12,12 +12,14 @@ from hardware.errors import SpecError
 from hardware.units import MIB
 from serving.config import EngineConfig, GatewayConfig, KvCacheConfig, ModelConfig, ServeConfig
 from serving.config.cluster import ClusterConfig, HardwareConfig
+from serving.config.model import DType
 from serving.errors import ConfigError, ModelError
-from serving.launch.preflight import preflight
+from serving.launch import room
+from serving.launch.preflight import check_before_fetch, preflight
 from serving.model.size import weight_bytes
 from tests.e2e.server import free_port
 from tests.kvpool.redis_process import RedisProcess, needs_redis
-from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.random_checkpoint import Dtype, write_random_checkpoint
 
 STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
 
@@ -58,9 +60,48 @@ def test_weights_larger_than_an_instance(config: ServeConfig) -> None:
         ConfigError, match=r"^the weights of model take 1 MiB.* prefill pool has 4 dies of 1 MiB"
     ) as told:
         preflight(replace(config, hardware=scarce))
-    enough = re.search(r"add --set hardware\.hbm_per_die_mib=(\d+), or raise \[prefill\]", str(told.value))
+    enough = re.search(
+        r"with dies of ([\d.]+) GiB they fit: add --set hardware\.hbm_per_die_mib=(\d+), or raise \[prefill\]",
+        str(told.value),
+    )
     assert enough is not None
-    preflight(replace(config, hardware=replace(scarce, hbm_per_die_mib=int(enough[1]))))
+    assert float(enough[1]) * 1024 == int(enough[2])
+    preflight(replace(config, hardware=replace(scarce, hbm_per_die_mib=int(enough[2]))))
+
+
+def test_weights_larger_than_the_machine(config: ServeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "machine_bytes", lambda: 1000)
+    with pytest.raises(
+        ConfigError, match=r"of model take .* GiB, and this machine has .* GiB .* with dies of [\d.]+ GiB"
+    ):
+        preflight(config)
+    preflight(config, own_ray=False)
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [("float32", "auto"), ("bfloat16", "auto"), ("float32", "bfloat16")])
+def test_a_model_is_refused_before_its_weights_are_fetched(tmp_path: Path, stored: Dtype, dtype: DType) -> None:
+    """By no more than it takes: what passes `preflight` passes here."""
+    folder = write_random_checkpoint(tmp_path / "model", dtype=stored)
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    needed = weight_bytes(folder, 2 if "bfloat16" in (stored, dtype) else 4)
+    model = ModelConfig(path=Path("org/name"), name="org/name", dtype=dtype)
+    config = ServeConfig(model, hardware=HardwareConfig(hbm_per_die_mib=1, workspace_share=0.9))
+    share = 1 - 1.3 * needed / config.prefill.dies_per_instance / MIB
+    check_before_fetch(replace(config, hardware=replace(config.hardware, workspace_share=share)), folder, size)
+    with pytest.raises(ConfigError, match=r"weights of org/name take .* with dies of .* GiB they fit"):
+        check_before_fetch(config, folder, size)
+
+
+def test_a_tokenizer_of_more_tokens_than_the_model_has(config: ServeConfig, tmp_path: Path) -> None:
+    words = write_random_checkpoint(tmp_path / "words", vocab_size=400)
+    own = replace(config, model=replace(config.model, tokenizer=str(words)))
+    line = r"^\[model\] tokenizer: .*words/tokenizer\.json has token 399, and the model has 320 rows"
+    with pytest.raises(ModelError, match=line):
+        preflight(own)
+    with pytest.raises(ModelError, match=line):
+        check_before_fetch(own, config.model.path, 1)
+    less = write_random_checkpoint(tmp_path / "more", vocab_size=400)
+    preflight(replace(config, model=ModelConfig(path=less, tokenizer=str(config.model.path))))
 
 
 def test_weights_count_in_the_type_that_they_are_loaded_in(tmp_path: Path, config: ServeConfig) -> None:

@@ -263,6 +263,18 @@ def test_an_architecture_that_is_not_served_is_refused_before_its_weights_are_fe
     assert not [name for name in hub.files_asked if name.endswith(".safetensors")]
 
 
+def test_a_check_may_refuse_a_model_before_its_weights_are_fetched(hub: FakeHub, checkpoint: Path) -> None:
+    def check(folder: Path, stored: int) -> None:
+        assert (folder / "tokenizer.json").is_file()
+        raise ConfigError(f"{stored} is too much")
+
+    hub.add(checkpoint)
+    stored = sum(path.stat().st_size for path in checkpoint.glob("model-*.safetensors"))
+    with pytest.raises(ConfigError, match=f"^{stored} is too much$"):
+        fetch(HubReference(NAME), lambda _: None, check=check)
+    assert not [name for name in hub.files_asked if name.endswith(".safetensors")]
+
+
 def test_an_index_of_files_that_are_not_there_is_named(hub: FakeHub, checkpoint: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(checkpoint, tmp_path / "lacking")
     (folder / "model-00002-of-00002.safetensors").unlink()
