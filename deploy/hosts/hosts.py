@@ -102,7 +102,8 @@ class Hosts:
 
     def freeze(self, name: str, *, thaw: bool = False) -> None:
         """Stop all processes of a host, or let them go on."""
-        for pid in self._processes(name):
+        # A command's nsenter, outside, stops by itself when its command does, but does not go on by itself.
+        for pid in self._processes(name) + (self._processes(name, outside=True) if thaw else []):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT if thaw else signal.SIGSTOP)
 
@@ -110,6 +111,9 @@ class Hosts:
         """End a host with all that it has, at once. One that is not up stays so."""
         pid = self._pid(name)
         if pid is not None:
+            for parent in self._processes(name, outside=True):  # one that is stopped would not collect its command
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(parent, signal.SIGCONT)
             os.kill(pid, signal.SIGKILL)  # the first process of a PID namespace: the kernel ends the others
             _await(lambda: self._pid(name) is None, f"host {name} does not end")
         (self._folder / f"{name}.pid").unlink(missing_ok=True)
@@ -169,12 +173,15 @@ class Hosts:
             raise HostsError(f"host {name} is not up; up are: {', '.join(n for n in self._names() if self._pid(n))}")
         return pid
 
-    def _processes(self, name: str) -> list[int]:
+    def _processes(self, name: str, *, outside: bool = False) -> list[int]:
+        """Processes of a host; with `outside`, those whose children are, and which are not themselves."""
         own = os.readlink(f"/proc/{self._need(name)}/ns/pid")
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # ended meanwhile
-                if os.readlink(folder / "ns" / "pid") == own:
+                inside = os.readlink(folder / "ns" / "pid") == own
+                begins = os.readlink(folder / "ns" / "pid_for_children") == own
+                if (begins and not inside) if outside else inside:
                     found.append(int(folder.name))
         return found
 

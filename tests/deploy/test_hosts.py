@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +77,35 @@ def test_a_killed_host_comes_back_empty_at_its_address(pair: Hosts) -> None:
     pair.does("up", "right")
     assert "theirs" not in pair.run("right", "ls", "/tmp")
     assert pair.addresses["right"] in pair.run("right", "ip", "-brief", "address")
+
+
+def test_a_frozen_host_goes_on_with_its_commands_or_ends_with_them(pair: Hosts) -> None:
+    """A command's nsenter, outside, stops when its command does: the host would wait for it for ever."""
+    with subprocess.Popen(pair.command("right", "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as command:
+        assert command.stdin is not None
+        assert command.stdout is not None
+        command.stdin.write(b"it runs\n")
+        command.stdin.flush()
+        assert command.stdout.readline() == b"it runs\n"
+        pair.does("freeze", "right")
+        _await_stopped(command.pid)
+        command.stdin.write(b"meanwhile\n")
+        command.stdin.flush()
+        pair.does("thaw", "right")
+        assert command.stdout.readline() == b"meanwhile\n"
+        pair.does("freeze", "right")
+        _await_stopped(command.pid)
+        pair.does("kill", "right")
+    assert command.returncode != 0
+    pair.does("up", "right")
+
+
+def _await_stopped(pid: int) -> None:
+    """Until the process outside has stopped, too."""
+    end = time.monotonic() + 30
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < end, "nsenter goes on"
+        time.sleep(0.01)
 
 
 def test_a_host_that_is_not_there_is_named(pair: Hosts) -> None:
