@@ -42,7 +42,7 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     Effects: makes the folder of the SSD tier.
     """
     model = read_architecture(config.model.path)
-    _require_dense(config, model)
+    _require_computed(config, model)
     _require_tokenizer(config, model)
     accounted = accounted_kv(config)
     if accounted is not None:
@@ -62,19 +62,21 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         _require_directory(config.kvcache)
 
 
-def _require_dense(config: ServeConfig, model: Architecture) -> None:
-    """Whether all contexts end before the model would attend to a part of them only, which is not computed."""
-    limit, asked = model.dense_up_to, config.engine.max_model_len
-    if limit is None:
+def _require_computed(config: ServeConfig, model: Architecture) -> None:
+    """Whether all contexts end before the model would do what is not computed."""
+    limit, asked = model.computed_up_to, config.engine.max_model_len
+    if limit is None or limit.tokens > model.max_position_embeddings:
         return
-    if asked > limit:
+    if asked > limit.tokens:
         raise ConfigError(
-            f"[engine] max_model_len = {asked}: beyond {limit} tokens {model.model_type} attends to a part of its "
-            f"context only, which is not computed here; set it to {limit} or less"
+            f"[engine] max_model_len = {asked}: beyond {limit.tokens} tokens {limit.beyond} in a model of "
+            f"{model.model_type}, which is not computed here; set it to {limit.tokens} or less"
         )
     logger.warning(
-        "contexts end at %d tokens: beyond, %s attends to a part of its context only, which is not computed here",
-        min(limit, asked or limit),
+        "contexts end at %d tokens: beyond %d %s in a model of %s, which is not computed here",
+        min(limit.tokens, asked or limit.tokens),
+        limit.tokens,
+        limit.beyond,
         model.model_type,
     )
 

@@ -155,6 +155,18 @@ class LayerShape:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextLimit:
+    """Longest context in which a model does nothing but what is computed here.
+
+    Args:
+        beyond: what it does in longer ones, as the rest of "beyond so many tokens".
+    """
+
+    tokens: int
+    beyond: str
+
+
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """Shape and switches of a model.
 
@@ -164,8 +176,7 @@ class Architecture:
         dtype: `bfloat16` or `float32`: what `dtype="auto"` loads as.
         quantization: how the checkpoint stores its matrices.
         max_position_embeddings: longest context that is served.
-        dense_up_to: why that is less than the model's own: beyond so many tokens it attends to chosen ones only, which
-            is not computed. None = it is the model's own.
+        computed_up_to: why that is less than the model's own; None = it is the model's own.
         unused: what names of tensors contain that may be there and are not needed.
         bf16_results: not of the checkpoint: the result of a routed expert is rounded to bfloat16 before it is weighted
             and added, as where experts lie on other devices and answer with messages of that type.
@@ -184,7 +195,7 @@ class Architecture:
     quantization: Quantization
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
-    dense_up_to: int | None = None
+    computed_up_to: "ContextLimit | None" = None
     unused: tuple[str, ...] = ()
     bf16_results: bool = False
 

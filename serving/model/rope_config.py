@@ -179,6 +179,7 @@ _Scaling = YarnConfig | Llama3Scaling | LinearScaling | None
 _OF_ALL_KINDS = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"} | {
     "partial_rotary_factor",  # a family's page reads it
     "llama_4_scaling_beta",
+    "max_position_embeddings",  # some write it there again
 }
 _YARN_KEYS = frozenset(("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate"))
 

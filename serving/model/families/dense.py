@@ -17,4 +17,4 @@ def dense_model(keys: ConfigKeys, variant: Variant, *, tied: bool = False) -> Ar
     attention = grouped_attention(keys, keys.layers(), variant)
     feed = DenseShape(keys.whole("intermediate_size"))
     layers = tuple(LayerShape(one, feed) for one in attention.layers)
-    return architecture(keys, layers, attention.rope, tied=tied, dense_up_to=attention.window)
+    return architecture(keys, layers, attention.rope, tied=tied, limit=attention.limit)

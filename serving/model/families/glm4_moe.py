@@ -16,5 +16,10 @@ def read(keys: ConfigKeys) -> Architecture:
     drafts = keys.layers("num_nextn_predict_layers", keys.layers("num_mtp_layers", 0, least=0), least=0)
     draft = LayerShape(attention.layers[-1], experts)
     return architecture(
-        keys, tuple(LayerShape(*one) for one in layers), attention.rope, (draft,) * drafts, norm_eps=1e-5
+        keys,
+        tuple(LayerShape(*one) for one in layers),
+        attention.rope,
+        (draft,) * drafts,
+        norm_eps=1e-5,
+        limit=attention.limit,
     )

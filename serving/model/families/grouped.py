@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from serving.errors import ModelError
-from serving.model.architecture import GroupedShape
+from serving.model.architecture import ContextLimit, GroupedShape
 from serving.model.config_keys import ConfigKeys
-from serving.model.config_values import number
+from serving.model.config_values import number, whole
 from serving.model.rope_config import RopeConfig, read_rope
 
 
@@ -37,12 +37,12 @@ class Grouped(NamedTuple):
 
     Args:
         layers: of each layer.
-        window: tokens that layers with a sliding window see; None = all layers see everything.
+        limit: longest context that is computed, if some layers see a window only, or queries are scaled.
     """
 
     layers: tuple[GroupedShape, ...]
     rope: RopeConfig
-    window: int | None
+    limit: ContextLimit | None
 
 
 def grouped_attention(keys: ConfigKeys, count: int, variant: Variant) -> Grouped:
@@ -71,7 +71,7 @@ def grouped_attention(keys: ConfigKeys, count: int, variant: Variant) -> Grouped
     )
     still = replace(turning, rope_dim=0)
     layers = tuple(still if layer in variant.still else turning for layer in range(count))
-    return Grouped(layers, rope, _window(keys, count))
+    return Grouped(layers, rope, _limit(keys, count))
 
 
 def _rotated(keys: ConfigKeys, width: int, share: float) -> int:
@@ -84,6 +84,18 @@ def _rotated(keys: ConfigKeys, width: int, share: float) -> int:
     if not 0 < rotated <= width or rotated % 2:
         raise ModelError(f"{rotated} of a head's {width} elements would rotate: an even number is, up to all of them")
     return rotated
+
+
+def _limit(keys: ConfigKeys, count: int) -> ContextLimit | None:
+    """The longest context that is computed: beyond, layers see a window, or queries grow with their position."""
+    limits = []
+    if (window := _window(keys, count)) is not None:
+        limits.append(ContextLimit(window, "some layers see a window only"))
+    scaling = keys.raw.get("rope_parameters")
+    if isinstance(scaling, Mapping) and scaling.get("llama_4_scaling_beta"):
+        trained = whole(scaling, "original_max_position_embeddings")
+        limits.append(ContextLimit(trained, "queries are scaled by their position"))
+    return min(limits, key=lambda limit: limit.tokens, default=None)
 
 
 def _window(keys: ConfigKeys, count: int) -> int | None:

@@ -41,4 +41,4 @@ def read_3_moe(keys: ConfigKeys) -> Architecture:
     step, named = keys.whole("decoder_sparse_step", 1), keys.whole_list("mlp_only_layers")
     dense = [layer in named or (layer + 1) % step > 0 for layer in range(count)]
     layers = zip(attention.layers, feeds(keys, count, checked(experts), dense), strict=True)
-    return architecture(keys, tuple(LayerShape(*one) for one in layers), attention.rope, dense_up_to=attention.window)
+    return architecture(keys, tuple(LayerShape(*one) for one in layers), attention.rope, limit=attention.limit)

@@ -19,6 +19,7 @@ FAMILIES: Mapping[str, Family] = {
     "glm_moe_dsa": deepseek_sparse.read,
     "llama": llama.read,
     "mistral": llama.read,
+    "ministral3": llama.read,
     "smollm3": smollm3.read,
     "qwen2": qwen.read_2,
     "qwen3": qwen.read_3,
@@ -33,6 +34,7 @@ REFUSED: Mapping[str, str] = {
         "its linear attention keeps a state, not rows of a KV cache",
     ),
     "deepseek_v4": "its compressed caches and hyper-connections are not rows of a KV cache",
+    "gpt_oss": "its attention sinks, windows and clamped experts are not computed",
     "mistral4": "its router and its scaled queries are not computed",
     "axk1": "it has one norm more than DeepSeek-V3's block",
     **dict.fromkeys(

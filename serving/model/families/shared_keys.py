@@ -1,7 +1,15 @@
 """Keys that all families write alike."""
 
 from serving.errors import ModelError
-from serving.model.architecture import Architecture, DenseShape, ExpertShape, FeedShape, GateShape, LayerShape
+from serving.model.architecture import (
+    Architecture,
+    ContextLimit,
+    DenseShape,
+    ExpertShape,
+    FeedShape,
+    GateShape,
+    LayerShape,
+)
 from serving.model.config_keys import ConfigKeys
 from serving.model.quantization import read_quantization
 from serving.model.rope_config import RopeConfig
@@ -17,7 +25,7 @@ def architecture(
     *,
     tied: bool = False,
     norm_eps: float = 1e-6,
-    dense_up_to: int | None = None,
+    limit: ContextLimit | None = None,
     unused: tuple[str, ...] = (),
 ) -> Architecture:
     """The whole, of its layers and the keys around them.
@@ -25,7 +33,7 @@ def architecture(
     Args:
         tied: whether the head is the embedding where the configuration does not say.
         norm_eps: where the configuration does not say.
-        dense_up_to, unused: see `Architecture`.
+        limit: its `computed_up_to`. unused: see there.
     Raises: KeyError, TypeError or ModelError for a key that is missing, malformed or not supported.
     """
     keys.among("hidden_act", "silu")
@@ -40,13 +48,13 @@ def architecture(
         drafts=drafts,
         rope=rope,
         rms_norm_eps=keys.number("rms_norm_eps", norm_eps, least=0),
-        max_position_embeddings=longest if dense_up_to is None else min(longest, dense_up_to),
+        max_position_embeddings=longest if limit is None else min(longest, limit.tokens),
         tie_word_embeddings=keys.flag("tie_word_embeddings", tied),
         dtype=_DTYPES[str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")],
         quantization=read_quantization(raw),
         bos_token_id=bos if isinstance(bos, int) else None,
         eos_token_ids=(),
-        dense_up_to=dense_up_to,
+        computed_up_to=limit if limit is not None and limit.tokens < longest else None,
         unused=unused,
     )
 

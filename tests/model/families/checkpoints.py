@@ -25,6 +25,10 @@ _LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
+_MINISTRAL3 = {
+    "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32.0,
+    "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
 
 CASES: dict[str, dict[str, Any]] = {
     "glm4_moe_lite": _LATENT | _EXPERTS | {"mlp_layer_types": ["dense", "sparse", "sparse"]},
@@ -43,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "llama without groups": _GROUPED | {"num_key_value_heads": 6},
     "mistral": _GROUPED | {"sliding_window": None},
     "mistral within its window": _GROUPED | {"sliding_window": 64},
+    "ministral3": _GROUPED | {"rope_parameters": _MINISTRAL3},
     "smollm3": {key: value for key, value in _GROUPED.items() if key != "head_dim"},
     "qwen2": {key: value for key, value in _GROUPED.items() if key != "head_dim"},
     "qwen3": _GROUPED,

@@ -76,10 +76,11 @@ def test_what_changes_results_and_is_not_known_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("case", "longest"), [("deepseek_v32", 64), ("glm_moe_dsa", 64), ("mistral within its window", 64), ("qwen3", 512)]
+    ("case", "longest"),
+    [("deepseek_v32", 64), ("glm_moe_dsa", 64), ("mistral within its window", 64), ("ministral3", 128), ("qwen3", 512)],
 )
-def test_contexts_end_where_attention_would_not_be_dense(case: str, longest: int, tmp_path: Path) -> None:
+def test_contexts_end_where_the_model_would_do_what_is_not_computed(case: str, longest: int, tmp_path: Path) -> None:
     write_family(tmp_path, case)
     found = read_architecture(tmp_path)
     assert found.max_position_embeddings == longest
-    assert found.dense_up_to == (longest if longest == 64 else None)
+    assert (found.computed_up_to is None) == (longest == 512)
