@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
-from serving.model.architecture import LatentShape
+from serving.model.architecture import AttentionShape, LatentShape
 from serving.model.block import Block
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.gate import Gate
+from serving.model.grouped_attention import GroupedAttention
 from serving.model.heads import HeadLinear
 from serving.model.kv_cache import KvCache
 from serving.model.latent_attention import LatentAttention
@@ -51,7 +52,6 @@ class BoundModel:
             **_sizes(model),
             form=_FORMS[model.dtype],
             norm_eps=model.norm.eps,
-            latent_norm_eps=_latent(model).norm_eps,
             rope_frequencies=self._floats(torch.tensor(_frequencies(model))),
             embed=self._address(model.embed),
             blocks=self._array(layout.NativeBlock, [self._block(block) for block in model.blocks]),
@@ -61,20 +61,18 @@ class BoundModel:
         )
 
     def _block(self, block: Block) -> layout.NativeBlock:
-        assert isinstance(block.attention, LatentAttention), "attention that the native step does not compute"
-        w = block.attention.w
         bound = layout.NativeBlock(
             attention_norm=self._norm(block.attention_norm),
-            into=self._linear(w.into),
-            query_norm=self._norm(w.query_norm),
-            query_up=self._linear(w.query_up),
-            latent_norm=self._norm(w.latent_norm),
-            expand=self._linear(w.expand),
-            key_absorb=self._linear(w.key_absorb),
-            value_absorb=self._linear(w.value_absorb),
-            out=self._linear(w.out),
+            into=self._linear(block.attention.w.into),
+            query_norm=self._norm(block.attention.w.query_norm),
+            out=self._linear(block.attention.w.out),
             feed_norm=self._norm(block.feed_norm),
         )
+        if isinstance(block.attention, GroupedAttention):
+            bound.kind, bound.rotates = layout.AttentionKind.GROUPED, block.attention.rotates
+            bound.key_norm = self._norm(block.attention.w.key_norm)
+        else:
+            self._bind_latents(bound, block.attention)
         net = block.feed
         if isinstance(net, ExpertLayer):
             self._bind_experts(bound, net)
@@ -84,6 +82,12 @@ class BoundModel:
         assert isinstance(net, Mlp), "a feed-forward net of an unknown kind"
         bound.gate_up, bound.down = self._linear(net.gate_up), self._linear(net.down)
         return bound
+
+    def _bind_latents(self, bound: layout.NativeBlock, attention: LatentAttention) -> None:
+        w = attention.w
+        bound.query_up, bound.latent_norm = self._linear(w.query_up), self._norm(w.latent_norm)
+        bound.expand = self._linear(w.expand)
+        bound.key_absorb, bound.value_absorb = self._linear(w.key_absorb), self._linear(w.value_absorb)
 
     def _bind_experts(self, bound: layout.NativeBlock, layer: ExpertLayer) -> None:
         assert isinstance(layer.experts, LocalExperts), "experts of another rank"
@@ -149,13 +153,14 @@ def bind_cache(cache: KvCache) -> layout.Cache:
         layers=cache.num_layers,
         block_tokens=cache.block_tokens,
         row_bytes=cache.row_bytes,
+        head_bytes=cache.layout.head_bytes,
         rope_offset=cache.layout.rope_offset_bytes,
         scale_offset=cache.layout.scale_offset_bytes,
     )
 
 
 def _sizes(model: Model) -> dict[str, int | float]:
-    config, shape = model.config, _latent(model)
+    config, shape = model.config, model.config.attention
     gate = next((block.feed.gate for block in _all_blocks(model) if isinstance(block.feed, ExpertLayer)), None)
     routed = {}
     if gate is not None and config.experts is not None:
@@ -165,22 +170,25 @@ def _sizes(model: Model) -> dict[str, int | float]:
         "hidden": config.hidden_size,
         "layers": len(config.layers),
         "heads": shape.heads,
-        "q_lora": shape.query_latent or 0,
-        "kv_lora": shape.latent,
-        "nope_dim": shape.nope_dim,
-        "rope_dim": shape.rope_dim,
-        "value_dim": shape.value_dim,
+        "rope_dim": config.rope_dim,
         "softmax_scale": shape.scale,
         "rope_amplitude": config.rope.amplitude,
+        **_head_sizes(shape, config.rope_dim),
         **routed,
     }
 
 
-def _latent(model: Model) -> LatentShape:
-    shape = model.config.attention
-    if not isinstance(shape, LatentShape):
-        raise ModelError("attention in groups has no native step")
-    return shape
+def _head_sizes(shape: AttentionShape, rope_dim: int) -> dict[str, int | float]:
+    if isinstance(shape, LatentShape):
+        return {
+            "q_lora": shape.query_latent or 0,
+            "kv_lora": shape.latent,
+            "nope_dim": shape.nope_dim,
+            "value_dim": shape.value_dim,
+            "latent_norm_eps": shape.norm_eps,
+        }
+    width = shape.head_dim
+    return {"kv_heads": shape.kv_heads, "head_dim": width, "nope_dim": width - rope_dim, "value_dim": width}
 
 
 def _gate_sizes(gate: Gate, experts: int, *, bf16_results: bool) -> dict[str, int | float]:

@@ -1,0 +1,109 @@
+"""The native step of every family: torch's logits and tokens, and the same bits however grouped attention is fed.
+
+Grouped attention has one form, so there a prompt may be cut anywhere, down to single tokens, without a bit's change.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from serving.instance.executors.native_executor import NativeExecutor
+from serving.model.kv_layout import KvDtype
+from serving.model.loader import DtypeName
+from serving.values.step_plan import StepPlan
+from tests.instance.native_pair import HAND_OUT, Feeder, far, logits_of, native_executor, prompt, torch_executor
+from tests.model.families.checkpoints import CASES, write_family
+
+TOLERANCE = 1e-4
+GROUPED = ("llama one KV head", "smollm3", "qwen3", "qwen3_moe", "glm4_moe")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_logits_and_tokens_equal_torch(tmp_path: Path, case: str) -> None:
+    write_family(tmp_path, case)
+    native, plain = native_executor(tmp_path), torch_executor(tmp_path)
+    for sizes in ([45], [1] * 3, [5, 4, 17], [2, 40]):
+        ours, theirs = Feeder(0, prompt(45), HAND_OUT), Feeder(0, prompt(45), HAND_OUT)
+        while len(ours.output) < 4:
+            size = sizes.pop(0) if sizes else None
+            step, other = ours.step(size), theirs.step(size)
+            if step.sample is not None:
+                assert far(logits_of(native, [step]), logits_of(plain, [other])) < TOLERANCE
+            ours.take(step, native.execute(StepPlan(0, (step,))).results[0])
+            theirs.take(other, plain.execute(StepPlan(0, (other,))).results[0])
+        assert ours.output == theirs.output
+
+
+@pytest.mark.parametrize(("dtype", "kv_dtype", "most"), [("float32", "int8", 3e-3), ("bfloat16", "auto", 0.04)])
+@pytest.mark.parametrize("case", ["llama", "qwen3", "smollm3"])
+def test_rounded_numbers_are_close_to_torchs(
+    tmp_path: Path, case: str, dtype: DtypeName, kv_dtype: KvDtype, most: float
+) -> None:
+    """A number between two steps of a scale may be rounded either way; torch rounds the residual stream, too."""
+    write_family(tmp_path, case)
+    native, plain = native_executor(tmp_path, dtype, kv_dtype=kv_dtype), torch_executor(tmp_path, dtype, kv_dtype)
+    for sizes in ([30], [1] * 30, [3, 20, 7]):
+        one = Feeder(1, prompt(30, 4), HAND_OUT)
+        for size in sizes:
+            step = one.step(size)
+            ours, theirs = logits_of(native, [step]), logits_of(plain, [step])
+            one.fed += size
+        assert far(ours, theirs) < most
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_both_steps_write_the_same_rows(tmp_path: Path, kv_dtype: KvDtype) -> None:
+    """Of the first layer, whose inputs are the same: a handoff may go from one to the other."""
+    write_family(tmp_path, "qwen3")
+    step = Feeder(1, prompt(30), HAND_OUT).step()
+    native, plain = native_executor(tmp_path, kv_dtype=kv_dtype), torch_executor(tmp_path, kv_dtype=kv_dtype)
+    rows = []
+    for executor in (native, plain):
+        executor.execute(StepPlan(0, (step,)))
+        tensor = executor.kv_cache.tensor[[int(block) for block in step.block_table[:7]], 0]
+        rows.append(executor.kv_cache.layout.unpack(tensor.flatten(0, 1)))
+    assert executor.kv_cache.layout_fingerprint == native.kv_cache.layout_fingerprint
+    assert far(*rows) < (1e-6 if kv_dtype == "auto" else 3e-3)
+
+
+def _fed(executor: NativeExecutor, number: int, sizes: list[int], *, alone: bool) -> Tensor:
+    """Logits behind a prompt of 40 tokens, and behind five more that follow it one by one."""
+    one, found = Feeder(number, prompt(40, 3), HAND_OUT), []
+    for size in [*sizes, 1, 1, 1, 1, 1]:
+        step = one.step(size, **({"alone": True} if alone else {}))
+        if step.sample is not None:
+            found.append(logits_of(executor, [step])[0])
+        one.take(step, executor.execute(StepPlan(0, (step,))).results[0])
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("case", GROUPED)
+def test_no_bit_depends_on_the_cut(tmp_path: Path, case: str, dtype: DtypeName, kv_dtype: KvDtype) -> None:
+    write_family(tmp_path, case)
+    native = native_executor(tmp_path, dtype, kv_dtype=kv_dtype)
+    whole = _fed(native, 0, [40], alone=False)
+    for number, sizes in enumerate(([1] * 40, [7, 32, 1], [20, 3, 17]), 1):
+        for alone in (False, True):
+            assert torch.equal(_fed(native, number, sizes, alone=alone), whole)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("case", GROUPED)
+def test_mixed_steps_equal_lone_ones_to_the_bit(tmp_path: Path, case: str, dtype: DtypeName) -> None:
+    write_family(tmp_path, case)
+    native, other = native_executor(tmp_path, dtype), native_executor(tmp_path, dtype, threads=3)
+    shapes = [(9, [9, 1, 1]), (30, [11, 6, 13]), (2, [2, 1, 1]), (40, [3, 30, 7]), (17, [4, 13, 1])]
+    parts = [Feeder(i, prompt(length, i), HAND_OUT) for i, (length, _) in enumerate(shapes)]
+    for number in range(3):
+        steps = [one.step(sizes[number]) for one, (_, sizes) in zip(parts, shapes, strict=True)]
+        together = logits_of(native, steps)
+        alone = torch.cat([logits_of(other, [step]) for step in steps])
+        assert torch.equal(together, alone)
+        results = native.execute(StepPlan(number, tuple(steps))).results
+        other.execute(StepPlan(number, tuple(steps)))
+        for one, step, result in zip(parts, steps, results, strict=True):
+            one.take(step, result)
