@@ -2,10 +2,13 @@
 
 Each failure is the Hub's own: the status, the headers and the moment at which it comes. Nothing is simulated on the
 client's side, which is the real library.
+
+    python -m tests.fakes.hub FOLDER     prints its address and lets `test/random` have the folder's files, until killed
 """
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -165,3 +168,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _listed(path: Path) -> dict[str, Any]:
     return {"rfilename": path.name, "size": path.stat().st_size, "blobId": hashlib.sha1(path.read_bytes()).hexdigest()}
+
+
+def main() -> None:
+    with fake_hub() as hub:
+        hub.add(Path(sys.argv[1]))
+        print(hub.url, flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

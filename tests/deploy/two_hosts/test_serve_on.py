@@ -1,7 +1,10 @@
 """`cloudmatrix serve --address` and `down` on two hosts whose Ray was started by hand."""
 
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from serving.version import VERSION as RELEASE
 from tests.deploy.ray_hosts import MODEL, TOKEN, RayHosts
 from tests.deploy.tools import DEPLOY
 from tests.e2e.server import wait_for
+from tests.fakes.hub import NAME
 from tests.live.workload import GREEDY, Reference
 
 pytestmark = pytest.mark.slow
@@ -39,6 +43,18 @@ def answer(on: RayHosts, host: str) -> str:
     said = on.hosts.run(host, "curl", "-sS", "--max-time", "120", f"{on.url(on.gateway_host())}/v1/completions", *body)
     text: str = json.loads(said)["choices"][0]["text"]
     return text
+
+
+@contextmanager
+def hub_on(on: RayHosts, host: str) -> Iterator[str]:
+    """A stand-in of the Hugging Face Hub that only one host reaches, with the bundled model. Yields: its URL."""
+    command = on.hosts.command(host, sys.executable, "-m", "tests.fakes.hub", str(MODEL))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=DEPLOY.parent) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
 
 
 def wait(condition: Callable[[], bool], what: str, state: Callable[[], object] = str) -> None:
@@ -115,11 +131,26 @@ def test_the_doctor_finds_what_is_wrong_on_a_host(two_hosts: RayHosts) -> None:
 
 
 def test_a_host_that_the_doctor_finds_without_the_model_serves_all_the_same(two_hosts: RayHosts, expected: str) -> None:
-    """Prefill and decode are on different hosts, so that one of them has no folder."""
+    """Prefill and decode are on different hosts, so that one of them has no folder, and nothing of the Hub's."""
     two_hosts.hosts.run("right", "mount", "-t", "tmpfs", "none", str(MODEL.parent))
     try:
-        two_hosts.cloudmatrix("left", "serve", "--address", "auto", "--config", str(CONFIG))
+        with hub_on(two_hosts, "left") as url:
+            named = ("--model", NAME, "--set", "model.name=storyteller")
+            fetch = (
+                "env",
+                f"HF_ENDPOINT={url}",
+                "HF_HOME=/tmp/hf",
+                "cloudmatrix",
+                "serve",
+                "--address",
+                "auto",
+                *named,
+            )
+            said = two_hosts.run("left", *fetch, "--config", str(CONFIG), timeout=300)
+        assert f"cloudmatrix: model {NAME}: commit " in said
+        assert "of weights into /tmp/hf/hub/models--test--random/snapshots/" in said
         assert answer(two_hosts, "left") == expected
+        two_hosts.hosts.run("right", "test", "!", "-e", "/tmp/hf")
         made = two_hosts.hosts.run("right", "sh", "-c", "ls /tmp/cloudmatrix.*/model-*")
         assert "tokenizer.json" in made
         two_hosts.cloudmatrix("left", "down")
