@@ -29,16 +29,14 @@ class PricedFamily:
         latent: latent attention; else grouped.
         experts: some layers have routed experts.
         first_dense: layers before the first one with experts, where the configuration does not say.
-        own_head_dim: must say how wide a head is; others divide the hidden width by the heads.
-        windowed: slides a window whenever one is given; others only with `use_sliding_window`.
+        head_dim: width of a head, where the configuration does not say; 0 = the hidden width divided by the heads.
         tied: the head is the embedding, where the configuration does not say.
     """
 
     latent: bool = False
     experts: bool = False
     first_dense: int = 0
-    own_head_dim: bool = False
-    windowed: bool = False
+    head_dim: int = 0
     tied: bool = False
 
 
@@ -46,16 +44,16 @@ PRICED_FAMILIES: Mapping[str, PricedFamily] = {
     "deepseek_v2": PricedFamily(latent=True, experts=True),
     "deepseek_v3": PricedFamily(latent=True, experts=True),
     "deepseek_v32": PricedFamily(latent=True, experts=True, first_dense=3),
-    "glm4_moe": PricedFamily(experts=True, first_dense=1, own_head_dim=True),
+    "glm4_moe": PricedFamily(experts=True, first_dense=1),
     "glm4_moe_lite": PricedFamily(latent=True, experts=True, first_dense=1),
     "glm_moe_dsa": PricedFamily(latent=True, experts=True, first_dense=3),
     "kimi_k2": PricedFamily(latent=True, experts=True),
     "llama": PricedFamily(),
-    "ministral3": PricedFamily(own_head_dim=True, windowed=True),
-    "mistral": PricedFamily(windowed=True),
+    "ministral3": PricedFamily(head_dim=128),
+    "mistral": PricedFamily(),
     "qwen2": PricedFamily(),
-    "qwen3": PricedFamily(own_head_dim=True),
-    "qwen3_moe": PricedFamily(experts=True, own_head_dim=True),
+    "qwen3": PricedFamily(head_dim=128),
+    "qwen3_moe": PricedFamily(experts=True, head_dim=128),
     "smollm3": PricedFamily(tied=True),
     "youtu": PricedFamily(latent=True, tied=True),
 }
@@ -95,7 +93,7 @@ def shape_from_config(config: Mapping[str, object], name: str) -> ModelShape:
         vocab=keys.whole("vocab_size"),
         mtp_layers=keys.first(_DRAFT_KEYS, 0) if family.experts else 0,
         tied_head=family.tied if tied is None else bool(tied),
-        longest_context=_longest_context(keys, family),
+        longest_context=_longest_context(keys, layers),
     )
 
 
@@ -176,8 +174,8 @@ def _latent(keys: _Keys) -> AttentionSizes:
 
 def _grouped(keys: _Keys, family: PricedFamily) -> AttentionSizes:
     heads = keys.whole("num_attention_heads")
-    divided = None if family.own_head_dim else keys.whole("hidden_size") // max(heads, 1)
-    return GroupedAttentionSizes(heads, keys.whole("num_key_value_heads", heads), keys.whole("head_dim", divided))
+    width = keys.whole("head_dim", family.head_dim or keys.whole("hidden_size") // max(heads, 1))
+    return GroupedAttentionSizes(heads, keys.whole("num_key_value_heads", heads), width)
 
 
 def _dense_layers(keys: _Keys, family: PricedFamily, layers: int) -> int:
@@ -199,10 +197,14 @@ def _dense_layers(keys: _Keys, family: PricedFamily, layers: int) -> int:
     return layers - sparse
 
 
-def _longest_context(keys: _Keys, family: PricedFamily) -> int | None:
+def _longest_context(keys: _Keys, layers: int) -> int | None:
     """Tokens up to which attention sees all of them; None = always."""
     if keys.config.get("index_topk") is not None:
         return keys.whole("index_topk")
-    slides = family.windowed or bool(keys.config.get("use_sliding_window"))
-    slides = slides or "sliding_attention" in keys.listed("layer_types")
-    return keys.whole("sliding_window") if slides and keys.config.get("sliding_window") is not None else None
+    if keys.config.get("sliding_window") is None:
+        return None
+    if kinds := keys.listed("layer_types"):
+        slides = "sliding_attention" in kinds
+    else:
+        slides = keys.config.get("use_sliding_window") is not False and keys.whole("max_window_layers", 0) < layers
+    return keys.whole("sliding_window") if slides else None

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,7 @@ def test_dense_layers_of_families_that_have_some_anyway(name: str, left_out: str
 def test_heads_of_families_that_need_not_say() -> None:
     config = {key: value for key, value in KNOWN["llama-3.1-8b"].items() if key != "num_key_value_heads"}
     assert shape_from_config(config, "m").attention == GroupedAttentionSizes(32, 32, 128)
-    with pytest.raises(SpecError, match="config has no head_dim"):
-        shape_from_config({**KNOWN["qwen3-0.6b"], "head_dim": None}, "m")
+    assert shape_from_config({**KNOWN["qwen3-0.6b"], "head_dim": None}, "m") == replace(known("qwen3-0.6b"), name="m")
 
 
 @pytest.mark.parametrize(
@@ -143,6 +143,8 @@ def test_heads_of_families_that_need_not_say() -> None:
         ("mistral-7b-v0.1", {"sliding_window": None}, None),
         ("qwen2.5-7b", {}, None),
         ("qwen2.5-7b", {"use_sliding_window": True}, 131_072),
+        ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 28}, None),
+        ("mistral-7b-v0.1", {"layer_types": ["full_attention"] * 32}, None),
         ("qwen3-0.6b", {"layer_types": ["full_attention"] * 28, "sliding_window": 512}, None),
         ("qwen3-0.6b", {"layer_types": ["sliding_attention"] * 28, "sliding_window": 512}, 512),
     ],
