@@ -20,6 +20,7 @@ from serving.errors import HandoffError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.ids import BlockId
 from serving.values.sequence import FinishReason, SamplingParams
+from tests.hardware.cost.known import KNOWN
 from tests.live.harness import Pools, small_config, until
 from tests.live.workload import RECORD, Ask
 
@@ -104,6 +105,22 @@ async def test_a_handoff_moves_stamps_and_counts_accounted_bytes(shm: Path) -> N
         assert pools.of("decode")[0].engine.snapshot(0.0).handoff_bytes_in_total == 300 * kv.token_bytes
         assert decode.npus.snapshot()["npus"][0]["moved_bytes"]["rdma"] == 300 * kv.token_bytes
         assert decode.kv.real_bytes < decode.kv.block_bytes == kv.block_bytes
+
+
+async def test_a_dense_model_with_grouped_attention(shm: Path) -> None:
+    """Qwen3-0.6B in the small: no experts, no drafts, keys and values of each KV head in a block."""
+    folder = shm / "qwen3"
+    keys = KNOWN["qwen3-0.6b"] | {"vocab_size": 3072, "rms_norm_eps": 1e-6, "max_position_embeddings": 4096}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(keys | {"rope_theta": 1e6, "eos_token_id": 2}), encoding="utf-8")
+    config = simulated(drafts=0)
+    model = replace(config.model, path=folder, tokenizer=str(STORYTELLER))
+    async with Pools(replace(config, model=model), shm) as pools:
+        await pools.start("prefill", "decode")
+        told = await pools.ask(ask(20))
+        assert (len(told.tokens[0]), told.finish) == (20, [FinishReason.LENGTH])
+        assert pools.of("decode")[0].engine.snapshot(0.0).handoff_bytes_in_total == 300 * 114_688
+        await pools.audit()
 
 
 async def test_damaged_bytes_do_not_pass_for_a_handoff(shm: Path) -> None:
