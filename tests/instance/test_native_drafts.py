@@ -25,7 +25,7 @@ from tests.instance.native_pair import (
     torch_executor,
 )
 from tests.model.random_checkpoint import write_random_checkpoint
-from tests.model.shapes import V2
+from tests.model.shapes import GLM_FLASH, V2
 
 WANTED = 24
 SAMPLINGS = [
@@ -88,6 +88,8 @@ def _step(
         ({"q_lora_rank": None, "attention_bias": True}, "float32", "auto"),
         ({"own_draft_head": True}, "float32", "auto"),
         ({**V2, "n_shared_experts": 0}, "float32", "auto"),
+        (GLM_FLASH, "float32", "auto"),
+        ({**GLM_FLASH, "own_draft_head": True}, "bfloat16", "int8"),
     ],
 )
 def test_tokens_do_not_depend_on_guesses(
@@ -119,7 +121,9 @@ def test_no_bit_depends_on_guesses_where_the_caller_draws(folder: Path, length: 
     assert [run(drafts) == plain for drafts in range(4)] == [True] * 4
 
 
-@pytest.mark.parametrize("shape", [{}, {"own_draft_head": True, "rope_interleave": False}])
+@pytest.mark.parametrize(
+    "shape", [{}, {"own_draft_head": True, "rope_interleave": False}, {**GLM_FLASH, "own_draft_head": True}]
+)
 @pytest.mark.parametrize("drafts", [0, 1, 3])
 def test_guesses_equal_torch(tmp_path: Path, shape: dict[str, Any], drafts: int) -> None:
     checkpoint = write_random_checkpoint(tmp_path, **shape)

@@ -6,7 +6,6 @@ tokens, in bfloat16 and in INT8 as in float32.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from serving.values.step_plan import StepPlan
 from tests.instance.native_pair import HAND_OUT, RAGGED, Feeder, dirty_cache, far, logits_of, native_executor, prompt
 from tests.model.int8_checkpoint import quantised_checkpoint
 from tests.model.random_checkpoint import Dtype, write_random_checkpoint
+from tests.model.shapes import FAMILIES
 
 LENGTH, TOKENS = 45, 9
 CUTS = {"one by one": [1] * LENGTH, "short tail": [43, 2], "short beginning": [3, 42], "mixed": [17, 4, 16, 5, 1, 2]}
@@ -49,8 +49,9 @@ def last_logits(executor: NativeExecutor | TorchExecutor, sizes: Sequence[int]) 
     raise AssertionError("the steps do not reach the end")
 
 
-def test_hundreds_of_rows_behind_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_random_checkpoint(tmp_path)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hundreds_of_rows_behind_a_prompt(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_random_checkpoint(tmp_path, **FAMILIES[family])
     native = native_executor(folder, blocks=8 * 80, max_rows=300)
     few = last_logits(native, [20, *[4] * 73])
     assert torch.equal(last_logits(native, [20, 290]), few)
@@ -63,13 +64,16 @@ def test_hundreds_of_rows_behind_a_prompt(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture(params=["float32", "bfloat16", "int8", "int8 ragged"])
-def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Dtype]:
-    shape: dict[str, Any] = RAGGED if "ragged" in request.param else {}
+def checkpoint(request: pytest.FixtureRequest, family: str, tmp_path: Path) -> tuple[Path, Dtype]:
+    shape = dict(FAMILIES[family])
+    if "ragged" in request.param:
+        shape |= {key: width for key, width in RAGGED.items() if shape.get(key, width) is not None}
     if "int8" in request.param:
         return quantised_checkpoint(tmp_path, dtype="bfloat16", **shape), "bfloat16"
-    return write_random_checkpoint(tmp_path, dtype=request.param), request.param
+    return write_random_checkpoint(tmp_path, dtype=request.param, **shape), request.param
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_however_a_sequence_is_cut_and_begun_again(checkpoint: tuple[Path, Dtype], kv_dtype: KvDtype) -> None:
     executor = native_executor(*checkpoint, kv_dtype=kv_dtype)

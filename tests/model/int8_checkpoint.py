@@ -13,7 +13,7 @@ from tests.model.random_checkpoint import write_random_checkpoint
 
 OUT = "model.layers.0.self_attn.o_proj.weight"
 QUANTISED = (
-    *("q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "o_proj"),
+    *("q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "q_proj", "k_proj", "v_proj", "o_proj"),
     *("gate_proj", "up_proj", "down_proj", "lm_head", "eh_proj"),
 )
 

@@ -52,3 +52,67 @@ WIDTHS: dict[str, Any] = {
     "intermediate_size": 256,
     "moe_intermediate_size": 80,
 }
+
+_LATENT = "q_lora_rank kv_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim rope_interleave".split()
+_ROUTED = "scoring_func topk_method routed_scaling_factor n_routed_experts n_shared_experts n_group topk_group".split()
+_DRAFTS = ["num_nextn_predict_layers"]
+_EXPERTS = "norm_topk_prob first_k_dense_replace moe_intermediate_size num_experts_per_tok".split()
+GLM_FLASH: dict[str, Any] = {
+    "model_type": "glm4_moe_lite",
+    "architectures": ["Glm4MoeLiteForCausalLM"],
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 10,
+    "num_key_value_heads": 10,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 24,
+    "v_head_dim": 32,
+    "intermediate_size": 640,
+    "moe_intermediate_size": 96,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 1.8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "partial_rotary_factor": 1.0,
+}
+"""GLM-4.7-Flash's keys with its ratios of widths, its draft layer included."""
+YOUTU: dict[str, Any] = {
+    "model_type": "youtu",
+    "architectures": ["YoutuForCausalLM"],
+    "tie_word_embeddings": True,
+    "rope_theta": 1.6e6,
+    "mlp_bias": False,
+    **dict.fromkeys([*_ROUTED, *_EXPERTS, *_DRAFTS]),
+}
+"""Youtu-LLM's keys; those of experts are null, as if they were not there."""
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 20,
+    **dict.fromkeys([*_LATENT, *_ROUTED, *_EXPERTS, *_DRAFTS]),
+}
+QWEN3_MOE: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 20,
+    "num_experts": 8,
+    "mlp_only_layers": [1],
+    **dict.fromkeys([*_LATENT, *_ROUTED, *_DRAFTS, "first_k_dense_replace"]),
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {},
+    "glm4_moe_lite": GLM_FLASH,
+    "youtu": YOUTU,
+    "llama": LLAMA,
+    "qwen3_moe": QWEN3_MOE,
+}
+"""What `write_random_checkpoint` needs to be told for a small model of each kind that the native step computes."""

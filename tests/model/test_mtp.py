@@ -3,12 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import DeepseekV3ForCausalLM
+from transformers import AutoModelForCausalLM
 
 from serving.ids import BlockId, SequenceId
 from serving.instance.executors.step_batch import build_batch, step_feeds
@@ -18,6 +19,7 @@ from serving.model.model import Model
 from serving.values.step_plan import SequenceStep, StepPlan
 from tests.model.paged import pieces_of
 from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.shapes import GLM_FLASH
 
 LENGTH = 23
 TOKENS = torch.randint(6, 320, (LENGTH,), generator=torch.Generator().manual_seed(3)).tolist()
@@ -50,14 +52,14 @@ def plain_reference(folder: Path, hidden: Tensor, tmp_path: Path) -> Tensor:
     shutil.copytree(folder, longer)
     config = json.loads((longer / "config.json").read_text())
     (longer / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4, "num_nextn_predict_layers": 0}))
-    model = DeepseekV3ForCausalLM.from_pretrained(longer, dtype=torch.float32, attn_implementation="eager")
+    model: Any = AutoModelForCausalLM.from_pretrained(longer, dtype=torch.float32, attn_implementation="eager")
     from safetensors.torch import load_file
 
     weights = load_file(folder / "model.safetensors")
     prefix = "model.layers.3."
 
     def norm(x: Tensor, name: str) -> Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weights[prefix + name]
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + config["rms_norm_eps"]) * weights[prefix + name]
 
     embed = weights.get(prefix + "embed_tokens.weight", weights["model.embed_tokens.weight"])
     head = weights.get(prefix + "shared_head.head.weight", weights["lm_head.weight"])
@@ -71,9 +73,10 @@ def plain_reference(folder: Path, hidden: Tensor, tmp_path: Path) -> Tensor:
     return F.linear(norm(x[0], "shared_head.norm.weight"), head)
 
 
+@pytest.mark.parametrize("shape", [{}, GLM_FLASH], ids=["deepseek_v3", "glm4_moe_lite"])
 @pytest.mark.parametrize("own_head", [False, True])
 @pytest.mark.parametrize("size", [LENGTH, 7, 1])
-def test_draft_logits(tmp_path: Path, own_head: bool, size: int) -> None:
-    folder = write_random_checkpoint(tmp_path / "model", own_draft_head=own_head)
+def test_draft_logits(tmp_path: Path, shape: dict[str, Any], own_head: bool, size: int) -> None:
+    folder = write_random_checkpoint(tmp_path / "model", own_draft_head=own_head, **shape)
     hidden, logits = draft(load_model(folder), size)
     assert (logits - plain_reference(folder, hidden, tmp_path)).abs().max() < 1e-4
