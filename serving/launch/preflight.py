@@ -43,6 +43,7 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     """
     model = read_architecture(config.model.path)
     _require_computed(config, model)
+    _tell_longest(config, model)
     _require_tokenizer(config, model)
     accounted = accounted_kv(config)
     if accounted is not None:
@@ -65,20 +66,24 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
 def _require_computed(config: ServeConfig, model: Architecture) -> None:
     """Whether all contexts end before the model would do what is not computed."""
     limit, asked = model.computed_up_to, config.engine.max_model_len
-    if limit is None or limit.tokens > model.max_position_embeddings:
-        return
-    if asked > limit.tokens:
+    if limit is not None and asked > limit.tokens:
         raise ConfigError(
             f"[engine] max_model_len = {asked}: beyond {limit.tokens} tokens {limit.beyond} in a model of "
             f"{model.model_type}, which is not computed here; set it to {limit.tokens} or less"
         )
-    logger.warning(
-        "contexts end at %d tokens: beyond %d %s in a model of %s, which is not computed here",
-        min(limit.tokens, asked or limit.tokens),
-        limit.tokens,
-        limit.beyond,
-        model.model_type,
-    )
+
+
+def _tell_longest(config: ServeConfig, model: Architecture) -> None:
+    """Say where contexts end if that is before the model's own end."""
+    limit, asked = model.computed_up_to, config.engine.max_model_len
+    if limit is not None:
+        logger.warning(
+            "contexts end at %d tokens: beyond %d %s in a model of %s, which is not computed here",
+            asked or limit.tokens,
+            limit.tokens,
+            limit.beyond,
+            model.model_type,
+        )
 
 
 def _require_ports(config: ServeConfig) -> None:
@@ -135,6 +140,7 @@ def check_before_fetch(config: ServeConfig, folder: Path, stored: int, *, own_ra
     """
     config = replace(config, model=replace(config.model, path=folder))
     model = read_architecture(folder)
+    _require_computed(config, model)
     _require_tokenizer(config, model)
     halved = model.quantization == Quantization() and model.dtype == "float32" and _itemsize(config, model) == 2
     require_room(config, stored // 2 if halved else stored, _block_bytes(config, model), here=own_ray)

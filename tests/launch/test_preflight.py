@@ -13,6 +13,7 @@ from hardware.units import MIB
 from serving.config import EngineConfig, GatewayConfig, KvCacheConfig, ModelConfig, ServeConfig
 from serving.config.cluster import ClusterConfig, HardwareConfig
 from serving.config.model import DType
+from serving.config.simulation import Executor
 from serving.errors import ConfigError, ModelError
 from serving.launch import room
 from serving.launch.preflight import check_before_fetch, preflight
@@ -20,6 +21,7 @@ from serving.model.size import weight_bytes
 from tests.e2e.server import free_port
 from tests.kvpool.redis_process import RedisProcess, needs_redis
 from tests.model.random_checkpoint import Dtype, write_random_checkpoint
+from tests.model.shapes import SPARSE
 
 STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
 
@@ -120,6 +122,27 @@ def test_weights_that_cannot_be_read(config: ServeConfig) -> None:
     next(config.model.path.glob("*.safetensors")).write_bytes(b"nothing")
     with pytest.raises(ModelError, match=r"a file of .*model cannot be read \(.*\): fetch it again"):
         preflight(config)
+
+
+@pytest.mark.parametrize("executor", ["auto", "simulated"])
+def test_contexts_end_where_attention_is_not_computed(
+    config: ServeConfig, executor: Executor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_random_checkpoint(tmp_path / "sparse", **SPARSE)
+    config = replace(config, model=ModelConfig(path=folder), engine=EngineConfig(executor=executor))
+    for asked, longest in ((0, 64), (64, 64), (20, 20)):
+        caplog.clear()
+        preflight(replace(config, engine=replace(config.engine, max_model_len=asked)))
+        assert caplog.messages == [
+            f"contexts end at {longest} tokens: beyond 64 attention reads chosen tokens only in a model of"
+            " deepseek_v32, which is not computed here"
+        ]
+    wrong = replace(config, engine=replace(config.engine, max_model_len=65))
+    line = r"^\[engine\] max_model_len = 65: beyond 64 tokens .* not computed here; set it to 64 or less$"
+    with pytest.raises(ConfigError, match=line):
+        preflight(wrong)
+    with pytest.raises(ConfigError, match=line):
+        check_before_fetch(wrong, folder, 1)
 
 
 def test_simulated_drafts_of_a_model_without_a_module(config: ServeConfig) -> None:

@@ -12,6 +12,8 @@ from serving.launch import serve_app
 from serving.launch.hosts import Host
 from serving.launch.serve_app import app
 from tests.cluster.gcs_fake import FakeGcs
+from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.shapes import SPARSE
 
 HOSTS = [Host("left", "10.0.0.1", "aa", 8, 1024, head=True)]
 
@@ -68,3 +70,12 @@ def test_secrets_may_come_from_a_file_on_the_hosts(gcs: FakeGcs, built: list[Any
 def test_a_mistake_is_one_line(args: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         app(args)
+
+
+def test_contexts_longer_than_are_computed_are_a_line_of_the_application(built: list[Any], tmp_path: Path) -> None:
+    folder = write_random_checkpoint(tmp_path, **SPARSE)
+    settings = [f"model.path={folder}", "model.tokenizer="]
+    with pytest.raises(ConfigError, match=r"max_model_len = 65: .* set it to 64 or less"):
+        app({"config": "deploy/hosts.toml", "set": [*settings, "engine.max_model_len=65"]})
+    app({"config": "deploy/hosts.toml", "set": settings})
+    assert len(built) == 1

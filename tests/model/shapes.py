@@ -108,6 +108,14 @@ QWEN3_MOE: dict[str, Any] = {
     "mlp_only_layers": [1],
     **dict.fromkeys([*_LATENT, *_ROUTED, *_DRAFTS, "first_k_dense_replace"]),
 }
+SPARSE: dict[str, Any] = {
+    "model_type": "deepseek_v32",
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "index_topk": 64,
+    "index_n_heads": 2,
+    "index_head_dim": 16,
+}
+"""DeepSeek-V3.2, which is computed in contexts of up to 64 tokens."""
 FAMILIES: dict[str, dict[str, Any]] = {
     "deepseek_v3": {},
     "glm4_moe_lite": GLM_FLASH,

@@ -14,6 +14,16 @@ from tests.cases.tool_parsing import put_together
 from tests.gateway.api.errors import check
 from tests.gateway.api.support import Harness, chat
 
+GLM = "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>\n</tool_call>"
+GLM_FLASH = (
+    "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value>...</tool_call>"
+)
+YOUTU = (
+    "<|begin_of_tool_description|>```json\n{}\n```<tool_call>{"
+    '"name": "function-name", "arguments": {"param1": "value1"}}</tool_call>'
+)
+DEEPSEEK_V32 = '<｜DSML｜function_calls>\n<｜DSML｜invoke name="$FUNCTION_NAME">\n</｜DSML｜function_calls>'
+"""How the templates of GLM-4.5, GLM-4.7-Flash, Youtu-LLM and DeepSeek-V3.2 tell a model to call."""
 TOOLS = [{"type": "function", "function": {"name": "now"}}]
 
 
@@ -36,6 +46,10 @@ def test_the_configuration_knows_every_family() -> None:
         ("hermes", "<tool_call>", set()),
         ("llama", "", {"<|python_tag|>"}),
         ("llama", '{"name": function name, "parameters": dictionary}', set()),
+        ("glm", GLM, {"<tool_call>", "<arg_key>", "<arg_value>", "<think>"}),
+        ("glm", GLM_FLASH, {"<tool_call>", "<arg_key>", "<arg_value>", "<think>"}),
+        ("hermes", YOUTU, {"<tool_call>", "<tool_response>", "<think>"}),
+        ("deepseek-v3.2", DEEPSEEK_V32, {"<｜tool▁calls▁begin｜>", "｜DSML｜", "<think>"}),
         (None, "Plain.", set()),
     ],
 )
