@@ -124,7 +124,11 @@ if [ "$1" = import ]; then [ "$2" = "$MISSING" ] && exit 2; echo "/a cache/$2"; 
     ("model", "served"),
     [
         ("", "<serve><--port><9>"),
-        ("smollm2", "<serve><--model></a cache/smollm2><--port><9>"),
+        (
+            "smollm2",
+            "<serve><--model></a cache/smollm2>"
+            "<--set><hardware.hbm_per_die_mib=320><--set><model.tools=hermes><--port><9>",
+        ),
         ("my model", "<serve><--model><my model><--port><9>"),
     ],
 )
