@@ -98,6 +98,9 @@ LLAMA: dict[str, Any] = {
     "head_dim": 20,
     **dict.fromkeys([*_LATENT, *_ROUTED, *_EXPERTS, *_DRAFTS]),
 }
+QWEN2: dict[str, Any] = LLAMA | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+"""Qwen2.5's keys: queries, keys and values have biases."""
+QWEN3: dict[str, Any] = LLAMA | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
 QWEN3_MOE: dict[str, Any] = {
     "model_type": "qwen3_moe",
     "architectures": ["Qwen3MoeForCausalLM"],
@@ -108,6 +111,17 @@ QWEN3_MOE: dict[str, Any] = {
     "mlp_only_layers": [1],
     **dict.fromkeys([*_LATENT, *_ROUTED, *_DRAFTS, "first_k_dense_replace"]),
 }
+GLM4_MOE: dict[str, Any] = {
+    "model_type": "glm4_moe",
+    "architectures": ["Glm4MoeForCausalLM"],
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 20,
+    "use_qk_norm": True,
+    "attention_bias": True,
+    **dict.fromkeys(_LATENT),
+}
+"""GLM-4.5's keys, its draft layer included."""
 SPARSE: dict[str, Any] = {
     "model_type": "deepseek_v32",
     "architectures": ["DeepseekV32ForCausalLM"],

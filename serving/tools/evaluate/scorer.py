@@ -47,7 +47,7 @@ class Scorer:
 
     Args:
         context: longest sequence [tokens]. batch: sequences of that length that fit at once.
-        chunk: tokens of a sequence fed per pass; 0 = all. Up to 4, tokens take the way of decode (absorbed weights).
+        chunk: tokens of a sequence fed per pass; 0 = all. Up to 4, tokens take the way of decode.
     Raises: EngineError if there is no memory for the cache.
     """
 

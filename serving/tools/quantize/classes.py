@@ -35,9 +35,9 @@ INT8_CLASSES = (
     OperatorClass("dense_ffn", "dense layers' gate, up, down", r".*\.mlp\.(gate|up|down)_proj", "on every token"),
     OperatorClass(
         "attention_in",
-        "q_a_proj (q_proj where there is none) and kv_a_proj_with_mqa",
-        r".*\.self_attn\.(q_a_proj|q_proj|kv_a_proj_with_mqa)",
-        "one product for both",
+        "q_proj, k_proj, v_proj, q_a_proj, kv_a_proj_with_mqa",
+        r".*\.self_attn\.(q_a_proj|q_proj|k_proj|v_proj|kv_a_proj_with_mqa)",
+        "those there are, in one product",
     ),
     OperatorClass("query_up", "q_b_proj", r".*\.self_attn\.q_b_proj", "on every token"),
     OperatorClass(

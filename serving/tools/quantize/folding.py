@@ -3,7 +3,8 @@
 What stays in floating point must not be rounded once more, or the fold would cost what it is to save:
 
 - a norm's weight keeps its bfloat16: the scale is what the rounded quotient makes it, `g / bf16(g / s)`;
-- a matrix that is INT8 itself (up before down, kv_b_proj before o_proj) is rounded once, after the fold: any scale;
+- a matrix that is INT8 itself (up before down, kv_b_proj or v_proj before o_proj) is rounded once, after the fold: any
+  scale, or with a bias what keeps that one's bfloat16;
 - where `--keep` has that matrix stay as it is stored: powers of two;
 - the router, which reads the channels too, is stored in float32;
 - where another product behind the fold stays in floating point: powers of two.
@@ -49,11 +50,16 @@ def fold_layer(
         scale = fold_scale(folded, fold, wanted, inputs, search=search)
         if scale is not None:
             apply_fold(folded, fold, scale)
-            result.inputs |= {product.recorded: scale for product in fold.products}
+            result.inputs |= {product.recorded: _columns(fold, scale) for product in fold.products}
             matrices = (p for p in fold.producers if folded[p.tensor].dim() == 2)
             result.outputs |= {p.tensor: _per_row(p, folded[p.tensor].shape[0], scale) for p in matrices}
     result.tensors = dict(folded)
     return result
+
+
+def _columns(fold: Fold, scale: Tensor) -> Tensor:
+    """Factors of the products' columns, `[in_features]`."""
+    return scale if fold.reads is None else scale[list(fold.reads)]
 
 
 def _per_row(producer: Producer, rows: int, scale: Tensor) -> Tensor:
@@ -72,7 +78,8 @@ def fold_scale(
     chosen = [product for product in fold.products if product in wanted]
     if not chosen:
         return None
-    consumers = [Consumer(product_weight(tensors, p), rows_of(p, inputs, tensors)) for p in chosen]
+    reads = None if fold.reads is None else torch.tensor(fold.reads)
+    consumers = [Consumer(product_weight(tensors, p), rows_of(p, inputs, tensors), reads) for p in chosen]
     mixed = len(chosen) < len(fold.products)
     realise = powers_of_two if mixed else partial(_realised, tensors, fold, wanted)
     return search_scale(consumers, realise, search=search)
@@ -87,12 +94,23 @@ def _realised(tensors: Mapping[str, Tensor], fold: Fold, wanted: Sequence[Produc
         count = len(producer.rows) if producer.rows else tensor.shape[0]
         part = scale[producer.first_channel : producer.first_channel + count]
         if tensor.dim() == 1:
-            quotient = (tensor / part).bfloat16().float()
-            part = torch.where(quotient != 0, tensor / quotient, torch.ones_like(part))
+            part = _exact_quotient(tensor, part, torch.ones_like(part))
         elif producer.tensor not in quantised:
             part = powers_of_two(part)
+        elif producer.bias is not None:
+            part = _exact_quotient(tensors[producer.bias], part, part)
         parts.append(part)
     return torch.cat(parts)
+
+
+def _exact_quotient(vector: Tensor, scale: Tensor, without: Tensor) -> Tensor:
+    """The scale by which the vector can be divided into bfloat16 numbers.
+
+    Args:
+        without: for elements whose quotient is zero.
+    """
+    quotient = (vector / scale).bfloat16().float()
+    return torch.where(quotient != 0, vector / quotient, without)
 
 
 def apply_fold(tensors: dict[str, Tensor], fold: Fold, scale: Tensor) -> None:
@@ -103,11 +121,18 @@ def apply_fold(tensors: dict[str, Tensor], fold: Fold, scale: Tensor) -> None:
     Effects: replaces tensors.
     """
     for producer in fold.producers:
-        tensor = tensors[producer.tensor].clone()
-        rows = torch.arange(tensor.shape[0]) if producer.rows is None else torch.tensor(producer.rows)
-        part = scale[producer.first_channel : producer.first_channel + rows.shape[0]]
-        tensor[rows] = tensor[rows] / (part if tensor.dim() == 1 else part.unsqueeze(1))
-        tensors[producer.tensor] = tensor
+        for name in filter(None, (producer.tensor, producer.bias)):
+            tensors[name] = _divided(tensors[name], producer, scale)
+    columns = _columns(fold, scale)
     matrices = [name + ".weight" for product in fold.products for name in product.matrices]
     for name in (*matrices, *fold.exact):
-        tensors[name] = tensors[name] * scale
+        tensors[name] = tensors[name] * columns
+
+
+def _divided(given: Tensor, producer: Producer, scale: Tensor) -> Tensor:
+    """A matrix or vector whose rows are divided by the scales of the channels that they give."""
+    tensor = given.clone()
+    rows = torch.arange(tensor.shape[0]) if producer.rows is None else torch.tensor(producer.rows)
+    part = scale[producer.first_channel : producer.first_channel + rows.shape[0]]
+    tensor[rows] = tensor[rows] / (part if tensor.dim() == 1 else part.unsqueeze(1))
+    return tensor

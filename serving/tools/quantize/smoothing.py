@@ -42,17 +42,29 @@ class Consumer:
     """A product behind a fold.
 
     Args:
-        weight: `[out_features, channels] float32`.
-        inputs: `[rows, channels] float32`, calibration.
+        weight: `[out_features, columns] float32`.
+        inputs: `[rows, columns] float32`, calibration.
+        reads: `[columns] int64`, the channel that each column reads; None = each its own.
     """
 
     weight: Tensor
     inputs: Tensor
+    reads: Tensor | None = None
 
     @cached_property
     def exact(self) -> Tensor:
         """The product before quantisation, `[rows, out_features]`."""
         return self.inputs @ self.weight.T
+
+    def columns(self, scale: Tensor) -> Tensor:
+        """Each column's scale, from its channel's."""
+        return scale if self.reads is None else scale[self.reads]
+
+    def channels(self, ranges: Tensor) -> Tensor:
+        """The largest of the ranges of the columns that read each channel."""
+        if self.reads is None:
+            return ranges
+        return ranges.new_zeros(int(self.reads.max()) + 1).scatter_reduce(0, self.reads, ranges, "amax")
 
 
 def smoothing_scale(inputs_range: Tensor, weight_range: Tensor, strength: float) -> Tensor:
@@ -86,7 +98,7 @@ def search_scale(consumers: Sequence[Consumer], realise: Realise, *, search: boo
     inputs_range, weight_range = ranges(consumers)
     if not search:
         return realise(smoothing_scale(inputs_range, weight_range, FIXED_STRENGTH))
-    tried = [Consumer(c.weight, spread(c.inputs, SEARCH_ROWS)) for c in consumers]
+    tried = [Consumer(c.weight, spread(c.inputs, SEARCH_ROWS), c.reads) for c in consumers]
     best = torch.ones_like(inputs_range)
     least = fold_error(tried, best)
     for strength in STRENGTHS:
@@ -99,8 +111,8 @@ def search_scale(consumers: Sequence[Consumer], realise: Realise, *, search: boo
 
 def ranges(consumers: Sequence[Consumer]) -> tuple[Tensor, Tensor]:
     """Largest magnitude per channel of all inputs and of all weights."""
-    weights = torch.stack([c.weight.abs().amax(0) for c in consumers]).amax(0)
-    inputs = [c.inputs.abs().amax(0) for c in consumers if c.inputs.shape[0]]
+    weights = torch.stack([c.channels(c.weight.abs().amax(0)) for c in consumers]).amax(0)
+    inputs = [c.channels(c.inputs.abs().amax(0)) for c in consumers if c.inputs.shape[0]]
     return (torch.stack(inputs).amax(0) if inputs else torch.zeros_like(weights)), weights
 
 
@@ -108,9 +120,10 @@ def fold_error(consumers: Sequence[Consumer], scale: Tensor) -> float:
     """Squared output error of plainly rounded products behind a fold, added up."""
     total = 0.0
     for consumer in consumers:
-        folded = consumer.weight * scale
+        columns = consumer.columns(scale)
+        folded = consumer.weight * columns
         rounded = dequantised(round_weight(folded, channel_range(folded)))
-        total += float((rounded_tokens(consumer.inputs / scale) @ rounded.T - consumer.exact).square().sum())
+        total += float((rounded_tokens(consumer.inputs / columns) @ rounded.T - consumer.exact).square().sum())
     return total
 
 

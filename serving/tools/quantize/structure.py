@@ -1,7 +1,8 @@
 """Which products a layer has, and where scales can be folded between them. Names only, from the configuration.
 
-    input_layernorm ──► q_a, kv_a        q_a_layernorm ──► q_b        value rows of kv_b ──► o_proj
-    (nothing ──► kv_b: its activations are not rounded, so that no range is worth moving)
+    latent attention:   input_layernorm ──► q_a, kv_a     q_a_layernorm ──► q_b     value rows of kv_b ──► o_proj
+                        (nothing ──► kv_b: its activations are not rounded, so that no range is worth moving)
+    grouped attention:  input_layernorm ──► q, k, v       v ──► o_proj, a channel to the columns of a group's heads
     post_attention_layernorm ──► gate/up of the dense net, or of all experts and the shared ones; the router exactly
     up ──► down of every net             enorm, hnorm ──► eh_proj     shared_head.norm ──► a draft layer's own head
 
@@ -10,7 +11,7 @@ A model's last norm is folded into the head only where no draft layer reads the 
 
 from dataclasses import dataclass
 
-from serving.model.architecture import Architecture, AttentionShape, DenseShape, LatentShape
+from serving.model.architecture import Architecture, AttentionShape, DenseShape, GroupedShape, LatentShape
 from serving.tools.quantize.classes import class_of
 
 
@@ -47,11 +48,13 @@ class Producer:
         tensor: a norm's weight or a matrix, with `.weight`.
         rows: that are divided; None = all.
         first_channel: of the fold, that the first of these rows gives.
+        bias: that is added to the rows' results, and divided with them; None = there is none.
     """
 
     tensor: str
     rows: tuple[int, ...] | None = None
     first_channel: int = 0
+    bias: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,13 @@ class Fold:
         producers: divided by the scale.
         products: multiplied by it; all that read the channels and may be quantised.
         exact: other matrices that read them and are multiplied too, `.weight` names.
+        reads: the channel that each column of the products reads; None = each its own.
     """
 
     producers: tuple[Producer, ...]
     products: tuple[Product, ...]
     exact: tuple[str, ...] = ()
+    reads: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +129,21 @@ def head_structure(*, drafts: bool) -> Structure:
 
 
 def _attention(shape: AttentionShape, prefix: str, norm: str) -> Structure:
-    return _latent(shape, prefix, norm) if isinstance(shape, LatentShape) else _grouped(prefix, norm)
+    return _latent(shape, prefix, norm) if isinstance(shape, LatentShape) else _grouped(shape, prefix, norm)
 
 
-def _grouped(prefix: str, norm: str) -> Structure:
+def _grouped(shape: GroupedShape, prefix: str, norm: str) -> Structure:
     into = Product(prefix + "into", (prefix + "q_proj", prefix + "k_proj", prefix + "v_proj"))
     out = Product(prefix + "o_proj", (prefix + "o_proj",))
-    return Structure((into, out), (Fold((Producer(norm),), (into,)),))
+    values = Producer(prefix + "v_proj.weight", bias=prefix + "v_proj.bias" if shape.input_bias else None)
+    folds = Fold((Producer(norm),), (into,)), Fold((values,), (out,), reads=_shared_channels(shape))
+    return Structure((into, out), folds)
+
+
+def _shared_channels(shape: GroupedShape) -> tuple[int, ...]:
+    """The value channel that each column of o_proj reads: the same for all query heads of a group."""
+    width, group = shape.head_dim, shape.heads // shape.kv_heads
+    return tuple(head // group * width + i for head in range(shape.heads) for i in range(width))
 
 
 def _latent(shape: LatentShape, prefix: str, norm: str) -> Structure:

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from tests.model.shapes import FAMILIES, GLM4_MOE, QWEN2, QWEN3
+
 V2: dict[str, object] = {
     "model_type": "deepseek_v2",
     "topk_method": "group_limited_greedy",
@@ -11,6 +13,14 @@ V2: dict[str, object] = {
     "q_lora_rank": None,
     "num_nextn_predict_layers": 0,
 }
+
+FAMILY_KEYS: dict[str, dict[str, object]] = {
+    **{name: keys for name, keys in FAMILIES.items() if name != "deepseek_v3"},
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "glm4_moe": GLM4_MOE,
+}
+"""Small models of each kind of attention and feed-forward, besides DeepSeek's."""
 
 
 def weight_and_inputs(seed: int = 0, rows: int = 48, columns: int = 64, tokens: int = 512) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from serving.model.architecture import LatentShape
 from serving.model.config import read_architecture
 from serving.model.loader import open_checkpoint
 from serving.model.tensors import block_tensors
@@ -16,7 +17,8 @@ from serving.tools.quantize.table import InputRecorder, read_tensors
 from serving.tools.quantize.trial import layer_parts
 from serving.tools.quantize.writer import stored_as
 from tests.model.random_checkpoint import write_random_checkpoint
-from tests.tools.quantize.matrices import V2
+from tests.model.shapes import QWEN2
+from tests.tools.quantize.matrices import FAMILY_KEYS, V2
 
 
 class Layer:
@@ -45,8 +47,11 @@ class Layer:
             return fold_layer(self.tensors, structure, structure.products, self.recorder.inputs(), search=False)
 
 
+BIASED = {"rope_interleave": False, "attention_bias": True}
+
+
 @pytest.mark.parametrize("layer", [0, 1])
-@pytest.mark.parametrize("overrides", [{}, V2, {"rope_interleave": False, "attention_bias": True}])
+@pytest.mark.parametrize("overrides", [{}, V2, BIASED, *FAMILY_KEYS.values()], ids=["v3", "v2", "biased", *FAMILY_KEYS])
 def test_a_folded_layer_computes_the_same(tmp_path: Path, layer: int, overrides: dict[str, object]) -> None:
     given = Layer(tmp_path, layer, **overrides)
     found = given.folded(given.structure)
@@ -54,26 +59,43 @@ def test_a_folded_layer_computes_the_same(tmp_path: Path, layer: int, overrides:
     torch.testing.assert_close(given.run(tensors), given.output, rtol=1e-5, atol=1e-5)
     changed = [name for name, tensor in tensors.items() if not torch.equal(tensor, given.tensors[name])]
     assert any("input_layernorm" in name for name in changed)
-    assert any("kv_b_proj" in name for name in changed)
+    values = "kv_b_proj" if isinstance(given.config.attention, LatentShape) else "v_proj"
+    assert any(values in name for name in changed)
     assert any("up_proj" in name for name in changed)
 
 
-def test_what_stays_in_floating_point_is_not_rounded(tmp_path: Path) -> None:
-    given = Layer(tmp_path, 1)
+@pytest.mark.parametrize(("overrides", "count"), [({}, 6), (QWEN2, 5)], ids=["v3", "qwen2"])
+def test_what_stays_in_floating_point_is_not_rounded(tmp_path: Path, overrides: dict[str, object], count: int) -> None:
+    """Of V3: four norms, the router, its bias. Of Qwen2: two norms, the biases of queries, keys and values."""
+    given = Layer(tmp_path, 1, **overrides)
     quantised = {name + ".weight" for product in given.structure.products for name in product.matrices}
     kept = 0
     for name, tensor in given.folded(given.structure).tensors.items():
         assert isinstance(tensor, Tensor)
-        stored = stored_as(name, tensor, "F32" if name.endswith("bias") else "BF16", "bfloat16")
+        stored = stored_as(name, tensor, "F32" if name.endswith("correction_bias") else "BF16", "bfloat16")
         assert isinstance(stored, Tensor)
         if name not in quantised:
             kept += 1
             torch.testing.assert_close(stored.float(), tensor, rtol=1e-6, atol=0)  # bfloat16 would round at 4e-3
-    assert kept == 6  # four norms, router, its bias
+    assert kept == count
 
 
-def test_each_fold_alone_is_neutral_and_divides_its_inputs(tmp_path: Path) -> None:
-    given = Layer(tmp_path, 1)
+def test_a_kept_producer_is_divided_by_powers_of_two_and_its_bias_too(tmp_path: Path) -> None:
+    given = Layer(tmp_path, 1, **QWEN2)
+    wanted = [product for product in given.structure.products if product.operator != "attention_in"]
+    prefix = "model.layers.1.self_attn."
+    inputs = given.recorder.inputs()
+    inputs[prefix + "o_proj"][:, ::8] *= 30
+    with torch.inference_mode():
+        found = fold_layer(given.tensors, given.structure, wanted, inputs, search=False)
+    octaves = (given.tensors[prefix + "v_proj.bias"] / torch.as_tensor(found.tensors[prefix + "v_proj.bias"])).log2()
+    assert torch.equal(octaves, octaves.round())
+    assert octaves.any()
+
+
+@pytest.mark.parametrize("overrides", [{}, QWEN2], ids=["v3", "qwen2"])
+def test_each_fold_alone_is_neutral_and_divides_its_inputs(tmp_path: Path, overrides: dict[str, object]) -> None:
+    given = Layer(tmp_path, 1, **overrides)
     for fold in given.structure.folds:
         found = given.folded(Structure(given.structure.products, (fold,)))
         tensors = {name: tensor for name, tensor in found.tensors.items() if isinstance(tensor, Tensor)}

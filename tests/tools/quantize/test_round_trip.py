@@ -1,7 +1,7 @@
 """Quantised folders load and compute nearly what the original does, in every variant of the architecture."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from serving.cli import main
 from serving.model.config import read_architecture
 from serving.model.int8_linear import Int8Linear
 from serving.model.kv_cache import KvCache
@@ -16,12 +17,13 @@ from serving.model.linear import PlainLinear, PrepackedLinear
 from serving.model.loader import load_model
 from serving.model.model import Model
 from serving.model.size import weight_bytes
+from serving.tools.quantize.result import QuantizationReport
 from serving.tools.quantize.settings import NO_STEPS, Settings
 from serving.tools.quantize.stream import LayerRunner, Windows
 from tests.model.latent import latent_weights
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.tools.quantize.conftest import TOKENS, quick
-from tests.tools.quantize.matrices import V2
+from tests.tools.quantize.matrices import FAMILY_KEYS, V2
 
 VARIANTS: dict[str, dict[str, object]] = {
     "v2": V2,
@@ -33,7 +35,24 @@ VARIANTS: dict[str, dict[str, object]] = {
     "no-shared": {"n_shared_experts": 0},
     "fp8": {"fp8": True, "dtype": "bfloat16"},
     "bf16-shards": {"shards": 3, "dtype": "bfloat16"},
+    **FAMILY_KEYS,
 }
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A variant's folders and what was reported of its quantisation."""
+
+    original: Path
+    int8: Path
+    report: QuantizationReport
+
+
+@pytest.fixture(scope="module")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("pair")
+    write_random_checkpoint(folder / "original", **VARIANTS[request.param])  # type: ignore[arg-type]
+    return Pair(folder / "original", folder / "int8", quick(folder / "original", folder / "int8"))
 
 
 def logits(model: Model) -> tuple[Tensor, Tensor | None]:
@@ -53,18 +72,30 @@ def median_error(found: Tensor, exact: Tensor) -> float:
     return float(((found - exact).norm(dim=1) / exact.norm(dim=1)).median())
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_computes_nearly_the_same(tmp_path: Path, name: str) -> None:
-    write_random_checkpoint(tmp_path / "original", **VARIANTS[name])  # type: ignore[arg-type]
-    report = quick(tmp_path / "original", tmp_path / "int8")
-    exact, exact_draft = logits(load_model(tmp_path / "original", dtype="float32"))
-    found, found_draft = logits(load_model(tmp_path / "int8", dtype="float32"))
+@pytest.mark.parametrize("pair", VARIANTS, indirect=True)
+def test_every_variant_computes_nearly_the_same(pair: Pair) -> None:
+    exact, exact_draft = logits(load_model(pair.original, dtype="float32"))
+    found, found_draft = logits(load_model(pair.int8, dtype="float32"))
     assert 0 < median_error(found, exact) < 0.06
     if exact_draft is not None:
         assert found_draft is not None
         assert 0 < median_error(found_draft, exact_draft) < 0.12
-    assert report.trials["chosen"].errors["experts"] < 0.03
-    assert sum(report.expert_rows[1].values()) == report.calibration_tokens * 3
+    assert max(pair.report.trials["chosen"].errors.values()) < 0.03
+    experts = read_architecture(pair.original).experts
+    assert (experts is None) == (not pair.report.expert_rows)
+    for seen in pair.report.expert_rows.values():
+        assert experts is not None
+        assert sum(seen.values()) == pair.report.calibration_tokens * experts.per_token
+
+
+@pytest.mark.parametrize("pair", FAMILY_KEYS, indirect=True)
+def test_every_family_is_evaluated(pair: Pair, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Once there were three little frogs. " * 20)
+    words = ["evaluate", "--model", pair.int8, "--reference", pair.original, "--text", tmp_path / "text.txt"]
+    options = ["--context", 64, "--dtype", "float32", "--json", tmp_path / "report.json", "--threads", 1]
+    assert main([*map(str, [*words, *options])]) == 0
+    compared = json.loads((tmp_path / "report.json").read_text())["texts"][0]["compared"]
+    assert 0 < compared["divergence"]["value"] < 0.1
 
 
 def test_the_right_products_are_int8(quantised: Path) -> None:
