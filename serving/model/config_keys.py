@@ -19,7 +19,9 @@ INERT = frozenset(
     return_dict output_attentions output_hidden_states problem_type chunk_size_feed_forward is_encoder_decoder
     gradient_checkpointing max_length temperature top_p top_k do_sample repetition_penalty unsloth_version
     unsloth_fixed task_specific_params base_model_tp_plan base_model_ep_plan base_model_pp_plan moe_router_dtype
-    transformers.js_config
+    transformers.js_config is_llama_config tokenizer_class keys_to_ignore_at_inference attn_implementation use_bfloat16
+    torchscript is_decoder num_beams num_beam_groups num_return_sequences length_penalty diversity_penalty typical_p
+    min_length no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping
     """.split()
 )
 """Keys on which no served model's output depends: of training, of Hugging Face's own library, or read elsewhere."""
