@@ -16,8 +16,9 @@ from tests.model.smollm2 import smollm2
 
 pytestmark = [pytest.mark.slow, pytest.mark.downloads, pytest.mark.timeout(900)]
 
-QUESTION = "What is the capital of France?"
-ANSWER = "The capital of France is Paris."
+QUESTION = "What is the capital of Japan?"
+ANSWER = "The capital of Japan is Tokyo."
+"""Each of its tokens leads by a logit; one about France leads by a tenth, which kernels in bfloat16 may turn."""
 WEATHER = {
     "type": "function",
     "function": {
