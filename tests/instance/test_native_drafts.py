@@ -25,7 +25,7 @@ from tests.instance.native_pair import (
     torch_executor,
 )
 from tests.model.random_checkpoint import write_random_checkpoint
-from tests.model.shapes import GLM_FLASH, V2
+from tests.model.shapes import GLM4_MOE, GLM_FLASH, SPARSE, V2
 
 WANTED = 24
 SAMPLINGS = [
@@ -90,6 +90,8 @@ def _step(
         ({**V2, "n_shared_experts": 0}, "float32", "auto"),
         (GLM_FLASH, "float32", "auto"),
         ({**GLM_FLASH, "own_draft_head": True}, "bfloat16", "int8"),
+        (GLM4_MOE, "float32", "auto"),
+        (SPARSE, "float32", "auto"),
     ],
 )
 def test_tokens_do_not_depend_on_guesses(
@@ -122,7 +124,7 @@ def test_no_bit_depends_on_guesses_where_the_caller_draws(folder: Path, length: 
 
 
 @pytest.mark.parametrize(
-    "shape", [{}, {"own_draft_head": True, "rope_interleave": False}, {**GLM_FLASH, "own_draft_head": True}]
+    "shape", [{}, {"own_draft_head": True, "rope_interleave": False}, {**GLM_FLASH, "own_draft_head": True}, GLM4_MOE]
 )
 @pytest.mark.parametrize("drafts", [0, 1, 3])
 def test_guesses_equal_torch(tmp_path: Path, shape: dict[str, Any], drafts: int) -> None:

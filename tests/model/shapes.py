@@ -122,6 +122,17 @@ GLM4_MOE: dict[str, Any] = {
     **dict.fromkeys(_LATENT),
 }
 """GLM-4.5's keys, its draft layer included."""
+GLM4_MOE: dict[str, Any] = {
+    "model_type": "glm4_moe",
+    "architectures": ["Glm4MoeForCausalLM"],
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 20,
+    "use_qk_norm": True,
+    "attention_bias": True,
+    "partial_rotary_factor": 0.5,
+    **dict.fromkeys(_LATENT),
+}
 SPARSE: dict[str, Any] = {
     "model_type": "deepseek_v32",
     "architectures": ["DeepseekV32ForCausalLM"],
@@ -136,5 +147,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "youtu": YOUTU,
     "llama": LLAMA,
     "qwen3_moe": QWEN3_MOE,
+    "glm4_moe": GLM4_MOE,
 }
 """What `write_random_checkpoint` needs to be told for a small model of each kind that the native step computes."""

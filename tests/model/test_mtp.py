@@ -19,7 +19,7 @@ from serving.model.model import Model
 from serving.values.step_plan import SequenceStep, StepPlan
 from tests.model.paged import pieces_of
 from tests.model.random_checkpoint import write_random_checkpoint
-from tests.model.shapes import GLM_FLASH
+from tests.model.shapes import GLM4_MOE, GLM_FLASH
 
 LENGTH = 23
 TOKENS = torch.randint(6, 320, (LENGTH,), generator=torch.Generator().manual_seed(3)).tolist()
@@ -73,7 +73,7 @@ def plain_reference(folder: Path, hidden: Tensor, tmp_path: Path) -> Tensor:
     return F.linear(norm(x[0], "shared_head.norm.weight"), head)
 
 
-@pytest.mark.parametrize("shape", [{}, GLM_FLASH], ids=["deepseek_v3", "glm4_moe_lite"])
+@pytest.mark.parametrize("shape", [{}, GLM_FLASH, GLM4_MOE], ids=["deepseek_v3", "glm4_moe_lite", "glm4_moe"])
 @pytest.mark.parametrize("own_head", [False, True])
 @pytest.mark.parametrize("size", [LENGTH, 7, 1])
 def test_draft_logits(tmp_path: Path, shape: dict[str, Any], own_head: bool, size: int) -> None:
