@@ -119,20 +119,10 @@ GLM4_MOE: dict[str, Any] = {
     "head_dim": 20,
     "use_qk_norm": True,
     "attention_bias": True,
-    **dict.fromkeys(_LATENT),
-}
-"""GLM-4.5's keys, its draft layer included."""
-GLM4_MOE: dict[str, Any] = {
-    "model_type": "glm4_moe",
-    "architectures": ["Glm4MoeForCausalLM"],
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 20,
-    "use_qk_norm": True,
-    "attention_bias": True,
     "partial_rotary_factor": 0.5,
     **dict.fromkeys(_LATENT),
 }
+"""GLM-4.5's keys, its draft layer included."""
 SPARSE: dict[str, Any] = {
     "model_type": "deepseek_v32",
     "architectures": ["DeepseekV32ForCausalLM"],

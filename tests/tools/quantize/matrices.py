@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tests.model.shapes import FAMILIES, GLM4_MOE, QWEN2, QWEN3
+from tests.model.shapes import FAMILIES, QWEN2, QWEN3
 
 V2: dict[str, object] = {
     "model_type": "deepseek_v2",
@@ -18,7 +18,6 @@ FAMILY_KEYS: dict[str, dict[str, object]] = {
     **{name: keys for name, keys in FAMILIES.items() if name != "deepseek_v3"},
     "qwen2": QWEN2,
     "qwen3": QWEN3,
-    "glm4_moe": GLM4_MOE,
 }
 """Small models of each kind of attention and feed-forward, besides DeepSeek's."""
 
