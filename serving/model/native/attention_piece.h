@@ -13,7 +13,10 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-constexpr int kPiece = 256;                         // tokens: the latents of one stay in the second-level cache
+#if !defined(CM_PIECE)  // tests make it small, for many pieces of short contexts; a multiple of 32
+#define CM_PIECE 256
+#endif
+constexpr int kPiece = CM_PIECE;                    // tokens: what they left stays in the second-level cache
 constexpr int kKeys = 4;                            // keys whose scores are summed up side by side
 constexpr int kAhead = 8;                           // keys that are fetched early
 constexpr int kQueries = kRegisters == 32 ? 4 : 2;  // queries that share a load of a key,
@@ -148,6 +151,12 @@ CM_NOINLINE void score_keys(const T* const* rows, int count, int begin, const T*
             for (q = kQueries; q + kQueries <= queries; q += kQueries)
                 score_tile<T, kQueries, false, Apart>(tile, begin, own(q), width, to + q * kPiece);
         }
+        if constexpr (Apart && kQueries > 3) {
+            if (q + 3 == queries) {
+                score_tile<T, 3, true, Apart>(tile, begin, own(q), width, to + q * kPiece);
+                continue;
+            }
+        }
         for (; q + 2 <= queries; q += 2) score_tile<T, 2, true, Apart>(tile, begin, own(q), width, to + q * kPiece);
         if (q < queries) score_tile<T, 1, true, Apart>(tile, begin, own(q), width, to + q * kPiece);
     }
@@ -174,12 +183,16 @@ CM_INLINE void mean_tile(const T* const* rows, int count, int column, const T* w
         for (int c = 0; c < C; ++c) P::unmix(out + q * stride + column + c * P::kWidth, sums[q][c]);
 }
 
-template <class T, int C>
+template <class T, int C, bool Apart>
 CM_INLINE void mean_columns(const T* const* rows, int count, int column, const T* weights, int queries, float* out,
                             int64_t stride) {
     int q = 0;
     for (; q + kMeanQueries <= queries; q += kMeanQueries) {
         mean_tile<T, kMeanQueries, C>(rows, count, column, weights + q * kPiece, out + q * stride, stride);
+    }
+    if constexpr (Apart && kQueries > 3) {
+        if (q + 3 == queries)
+            return mean_tile<T, 3, C>(rows, count, column, weights + q * kPiece, out + q * stride, stride);
     }
     for (; q + 2 <= queries; q += 2)
         mean_tile<T, 2, C>(rows, count, column, weights + q * kPiece, out + q * stride, stride);
@@ -187,18 +200,18 @@ CM_INLINE void mean_columns(const T* const* rows, int count, int column, const T
 }
 
 // out [queries][stride] = weights [queries][kPiece] times the first `columns` of rows. An odd last row has a weight of
-// zero beside it.
-template <class T>
+// zero beside it. Apart: as of score_keys; groups of three are so frequent that they have kernels of their own there.
+template <class T, bool Apart>
 CM_NOINLINE void weighted_sum(const T* const* rows, int count, const T* weights, int queries, int columns, float* out,
                               int64_t stride) {
     constexpr int kColumns = kRegisters / 2 / (kMeanQueries * Product<T>::kDepth),
                   kWide = kColumns * Product<T>::kWidth;
     int column = 0;
     for (; column + kWide <= columns; column += kWide) {
-        mean_columns<T, kColumns>(rows, count, column, weights, queries, out, stride);
+        mean_columns<T, kColumns, Apart>(rows, count, column, weights, queries, out, stride);
     }
     for (; column < columns; column += Product<T>::kWidth) {
-        mean_columns<T, 1>(rows, count, column, weights, queries, out, stride);
+        mean_columns<T, 1, Apart>(rows, count, column, weights, queries, out, stride);
     }
 }
 
@@ -262,7 +275,11 @@ void sum_piece(const PieceSpace<T>& space, const RowShape<T>& shape, int count, 
         return weighted_sum_in_tiles(space.rows, count, space.weights, kPiece, queries, shape.value, result.out,
                                      result.stride);
 #endif
-    weighted_sum(space.rows, count, space.weights, queries, shape.value, result.out, result.stride);
+    if (shape.apart()) {
+        weighted_sum<T, true>(space.rows, count, space.weights, queries, shape.value, result.out, result.stride);
+    } else {
+        weighted_sum<T, false>(space.rows, count, space.weights, queries, shape.value, result.out, result.stride);
+    }
 }
 
 // What `queries` get from `count` of `named` rows. seen(q): how many of them query q may see, from the first; none is allowed.

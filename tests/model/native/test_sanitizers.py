@@ -12,7 +12,10 @@ from tests.model.native.kernels import instruction_sets
 
 HERE = Path(__file__).parent
 # Not optimized: to compile that takes less than half the time, the programs run for seconds, and no check is left out.
-SANITIZE = ("-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DCM_SOFT_TILES")
+SANITIZE = (
+    *("-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    *("-DCM_SOFT_TILES", "-DCM_PIECE=32"),
+)
 # Only what the self-tests can run here, AMX with soft tiles. A source without its flags is all but empty.
 RUN_HERE = {"isa_avx2": "avx2", "isa_avx512": "avx512", "isa_amx": "soft_tiles"}
 INSTRUCTIONS = {
