@@ -159,8 +159,16 @@ def _start_dashboard(node: Any) -> None:
     node.start_api_server(include_dashboard=True, raise_on_failure=True)
 
 
+def _start_monitor(node: Any) -> None:
+    """For which Ray asks its GCS what autoscaler there is, through a client that `leave_ray` has taken away."""
+    from ray.experimental import internal_kv  # heavy
+
+    internal_kv._initialize_internal_kv(node.get_gcs_client())
+    node.start_monitor()
+
+
 _START: dict[str, Any] = {
     "dashboard": _start_dashboard,
     "log_monitor": lambda node: node.start_log_monitor(),
-    "monitor": lambda node: node.start_monitor(),
+    "monitor": _start_monitor,
 }

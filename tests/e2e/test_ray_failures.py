@@ -82,7 +82,8 @@ def test_everything_of_ray_that_can_die_dies_at_once(server: Server, reference: 
 
 
 def test_the_agents_and_the_dashboard_die(server: Server) -> None:
-    titles = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/dashboard.py", "log_monitor.py")
+    monitors = ("log_monitor.py", "autoscaler/_private/monitor.py")
+    titles = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/dashboard.py", *monitors)
     wait_for(lambda: all(pids_of(server, title) for title in titles), "all are there", BACK_S, server.processes)
     before = {title: pid_of(server, title) for title in titles}
     raylet = pid_of(server, "raylet/raylet")

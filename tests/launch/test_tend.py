@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.experimental import internal_kv
 
 from hardware.ub import UbSegment
 from serving.cluster.nodes import SEGMENT_PREFIX
@@ -71,7 +73,11 @@ class Node:
     def start_log_monitor(self) -> None:
         self.all_processes["log_monitor"] = [Info(Process())]
 
+    def get_gcs_client(self) -> "Node":
+        return self
+
     def start_monitor(self) -> None:
+        assert internal_kv.internal_kv_get_gcs_client() is self, "Ray's own asks through it which autoscaler there is"
         self.all_processes["monitor"] = [Info(Process())]
 
 
@@ -117,6 +123,15 @@ def test_a_dead_gcs_is_started_again() -> None:
         assert nodes.head_node.gcs_starts == starts
 
 
+@pytest.fixture
+def no_client() -> Iterator[None]:
+    """This process is not connected to Ray, as after the launcher has let go."""
+    internal_kv._internal_kv_reset()
+    yield
+    internal_kv._internal_kv_reset()
+
+
+@pytest.mark.usefixtures("no_client")
 @pytest.mark.parametrize("kind", HELPERS)
 def test_a_dead_helper_is_started_again_and_said(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     tended, nodes = cluster()
