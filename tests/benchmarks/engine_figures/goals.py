@@ -95,6 +95,9 @@ def ratios() -> list[Ratio]:
     found += _decode("small", "INT8 ÷ our bf16", OURS_INT8, (OURS_BF16,), {1: 1.8, 16: 1.5, 32: 1.4})
     found += _decode("small", "INT8 ÷ llama.cpp Q8_0", OURS_INT8, (LLAMA_Q8,), {1: 2.0, 16: 2.5})
     found += _decode("tiny", "bf16 ÷ llama.cpp bf16", OURS_BF16, (LLAMA_BF16,), {1: 2.0, 16: 4.0})
+    found += _decode("smollm2", "bf16 ÷ llama.cpp bf16", OURS_BF16, (LLAMA_BF16,), {1: 1.5, 16: 2.0})
+    found += _decode("smollm2", "INT8 ÷ llama.cpp Q8_0", OURS_INT8, (LLAMA_Q8,), {1: 1.5, 16: 2.5})
+    found.append(_ratio("smollm2", "prefill", 512, "bf16 ÷ llama.cpp bf16", OURS_BF16, (LLAMA_BF16,), None))
     found.append(_ratio("small", "prefill", 2048, "bf16 ÷ vLLM-CPU", OURS_BF16, (VLLM,), 1.0))
     http = "bf16 through HTTP ÷ the better of llama-server and the vLLM-CPU server"
     found.append(_ratio("small", "http", HTTP_CLIENTS, http, OURS_BF16, peers, 1.8))

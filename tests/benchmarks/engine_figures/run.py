@@ -30,7 +30,7 @@ from tests.benchmarks.engine_figures.goals import (
     VLLM,
     Row,
 )
-from tests.benchmarks.engine_figures.models import Checkpoints, Kind, prepare, quantised
+from tests.benchmarks.engine_figures.models import SMOLLM2, Checkpoints, Kind, prepare, prepare_smollm2, quantised
 from tests.benchmarks.engine_figures.peers import Llama, Peers
 
 BATCHES: dict[Kind, tuple[int, ...]] = {"small": (1, 4, 16, 32), "tiny": (1, 16)}
@@ -81,9 +81,31 @@ class Run:
     book: Book = field(default_factory=Book)
     rows: list[Row] = field(default_factory=list)
 
+    def smollm2(self) -> None:
+        """Decode of this engine and of llama.cpp on a real model, no HTTP."""
+        forms = prepare_smollm2(self.models, self.peers)
+        openers = self._without_peers(forms)
+        for name, peer, gguf in self._llamas(forms):
+            if self._present(name, peer.absent or forms.no_gguf(gguf)):
+                openers[name] = partial(LlamaEngine, peer, _sure(gguf), self.threads)
+        shapes = [Shape(SMOLLM2, "decode", 1), Shape(SMOLLM2, "decode", 16), Shape(SMOLLM2, "prefill", 512)]
+        rounds.measure(openers, shapes, self.extent.rounds, self.extent.samples, self.book)
+
     def bare(self, kind: Kind) -> None:
         """Decode and prefill of every engine on one checkpoint, no HTTP."""
         forms = prepare(self.models, kind, self.peers)
+        openers = self._without_peers(forms)
+        for name, peer, gguf in self._llamas(forms):
+            if self._present(name, peer.absent or forms.no_gguf(gguf)):
+                openers[name] = partial(LlamaEngine, peer, _sure(gguf), self.threads)
+        if self._present(VLLM, self.peers.vllm.absent):
+            openers[VLLM] = partial(VllmEngine, self.peers.vllm, forms.bf16, self.threads)
+        shapes = [Shape(kind, "decode", batch) for batch in BATCHES[kind]]
+        shapes += [Shape(kind, "prefill", tokens) for tokens in PROMPTS[kind]]
+        rounds.measure(openers, shapes, self.extent.rounds, self.extent.samples, self.book)
+
+    def _without_peers(self, forms: Checkpoints) -> dict[str, Open]:
+        """This engine in all its forms."""
         ours = partial(OurEngine, threads=self.threads)
         openers: dict[str, Open] = {OURS_BF16: partial(ours, forms.bf16, self.executor)}
         library = load()
@@ -95,14 +117,7 @@ class Run:
                 openers[name] = partial(ours, _sure(forms.int8), self.executor, kv_dtype=kv_dtype)
         if self.torch_too:
             openers[OURS_TORCH] = partial(ours, forms.bf16, "torch")
-        for name, peer, gguf in self._llamas(forms):
-            if self._present(name, peer.absent or forms.no_gguf(gguf)):
-                openers[name] = partial(LlamaEngine, peer, _sure(gguf), self.threads)
-        if self._present(VLLM, self.peers.vllm.absent):
-            openers[VLLM] = partial(VllmEngine, self.peers.vllm, forms.bf16, self.threads)
-        shapes = [Shape(kind, "decode", batch) for batch in BATCHES[kind]]
-        shapes += [Shape(kind, "prefill", tokens) for tokens in PROMPTS[kind]]
-        rounds.measure(openers, shapes, self.extent.rounds, self.extent.samples, self.book)
+        return openers
 
     def http(self) -> None:
         """The same load through every engine's server."""
