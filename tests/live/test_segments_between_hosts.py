@@ -1,5 +1,6 @@
 """A segment read over TCP, as another host does: bytes, bounds, deadlines, and which ends are taken."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -102,14 +103,23 @@ def test_extents_arrive_in_their_places_with_their_checksums(
 def test_a_large_read_uses_several_connections(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_reader, "STREAM_BYTES", 1 << 20)
     monkeypatch.setattr(segment_reader, "CHUNK_BYTES", 1 << 20)
-    reader = SegmentReader(SECRETS, streams=3)
+    gate, plain, begun = threading.Barrier(3), segment_reader._ask, threading.local()
+
+    def ask_once_all_have_connections(*arguments: object) -> None:
+        if not hasattr(begun, "here"):  # a stream that is through would leave its connection to one that is late
+            begun.here = True
+            gate.wait(60.0)
+        plain(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(segment_reader, "_ask", ask_once_all_have_connections)
     sizes = [100_000] * 200
     extents, targets = host.extents(sizes), [memoryview(bytearray(size)) for size in sizes]
-    assert reader.read(host.place(), extents, targets) == [checksum(host.at(extent)) for extent in extents]
-    assert len(reader._idle) == 3
-    with pytest.raises(HandoffExpiredError):
-        reader.read(host.place(generation=99), extents, targets)
-    reader.close()
+    with contextlib.closing(SegmentReader(SECRETS, streams=3)) as reader:
+        assert reader.read(host.place(), extents, targets) == [checksum(host.at(extent)) for extent in extents]
+        assert len(reader._idle) == 3
+        monkeypatch.setattr(segment_reader, "_ask", plain)
+        with pytest.raises(HandoffExpiredError):
+            reader.read(host.place(generation=99), extents, targets)
 
 
 @given(
