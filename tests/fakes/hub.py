@@ -124,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(*hub.refusal)
         if commit is None:
             return self._refuse(404, {"X-Error-Code": "RevisionNotFound"})
-        siblings = [_listed(path) for path in sorted(hub.folders[commit].iterdir())]
+        siblings = [_listed(path) for path in sorted(hub.folders[commit].iterdir()) if path.is_file()]
         body = json.dumps({"id": NAME, "sha": commit, "siblings": siblings}).encode()
         if hub.moves_to is not None:
             hub.revisions[revision] = hub.moves_to
