@@ -133,3 +133,17 @@ def logits_of(executor: TorchExecutor | NativeExecutor, steps: Sequence[Sequence
 def far(found: Tensor, wanted: Tensor) -> float:
     """Relative distance, largest over rows."""
     return float(((found - wanted).norm(dim=-1) / wanted.norm(dim=-1)).max())
+
+
+def same_logits_and_tokens(native: NativeExecutor, plain: TorchExecutor, tolerance: float) -> None:
+    """Assert that both give the same greedy tokens, and logits within `tolerance`, however a prompt is cut."""
+    for sizes in ([45], [1] * 3, [5, 4, 17], [2, 40]):
+        ours, theirs = Feeder(0, prompt(45), HAND_OUT), Feeder(0, prompt(45), HAND_OUT)
+        while len(ours.output) < 4:
+            size = sizes.pop(0) if sizes else None
+            step, other = ours.step(size), theirs.step(size)
+            if step.sample is not None:
+                assert far(logits_of(native, [step]), logits_of(plain, [other])) < tolerance
+            ours.take(step, native.execute(StepPlan(0, (step,))).results[0])
+            theirs.take(other, plain.execute(StepPlan(0, (other,))).results[0])
+        assert ours.output == theirs.output

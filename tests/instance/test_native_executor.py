@@ -38,6 +38,7 @@ from tests.instance.native_pair import (
     native_executor,
     native_or_skip,
     prompt,
+    same_logits_and_tokens,
     table,
     torch_executor,
 )
@@ -63,16 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_logits_and_tokens_equal_torch(tmp_path: Path, shape: str) -> None:
     checkpoint = write_random_checkpoint(tmp_path, **{**SHAPES, **MORE_SHAPES}[shape])
     native, plain = native_executor(checkpoint), torch_executor(checkpoint)
-    for sizes in ([45], [1] * 3, [5, 4, 17], [2, 40]):
-        ours, theirs = Feeder(0, prompt(45), HAND_OUT), Feeder(0, prompt(45), HAND_OUT)
-        while len(ours.output) < 4:
-            size = sizes.pop(0) if sizes else None
-            step, other = ours.step(size), theirs.step(size)
-            if step.sample is not None:
-                assert far(logits_of(native, [step]), logits_of(plain, [other])) < TOLERANCE
-            ours.take(step, native.execute(StepPlan(0, (step,))).results[0])
-            theirs.take(other, plain.execute(StepPlan(0, (other,))).results[0])
-        assert ours.output == theirs.output
+    same_logits_and_tokens(native, plain, TOLERANCE)
 
 
 def test_int8_cache_equals_torch(folder: Path) -> None:

@@ -13,7 +13,16 @@ from serving.instance.executors.native_executor import NativeExecutor
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import DtypeName
 from serving.values.step_plan import StepPlan
-from tests.instance.native_pair import HAND_OUT, Feeder, far, logits_of, native_executor, prompt, torch_executor
+from tests.instance.native_pair import (
+    HAND_OUT,
+    Feeder,
+    far,
+    logits_of,
+    native_executor,
+    prompt,
+    same_logits_and_tokens,
+    torch_executor,
+)
 from tests.model.families.checkpoints import CASES, write_family
 
 TOLERANCE = 1e-4
@@ -24,16 +33,7 @@ GROUPED = ("llama one KV head", "smollm3", "qwen3", "qwen3_moe", "glm4_moe")
 def test_logits_and_tokens_equal_torch(tmp_path: Path, case: str) -> None:
     write_family(tmp_path, case)
     native, plain = native_executor(tmp_path), torch_executor(tmp_path)
-    for sizes in ([45], [1] * 3, [5, 4, 17], [2, 40]):
-        ours, theirs = Feeder(0, prompt(45), HAND_OUT), Feeder(0, prompt(45), HAND_OUT)
-        while len(ours.output) < 4:
-            size = sizes.pop(0) if sizes else None
-            step, other = ours.step(size), theirs.step(size)
-            if step.sample is not None:
-                assert far(logits_of(native, [step]), logits_of(plain, [other])) < TOLERANCE
-            ours.take(step, native.execute(StepPlan(0, (step,))).results[0])
-            theirs.take(other, plain.execute(StepPlan(0, (other,))).results[0])
-        assert ours.output == theirs.output
+    same_logits_and_tokens(native, plain, TOLERANCE)
 
 
 @pytest.mark.parametrize(("dtype", "kv_dtype", "most"), [("float32", "int8", 3e-3), ("bfloat16", "auto", 0.04)])
@@ -55,7 +55,7 @@ def test_rounded_numbers_are_close_to_torchs(
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 def test_both_steps_write_the_same_rows(tmp_path: Path, kv_dtype: KvDtype) -> None:
-    """Of the first layer, whose inputs are the same: a handoff may go from one to the other."""
+    """Rows of the first layer, whose inputs are the same: a handoff may go from one to the other."""
     write_family(tmp_path, "qwen3")
     step = Feeder(1, prompt(30), HAND_OUT).step()
     native, plain = native_executor(tmp_path, kv_dtype=kv_dtype), torch_executor(tmp_path, kv_dtype=kv_dtype)

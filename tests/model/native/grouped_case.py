@@ -38,7 +38,7 @@ class GroupedCase:
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied with."""
+        """Factor on scores."""
         return self.head_dim**-0.5
 
     def queries(self, rows: int) -> Tensor:
@@ -104,6 +104,6 @@ class GroupedCase:
 
 
 def as_kept(rows: Tensor) -> Tensor:
-    """What int8 with a scale for each row's last dimension stand for, by the cache's rule."""
+    """Numbers that int8 with a scale for each row's last dimension stand for, by the cache's rule."""
     largest = rows.abs().amax(-1, keepdim=True)
     return (rows * (127 / largest.clamp_min(1e-30))).round() * (largest / 127)

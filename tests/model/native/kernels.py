@@ -234,7 +234,7 @@ class Case:
 
 
 def listed(spans: list[Span]) -> tuple[np.ndarray, np.ndarray]:
-    """What `test_attend` takes of spans whose rows lie behind one another: each in five numbers, and all tables."""
+    """Arguments of `test_attend` for spans whose rows lie behind one another: each in five numbers, and all tables."""
     numbers, row, begin = [], 0, 0
     for span in spans:
         numbers.append((row, span.rows, span.start, begin, int(span.plain)))

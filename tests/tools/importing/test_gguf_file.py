@@ -77,7 +77,7 @@ READABLE = [kind for kind in GGMLQuantizationType if is_readable(kind)]
 
 @pytest.mark.parametrize("kind", READABLE, ids=lambda kind: kind.name)
 def test_types_of_tensors(tmp_path: Path, kind: GGMLQuantizationType) -> None:
-    """Of a type that `gguf` cannot make, bytes are drawn; halves among them may be no numbers, which must be told."""
+    """Bytes are drawn of a type that `gguf` cannot make; halves among them may be no numbers, which must be told."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     generator = np.random.default_rng(0)
     exact = generator.normal(size=(4, 2 * max(block, 32))).astype(np.float32)

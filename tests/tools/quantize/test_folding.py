@@ -66,7 +66,7 @@ def test_a_folded_layer_computes_the_same(tmp_path: Path, layer: int, overrides:
 
 @pytest.mark.parametrize(("overrides", "count"), [({}, 6), (QWEN2, 5)], ids=["v3", "qwen2"])
 def test_what_stays_in_floating_point_is_not_rounded(tmp_path: Path, overrides: dict[str, object], count: int) -> None:
-    """Of V3: four norms, the router, its bias. Of Qwen2: two norms, the biases of queries, keys and values."""
+    """V3: four norms, the router, its bias. Qwen2: two norms, the biases of queries, keys and values."""
     given = Layer(tmp_path, 1, **overrides)
     quantised = {name + ".weight" for product in given.structure.products for name in product.matrices}
     kept = 0
