@@ -31,6 +31,7 @@ class PricedFamily:
         first_dense: layers before the first one with experts, where the configuration does not say.
         head_dim: width of a head, where the configuration does not say; 0 = the hidden width divided by the heads.
         tied: the head is the embedding, where the configuration does not say.
+        expert_width: key of an expert's width.
     """
 
     latent: bool = False
@@ -38,6 +39,7 @@ class PricedFamily:
     first_dense: int = 0
     head_dim: int = 0
     tied: bool = False
+    expert_width: str = "moe_intermediate_size"
 
 
 PRICED_FAMILIES: Mapping[str, PricedFamily] = {
@@ -47,6 +49,7 @@ PRICED_FAMILIES: Mapping[str, PricedFamily] = {
     "glm4_moe": PricedFamily(experts=True, first_dense=1),
     "glm4_moe_lite": PricedFamily(latent=True, experts=True, first_dense=1),
     "glm_moe_dsa": PricedFamily(latent=True, experts=True, first_dense=3),
+    "gpt_oss": PricedFamily(experts=True, head_dim=64, expert_width="intermediate_size"),
     "kimi_k2": PricedFamily(latent=True, experts=True),
     "llama": PricedFamily(),
     "ministral3": PricedFamily(head_dim=128),
@@ -86,7 +89,7 @@ def shape_from_config(config: Mapping[str, object], name: str) -> ModelShape:
         attention=_latent(keys) if family.latent else _grouped(keys, family),
         dense_layers=dense,
         dense_width=keys.whole("intermediate_size") if dense or not family.experts else 0,
-        expert_width=keys.whole("moe_intermediate_size") if family.experts else 0,
+        expert_width=keys.whole(family.expert_width) if family.experts else 0,
         experts=keys.first(_EXPERT_KEYS) if family.experts else 0,
         active_experts=keys.whole("num_experts_per_tok") if family.experts else 0,
         shared_experts=keys.whole("n_shared_experts", 0) if family.experts else 0,

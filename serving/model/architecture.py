@@ -82,6 +82,8 @@ class GroupedShape:
         scale: factor on attention scores.
         input_bias: whether the projections to queries, keys and values have one.
         head_norm: whether each query and key is normalised, head by head, before it rotates.
+        window: tokens that a token sees at most, the last ones up to itself; None = all before it.
+        sinks: whether each query head has a learned score that takes its share of the softmax and brings no value.
     """
 
     heads: int
@@ -92,6 +94,8 @@ class GroupedShape:
     input_bias: bool = False
     output_bias: bool = False
     head_norm: bool = False
+    window: int | None = None
+    sinks: bool = False
 
     @property
     def row(self) -> GroupedRow:
@@ -118,6 +122,7 @@ class GateShape:
         choice_bias: whether a learned bias takes part in the choice, not in the weights.
         groups, kept_groups: only experts of the best groups may be chosen; one group = all may.
         normalise: weights of the chosen sum to `factor`.
+        bias: whether the product that scores experts has one.
     """
 
     sigmoid: bool
@@ -126,6 +131,19 @@ class GateShape:
     kept_groups: int
     normalise: bool
     factor: float
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClampedGate:
+    """A net whose gate opens as `(up + 1) * gate * sigmoid(alpha * gate)`, in place of `silu(gate) * up`.
+
+    Args:
+        limit: of gate from above, and of up on both sides, before.
+    """
+
+    alpha: float
+    limit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +152,8 @@ class ExpertShape:
 
     Args:
         shared_width: of the net for all tokens; 0 = there is none.
+        bias: whether the products of a routed expert have one.
+        clamped: how the gates of routed experts open; None = as all others do.
     """
 
     experts: int
@@ -141,6 +161,8 @@ class ExpertShape:
     width: int
     shared_width: int
     gate: GateShape
+    bias: bool = False
+    clamped: ClampedGate | None = None
 
 
 FeedShape = DenseShape | ExpertShape

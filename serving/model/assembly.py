@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from serving.model.architecture import DenseShape, ExpertShape
+from serving.model.architecture import ClampedGate, DenseShape, ExpertShape
 from serving.model.attention_assembly import attention
 from serving.model.block import Block
 from serving.model.checkpoint_parts import CheckpointParts, fused
@@ -57,7 +57,9 @@ class Assembly(CheckpointParts):
     def expert(self, layer: int, number: int) -> Mlp:
         """One routed expert, of the model or of a draft layer."""
         drafting = layer >= len(self.config.layers) and self.bank.coarse_drafts
-        return (self._coarse() if drafting else self)._mlp(f"model.layers.{layer}.mlp.experts.{number}.")
+        feed = self.config.layer(layer).feed
+        assert isinstance(feed, ExpertShape), "a dense layer has no experts"
+        return (self._coarse() if drafting else self)._mlp(f"model.layers.{layer}.mlp.experts.{number}.", feed.clamped)
 
     def _coarse(self) -> "Assembly":
         return Assembly(self.config, self.source, CoarseBank(self.bank), self.dtype, self.device)
@@ -84,17 +86,22 @@ class Assembly(CheckpointParts):
         gate = Gate(
             shape.gate,
             shape.per_token,
-            self.bank.linear(prefix + "gate", lambda: LinearWeight(self.read(prefix + "gate.weight", torch.float32))),
+            self.bank.linear(prefix + "gate", lambda: self._scores(prefix + "gate", shape)),
             self.tensor(bias, torch.float32) if shape.gate.choice_bias else None,
         )
-        nets = [self._mlp(f"{prefix}experts.{expert}.") for expert in range(shape.experts)]
-        experts = make_experts([net.gate_up for net in nets], [net.down for net in nets])
+        nets = [self._mlp(f"{prefix}experts.{expert}.", shape.clamped) for expert in range(shape.experts)]
+        experts = make_experts([net.gate_up for net in nets], [net.down for net in nets], shape.clamped)
         shared = self._mlp(prefix + "shared_experts.") if shape.shared_width else None
         return ExpertLayer(gate, experts, shape.experts, shared, bf16_results=self.config.bf16_results)
 
-    def _mlp(self, prefix: str) -> Mlp:
+    def _scores(self, name: str, shape: ExpertShape) -> LinearWeight:
+        """Product that scores experts, in float32."""
+        bias = self.read(name + ".bias", torch.float32) if shape.gate.bias else None
+        return LinearWeight(self.read(name + ".weight", torch.float32), bias)
+
+    def _mlp(self, prefix: str, clamped: ClampedGate | None = None) -> Mlp:
         gate_up = self.bank.linear(prefix + "gate_up", lambda: self._gate_up(prefix))
-        return Mlp(gate_up, self.linear(prefix + "down_proj"))
+        return Mlp(gate_up, self.linear(prefix + "down_proj"), clamped)
 
     def _gate_up(self, prefix: str) -> LinearWeight:
         return fused(self.dtype, self.weight(prefix + "gate_proj"), self.weight(prefix + "up_proj"))

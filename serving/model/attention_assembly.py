@@ -114,6 +114,7 @@ def _grouped(parts: CheckpointParts, prefix: str, shape: GroupedShape, layer: in
         query_norm=norm("q_norm.weight"),
         key_norm=norm("k_norm.weight"),
         out=parts.linear(prefix + "o_proj"),
+        sinks=parts.tensor(prefix + "sinks") if shape.sinks else None,
     )
     return GroupedAttention(shape, weights, layer)
 

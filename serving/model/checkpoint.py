@@ -1,4 +1,6 @@
-"""Reading tensors of a Hugging Face checkpoint by name: one or many safetensors files, FP8 blocks dequantised.
+"""Reading tensors of a Hugging Face checkpoint by name: one or many safetensors files, FP8 and MXFP4 dequantised.
+
+Experts that a file has in one tensor are read one by one, under names of their own (`fused_experts.py`).
 
 INT8 matrices can be had either way: as they are, for products that compute in INT8 (`int8`), or dequantised like the
 FP8 ones, for whatever needs numbers (`tensor`).
@@ -13,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from serving.errors import ModelError
+from serving.model.fused_experts import SCALES, TensorPart, is_fused, mxfp4, told_apart
 from serving.model.weight_files import weight_files
 from serving.regular_file import check_regular
 
@@ -85,7 +88,12 @@ class Checkpoint:
         self._progress = progress
         self._files = {path.name: _open(path, folder) for path in weight_files(folder)}
         self._file_of = {name: file for file, handle in self._files.items() for name in handle.keys()}
-        self._names = frozenset(name for name in self._file_of if not self._is_scale(name))
+        fused = {name: self._stored_shape(name) for name in self._file_of if is_fused(name)}
+        self._parts = told_apart(fused)
+        own = frozenset(name for name in self._file_of if not self._is_scale(name)) - fused.keys()
+        if twice := sorted(own & self._parts.keys()):
+            raise ModelError(f"{folder} has {twice[0]} twice, by itself and in one tensor: fetch it again")
+        self._names = own | self._parts.keys()
         self._read = 0
 
     @property
@@ -147,12 +155,19 @@ class Checkpoint:
 
     def stored_dtype(self, name: str) -> str:
         """How a tensor is stored, as safetensors calls it (`BF16`, `F32`, `F8_E4M3`, `I8` ...), without reading it."""
-        dtype: str = self._files[self._file_of[name]].get_slice(name).get_dtype()
+        stored = self._parts[name].file_tensor if name in self._parts else name
+        dtype: str = self._slice(stored).get_dtype()
         return dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape, without reading it."""
-        return tuple(self._files[self._file_of[name]].get_slice(name).get_shape())
+        return self._parts[name].shape if name in self._parts else self._stored_shape(name)
+
+    def _stored_shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._slice(name).get_shape())
+
+    def _slice(self, name: str) -> Any:  # noqa: ANN401 - as get_slice()
+        return self._files[self._file_of[name]].get_slice(name)
 
     def _is_scale(self, name: str) -> bool:
         if name.endswith(FP8_SCALE):
@@ -160,7 +175,23 @@ class Checkpoint:
         return name.endswith(".weight" + INT8_SCALE) and name.removesuffix(INT8_SCALE) in self._file_of
 
     def _raw(self, name: str) -> Tensor:
+        if name in self._parts:
+            return self._part(self._parts[name])
         return self._files[self._file_of[name]].get_tensor(name)
+
+    def _part(self, part: TensorPart) -> Tensor:
+        """A part of a fused tensor; only its expert is read."""
+        if part.kind == "whole":
+            return self._raw(part.stored)
+        one: Tensor = self._slice(part.file_tensor)[part.expert]
+        if part.kind == "matrix":
+            one = one.t()
+        own = one[part.first :: part.step]
+        if part.kind != "mxfp4":
+            return own
+        if self._slice(part.stored + SCALES).get_dtype() != "U8" or own.dtype != torch.uint8:
+            raise ModelError(f"{self.folder}: {part.file_tensor} and its {SCALES} are no bytes, and so no MXFP4")
+        return mxfp4(own, self._slice(part.stored + SCALES)[part.expert][part.first :: part.step])
 
     def _tell(self) -> None:
         self._read += 1

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from serving.model.architecture import ClampedGate
 from serving.model.gate import Gate, Routing
 from serving.model.linear import Linear, PlainLinear
 from serving.model.mlp import Mlp, swiglu
@@ -76,17 +77,19 @@ class LocalExperts:
     Args:
         gate_up: per expert, hidden -> gate ++ up.
         down: per expert, width -> hidden.
+        clamped: see `swiglu`.
     """
 
-    def __init__(self, gate_up: Sequence[Linear], down: Sequence[Linear]) -> None:
+    def __init__(self, gate_up: Sequence[Linear], down: Sequence[Linear], clamped: ClampedGate | None = None) -> None:
         self.gate_up = tuple(gate_up)
         self.down = tuple(down)
+        self.clamped = clamped
 
     def __call__(self, rows: Tensor, counts: Tensor) -> Tensor:
         active = [(e, n) for e, n in enumerate(counts.tolist()) if n]
         sizes = [n for _, n in active]
         parts = [self.gate_up[e](part) for (e, _), part in zip(active, rows.split_with_sizes(sizes), strict=True)]
-        inner = swiglu(torch.cat(parts))
+        inner = swiglu(torch.cat(parts), self.clamped)
         return torch.cat(
             [self.down[e](part) for (e, _), part in zip(active, inner.split_with_sizes(sizes), strict=True)]
         )
@@ -100,28 +103,51 @@ class GroupedExperts:
     Args:
         gate_up: `[experts, 2 * width, hidden]`.
         down: `[experts, hidden, width]`.
+        biases: of gate_up and of down, `[experts, outputs]`; None = there are none.
+        clamped: see `swiglu`.
     """
 
-    def __init__(self, gate_up: Tensor, down: Tensor) -> None:
+    def __init__(
+        self,
+        gate_up: Tensor,
+        down: Tensor,
+        biases: tuple[Tensor, Tensor] | None = None,
+        clamped: ClampedGate | None = None,
+    ) -> None:
         self.gate_up = gate_up
         self.down = down
+        self.biases = biases
+        self.clamped = clamped
 
     def __call__(self, rows: Tensor, counts: Tensor) -> Tensor:
         ends = counts.cumsum(0, dtype=torch.int32)
-        inner = swiglu(F.grouped_mm(rows, self.gate_up.transpose(1, 2), offs=ends))
-        return F.grouped_mm(inner, self.down.transpose(1, 2), offs=ends)
+        outer = F.grouped_mm(rows, self.gate_up.transpose(1, 2), offs=ends)
+        if self.biases is None:
+            return F.grouped_mm(swiglu(outer, self.clamped), self.down.transpose(1, 2), offs=ends)
+        first, second = (b.repeat_interleave(counts, 0, output_size=rows.shape[0]) for b in self.biases)
+        inner = swiglu(outer.add_(first), self.clamped)
+        return F.grouped_mm(inner, self.down.transpose(1, 2), offs=ends).add_(second)
 
 
-def make_experts(gate_up: Sequence[Linear], down: Sequence[Linear]) -> ExpertCompute:
-    """The form that suits where the weights are.
+def make_experts(
+    gate_up: Sequence[Linear], down: Sequence[Linear], clamped: ClampedGate | None = None
+) -> ExpertCompute:
+    """The form that suits where the weights are; all experts have biases, or none.
 
     Effects: grouped weights are a copy; the given ones can go.
     """
-    plain = [product.weight for product in (*gate_up, *down) if isinstance(product, PlainLinear)]
-    grouped = len(plain) == 2 * len(gate_up) and all(w.is_cuda and w.dtype == torch.bfloat16 for w in plain)
-    if grouped:
-        return GroupedExperts(torch.stack(plain[: len(gate_up)]), torch.stack(plain[len(gate_up) :]))
-    return LocalExperts(gate_up, down)
+    plain = [product for product in (*gate_up, *down) if isinstance(product, PlainLinear)]
+    alike = all(one.weight.is_cuda and one.weight.dtype == torch.bfloat16 for one in plain)
+    if len(plain) < 2 * len(gate_up) or not alike:
+        return LocalExperts(gate_up, down, clamped)
+    first, second = plain[: len(gate_up)], plain[len(gate_up) :]
+    weights = [torch.stack([one.weight for one in half]) for half in (first, second)]
+    biases = [
+        torch.stack([one.bias for one in half if one.bias is not None])
+        for half in (first, second)
+        if half[0].bias is not None
+    ]
+    return GroupedExperts(weights[0], weights[1], (biases[0], biases[1]) if biases else None, clamped)
 
 
 class ExpertLayer:

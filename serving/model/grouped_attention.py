@@ -1,7 +1,8 @@
 """Attention whose query heads share key and value heads in groups: multi-head (groups of one) and grouped-query.
 
 The cache holds each KV head's value and rotated key. Single tokens attend to their own contexts in one batched product
-per step; chunks of a prompt attend together, head by head. Same result up to rounding.
+per step; chunks of a prompt attend together, head by head. Same result up to rounding. A layer with a window sees that
+many tokens, and a head with a sink leaves a share of its weights to nothing.
 """
 
 from dataclasses import dataclass
@@ -26,12 +27,14 @@ class GroupedWeights:
             beside each other.
         query_norm, key_norm: of each head, its elements in that order; None where heads are not normalised.
         out: the heads' results -> hidden.
+        sinks: `[heads]`, scores that take their share of the softmax and bring no value; None = there are none.
     """
 
     into: Linear
     query_norm: RmsNorm | None
     key_norm: RmsNorm | None
     out: Linear
+    sinks: Tensor | None = None
 
 
 class GroupedAttention:
@@ -62,7 +65,9 @@ class GroupedAttention:
         rows[:, :, 1] = self._turned(key.reshape(tokens, shape.kv_heads, -1), self.w.key_norm, rotations)
         rows = rows.view(tokens, -1)
         cache.write(self.cache_layer, batch.slots, rows)
-        parts = [self._single(query[g.first : g.last], g, cache) for g in batch.groups]
+        parts = [
+            self._single(query[g.first : g.last], g, batch.positions[g.first : g.last], cache) for g in batch.groups
+        ]
         parts += [self._chunk(query[c.first : c.last], rows[c.first : c.last], c, cache) for c in batch.chunks]
         return self.w.out(parts[0] if len(parts) == 1 else torch.cat(parts))
 
@@ -74,24 +79,33 @@ class GroupedAttention:
             heads[..., self._plain_dim :] = rotate(heads[..., self._plain_dim :], rotations[:, None])
         return heads
 
-    def _single(self, query: Tensor, group: RowGroup, cache: KvCache) -> Tensor:
-        """Rows of a group against their own contexts: `[rows, heads * head_dim]`."""
+    def _single(self, query: Tensor, group: RowGroup, positions: Tensor, cache: KvCache) -> Tensor:
+        """Rows of a group, at these positions, against their own contexts: `[rows, heads * head_dim]`."""
         rows, kv, width = query.shape[0], self.shape.kv_heads, self.shape.head_dim
         context = cache.gather(self.cache_layer, group.runs).view(rows, -1, kv, 2, width).permute(3, 0, 2, 1, 4)
         value, key = context.reshape(2, rows * kv, -1, width)
-        mask = group.mask[:, None].expand(-1, kv, -1, -1).reshape(rows * kv, 1, -1)
+        mask = self._within_window(group.mask, positions)
+        mask = mask[:, None].expand(-1, kv, -1, -1).reshape(rows * kv, 1, -1)
         scores = torch.baddbmm(mask, query.reshape(rows * kv, -1, width), key.transpose(1, 2), alpha=self.shape.scale)
-        return torch.bmm(scores.softmax(-1), value).view(rows, -1)
+        weights = _softmax(scores, None if self.w.sinks is None else self.w.sinks.view(kv, -1, 1).repeat(rows, 1, 1))
+        return torch.bmm(weights, value).view(rows, -1)
+
+    def _within_window(self, mask: Tensor, positions: Tensor) -> Tensor:
+        """Mask `[rows, 1, columns]` of rows at these positions, without what has left a window."""
+        window, columns = self.shape.window, mask.shape[-1]
+        if window is None or columns <= window:
+            return mask
+        left = torch.arange(columns, device=mask.device) <= positions[:, None] - window
+        return mask.masked_fill(left[:, None], float("-inf"))
 
     def _chunk(self, query: Tensor, own: Tensor, chunk: PromptChunk, cache: KvCache) -> Tensor:
         """A chunk against its cached prefix and itself: `[tokens, heads * head_dim]`.
 
-        Query rows are taken a few hundred at a time, each against the keys up to its last row.
+        Query rows are taken a few hundred at a time, each against the keys up to its last row, from the first one that
+        any of them sees.
         """
         kv, width, tokens = self.shape.kv_heads, self.shape.head_dim, query.shape[0]
-        context = own
-        if chunk.start:
-            context = torch.cat((cache.gather(self.cache_layer, chunk.runs)[: chunk.start], own))
+        base, context = self._context(own, chunk, cache)
         value, key = context.view(-1, kv, 2, width).permute(2, 1, 0, 3)
         query = query.reshape(tokens, kv, -1, width).permute(1, 2, 0, 3)  # [KV heads, group, tokens, width]
         out = torch.empty((tokens, kv, query.shape[1], width), dtype=own.dtype, device=own.device)
@@ -99,11 +113,48 @@ class GroupedAttention:
         for first in range(0, tokens, chunk.hidden.shape[0]):
             block = query[:, :, first : first + chunk.hidden.shape[0]]
             rows = block.shape[2]
-            end = chunk.start + first + rows
+            begin, end = self._first_seen(chunk.start + first), chunk.start + first + rows
+            seen = slice(begin - base, end - base)
             block = block.reshape(kv, -1, width)
-            scores = torch.baddbmm(nothing, block, key[:, :end].transpose(1, 2), beta=0, alpha=self.shape.scale)
-            by_row = scores.view(kv, -1, rows, end)
+            scores = torch.baddbmm(nothing, block, key[:, seen].transpose(1, 2), beta=0, alpha=self.shape.scale)
+            by_row = scores.view(kv, -1, rows, end - begin)
             by_row[..., -rows:].add_(chunk.hidden[:rows, :rows])
-            mean = torch.bmm(scores.softmax(-1), value[:, :end]).view(kv, -1, rows, width)
+            self._hide_left(by_row, begin, chunk.start + first)
+            sinks = None if self.w.sinks is None else self.w.sinks.view(kv, -1).repeat_interleave(rows, 1)[..., None]
+            mean = torch.bmm(_softmax(scores, sinks), value[:, seen]).view(kv, -1, rows, width)
             out[first : first + rows] = mean.permute(2, 0, 1, 3)
         return out.view(tokens, -1)
+
+    def _first_seen(self, position: int) -> int:
+        """First position that a token at this one sees."""
+        return 0 if self.shape.window is None else max(0, position - self.shape.window + 1)
+
+    def _context(self, own: Tensor, chunk: PromptChunk, cache: KvCache) -> tuple[int, Tensor]:
+        """Rows that a chunk may see, and the position of the first; blocks that have left the window are not read."""
+        if not chunk.start:
+            return 0, own
+        skipped = self._first_seen(chunk.start) // cache.block_tokens
+        base = skipped * cache.block_tokens
+        if base >= chunk.start:
+            return chunk.start, own
+        return base, torch.cat((cache.gather(self.cache_layer, chunk.runs[skipped:])[: chunk.start - base], own))
+
+    def _hide_left(self, scores: Tensor, begin: int, position: int) -> None:
+        """Hide what has left the window.
+
+        Args:
+            scores: `[..., rows, columns]`; columns are positions from `begin` on, rows those from `position` on.
+        Effects: writes the scores.
+        """
+        window = self.shape.window
+        rows, columns = scores.shape[-2:]
+        if window is not None and position + rows > window:
+            left = scores.new_full((rows, columns), float("-inf")).tril_(position - window - begin)
+            scores.add_(left)
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Weights of the last axis; `sinks`, `[..., 1]`, take their share of each row."""
+    if sinks is None:
+        return scores.softmax(-1)
+    return torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]

@@ -3,23 +3,32 @@
 from torch import Tensor
 from torch.nn import functional as F
 
+from serving.model.architecture import ClampedGate
 from serving.model.linear import Linear
 
 
-def swiglu(gate_up: Tensor) -> Tensor:
-    """`silu(gate) * up` of `[rows, 2 * width]`, gate in the first half."""
+def swiglu(gate_up: Tensor, clamped: ClampedGate | None = None) -> Tensor:
+    """`silu(gate) * up` of `[rows, 2 * width]`, gate in the first half; or as `clamped` says."""
     gate, up = gate_up.chunk(2, -1)
-    return F.silu(gate).mul_(up)
+    if clamped is None:
+        return F.silu(gate).mul_(up)
+    gate, up = gate.clamp(max=clamped.limit), up.clamp(-clamped.limit, clamped.limit)
+    return (gate * clamped.alpha).sigmoid_().mul_(gate).mul_(up.add_(1))
 
 
 class Mlp:
-    """`down(silu(gate(x)) * up(x))`, gate and up as one product."""
+    """`down(silu(gate(x)) * up(x))`, gate and up as one product.
 
-    __slots__ = ("down", "gate_up")
+    Args:
+        clamped: see `swiglu`.
+    """
 
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
+    __slots__ = ("clamped", "down", "gate_up")
+
+    def __init__(self, gate_up: Linear, down: Linear, clamped: ClampedGate | None = None) -> None:
         self.gate_up = gate_up
         self.down = down
+        self.clamped = clamped
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.down(swiglu(self.gate_up(x)))
+        return self.down(swiglu(self.gate_up(x), self.clamped))

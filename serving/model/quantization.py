@@ -1,6 +1,7 @@
 """Which quantised layouts of a checkpoint are read, and what `config.json` says of the one at hand. Imports no torch.
 
-Two are read. *FP8*, block-scaled, as DeepSeek publishes: dequantised while it is read. *INT8* as compressed-tensors'
+Three are read. *FP8*, block-scaled, as DeepSeek publishes, and *MXFP4*, as gpt-oss has its experts (four bits a number,
+32 share an exponent): dequantised while they are read. *INT8* as compressed-tensors'
 `int-quantized` writes it: a symmetric int8 weight `X.weight [out, in]` beside `X.weight_scale [out, 1]`, multiplied
 with activations that are rounded to int8 per token while serving; only those of `kv_b_proj`, which decode absorbs, are
 not. Which matrices are INT8 is seen from the tensors themselves: the configuration's `ignore` patterns are for those
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from serving.errors import ModelError
 
+MXFP4_METHOD = "mxfp4"
 INT8_METHOD = "compressed-tensors"
 INT8_FORMAT = "int-quantized"
 INT8_WEIGHTS: Mapping[str, object] = {
@@ -39,10 +41,12 @@ class Quantization:
     Args:
         fp8_block: rows and columns that share one scale of an FP8 matrix; None when there is none.
         int8: whether matrices may be INT8 with one scale per output channel.
+        mxfp4: whether experts may be MXFP4.
     """
 
     fp8_block: tuple[int, int] | None = None
     int8: bool = False
+    mxfp4: bool = False
 
 
 def read_quantization(raw: Mapping[str, object]) -> Quantization:
@@ -59,10 +63,12 @@ def read_quantization(raw: Mapping[str, object]) -> Quantization:
     if method == INT8_METHOD:
         _check_int8(given)
         return Quantization(int8=True)
+    if method == MXFP4_METHOD:
+        return Quantization(mxfp4=True)  # which they are is seen from the tensors, not from `modules_to_not_convert`
     if method != "fp8" or given.get("fmt", "e4m3") != "e4m3":
         raise ModelError(
-            f"quantization {method!r} is not supported; give a bf16, a block-scaled fp8 (e4m3) or an INT8 (W8A8 "
-            f"{INT8_METHOD}) checkpoint"
+            f"quantization {method!r} is not supported; give a bf16, a block-scaled fp8 (e4m3), an {MXFP4_METHOD} or "
+            f"an INT8 (W8A8 {INT8_METHOD}) checkpoint"
         )
     rows, columns = given.get("weight_block_size") or (128, 128)
     if not (isinstance(rows, int) and isinstance(columns, int) and rows > 0 and columns > 0):

@@ -10,9 +10,12 @@ from serving.regular_file import check_regular
 
 _FP8_SCALE = "_scale_inv"
 """Scales of FP8 blocks; they are gone once the weights are dequantised."""
+_MXFP4_SCALE = re.compile(r"\.mlp\.experts\.\w+_scales")
+_MXFP4 = re.compile(r"\.mlp\.experts\.\w+_blocks")
+"""Two numbers a byte, and exponents that are gone once the weights are dequantised."""
 _INT8_SCALE = ".weight_scale"
 _FLOAT32_BYTES = 4
-_ROUTED = re.compile(r"\.mlp\.experts\.\d{1,9}\.")
+_ROUTED = re.compile(r"\.mlp\.experts\.")
 
 
 def weight_bytes(folder: Path, itemsize: int) -> int:
@@ -46,7 +49,7 @@ def _weight_bytes(folder: Path, itemsize: int) -> tuple[int, int]:
         check_regular(path, within=folder)
         with safe_open(path, framework="numpy") as tensors:
             for name in tensors.keys():  # not a dict
-                if not name.endswith(_FP8_SCALE):
+                if not name.endswith(_FP8_SCALE) and _MXFP4_SCALE.search(name) is None:
                     part = tensors.get_slice(name)
                     routed = _ROUTED.search(name) is not None
                     found[routed] += prod(part.get_shape()) * _itemsize(name, part.get_dtype(), itemsize)
@@ -56,4 +59,6 @@ def _weight_bytes(folder: Path, itemsize: int) -> tuple[int, int]:
 def _itemsize(name: str, stored: str, itemsize: int) -> int:
     if stored == "I8":
         return 1
+    if _MXFP4.search(name) is not None:
+        return 2 * itemsize
     return _FLOAT32_BYTES if name.endswith(_INT8_SCALE) else itemsize

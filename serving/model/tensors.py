@@ -57,8 +57,10 @@ def block_tensors(config: Architecture, layer: int) -> Shapes:
     shapes[prefix + "mlp.gate.weight"] = (feed.experts, hidden)
     if feed.gate.choice_bias:
         shapes[prefix + "mlp.gate.e_score_correction_bias"] = (feed.experts,)
+    if feed.gate.bias:
+        shapes[prefix + "mlp.gate.bias"] = (feed.experts,)
     for expert in range(feed.experts):
-        shapes |= _mlp_tensors(f"{prefix}mlp.experts.{expert}.", hidden, feed.width)
+        shapes |= _mlp_tensors(f"{prefix}mlp.experts.{expert}.", hidden, feed.width, bias=feed.bias)
     if feed.shared_width:
         shapes |= _mlp_tensors(prefix + "mlp.shared_experts.", hidden, feed.shared_width)
     return shapes
@@ -101,12 +103,14 @@ def _grouped(shape: GroupedShape, hidden: int) -> Shapes:
         shapes["o_proj.bias"] = (hidden,)
     if shape.head_norm:
         shapes |= {"q_norm.weight": (shape.head_dim,), "k_norm.weight": (shape.head_dim,)}
+    if shape.sinks:
+        shapes["sinks"] = (shape.heads,)
     return shapes
 
 
-def _mlp_tensors(prefix: str, hidden: int, width: int) -> Shapes:
-    return {
-        prefix + "gate_proj.weight": (width, hidden),
-        prefix + "up_proj.weight": (width, hidden),
-        prefix + "down_proj.weight": (hidden, width),
-    }
+def _mlp_tensors(prefix: str, hidden: int, width: int, *, bias: bool = False) -> Shapes:
+    sizes = {"gate_proj": (width, hidden), "up_proj": (width, hidden), "down_proj": (hidden, width)}
+    shapes: Shapes = {f"{prefix}{name}.weight": size for name, size in sizes.items()}
+    if bias:
+        shapes |= {f"{prefix}{name}.bias": size[:1] for name, size in sizes.items()}
+    return shapes

@@ -25,6 +25,7 @@ from tests.instance.native_pair import RAGGED, dirty_cache, load_for_native, nat
 from tests.instance.rank_threads import SETTINGS, MappedSlots, RankThreads, drive, prompts
 from tests.model.int8_checkpoint import quantised_checkpoint
 from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.shapes import GPT_OSS
 
 DRAFTING = replace(SETTINGS, draft_tokens=2, speculation=True)
 
@@ -70,6 +71,12 @@ def checkpoint(kind: str, folder: Path, **shape: Any) -> tuple[Path, DtypeName]:
         return quantised_checkpoint(folder, dtype="bfloat16", **shape), "bfloat16"
     assert kind in ("float32", "bfloat16")
     return write_random_checkpoint(folder, dtype=kind, **shape), kind  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+def test_experts_with_biases_and_clamped_gates(kind: str, tmp_path: Path) -> None:
+    folder, dtype = checkpoint(kind, tmp_path, **GPT_OSS)
+    assert_exact(RankThreads(folder, dtype, 3), requests(3, draw=4))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.instance.native_pair import (
 from tests.model.families.checkpoints import CASES, write_family
 
 TOLERANCE = 1e-4
-GROUPED = ("llama one KV head", "smollm3", "qwen3", "qwen3_moe", "glm4_moe")
+GROUPED = ("llama one KV head", "smollm3", "qwen3", "qwen3_moe", "glm4_moe", "gpt_oss")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -37,7 +37,7 @@ def test_logits_and_tokens_equal_torch(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "kv_dtype", "most"), [("float32", "int8", 3e-3), ("bfloat16", "auto", 0.04)])
-@pytest.mark.parametrize("case", ["llama", "qwen3", "smollm3"])
+@pytest.mark.parametrize("case", ["llama", "qwen3", "smollm3", "gpt_oss"])
 def test_rounded_numbers_are_close_to_torchs(
     tmp_path: Path, case: str, dtype: DtypeName, kv_dtype: KvDtype, most: float
 ) -> None:

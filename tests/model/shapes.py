@@ -123,6 +123,28 @@ GLM4_MOE: dict[str, Any] = {
     **dict.fromkeys(_LATENT),
 }
 """GLM-4.5's keys, its draft layer included."""
+GPT_OSS: dict[str, Any] = {
+    "model_type": "gpt_oss",
+    "architectures": ["GptOssForCausalLM"],
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 20,
+    "num_local_experts": 8,
+    "layer_types": ["sliding_attention", "full_attention"] * 4,
+    "sliding_window": 24,
+    "swiglu_limit": 2.0,
+    "attention_bias": True,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 64,
+    },
+    **dict.fromkeys([*_LATENT, *_ROUTED, *_DRAFTS, "norm_topk_prob", "first_k_dense_replace", "moe_intermediate_size"]),
+}
+"""gpt-oss' keys; every other layer sees 24 tokens."""
 SPARSE: dict[str, Any] = {
     "model_type": "deepseek_v32",
     "architectures": ["DeepseekV32ForCausalLM"],
@@ -138,5 +160,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "qwen3_moe": QWEN3_MOE,
     "glm4_moe": GLM4_MOE,
+    "gpt_oss": GPT_OSS,
 }
 """What `write_random_checkpoint` needs to be told for a small model of each kind that the native step computes."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from serving.model.architecture import Architecture, GateShape
+from serving.model.architecture import Architecture, ClampedGate, GateShape
 from serving.model.config import read_architecture
 from serving.model.experts import GroupedExperts, LocalExperts, combine, dispatch
 from serving.model.gate import Gate, Routing
@@ -48,6 +48,28 @@ def test_grouped_experts_give_the_same_without_a_look_at_the_counts() -> None:
     rows, counts = torch.randn(7, 32, generator=generator).bfloat16(), torch.tensor([3, 0, 0, 4])
     local = LocalExperts([PlainLinear(w) for w in gate_up], [PlainLinear(w) for w in down])
     assert torch.allclose(GroupedExperts(gate_up, down)(rows, counts), local(rows, counts), rtol=0.02, atol=0.5)
+
+
+def test_grouped_experts_add_their_biases_and_clamp_their_gates() -> None:
+    generator = torch.Generator().manual_seed(2)
+    gate_up = torch.randn(4, 16, 32, generator=generator).bfloat16() / 4
+    down = torch.randn(4, 32, 8, generator=generator).bfloat16() / 4
+    biases = torch.randn(4, 16, generator=generator).bfloat16(), torch.randn(4, 32, generator=generator).bfloat16()
+    rows, counts = torch.randn(7, 32, generator=generator).bfloat16(), torch.tensor([3, 0, 0, 4])
+    clamped = ClampedGate(alpha=1.7, limit=1.0)
+    first, second = (
+        [PlainLinear(*one) for one in zip(weights, some, strict=True)]
+        for weights, some in zip((gate_up, down), biases, strict=True)
+    )
+    found = GroupedExperts(gate_up, down, biases, clamped)(rows, counts)
+    assert torch.allclose(found, LocalExperts(first, second, clamped)(rows, counts), rtol=0.02, atol=0.05)
+
+
+def test_a_clamped_gate_opens_by_its_rule() -> None:
+    gate_up = torch.tensor([[0.5, 9.0, -9.0, 0.25, 9.0, -9.0]])
+    gate, up = torch.tensor([0.5, 2.0, -9.0]), torch.tensor([0.25, 2.0, -2.0])
+    wanted = (up + 1) * gate * (1.5 * gate).sigmoid()
+    assert torch.allclose(swiglu(gate_up, ClampedGate(alpha=1.5, limit=2.0))[0], wanted)
 
 
 def gate_of(config: Architecture) -> GateShape:

@@ -29,6 +29,7 @@ from tests.model.int8_checkpoint import round_to_int8
 from tests.model.latent import latent_weights
 from tests.model.paged import PagedRunner
 from tests.model.random_checkpoint import Dtype, Kind, write_random_checkpoint
+from tests.model.shapes import GPT_OSS
 
 TOKENS = torch.randint(6, 320, (40,), generator=torch.Generator().manual_seed(5)).tolist()
 
@@ -40,6 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "rope halves and bias": {"rope_interleave": False, "attention_bias": True},
     "no query latent": {"q_lora_rank": None, "attention_bias": True},
     "fp8": {"fp8": True},
+    "experts with biases": GPT_OSS,
     "v2": {"model_type": "deepseek_v2", "topk_method": "greedy", "scoring_func": "softmax", "n_shared_experts": None},
 }
 

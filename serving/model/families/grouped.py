@@ -10,6 +10,9 @@ from serving.model.config_keys import ConfigKeys
 from serving.model.config_values import number, whole
 from serving.model.rope_config import RopeConfig, read_rope
 
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Kinds of layers in `layer_types`."""
+
 
 class Variant(NamedTuple):
     """Differences of a family's grouped attention from Llama's.
@@ -21,6 +24,8 @@ class Variant(NamedTuple):
         head_dim: width of a head where it does not say; 0 = hidden size by heads.
         rotated: share of a head that rotates where it does not say.
         still: layers without positions.
+        sinks: whether heads have sinks.
+        windows: whether windows are computed, in layers that `layer_types` names, or in all; else contexts end there.
     """
 
     input_bias: bool | None = None
@@ -30,6 +35,8 @@ class Variant(NamedTuple):
     head_dim: int = 0
     rotated: float = 1.0
     still: Sequence[int] = ()
+    sinks: bool = False
+    windows: bool = False
 
 
 class Grouped(NamedTuple):
@@ -68,10 +75,18 @@ def grouped_attention(keys: ConfigKeys, count: int, variant: Variant) -> Grouped
         input_bias=bias if variant.input_bias is None else variant.input_bias,
         output_bias=bias if variant.output_bias is None else variant.output_bias,
         head_norm=variant.head_norm,
+        sinks=variant.sinks,
     )
     still = replace(turning, rope_dim=0)
+    kinds = keys.names("layer_types", count, (FULL, SLIDING))
     layers = tuple(still if layer in variant.still else turning for layer in range(count))
-    return Grouped(layers, rope, _limit(keys, count))
+    if variant.windows:
+        window = keys.optional("sliding_window")
+        sliding = [kind == SLIDING for kind in kinds] if kinds is not None else [True] * count
+        layers = tuple(
+            replace(one, window=window) if slides else one for one, slides in zip(layers, sliding, strict=True)
+        )
+    return Grouped(layers, rope, _limit(keys, None if variant.windows else _window(keys, kinds, count)))
 
 
 def _rotated(keys: ConfigKeys, width: int, share: float) -> int:
@@ -86,10 +101,10 @@ def _rotated(keys: ConfigKeys, width: int, share: float) -> int:
     return rotated
 
 
-def _limit(keys: ConfigKeys, count: int) -> ContextLimit | None:
+def _limit(keys: ConfigKeys, window: int | None) -> ContextLimit | None:
     """The longest context that is computed: beyond, layers see a window, or queries grow with their position."""
     limits = []
-    if (window := _window(keys, count)) is not None:
+    if window is not None:
         limits.append(ContextLimit(window, "some layers see a window only"))
     scaling = keys.raw.get("rope_parameters")
     if isinstance(scaling, Mapping) and scaling.get("llama_4_scaling_beta"):
@@ -98,12 +113,11 @@ def _limit(keys: ConfigKeys, count: int) -> ContextLimit | None:
     return min(limits, key=lambda limit: limit.tokens, default=None)
 
 
-def _window(keys: ConfigKeys, count: int) -> int | None:
+def _window(keys: ConfigKeys, kinds: list[str] | None, count: int) -> int | None:
     """Tokens that some layers see at most."""
-    kinds = keys.names("layer_types", count, ("full_attention", "sliding_attention"))
     window = keys.optional("sliding_window")
     used = keys.flag("use_sliding_window", True)
     first = keys.whole("max_window_layers", 0, least=0)
     if kinds is not None:
-        return window if "sliding_attention" in kinds else None
+        return window if SLIDING in kinds else None
     return window if used and first < count else None

@@ -7,5 +7,10 @@ from serving.model.families.grouped import Variant
 
 
 def read(keys: ConfigKeys) -> Architecture:
-    """Llama or Mistral. Raises: KeyError, TypeError, ModelError: see `architecture`."""
+    """Llama or Ministral. Raises: KeyError, TypeError, ModelError: see `architecture`."""
     return dense_model(keys, Variant())
+
+
+def read_mistral(keys: ConfigKeys) -> Architecture:
+    """Mistral, whose first version has a window in every layer. Raises: as `read`."""
+    return dense_model(keys, Variant(windows=True))

@@ -5,7 +5,17 @@ from collections.abc import Callable, Mapping
 from serving.errors import ModelError
 from serving.model.architecture import Architecture
 from serving.model.config_keys import ConfigKeys
-from serving.model.families import deepseek, deepseek_sparse, glm4_moe, glm4_moe_lite, llama, qwen, smollm3, youtu
+from serving.model.families import (
+    deepseek,
+    deepseek_sparse,
+    glm4_moe,
+    glm4_moe_lite,
+    gpt_oss,
+    llama,
+    qwen,
+    smollm3,
+    youtu,
+)
 
 Family = Callable[[ConfigKeys], Architecture]
 
@@ -18,13 +28,14 @@ FAMILIES: Mapping[str, Family] = {
     "deepseek_v32": deepseek_sparse.read,
     "glm_moe_dsa": deepseek_sparse.read,
     "llama": llama.read,
-    "mistral": llama.read,
+    "mistral": llama.read_mistral,
     "ministral3": llama.read,
     "smollm3": smollm3.read,
     "qwen2": qwen.read_2,
     "qwen3": qwen.read_3,
     "qwen3_moe": qwen.read_3_moe,
     "glm4_moe": glm4_moe.read,
+    "gpt_oss": gpt_oss.read,
 }
 """The reader of each `model_type`."""
 
@@ -34,7 +45,6 @@ REFUSED: Mapping[str, str] = {
         "its linear attention keeps a state, not rows of a KV cache",
     ),
     "deepseek_v4": "its compressed caches and hyper-connections are not rows of a KV cache",
-    "gpt_oss": "its attention sinks, windows and clamped experts are not computed",
     "mistral4": "its router and its scaled queries are not computed",
     "axk1": "it has one norm more than DeepSeek-V3's block",
     **dict.fromkeys(

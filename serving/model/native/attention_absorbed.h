@@ -28,7 +28,7 @@ class Absorbed {
             if (wave_.run_count == 0) return;
             absorb(team, job);
             gatherer_.run(
-                team, job.layer,
+                team, job,
                 [&](const Run& run, const Item& item, const GatherThread<T>&) {
                     return query(run.wave_row, item.first_query);
                 },

@@ -48,12 +48,12 @@ class Gatherer {
     // All rows of the wave. own(run, item, space): where an item's queries lie. finish(row, head, sum, total): takes what
     // one of them gathered, to be divided by `total`; rows are counted in the wave.
     template <class Own, class Finish>
-    void run(Team& team, int layer, Own&& own, Finish&& finish) {
+    void run(Team& team, const AttentionJob<T>& job, Own&& own, Finish&& finish) {
         wave.cut(team.threads(), kGoodQueries<T>);
         team.each(wave.item_count,
-                  [&](int item, int thread) { gather(layer, wave.items[item], thread_space(thread), own, finish); });
+                  [&](int item, int thread) { gather(job, wave.items[item], thread_space(thread), own, finish); });
         team.each(wave.merge_count,
-                  [&](int item, int thread) { merge_slots(wave.merges[item], thread_space(thread), finish); });
+                  [&](int item, int thread) { merge_slots(job, wave.merges[item], thread_space(thread), finish); });
     }
 
   private:
@@ -64,19 +64,24 @@ class Gatherer {
     }
 
     template <class Own, class Finish>
-    void gather(int layer, const Item& item, const GatherThread<T>& space, Own& own, Finish& finish) {
+    void gather(const AttentionJob<T>& job, const Item& item, const GatherThread<T>& space, Own& own, Finish& finish) {
         const Run& run = wave.runs[item.run];
+        const int window = job.block->window;
         const T* queries = own(run, item, space);
         for (int q = 0; q < item.queries; ++q) space.total.sum[q] = 0.0f;
         prepare_queries(space.piece, shape, queries, item.queries);
         for (int p = item.first_piece; p < item.first_piece + item.pieces; ++p) {
-            const int first = p * kPiece, count = smaller(kPiece, run.context() - first);
+            const int first = (run.skipped + p) * kPiece, count = smaller(kPiece, run.context() - first);
             const int named = shape.in_place ? smaller(kPiece + kListPad, run.context() - first) : count;
-            find_rows(cache_, layer, run.table, first, named, run.kv_head, space.piece.rows);
+            find_rows(cache_, job.layer, run.table, first, named, run.kv_head, space.piece.rows);
             if (!shape.in_place) copy_rows(m_, cache_, shape, count, space.piece.copies, space.piece.rows);
             attend_piece(
                 space.piece, shape, m_.softmax_scale, count, named, queries, item.queries,
-                [&](int q) { return run.start + (item.first_query + q) / wave.as.heads + 1 - first; }, space.part);
+                [&](int q) {
+                    const int end = run.start + (item.first_query + q) / wave.as.heads + 1 - first;
+                    return Seen{window ? end - window : 0, end};
+                },
+                space.part);
             for (int q = 0; q < item.queries; ++q) {
                 if (run.slot < 0) {
                     merge(space.total, q, space.part, q, shape.value);
@@ -86,7 +91,7 @@ class Gatherer {
             }
         }
         release_queries<T>();
-        if (run.slot < 0) finish_queries(space, run, item, finish);
+        if (run.slot < 0) finish_queries(job, space, run, item, finish);
     }
 
     void keep(const Gathered& part, int q, int64_t slot) const {
@@ -96,23 +101,26 @@ class Gatherer {
     }
 
     template <class Finish>
-    void merge_slots(const Item& item, const GatherThread<T>& space, Finish& finish) {
+    void merge_slots(const AttentionJob<T>& job, const Item& item, const GatherThread<T>& space, Finish& finish) {
         const Run& run = wave.runs[item.run];
         for (int q = 0; q < item.queries; ++q) {
             space.total.sum[q] = 0.0f;
             const int64_t slot = run.slot + (item.first_query + q) * static_cast<int64_t>(run.pieces());
             for (int p = 0; p < run.pieces(); ++p) merge(space.total, q, slots_, slot + p, shape.value);
         }
-        finish_queries(space, run, item, finish);
+        finish_queries(job, space, run, item, finish);
     }
 
     template <class Finish>
-    void finish_queries(const GatherThread<T>& space, const Run& run, const Item& item, Finish& finish) const {
+    void finish_queries(const AttentionJob<T>& job, const GatherThread<T>& space, const Run& run, const Item& item,
+                        Finish& finish) const {
         const int heads = wave.as.heads;
+        const float* sinks = job.block->sinks;
         for (int q = 0; q < item.queries; ++q) {
-            const int query_index = item.first_query + q;
-            finish(run.wave_row + query_index / heads, run.kv_head * heads + query_index % heads,
-                   space.total.out + q * space.total.stride, splat(space.total.sum[q]));
+            const int query_index = item.first_query + q, head = run.kv_head * heads + query_index % heads;
+            Vec total = splat(space.total.sum[q]);
+            if (sinks) total = add(total, exp(splat(sinks[head] - space.total.most[q])));
+            finish(run.wave_row + query_index / heads, head, space.total.out + q * space.total.stride, total);
         }
     }
 

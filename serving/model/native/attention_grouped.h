@@ -14,10 +14,10 @@ class Grouped {
     void attend(Team& team, const AttentionJob<T>& job) {
         int span = 0, row = 0;
         for (;;) {
-            gatherer_.wave.fill(job.spans, job.count, span, row);
+            gatherer_.wave.fill(job.spans, job.count, span, row, job.block->window);
             if (gatherer_.wave.run_count == 0) return;
             gatherer_.run(
-                team, job.layer,
+                team, job,
                 [&](const Run& run, const Item& item, const GatherThread<T>& space) {
                     copy_queries(job, run, item, space.query);
                     return space.query;

@@ -8,7 +8,8 @@
 namespace cm::CM_ISA_NAMESPACE {
 
 // Consecutive tokens of one sequence: rows first_row ... first_row + rows - 1 stand at positions start, start + 1, ...
-// and see everything up to themselves. `plain`: latents of the context are worth expanding to keys and values per head.
+// and see everything up to themselves, or the last of it where the layer has a window. `plain`: latents of the context
+// are worth expanding to keys and values per head.
 struct Span {
     int first_row, rows, start;
     const int32_t* table;

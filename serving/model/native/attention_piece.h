@@ -282,17 +282,25 @@ void sum_piece(const PieceSpace<T>& space, const RowShape<T>& shape, int count, 
     }
 }
 
-// What `queries` get from `count` of `named` rows. seen(q): how many of them query q may see, from the first; none is allowed.
-template <class T, class Seen>
+// Rows of a piece that a query may see: begin ... end - 1, of which some may lie outside of the piece, or all.
+struct Seen {
+    int begin, end;
+};
+
+// What `queries` get from `count` of `named` rows. seen(q): which of them query q may see.
+template <class T, class SeenBy>
 void attend_piece(const PieceSpace<T>& space, const RowShape<T>& shape, float scale, int count, int named,
-                  const T* query, int queries, Seen&& seen, const Gathered& result) {
+                  const T* query, int queries, SeenBy&& seen, const Gathered& result) {
     const int whole = static_cast<int>(round_up(count, in_tiles<T> ? 32 : Product<T>::kDepth));
     score_piece(space, shape, count, named, query, queries);
     for (int q = 0; q < queries; ++q) {
-        const int visible = larger(0, smaller(count, seen(q)));
-        const float* scores = space.scores + q * kPiece;
-        result.most[q] = largest_of(scores, visible) * scale;
-        result.sum[q] = weigh(scores, visible, whole, scale, result.most[q], space.weights + q * kPiece);
+        const Seen asked = seen(q);
+        const int end = larger(0, smaller(count, asked.end)), begin = larger(0, smaller(end, asked.begin));
+        const float* scores = space.scores + q * kPiece + begin;
+        T* weights = space.weights + q * kPiece;
+        clear_numbers(weights, begin);
+        result.most[q] = largest_of(scores, end - begin) * scale;
+        result.sum[q] = weigh(scores, end - begin, whole - begin, scale, result.most[q], weights + begin);
     }
     sum_piece(space, shape, whole, queries, result);
 }

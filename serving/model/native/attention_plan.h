@@ -38,9 +38,10 @@ struct Run {
     int wave_row;  // of its first row
     int kv_head;
     int slot;      // of its first query and piece; -1 = none, its items merge for themselves
+    int skipped;   // pieces before the first that any of its rows sees
 
     int context() const { return start + rows; }
-    int pieces() const { return parts(context(), kPiece); }
+    int pieces() const { return parts(context(), kPiece) - skipped; }  // counted from that one
 };
 
 struct Item {
@@ -72,16 +73,19 @@ struct Wave {
         merges = arena.take<Item>(queries);
     }
 
-    // Takes runs from `span` on, beginning at its row `row`; both move to the first that found no room.
-    void fill(const Span* spans, int count, int& span, int& row) {
+    // Takes runs from `span` on, beginning at its row `row`; both move to the first that found no room. Window: of the
+    // layer, see cm_block.
+    void fill(const Span* spans, int count, int& span, int& row, int window = 0) {
         run_count = rows = 0;
         for (; span < count; ++span, row = 0) {
             if (spans[span].plain && !as.plain) continue;
             for (; row < spans[span].rows; row += as.rows) {
                 const int taken = smaller(as.rows, spans[span].rows - row);
                 if (rows + taken > kWaveRows) return;
+                const int start = spans[span].start + row;
+                const int skipped = window ? larger(0, start + 1 - window) / kPiece : 0;
                 for (int kv_head = 0; kv_head < as.kv_heads; ++kv_head)
-                    runs[run_count++] = {spans[span].table, spans[span].start + row, taken, rows, kv_head, -1};
+                    runs[run_count++] = {spans[span].table, start, taken, rows, kv_head, -1, skipped};
                 for (int r = 0; r < taken; ++r) step_row[rows++] = spans[span].first_row + row + r;
             }
         }

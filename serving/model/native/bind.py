@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
-from serving.model.architecture import AttentionShape, LatentShape
+from serving.model.architecture import AttentionShape, ExpertShape, LatentShape
 from serving.model.block import Block
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.gate import Gate
@@ -71,6 +71,8 @@ class BoundModel:
         if isinstance(block.attention, GroupedAttention):
             bound.kind, bound.rotates = layout.AttentionKind.GROUPED, block.attention.rotates
             bound.key_norm = self._norm(block.attention.w.key_norm)
+            bound.window = block.attention.shape.window or 0
+            bound.sinks = None if block.attention.w.sinks is None else self._floats(block.attention.w.sinks)
         else:
             self._bind_latents(bound, block.attention)
         net = block.feed
@@ -164,7 +166,7 @@ def _sizes(model: Model) -> dict[str, int | float]:
     gate = next((block.feed.gate for block in _all_blocks(model) if isinstance(block.feed, ExpertLayer)), None)
     routed = {}
     if gate is not None and config.experts is not None:
-        routed = _gate_sizes(gate, config.experts.experts, bf16_results=config.bf16_results)
+        routed = _gate_sizes(gate, config.experts, bf16_results=config.bf16_results)
     return {
         "vocab": config.vocab_size,
         "hidden": config.hidden_size,
@@ -191,9 +193,11 @@ def _head_sizes(shape: AttentionShape, rope_dim: int) -> dict[str, int | float]:
     return {"kv_heads": shape.kv_heads, "head_dim": width, "nope_dim": width - rope_dim, "value_dim": width}
 
 
-def _gate_sizes(gate: Gate, experts: int, *, bf16_results: bool) -> dict[str, int | float]:
+def _gate_sizes(gate: Gate, shape: ExpertShape, *, bf16_results: bool) -> dict[str, int | float]:
+    clamped = {} if shape.clamped is None else {"gate_alpha": shape.clamped.alpha, "gate_limit": shape.clamped.limit}
     return {
-        "experts": experts,
+        **clamped,
+        "experts": shape.experts,
         "top_k": gate.top_k,
         "expert_groups": gate.groups,
         "kept_groups": gate.kept_groups if gate.groups > 1 else 1,

@@ -40,6 +40,7 @@ int32_t check_grouped(const cm_model& m, const cm_block& b) {
     int32_t error = check_linear(m, b.into, "into", queries + 2 * m.kv_heads * m.head_dim, m.hidden, 1);
     if (!error) error = check_linear(m, b.out, "out", m.hidden, queries, 1);
     if (!error && !(b.attention_norm && b.feed_norm)) return fail(CM_BAD_ARGUMENT, "a norm's weights are missing");
+    if (!error && b.window < 0) return fail(CM_BAD_ARGUMENT, "a window of %d tokens", b.window);
     return error;
 }
 
@@ -48,6 +49,7 @@ int32_t check_attention(const cm_model& m, const cm_block& b) {
         return fail(CM_BAD_ARGUMENT, "attention of kind %d beside that of kind %d", b.kind, m.blocks->kind);
     }
     if (b.kind == CM_GROUPED) return check_grouped(m, b);
+    if (b.window || b.sinks) return fail(CM_BAD_ARGUMENT, "latent attention has no window, and no sinks");
     const int queries = m.heads * (m.nope_dim + m.rope_dim);
     const int into = (m.q_lora ? m.q_lora : queries) + m.kv_lora + m.rope_dim;
     int32_t error = check_linear(m, b.into, "into", into, m.hidden, 1);
@@ -124,6 +126,8 @@ int32_t check_sizes(const cm_model& m) {
         return fail(CM_BAD_ARGUMENT, "%d experts in %d groups, %d kept", m.experts, m.expert_groups, m.kept_groups);
     }
     const int reachable = m.expert_groups > 1 ? m.experts / m.expert_groups * m.kept_groups : m.experts;
+    if (!(m.gate_limit >= 0.0f))
+        return fail(CM_BAD_ARGUMENT, "gates that open up to %g", static_cast<double>(m.gate_limit));
     if (m.top_k > reachable) return fail(CM_BAD_ARGUMENT, "%d experts a token of %d in reach", m.top_k, reachable);
     return CM_OK;
 }

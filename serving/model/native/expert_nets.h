@@ -26,9 +26,12 @@ struct NetItems {
     int per_job;
 };
 
-// silu(gate) * up in columns begin ... of a net's inner width, for x's rows -> rows first ... of `out`.
+inline Opening opening_of_experts(const cm_model& m) { return {m.gate_alpha, m.gate_limit}; }
+
+// silu(gate) * up, or what `as` says, in columns begin ... of a net's inner width, for x's rows -> rows first ... of
+// `out`.
 template <class T>
-void open_gates(const Workspace<T>& space, const cm_linear& w, const Rows& x, int begin, int size,
+void open_gates(const Workspace<T>& space, const cm_linear& w, Opening as, const Rows& x, int begin, int size,
                 const RowBuffer<T>& out, int first, int thread) {
     const int width = w.out_features / 2, end = begin + size < width ? begin + size : width;
     float* gate = space.threads[thread].gate;
@@ -42,8 +45,14 @@ void open_gates(const Workspace<T>& space, const cm_linear& w, const Rows& x, in
         const int from = column - width < begin ? begin : column - width;
         const int to = column - width + kPanel < end ? column - width + kPanel : end;
         for (int r = 0; r < rows; ++r) {
-            swiglu(gate + (row + r) * kFeedColumns + (from - begin), tile + r * kPanel + (from + width - column),
-                   to - from, out.row(first + row + r) + from);
+            const float *own = gate + (row + r) * kFeedColumns + (from - begin),
+                        *up = tile + r * kPanel + (from + width - column);
+            T* opened = out.row(first + row + r) + from;
+            if (as.limit > 0.0f) {
+                clamped_swiglu(own, up, to - from, as, opened);
+            } else {
+                swiglu(own, up, to - from, opened);
+            }
         }
     });
     if (end < width) return;

@@ -1,10 +1,11 @@
 // The feed-forward half of a block: one dense net, or routed experts with shared ones beside them.
 //
-// Two stages do the work, whatever the kind: (1) gate and up of every net with rows, then silu(gate) * up; (2) down of
-// all nets, added to the residual stream. Experts need the gate's answer first; the dense or shared net does not, so it
-// runs beside the gate. In (2) an item owns some columns of the stream and adds all nets to them, experts in order of
-// their ids and the shared net last: no two threads meet, and a row's sum has one order. Where the experts lie with
-// several ranks, the same happens in the same order around an exchange of rows and results.
+// Two stages do the work, whatever the kind: (1) gate and up of every net with rows, then silu(gate) * up, or what
+// cm_model says of experts; (2) down of all nets, added to the residual stream. Experts need the gate's answer first;
+// the dense or shared net does not, so it runs beside the gate. In (2) an item owns some columns of the stream and adds
+// all nets to them, experts in order of their ids and the shared net last: no two threads meet, and a row's sum has one
+// order. Where the experts lie with several ranks, the same happens in the same order around an exchange of rows and
+// results.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -80,7 +81,8 @@ class Feed {
             const int part = item - scores.count(), first = part / net.per_job * kFeedRows;
             const int count = rows_ - first < kFeedRows ? rows_ - first : kFeedRows;
             const Rows x = w_.normed.rows(b_.gate_up, first, count);
-            open_gates(w_, b_.gate_up, x, part % net.per_job * net.columns, net.columns, w_.net, first, thread);
+            open_gates(w_, b_.gate_up, Opening{}, x, part % net.per_job * net.columns, net.columns, w_.net, first,
+                       thread);
         });
     }
 
@@ -151,7 +153,8 @@ class Feed {
             const cm_linear& gate_up = b_.expert_gate_up[job.expert];
             const Rows x =
                 job.count == 1 ? w_.normed.rows(gate_up, w_.slot_row[job.first], 1) : gather(gate_up, job, thread);
-            open_gates(w_, gate_up, x, item % net.per_job * net.columns, net.columns, w_.inner, job.first, thread);
+            open_gates(w_, gate_up, opening_of_experts(m_), x, item % net.per_job * net.columns, net.columns, w_.inner,
+                       job.first, thread);
         });
     }
 

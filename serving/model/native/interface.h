@@ -12,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 14  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 15  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -46,10 +46,12 @@ enum cm_attention { CM_LATENT = 0, CM_GROUPED = 1 };
 typedef struct {
     int32_t kind;     // cm_attention, the same in all layers of a model
     int32_t rotates;  // grouped: 0 = its queries and keys know no positions
+    int32_t window;   // grouped: tokens that a token sees at most, the last ones up to itself; 0 = all before it
     const float* attention_norm;  // [hidden]
     cm_linear into;  // hidden -> query latent (or queries) ++ kv latent ++ rope key; grouped: queries ++ keys ++ values
     const float* query_norm;  // [q_lora]; null without q_lora, and then query_up is absent. Grouped: [head_dim], or null
     const float* key_norm;    // grouped: [head_dim], or null
+    const float* sinks;  // grouped: [heads], scores that take their share of the softmax and bring no value; or null
     // From here to value_absorb: latent only.
     cm_linear query_up;
     const float* latent_norm;  // [kv_lora]
@@ -88,6 +90,9 @@ typedef struct {
     int32_t normalise_weights;
     int32_t bf16_results;  // 1: the result of an expert is rounded to BF16 before it is weighted and added
     float routed_scaling;
+    // How the gates of routed experts open. Limit 0: as silu(gate) * up, like all others; else as
+    // (up + 1) * gate * sigmoid(alpha * gate), gate at most the limit, and up within it on both sides.
+    float gate_alpha, gate_limit;
     float norm_eps, latent_norm_eps;
     float softmax_scale;
     const float* rope_frequencies;  // [rope_dim / 2]

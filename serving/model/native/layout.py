@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 14
+INTERFACE = 15
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -73,11 +73,12 @@ class NativeBlock(ctypes.Structure):
     """cm_block."""
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
-        *((name, _Int) for name in ("kind", "rotates")),
+        *((name, _Int) for name in ("kind", "rotates", "window")),
         ("attention_norm", _Address),
         ("into", NativeLinear),
         ("query_norm", _Address),
         ("key_norm", _Address),
+        ("sinks", _Address),
         ("query_up", NativeLinear),
         ("latent_norm", _Address),
         ("expand", NativeLinear),
@@ -120,7 +121,8 @@ class NativeModel(ctypes.Structure):
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
         *((name, _Int) for name in _MODEL_SIZES),
-        *((name, _Real) for name in ("routed_scaling", "norm_eps", "latent_norm_eps", "softmax_scale")),
+        *((name, _Real) for name in ("routed_scaling", "gate_alpha", "gate_limit")),
+        *((name, _Real) for name in ("norm_eps", "latent_norm_eps", "softmax_scale")),
         ("rope_frequencies", _Address),
         ("rope_amplitude", _Real),
         ("embed", _Address),

@@ -114,7 +114,8 @@ class RemoteExperts {
             const ExpertJob& job = piece.jobs[item / net.per_job];
             const cm_linear& gate_up = round_.gate_up(job.expert);
             const Rows x = rows_of(gate_up, job.count, piece.rows + job.first, thread);
-            open_gates(w_, gate_up, x, item % net.per_job * net.columns, net.columns, w_.inner, job.first, thread);
+            open_gates(w_, gate_up, opening_of_experts(m_), x, item % net.per_job * net.columns, net.columns, w_.inner,
+                       job.first, thread);
         });
     }
 

@@ -92,6 +92,24 @@ inline void swiglu(const float* gate, const float* up, int n, T* out) {
     });
 }
 
+// How the gates of a net open: see cm_model. Limit 0 = as swiglu() does.
+struct Opening {
+    float alpha, limit;
+};
+
+// out = (up + 1) * gate * sigmoid(alpha * gate), rounded once; gate at most the limit, up within it on both sides. What
+// is no number stays none.
+template <class T>
+inline void clamped_swiglu(const float* gate, const float* up, int n, Opening as, T* out) {
+    const Vec one = splat(1.0f), least = splat(-as.limit);
+    const auto at_most = [&](Vec x) { return sub(zero(), max(least, sub(zero(), x))); };
+    each_vec(n, [&](int i, int lanes) {
+        const Vec g = at_most(load_up_to(gate + i, lanes)), u = max(least, at_most(load_up_to(up + i, lanes)));
+        const Vec opened = div(g, add(one, exp(mul(splat(-as.alpha), g))));
+        store_up_to(out + i, mul(opened, add(u, one)), lanes);
+    });
+}
+
 template <class T>
 inline void add_into(float* x, const T* y, int n) {
     each_vec(n, [&](int i, int lanes) {

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from serving.model.architecture import ClampedGate
 from serving.model.checkpoint import Int8Weight
 from serving.model.mlp import swiglu
 from serving.tools.quantize.clipping import clipped_range
@@ -87,7 +88,13 @@ def _unfolded(layer: Folded, name: str) -> Tensor:
     return weight * layer.outputs[name].unsqueeze(1) if name in layer.outputs else weight
 
 
-def fill_experts(tensors: Mapping[str, Tensor], structure: Structure, inputs: Inputs, gate: str) -> dict[int, int]:
+def fill_experts(
+    tensors: Mapping[str, Tensor],
+    structure: Structure,
+    inputs: Inputs,
+    gate: str,
+    clamped: ClampedGate | None = None,
+) -> dict[int, int]:
     """Give experts that saw fewer rows than they have input channels rows of the layer's other tokens.
 
     A Hessian of fewer rows than columns says nothing of most directions; what the layer's tokens look like in general
@@ -96,6 +103,7 @@ def fill_experts(tensors: Mapping[str, Tensor], structure: Structure, inputs: In
     Args:
         inputs: calibration rows.
         gate: the router's recorded name: its input is that of all experts, every token once.
+        clamped: how the experts' gates open.
     Returns: rows that each expert saw itself.
     Effects: extends `inputs`.
     """
@@ -109,7 +117,9 @@ def fill_experts(tensors: Mapping[str, Tensor], structure: Structure, inputs: In
             continue
         pooled = spread(inputs[gate], enough - own.shape[0])
         inputs[into.recorded] = torch.cat((own, pooled))
-        inner = swiglu(pooled @ product_weight(tensors, into).T)
+        biases = [tensors[f"{name}.bias"] for name in into.matrices if f"{name}.bias" in tensors]
+        outer = pooled @ product_weight(tensors, into).T
+        inner = swiglu(outer + torch.cat(biases) if biases else outer, clamped)
         inputs[down.recorded] = torch.cat((rows_of(down, inputs, tensors), inner))
     return seen
 

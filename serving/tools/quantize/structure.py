@@ -4,7 +4,7 @@
                         (nothing ──► kv_b: its activations are not rounded, so that no range is worth moving)
     grouped attention:  input_layernorm ──► q, k, v       v ──► o_proj, a channel to the columns of a group's heads
     post_attention_layernorm ──► gate/up of the dense net, or of all experts and the shared ones; the router exactly
-    up ──► down of every net             enorm, hnorm ──► eh_proj     shared_head.norm ──► a draft layer's own head
+    up ──► down of every net but clamped ones     enorm, hnorm ──► eh_proj     shared_head.norm ──► a draft's own head
 
 A model's last norm is folded into the head only where no draft layer reads the stream behind it.
 """
@@ -94,7 +94,8 @@ def block_structure(config: Architecture, layer: int) -> Structure:
     if isinstance(shape.feed, DenseShape):
         nets, exact = [_net(mlp)], tuple[str, ...]()
     else:
-        nets = [_net(f"{mlp}experts.{expert}.", expert) for expert in range(shape.feed.experts)]
+        linear = shape.feed.clamped is None
+        nets = [_net(f"{mlp}experts.{expert}.", expert, linear=linear) for expert in range(shape.feed.experts)]
         nets += [_net(mlp + "shared_experts.")] if shape.feed.shared_width else []
         exact = (mlp + "gate.weight",)
     into = tuple(net.products[0] for net in nets)
@@ -165,7 +166,8 @@ def _value_rows(shape: LatentShape) -> tuple[int, ...]:
     return tuple(head * (nope + value) + nope + i for head in range(shape.heads) for i in range(value))
 
 
-def _net(prefix: str, expert: int | None = None) -> Structure:
+def _net(prefix: str, expert: int | None = None, *, linear: bool = True) -> Structure:
     into = Product(prefix + "gate_up", (prefix + "gate_proj", prefix + "up_proj"), expert)
     down = Product(prefix + "down_proj", (prefix + "down_proj",), expert)
-    return Structure((into, down), (Fold((Producer(prefix + "up_proj.weight"),), (down,)),))
+    fold = Fold((Producer(prefix + "up_proj.weight"),), (down,))
+    return Structure((into, down), (fold,) if linear else ())

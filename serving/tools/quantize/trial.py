@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from serving.model.architecture import Architecture, DenseShape
+from serving.model.architecture import Architecture, DenseShape, ExpertShape
 from serving.model.assembly import Assembly
 from serving.model.linear import Linear, LinearWeight
 from serving.model.norm import RmsNorm
@@ -145,7 +145,9 @@ class Trial(Original):
     ) -> Tensors:
         held_out, inputs = (recorder.inputs() for recorder in recorders)
         if gate is not None:
-            self.expert_rows[layer] = fill_experts(tensors, structure, inputs, gate)
+            feed = self._config.layer(layer).feed
+            clamped = feed.clamped if isinstance(feed, ExpertShape) else None
+            self.expert_rows[layer] = fill_experts(tensors, structure, inputs, gate, clamped)
         result = quantise_layer(tensors, structure, self.kept, inputs, self.steps)
         self.errors += [
             product_error(product, tensors, result, held_out[product.recorded])

@@ -29,6 +29,13 @@ _MINISTRAL3 = {
     "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32.0,
     "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
 }  # fmt: skip
+_GPT_OSS: dict[str, Any] = {
+    "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 9, "swiglu_limit": 0.8,
+    "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 500.0, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": False, "original_max_position_embeddings": 24,
+    },
+}  # fmt: skip
 
 CASES: dict[str, dict[str, Any]] = {
     "glm4_moe_lite": _LATENT | _EXPERTS | {"mlp_layer_types": ["dense", "sparse", "sparse"]},
@@ -47,6 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
     "llama without groups": _GROUPED | {"num_key_value_heads": 6},
     "mistral": _GROUPED | {"sliding_window": None},
     "mistral within its window": _GROUPED | {"sliding_window": 64},
+    "mistral beyond its window": _GROUPED | {"sliding_window": 11},
     "ministral3": _GROUPED | {"rope_parameters": _MINISTRAL3},
     "smollm3": {key: value for key, value in _GROUPED.items() if key != "head_dim"},
     "qwen2": {key: value for key, value in _GROUPED.items() if key != "head_dim"},
@@ -56,6 +64,11 @@ CASES: dict[str, dict[str, Any]] = {
     "qwen3_moe normalised": _GROUPED
     | {"moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True}
     | {"decoder_sparse_step": 2},
+    "gpt_oss": _GROUPED | _GPT_OSS,
+    "gpt_oss within its window": _GROUPED | _GPT_OSS | {"sliding_window": 64, "num_experts_per_tok": 1},
+    "gpt_oss one of three windowed": _GROUPED
+    | _GPT_OSS
+    | {"layer_types": ["full_attention", "full_attention", "sliding_attention", "full_attention"], "head_dim": 32},
     "glm4_moe": _GROUPED | _EXPERTS | {"use_qk_norm": True, "attention_bias": True, "num_mtp_layers": 0},
 }
 """Configurations by family; what follows the family's name says what is special."""

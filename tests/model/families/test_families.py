@@ -62,6 +62,9 @@ def test_what_is_left_out_is_refused_with_the_reason(model_type: str, tmp_path: 
         ("glm4_moe", {"partial_rotary_factor": 0.25, "rope_parameters": None}, "5 of a head's 20 elements"),
         ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "mlp_layer_types has 1 entries"),
         ("glm4_moe_lite", {"query_scale": 0.5}, "query_scale = 0.5"),
+        ("gpt_oss", {"layer_types": None}, "missing or malformed key 'layer_types'"),
+        ("gpt_oss", {"rope_parameters": None}, "missing or malformed key 'rope_scaling'"),
+        ("gpt_oss", {"swiglu_limit": -1.0}, "swiglu_limit = -1.0 must be at least 0"),
         ("youtu", {"attention_bias": "yes"}, "malformed key attention_bias"),
     ],
 )
@@ -77,7 +80,13 @@ def test_what_changes_results_and_is_not_known_is_refused(
 
 @pytest.mark.parametrize(
     ("case", "longest"),
-    [("deepseek_v32", 64), ("glm_moe_dsa", 64), ("mistral within its window", 64), ("ministral3", 128), ("qwen3", 512)],
+    [
+        ("deepseek_v32", 64),
+        ("glm_moe_dsa", 64),
+        ("mistral within its window", 512),
+        ("ministral3", 128),
+        ("qwen3", 512),
+    ],
 )
 def test_contexts_end_where_the_model_would_do_what_is_not_computed(case: str, longest: int, tmp_path: Path) -> None:
     write_family(tmp_path, case)

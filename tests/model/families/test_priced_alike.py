@@ -24,7 +24,10 @@ def agree(folder: Path) -> None:
     assert priced.attention.cached_values == served.row.elements
     assert priced.tied_head == served.tie_word_embeddings
     limit = served.computed_up_to
-    if limit is None or "scaled" in limit.beyond:  # a factor on queries costs nothing
+    windows = {getattr(layer.attention, "window", None) for layer in served.layers} - {None}
+    if windows:  # they are computed, and not priced
+        assert {priced.longest_context} == windows
+    elif limit is None or "scaled" in limit.beyond:  # a factor on queries costs nothing
         assert priced.longest_context is None
     else:
         assert priced.longest_context == limit.tokens

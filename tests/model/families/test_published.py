@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serving.model.architecture import ExpertShape, GroupedShape, LatentShape
+from serving.model.architecture import ClampedGate, ExpertShape, GroupedShape, LatentShape
 from serving.model.config import architecture_of
 
 _HF: dict[str, Any] = {
@@ -79,9 +79,29 @@ GLM_47_FLASH: dict[str, Any] = _HF | {
     "rms_norm_eps": 1e-05, "rope_scaling": None, "rope_theta": 1000000, "routed_scaling_factor": 1.8,
     "tie_word_embeddings": False, "topk_group": 1, "topk_method": "noaux_tc", "v_head_dim": 256, "vocab_size": 154880,
 }  # fmt: skip
+GPT_OSS_20B: dict[str, Any] = _HF | {
+    "model_type": "gpt_oss", "attention_bias": True, "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64,
+    "hidden_size": 2880, "initial_context_length": 4096, "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072,
+    "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8,
+    "num_local_experts": 32, "output_router_logits": False, "pad_token_id": 199999,
+    "quantization_config": {
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head",
+        ],
+        "quant_method": "mxfp4",
+    },
+    "rms_norm_eps": 1e-05, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
+    "rope_scaling": {
+        "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+        "rope_type": "yarn", "truncate": False,
+    },
+    "swiglu_limit": 7.0, "tie_word_embeddings": False, "vocab_size": 201088,
+}  # fmt: skip
 PUBLISHED = {
     "Llama-3.2-1B": LLAMA_32_1B, "SmolLM2-135M": SMOLLM2_135M, "Qwen2.5-0.5B": QWEN25_05B, "Qwen3-0.6B": QWEN3_06B,
     "Qwen3-30B-A3B": QWEN3_30B_A3B, "SmolLM3-3B": SMOLLM3_3B, "GLM-4.5-Air": GLM_45_AIR, "GLM-4.7-Flash": GLM_47_FLASH,
+    "gpt-oss-20b": GPT_OSS_20B,
 }  # fmt: skip
 
 
@@ -105,4 +125,11 @@ def test_what_is_special_of_each() -> None:
     assert isinstance(flash.attention, LatentShape)
     assert flash.attention.row.elements == 576
     assert [isinstance(layer.feed, ExpertShape) for layer in flash.layers[:3]] == [False, True, True]
+    gpt_oss, windows = found["gpt-oss-20b"], [getattr(x.attention, "window", 0) for x in found["gpt-oss-20b"].layers]
+    assert windows == [128, None] * 12
+    assert isinstance(gpt_oss.attention, GroupedShape)
+    assert (gpt_oss.attention.sinks, gpt_oss.attention.output_bias, gpt_oss.quantization.mxfp4) == (True, True, True)
+    assert gpt_oss.experts is not None
+    assert gpt_oss.experts.clamped == ClampedGate(1.702, 7.0)
+    assert gpt_oss.rope.amplitude == pytest.approx(1.3465736)
     assert found["Qwen3-0.6B"].row.elements == 2 * 8 * 128

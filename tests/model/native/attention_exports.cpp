@@ -12,6 +12,8 @@ struct Shape {
     int32_t form, heads, kv_lora, nope, rope, value, weight_form, kv_heads, head_dim;
     int32_t cache_form, blocks, layers, block_tokens, row_bytes, head_bytes, rope_offset, scale_offset;
     float scale;
+    int32_t window;      // grouped
+    const float* sinks;  // grouped, or null
 };
 
 struct Weight {
@@ -154,6 +156,11 @@ void test_swiglu(const float* gate, const float* up, int32_t n, int32_t form, vo
     swiglu(gate, up, n, static_cast<float*>(out));
 }
 
+void test_clamped_swiglu(const float* gate, const float* up, int32_t n, float alpha, float limit, int32_t form, void* out) {
+    if (form == CM_BF16) return clamped_swiglu(gate, up, n, {alpha, limit}, static_cast<bf16*>(out));
+    clamped_swiglu(gate, up, n, {alpha, limit}, static_cast<float*>(out));
+}
+
 void test_add_scaled(float* x, float factor, const float* y, int32_t n) { add_scaled_into(x, factor, y, n); }
 
 void test_write(const Shape* shape, void* base, int32_t layer, const int32_t* table, int32_t first, int32_t count,
@@ -189,7 +196,7 @@ void test_attend(const Shape* shape, const Weight* weights, void* base, int32_t 
 void test_attend_grouped(const Shape* shape, void* base, int32_t layer, const int32_t* spans, int32_t count,
                          const int32_t* tables, const void* query, void* out, int32_t threads) {
     cm_block block{};
-    block.kind = CM_GROUPED;
+    block.kind = CM_GROUPED, block.window = shape->window, block.sinks = shape->sinks;
     attend_all(*shape, block, base, layer, spans_of(spans, count, tables), query, out, threads);
 }
 }

@@ -17,6 +17,8 @@ class GroupedCase:
     Args:
         factor: of scores; None = that of the head's size.
         int8_cache: keep values and keys as int8; `rows` then are what these stand for.
+        window: tokens that a token sees; 0 = all.
+        with_sinks: whether heads have sinks.
     """
 
     heads: int = 9
@@ -28,12 +30,16 @@ class GroupedCase:
     layers: int = 2
     int8_cache: bool = False
     seed: int = 0
+    window: int = 0
+    with_sinks: bool = False
+    sinks: Tensor = field(init=False)  # [heads]
     rows: Tensor = field(init=False)  # [blocks * block_tokens, kv_heads, value and key, head_dim], in its order
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
         shape = (self.blocks * self.block_tokens, self.kv_heads, 2, self.head_dim)
         rows = torch.randn(shape, generator=generator).to(self.dtype).float()
+        object.__setattr__(self, "sinks", torch.randn(self.heads, generator=generator) * 2)
         object.__setattr__(self, "rows", as_kept(rows).to(self.dtype).float() if self.int8_cache else rows)
 
     @property
@@ -57,6 +63,7 @@ class GroupedCase:
             *(form, self.heads, 0, self.head_dim, 0, self.head_dim, form, self.kv_heads, self.head_dim),
             *(2 if self.int8_cache else form, self.blocks, self.layers, self.block_tokens),
             *(self.kv_heads * head, head, keys, scales, self.scale),
+            *(self.window, self.sinks.data_ptr() if self.with_sinks else None),
         )
 
     def cache(self, kernels: ctypes.CDLL, layer: int = 1) -> np.ndarray:
@@ -97,8 +104,15 @@ class GroupedCase:
             value, key = context.repeat_interleave(self.heads // self.kv_heads, 1).unbind(2)
             scores = torch.einsum("rhd,shd->hrs", query[row : row + span.rows].double(), key) * self.scale
             position = span.start + torch.arange(span.rows)
-            scores = scores.masked_fill(torch.arange(context.shape[0]) > position[:, None], float("-inf"))
-            out.append(torch.einsum("hrs,shd->rhd", scores.softmax(-1), value))
+            place = torch.arange(context.shape[0])
+            hidden = place > position[:, None]
+            if self.window:
+                hidden |= place <= position[:, None] - self.window
+            scores = scores.masked_fill(hidden, float("-inf"))
+            if self.with_sinks:
+                sinks = self.sinks.double()[:, None, None].expand(-1, span.rows, 1)
+                scores = torch.cat((scores, sinks), -1)
+            out.append(torch.einsum("hrs,shd->rhd", scores.softmax(-1)[..., : context.shape[0]], value))
             row += span.rows
         return torch.cat(out)
 

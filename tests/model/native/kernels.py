@@ -71,6 +71,8 @@ class Shape(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("cache_form", "blocks", "layers", "block_tokens")),
         *((name, ctypes.c_int32) for name in ("row_bytes", "head_bytes", "rope_offset", "scale_offset")),
         ("scale", ctypes.c_float),
+        ("window", ctypes.c_int32),
+        ("sinks", ctypes.c_void_p),
     ]
 
 

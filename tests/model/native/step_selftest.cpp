@@ -64,6 +64,7 @@ class Model {
         m_.experts = 12, m_.top_k = 1 + below(3), m_.expert_groups = below(2) ? 1 : 4,
         m_.kept_groups = m_.expert_groups == 1 ? 1 : 2;
         m_.sigmoid_scores = below(2), m_.normalise_weights = below(2), m_.bf16_results = below(2), m_.routed_scaling = 1.5f;
+        if (below(2)) m_.gate_alpha = 1.7f, m_.gate_limit = 0.5f;
         m_.norm_eps = m_.latent_norm_eps = 1e-6f, m_.rope_amplitude = 1.0f;
         m_.softmax_scale = 1.0f / std::sqrt(static_cast<float>(m_.nope_dim + m_.rope_dim));
         m_.rope_frequencies = floats(m_.rope_dim / 2), m_.norm = floats(m_.hidden);
@@ -133,6 +134,7 @@ class Model {
     void grouped_attention(cm_block& b) {
         b.kind = CM_GROUPED, b.rotates = below(3) > 0;
         b.into = linear((m_.heads + 2 * m_.kv_heads) * m_.head_dim, m_.hidden);
+        b.window = below(2) ? 0 : 1 + below(60), b.sinks = below(2) ? floats(m_.heads) : nullptr;
         if (head_norms_) b.query_norm = floats(m_.head_dim), b.key_norm = floats(m_.head_dim);
     }
 

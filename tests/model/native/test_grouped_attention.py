@@ -61,6 +61,45 @@ def test_rows_read_in_place(kernels: ctypes.CDLL, dtype: torch.dtype, block_toke
     assert distance(got, wanted) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("window", [0, 1, 40, 256, 300])
+def test_windows_and_sinks(kernels: ctypes.CDLL, dtype: torch.dtype, int8: bool, window: int) -> None:
+    case = GroupedCase(
+        8, 2, 64, dtype=dtype, block_tokens=16, blocks=60, int8_cache=int8, window=window, with_sinks=True
+    )
+    lengths = [(9, 30), (1, 300), (6, 0), (70, 220), (1, 0), (1, 255), (1, 256), (1, 295), (1, 296), (3, 900)]
+    got, wanted = run(case, kernels, lengths, threads=2)
+    assert distance(got, wanted) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("size", [-300.0, 300.0])
+def test_a_sink_far_from_all_scores(kernels: ctypes.CDLL, size: float) -> None:
+    case = GroupedCase(with_sinks=True)
+    case.sinks.fill_(size)
+    spans = spans_of(case, [(3, 30)])
+    got = case.attend(kernels, case.queries(3), spans, case.cache(kernels))
+    wanted = case.reference(case.queries(3), spans)
+    assert float((got.double() - wanted).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_what_has_left_a_window_is_not_read(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
+    """Whole pieces of 256 tokens, whatever they hold by now; and a row's bits are those of any other cut."""
+    case = GroupedCase(dtype=dtype, block_tokens=16, blocks=70, window=100, with_sinks=True)
+    (whole,) = spans_of(case, [(200, 700)])  # the first row sees from position 601 on, the last from 800 up to 899
+    cache, query = case.cache(kernels), case.queries(200)
+    wanted = case.attend(kernels, query, [whole], cache)
+    rows = cache.reshape(case.blocks, case.layers, case.block_tokens, -1)
+    rows[whole.table[:32], 1] = 0xFF  # NaN
+    assert torch.equal(case.attend(kernels, query, [whole], cache, 2), wanted)
+    single = [Span(1, 700 + row, whole.table, row % 2 == 0) for row in range(200)]
+    assert torch.equal(case.attend(kernels, query, single, cache, 2), wanted)
+    parts = [Span(31, 700, whole.table, True), Span(169, 731, whole.table, False)]
+    assert torch.equal(case.attend(kernels, query, parts, cache, 7), wanted)
+    assert distance(wanted, case.reference(query, [whole])) < TOLERANCE[dtype]
+
+
 def test_more_rows_than_one_wave(kernels: ctypes.CDLL) -> None:
     case = GroupedCase(heads=4, kv_heads=2, head_dim=16, blocks=200)
     got, wanted = run(case, kernels, [(1, 1 + i % 200) for i in range(300)] + [(700, 50)], threads=2)

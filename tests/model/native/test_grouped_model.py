@@ -104,6 +104,7 @@ MISTAKES: dict[str, tuple[Callable[[Parts], object], str]] = {
     "row": (lambda p: setattr(p.cache, "row_bytes", 252), "the KV cache does not fit the model"),
     "key in the value": (lambda p: setattr(p.cache, "rope_offset", 60), "the KV cache does not fit the model"),
     "head's bytes": (lambda p: setattr(p.cache, "head_bytes", 124), "the KV cache does not fit the model"),
+    "window": (lambda p: setattr(p.blocks[1], "window", -1), "a window of -1 tokens"),
     "no frequencies": (lambda p: setattr(p.model, "rope_frequencies", None), "a part of the model is missing"),
 }
 

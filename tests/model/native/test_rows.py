@@ -120,6 +120,27 @@ def test_swiglu(kernels: ctypes.CDLL, dtype: torch.dtype, size: int) -> None:
     torch.testing.assert_close(got, wanted, rtol=2e-6 if dtype == torch.float32 else 2**-7, atol=1e-30)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_clamped_swiglu(kernels: ctypes.CDLL, dtype: torch.dtype, size: int) -> None:
+    gate, up = (torch.randn(2, size, generator=torch.Generator().manual_seed(size)) * 4).unbind()
+    gate[0], up[-1] = -200.0, 90.0
+    got = torch.empty(size, dtype=dtype)
+    kernels.test_clamped_swiglu(
+        *(address(gate), address(up), size, ctypes.c_float(1.702), ctypes.c_float(5.0), FORMS[dtype], address(got))
+    )
+    gate, up = gate.double().clamp(max=5), up.double().clamp(-5, 5)
+    wanted = ((up + 1) * gate * (1.702 * gate).sigmoid()).to(dtype)
+    torch.testing.assert_close(got, wanted, rtol=1e-5 if dtype == torch.float32 else 2**-7, atol=1e-6)
+    nothing = torch.full((size,), float("nan"))
+    one = torch.ones(size)
+    for gates, ups in ((nothing, one), (one, nothing)):
+        kernels.test_clamped_swiglu(
+            *(address(gates), address(ups), size, ctypes.c_float(1.7), ctypes.c_float(5.0), FORMS[dtype], address(got))
+        )
+        assert got.isnan().all()
+
+
 def test_a_scaled_sum(kernels: ctypes.CDLL) -> None:
     x, y = torch.randn(2, 77, generator=torch.Generator().manual_seed(0))
     wanted = x + 0.3 * y

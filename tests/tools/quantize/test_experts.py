@@ -2,6 +2,7 @@
 
 import torch
 
+from serving.model.architecture import ClampedGate
 from serving.model.mlp import swiglu
 from serving.tools.quantize.layer import fill_experts
 from serving.tools.quantize.structure import Fold, Producer, Product, Structure
@@ -38,6 +39,16 @@ def test_an_expert_without_rows_gets_the_layers() -> None:
     assert pooled.shape == (HIDDEN, HIDDEN)  # as many rows as it has channels
     weight = torch.cat([tensors[f"mlp.experts.1.{name}.weight"] for name in ("gate_proj", "up_proj")])
     assert torch.equal(inputs["mlp.experts.1.down_proj"], swiglu(pooled @ weight.T))
+
+
+def test_what_it_is_given_has_its_biases_and_its_gate() -> None:
+    structure, tensors, inputs = layer()
+    clamped = ClampedGate(alpha=1.7, limit=0.5)
+    biases = {f"mlp.experts.1.{name}.bias": torch.arange(WIDTH) * 0.1 for name in ("gate_proj", "up_proj")}
+    fill_experts(tensors | biases, structure, inputs, GATE, clamped)
+    weight = torch.cat([tensors[f"mlp.experts.1.{name}.weight"] for name in ("gate_proj", "up_proj")])
+    outer = inputs["mlp.experts.1.gate_up"] @ weight.T + torch.cat(list(biases.values()))
+    assert torch.equal(inputs["mlp.experts.1.down_proj"], swiglu(outer, clamped))
 
 
 def test_an_expert_with_rows_enough_keeps_to_them() -> None:
