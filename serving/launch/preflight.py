@@ -20,9 +20,9 @@ from serving.instance.live.npu_of import npu_of
 from serving.launch.ports import GATEWAY_PORT, require_free
 from serving.launch.room import require_room
 from serving.model.architecture import Architecture
-from serving.model.config import read_architecture
 from serving.model.quantization import Quantization
 from serving.model.size import weight_bytes
+from serving.served_architecture import served_architecture
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         do not belong together).
     Effects: makes the folder of the SSD tier.
     """
-    model = read_architecture(config.model.path)
+    model = served_architecture(config)
     _require_computed(config, model)
     _tell_longest(config, model)
     _require_tokenizer(config, model)
@@ -70,6 +70,7 @@ def _require_computed(config: ServeConfig, model: Architecture) -> None:
         raise ConfigError(
             f"[engine] max_model_len = {asked}: beyond {limit.tokens} tokens {limit.beyond} in a model of "
             f"{model.model_type}, which is not computed here; set it to {limit.tokens} or less"
+            + (f", or {limit.computed_by}" if limit.computed_by else "")
         )
 
 
@@ -78,11 +79,19 @@ def _tell_longest(config: ServeConfig, model: Architecture) -> None:
     limit, asked = model.computed_up_to, config.engine.max_model_len
     if limit is not None:
         logger.warning(
-            "contexts end at %d tokens: beyond %d %s in a model of %s, which is not computed here",
+            "contexts end at %d tokens: beyond %d %s in a model of %s, which is not computed here%s",
             asked or limit.tokens,
             limit.tokens,
             limit.beyond,
             model.model_type,
+            f"; with {limit.computed_by} it is" if limit.computed_by else "",
+        )
+    elif model.indexer is not None and config.engine.executor == "auto":
+        logger.warning(
+            "torch computes this model, slower than the native step, which knows no sparse attention: contexts may be "
+            "longer than %d tokens; [engine] max_model_len = %d lets the native step compute it",
+            model.indexer.top_k,
+            model.indexer.top_k,
         )
 
 
@@ -139,7 +148,7 @@ def check_before_fetch(config: ServeConfig, folder: Path, stored: int, *, own_ra
     Effects: none.
     """
     config = replace(config, model=replace(config.model, path=folder))
-    model = read_architecture(folder)
+    model = served_architecture(config)
     _require_computed(config, model)
     _require_tokenizer(config, model)
     halved = model.quantization == Quantization() and model.dtype == "float32" and _itemsize(config, model) == 2

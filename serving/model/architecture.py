@@ -13,15 +13,25 @@ from serving.model.rope_config import RopeConfig
 
 @dataclass(frozen=True, slots=True)
 class LatentRow:
-    """One token's entry in one layer of the KV cache: a latent that all heads read, then a rotated key of theirs."""
+    """One token's entry in one layer of the KV cache: a latent that all heads read, then a rotated key of theirs.
+
+    Args:
+        index: width of the key that an indexer scores, which comes last; 0 = there is no indexer.
+    """
 
     latent: int
     rope: int
+    index: int = 0
+
+    @property
+    def attended(self) -> int:
+        """Numbers that attention reads, the first ones."""
+        return self.latent + self.rope
 
     @property
     def elements(self) -> int:
         """Numbers of the row."""
-        return self.latent + self.rope
+        return self.attended + self.index
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,28 @@ CacheRow = LatentRow | GroupedRow
 
 
 @dataclass(frozen=True, slots=True)
+class IndexerShape:
+    """DeepSeek's sparse attention: in a long context heads read only the tokens that a small scorer chooses.
+
+    Args:
+        heads: of queries; all read one key per token.
+        rope_dim: elements of a head that rotate, its first ones in the checkpoint.
+        interleave: whether their pairs are neighbours in the checkpoint.
+        top_k: tokens that are chosen; a context of no more is read whole.
+        shared: the layer chooses nothing, and takes what the nearest layer before it chose that does.
+        norm_eps: of the key's norm.
+    """
+
+    heads: int
+    head_dim: int
+    rope_dim: int
+    interleave: bool
+    top_k: int
+    shared: bool = False
+    norm_eps: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
 class LatentShape:
     """Multi-head latent attention (MLA): keys and values are expanded from one latent per token.
 
@@ -50,6 +82,7 @@ class LatentShape:
         scale: factor on attention scores.
         bias: whether the projections into latents and the output have one.
         norm_eps: of the norms of latents.
+        indexer: that chooses the tokens which are read; None = all are.
     """
 
     heads: int
@@ -61,6 +94,7 @@ class LatentShape:
     scale: float
     bias: bool = False
     norm_eps: float = 1e-6
+    indexer: IndexerShape | None = None
 
     @property
     def query_dim(self) -> int:
@@ -70,7 +104,7 @@ class LatentShape:
     @property
     def row(self) -> LatentRow:
         """One token's entry in the KV cache."""
-        return LatentRow(self.latent, self.rope_dim)
+        return LatentRow(self.latent, self.rope_dim, 0 if self.indexer is None else self.indexer.head_dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +216,12 @@ class ContextLimit:
 
     Args:
         beyond: what it does in longer ones, as the rest of "beyond so many tokens".
+        computed_by: the setting with which longer ones are computed all the same; empty = there is none.
     """
 
     tokens: int
     beyond: str
+    computed_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +266,11 @@ class Architecture:
     def row(self) -> CacheRow:
         """One token's entry in the KV cache, in each layer."""
         return self.attention.row
+
+    @property
+    def indexer(self) -> IndexerShape | None:
+        """Indexer of the first layer, which chooses what attention reads in long contexts; None = it reads all."""
+        return self.attention.indexer if isinstance(self.attention, LatentShape) else None
 
     @property
     def experts(self) -> ExpertShape | None:

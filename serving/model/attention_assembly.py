@@ -7,13 +7,16 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from serving.model.architecture import GroupedShape, LatentShape
+from serving.model.architecture import GroupedShape, IndexerShape, LatentShape
 from serving.model.checkpoint_parts import CheckpointParts, floating, fused
 from serving.model.grouped_attention import GroupedAttention, GroupedWeights
+from serving.model.indexer import Indexer, IndexerWeights
 from serving.model.latent_attention import LatentAttention, LatentWeights
-from serving.model.linear import LinearWeight
+from serving.model.linear import Linear, LinearWeight
 from serving.model.norm import RmsNorm
 from serving.model.rope import rotated_last
+from serving.model.sparse_attention import SparseAttention
+from serving.model.tensors import INDEXER
 
 
 def attention(parts: CheckpointParts, prefix: str, layer: int) -> "LatentAttention | GroupedAttention":
@@ -52,7 +55,10 @@ class _Latent:
             value_absorb=parts.bank.heads(prefix + "value_absorb", lambda: self._value_absorb(expand())),
             out=parts.linear(prefix + "o_proj"),
         )
-        return LatentAttention(shape, weights, layer)
+        if shape.indexer is None:
+            return LatentAttention(shape, weights, layer)
+        own = None if shape.indexer.shared else _indexer(parts, prefix + INDEXER, shape.indexer)
+        return SparseAttention(shape, weights, layer, own)
 
     def _query(self, name: str) -> LinearWeight:
         return self._paired(self._parts.weight(name), self._shape.heads)
@@ -92,6 +98,27 @@ class _Latent:
         if expand.scale is None:
             return LinearWeight(weight)
         return LinearWeight(weight, None, part_of(expand.scale.view(heads, -1, 1)).contiguous(), weight_only=True)
+
+
+def _indexer(parts: CheckpointParts, prefix: str, shape: IndexerShape) -> Indexer:
+    """The indexer of one layer."""
+    order = rotated_last(shape.head_dim, shape.rope_dim, 0, interleave=shape.interleave)
+
+    def product(name: str, heads: int) -> Linear:
+        return parts.bank.linear(prefix + name, lambda: _reordered(parts.weight(prefix + name), heads, order))
+
+    def vector(name: str) -> Tensor:
+        return parts.bank.tensor(prefix + name, lambda: parts.read(prefix + name)[order].contiguous())
+
+    heads = prefix + "weights_proj"
+    weights = IndexerWeights(
+        query=product("wq_b", shape.heads),
+        key=product("wk", 1),
+        key_norm=vector("k_norm.weight"),
+        key_norm_bias=vector("k_norm.bias"),
+        heads=parts.bank.linear(heads, lambda: LinearWeight(parts.read(heads + ".weight", torch.float32))),
+    )
+    return Indexer(shape, weights)
 
 
 def _grouped(parts: CheckpointParts, prefix: str, shape: GroupedShape, layer: int) -> GroupedAttention:

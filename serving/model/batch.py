@@ -4,7 +4,7 @@ Tokens of all sequences lie in one list. Rows that attend with absorbed weights 
 first, in groups of similar context length; whole prompt chunks follow. Built once per step, shared by all layers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -42,10 +42,23 @@ class PromptChunk:
     runs: Tensor
     hidden: Tensor
 
+    def query_blocks(self) -> list[tuple[int, int]]:
+        """First row and count of each query block, counted from the chunk's first row."""
+        most = self.hidden.shape[0]
+        rows = self.last - self.first
+        return [(first, min(most, rows - first)) for first in range(0, rows, most)]
+
 
 def future_mask(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The `hidden` of chunks with this many query rows per block."""
     return torch.full((rows, rows), float("-inf"), dtype=dtype, device=device).triu_(1)
+
+
+Choices = list[list[Tensor | None]]
+"""Tokens that an indexer chose for each row: first the groups (a list of one), then the chunks (one per query block).
+
+Each `[rows, chosen] int64`, places in the row's context in rising order; None = the context is read whole.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,7 @@ class ForwardBatch:
         tokens: `[tokens] int64`.
         positions: `[tokens] int64`.
         slots: `[tokens] int64`, cache row of each token in layer 0.
+        choices: what the last indexer of the pass chose; each overwrites it, and layers that share one read it.
     """
 
     tokens: Tensor
@@ -63,3 +77,9 @@ class ForwardBatch:
     slots: Tensor
     groups: tuple[RowGroup, ...]
     chunks: tuple[PromptChunk, ...]
+    choices: Choices = field(default_factory=list)
+
+    @property
+    def parts(self) -> tuple[RowGroup | PromptChunk, ...]:
+        """Groups, then chunks: all rows in order."""
+        return (*self.groups, *self.chunks)

@@ -95,6 +95,25 @@ class KvCache:
         """
         return self.layout.unpack(self._runs.index_select(0, runs + layer).view(-1, self.layout.stored_elements))
 
+    def gather_chosen(self, layer: int, slots: Tensor) -> Tensor:
+        """Copy single rows of one layer side by side.
+
+        Args:
+            slots: `[tokens] int64`, as those of `write`.
+        Returns: `[tokens, row_elements]`, in `dtype`.
+        """
+        return self.layout.unpack(self._rows.index_select(0, slots + layer * self.block_tokens))
+
+    def gather_index_keys(self, layer: int, runs: Tensor) -> Tensor:
+        """Copy the indexer's keys of blocks of one layer side by side, and nothing else of their rows.
+
+        Args:
+            runs: as those of `gather`.
+        Returns: `[blocks * block_tokens, index]`, in `dtype`.
+        """
+        blocks = self._runs.view(-1, self.block_tokens, self.layout.stored_elements)
+        return blocks[..., self.layout.index_part].index_select(0, runs + layer).view(self.dtype).flatten(0, 1)
+
 
 def _fingerprint(config: Architecture, layers: int, block_tokens: int, layout: KvLayout) -> str:
     """Names everything that gives a block's bytes their meaning, the model's shape included."""

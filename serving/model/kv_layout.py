@@ -1,16 +1,17 @@
 """Layout of one token's entry in one layer of the KV cache, byte by byte.
 
-    latent row    latent ++ rotated key, once for all heads
+    latent row    latent ++ rotated key ++ key of the indexer where there is one, once for all heads
     grouped row   for each KV head: value ++ rotated key
 
 In the float forms all of it is in the model's dtype. In the INT8 form what is rounded comes first, as bytes, then what
 is kept in the model's dtype, then a float32 scale for each rounded part:
 
-    latent row    latent as int8 | rotated key, kept | its scale
+    latent row    latent as int8 | rotated key, key of the indexer, kept | its scale
     grouped row   value, key as int8 | scale of the value, scale of the key      (head after head)
 
 A latent's rotated key stays as it is: it is small, its channels rotate at very different speeds, and rounding it costs
-more than rounding the latent. The latent was just normalised, so that one scale for a token's whole row loses little.
+more than rounding the latent. An indexer's key stays, too: it decides what is read. The latent was just normalised, so
+that one scale for a token's whole row loses little.
 """
 
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class KvLayout:
         heads, kept = 1, 0
         rounded: tuple[int, ...]
         if isinstance(row, LatentRow):
-            rounded, kept = (row.latent,), row.rope
+            rounded, kept = (row.latent,), row.rope + row.index
         else:
             heads, rounded = row.heads, (row.head_dim, row.head_dim)
         if kv_dtype == "auto":
@@ -87,6 +88,14 @@ class KvLayout:
     def stored_elements(self) -> int:
         """Elements of one row in `stored_dtype`."""
         return self.row_bytes // self.stored_dtype.itemsize
+
+    @property
+    def index_part(self) -> slice:
+        """Where the indexer's key lies in a latent row, in elements of `stored_dtype`; its bytes are of `dtype`."""
+        assert isinstance(self.row, LatentRow), "grouped rows have no key of an indexer"
+        first = self.rope_offset_bytes + self.row.rope * self.dtype.itemsize
+        size = self.stored_dtype.itemsize
+        return slice(first // size, (first + self.row.index * self.dtype.itemsize) // size)
 
     def pack(self, rows: Tensor) -> Tensor:
         """Rows as they are stored: `[tokens, elements]` to `[tokens, stored_elements]`.

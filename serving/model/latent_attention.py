@@ -6,6 +6,7 @@ and values per head: cheap per score, dear per context token, so it pays when ma
 latent rows: nothing is expanded, which pays for a few queries per context. Same result up to rounding.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +54,7 @@ class LatentAttention:
         self.value_dim = shape.value_dim
         self.latent = shape.latent
         self.scale = shape.scale
+        self.attended = shape.row.attended
         query_in = shape.query_latent or self.heads * shape.query_dim
         self.split = (query_in, shape.latent, shape.rope_dim)
 
@@ -79,25 +81,43 @@ class LatentAttention:
         """Queries `[tokens, heads, nope ++ rope]`, their rope part rotated."""
         if self.w.query_up is not None and self.w.query_norm is not None:
             query_in = self.w.query_up(self.w.query_norm(query_in))
+        return self._turned(query_in, rotations)
+
+    def _turned(self, query_in: Tensor, rotations: Tensor) -> Tensor:
+        """Rows of queries as heads, their rope part rotated."""
         query = query_in.reshape(query_in.shape[0], self.heads, -1)
         query[..., self.nope_dim :] = rotate(query[..., self.nope_dim :], rotations[:, None])
         return query
 
     def _absorbed(self, query: Tensor, group: RowGroup, cache: KvCache) -> Tensor:
         """Rows of a group against their own contexts, in latent space: `[rows, heads * v_dim]`."""
+        context = cache.gather(self.cache_layer, group.runs).view(query.shape[0], -1, cache.row_elements)
+        return self._attend(query, context, group.mask)
+
+    def _attend(self, query: Tensor, context: Tensor, mask: Tensor) -> Tensor:
+        """Rows against rows of the cache `[rows, columns, attended]`; `mask` is added to their scores."""
         rows = query.shape[0]
-        context = cache.gather(self.cache_layer, group.runs).view(rows, -1, cache.row_elements)
         absorbed = self.w.key_absorb(query[..., : self.nope_dim])
         latent_query = torch.cat((absorbed, query[..., self.nope_dim :]), -1)
-        scores = torch.baddbmm(group.mask, latent_query, context.transpose(1, 2), alpha=self.scale)
+        scores = torch.baddbmm(mask, latent_query, context.transpose(1, 2), alpha=self.scale)
         mean = torch.bmm(scores.softmax(-1), context)  # rope columns too: cheaper than a copy without them
         return self.w.value_absorb(mean[..., : self.latent]).reshape(rows, -1)
 
-    def _plain(self, query: Tensor, own: Tensor, chunk: PromptChunk, cache: KvCache) -> Tensor:
+    def _plain(
+        self,
+        query: Tensor,
+        own: Tensor,
+        chunk: PromptChunk,
+        cache: KvCache,
+        chosen: Sequence[Tensor | None] = (),
+    ) -> Tensor:
         """A chunk against its cached prefix and itself, per head: `[tokens, heads * v_dim]`.
 
         Query rows are taken a few hundred at a time, each against the keys up to its last row: half of the work of a
         full square, and scores that stay near the core.
+
+        Args:
+            chosen: of each of those blocks, see `Choices`; empty = all contexts are read whole.
         """
         context = own
         if chunk.start:
@@ -106,12 +126,13 @@ class LatentAttention:
         query = query.transpose(0, 1)
         out = torch.empty((query.shape[1], self.heads, self.value_dim), dtype=own.dtype, device=own.device)
         nothing = query.new_empty((1, 1, 1))  # with beta = 0 only a place in the signature
-        for first in range(0, query.shape[1], chunk.hidden.shape[0]):
-            block = query[:, first : first + chunk.hidden.shape[0]]
-            rows = block.shape[1]
+        for number, (first, rows) in enumerate(chunk.query_blocks()):
+            block = query[:, first : first + rows]
             end = chunk.start + first + rows
             scores = torch.baddbmm(nothing, block, key[:, :end].transpose(1, 2), beta=0, alpha=self.scale)
             scores[..., -rows:].add_(chunk.hidden[:rows, :rows])
+            if chosen and (tokens := chosen[number]) is not None:
+                scores.masked_fill_(_others(tokens, end), float("-inf"))
             out[first : first + rows] = torch.bmm(scores.softmax(-1), value[:, :end]).transpose(0, 1)
         return out.view(out.shape[0], -1)
 
@@ -119,5 +140,10 @@ class LatentAttention:
         """Keys `[heads, context, qk_dim]` and values `[heads, context, v_dim]` of latent rows."""
         heads = self.w.expand(context[:, : self.latent].contiguous()).view(context.shape[0], self.heads, -1)
         nope, value = heads.transpose(0, 1).split_with_sizes((self.nope_dim, self.value_dim), -1)
-        rope = context[:, self.latent :].expand(self.heads, -1, -1)
+        rope = context[:, self.latent : self.attended].expand(self.heads, -1, -1)
         return torch.cat((nope, rope), -1), value
+
+
+def _others(chosen: Tensor, columns: int) -> Tensor:
+    """`[rows, columns] bool`: what is not among each row's chosen columns."""
+    return torch.ones((chosen.shape[0], columns), dtype=torch.bool, device=chosen.device).scatter_(1, chosen, False)

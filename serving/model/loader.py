@@ -15,6 +15,7 @@ from serving.model.architecture import Architecture, ExpertShape
 from serving.model.assembly import Assembly
 from serving.model.checkpoint import Checkpoint, Progress
 from serving.model.config import read_architecture
+from serving.model.dense_form import without_indexers
 from serving.model.forms import ProductForms, TorchForms
 from serving.model.image import image_key, model_version
 from serving.model.image_model import assemble_from, plan_image, write_image
@@ -55,6 +56,7 @@ def load_model(
     short: bool | None = None,
     routed_experts: bool = True,
     bf16_results: bool = False,
+    indexers: bool = True,
 ) -> Model:
     """Load a checkpoint, draft layers included.
 
@@ -74,11 +76,14 @@ def load_model(
             known to be quicker (`Library.short_weights_pay`): with AMX, else if the last-level cache does not hold
             them all. Same results.
         bf16_results: see `Architecture.bf16_results`.
+        indexers: False = without those of sparse attention, see `without_indexers`; always so with `native`.
         routed_experts: False = without a store, `AbsentPanels` stand for routed experts, whose weights are not read.
     Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
     config = replace(read_architecture(folder), bf16_results=bf16_results)
+    if native or not indexers:
+        config = without_indexers(config)
     target, kind = _device(device), _dtype(config, dtype)
     forms = product_forms(Path(folder), target, native=native, coarse_drafts=coarse_drafts, short=short)
     with torch.inference_mode():

@@ -1,8 +1,18 @@
 """Which tensors a checkpoint of a given architecture has, by name and shape. Pure: no torch."""
 
-from serving.model.architecture import Architecture, AttentionShape, DenseShape, GroupedShape, LatentShape
+from serving.model.architecture import (
+    Architecture,
+    AttentionShape,
+    DenseShape,
+    GroupedShape,
+    IndexerShape,
+    LatentShape,
+)
 
 Shapes = dict[str, tuple[int, ...]]
+
+INDEXER = "indexer."
+"""Before the names of an indexer's tensors, behind that of its attention."""
 
 
 def model_tensors(config: Architecture) -> Shapes:
@@ -72,7 +82,7 @@ def _attention_tensors(shape: AttentionShape, prefix: str, hidden: int) -> Shape
 
 
 def _latent(shape: LatentShape, hidden: int) -> Shapes:
-    queries, entry = shape.heads * shape.query_dim, shape.row.elements
+    queries, entry = shape.heads * shape.query_dim, shape.row.attended
     shapes: Shapes = {
         "kv_a_proj_with_mqa.weight": (entry, hidden),
         "kv_a_layernorm.weight": (shape.latent,),
@@ -89,7 +99,19 @@ def _latent(shape: LatentShape, hidden: int) -> Shapes:
         shapes["q_b_proj.weight"] = (queries, shape.query_latent)
         if shape.bias:
             shapes["q_a_proj.bias"] = (shape.query_latent,)
+        if shape.indexer is not None and not shape.indexer.shared:
+            shapes |= _indexer(shape.indexer, shape.query_latent, hidden)
     return shapes
+
+
+def _indexer(shape: IndexerShape, query_latent: int, hidden: int) -> Shapes:
+    return {
+        INDEXER + "wq_b.weight": (shape.heads * shape.head_dim, query_latent),
+        INDEXER + "wk.weight": (shape.head_dim, hidden),
+        INDEXER + "k_norm.weight": (shape.head_dim,),
+        INDEXER + "k_norm.bias": (shape.head_dim,),
+        INDEXER + "weights_proj.weight": (shape.heads, hidden),
+    }
 
 
 def _grouped(shape: GroupedShape, hidden: int) -> Shapes:

@@ -62,6 +62,7 @@ LAYERS = (
     "serving.instance.core",
     "serving.gateway.core",
     "serving.model",
+    "serving.served_architecture",
     "serving.instance.executors",
     "serving.kvpool.live",
     "serving.experts.live",

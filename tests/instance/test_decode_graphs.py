@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.model.model import Model
 from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.shapes import CHOOSING, SHARED_CHOICE
 
 BLOCKS, BLOCK_TOKENS = 24, 4
 
@@ -70,6 +72,11 @@ def test_steps_on_static_buffers(folder: Path) -> None:
     recorder = Again()
     compare(load_model(folder), recorder, 1e-5)
     assert recorder.recorded == 3, "three rows over two blocks, five rows, three rows over three"
+
+
+@pytest.mark.parametrize("shape", [CHOOSING, SHARED_CHOICE], ids=["own", "shared"])
+def test_steps_that_choose_on_static_buffers(tmp_path: Path, shape: dict[str, Any]) -> None:
+    compare(load_model(write_random_checkpoint(tmp_path, **shape | {"index_topk": 6})), Again(), 1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -124,7 +124,7 @@ def test_weights_that_cannot_be_read(config: ServeConfig) -> None:
         preflight(config)
 
 
-@pytest.mark.parametrize("executor", ["auto", "simulated"])
+@pytest.mark.parametrize("executor", ["native", "simulated"])
 def test_contexts_end_where_attention_is_not_computed(
     config: ServeConfig, executor: Executor, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,14 +135,28 @@ def test_contexts_end_where_attention_is_not_computed(
         preflight(replace(config, engine=replace(config.engine, max_model_len=asked)))
         assert caplog.messages == [
             f"contexts end at {longest} tokens: beyond 64 attention reads chosen tokens only in a model of"
-            " deepseek_v32, which is not computed here"
+            ' deepseek_v32, which is not computed here; with [engine] executor = "torch" it is'
         ]
     wrong = replace(config, engine=replace(config.engine, max_model_len=65))
-    line = r"^\[engine\] max_model_len = 65: beyond 64 tokens .* not computed here; set it to 64 or less$"
+    line = r"^\[engine\] max_model_len = 65: beyond 64 .* here; set it to 64 or less, or \[engine\] executor = .torch.$"
     with pytest.raises(ConfigError, match=line):
         preflight(wrong)
     with pytest.raises(ConfigError, match=line):
         check_before_fetch(wrong, folder, 1)
+
+
+def test_who_computes_sparse_attention_is_told(
+    config: ServeConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_random_checkpoint(tmp_path / "sparse", **SPARSE)
+    config = replace(config, model=ModelConfig(path=folder))
+    told = "torch computes this model, slower .* max_model_len = 64 lets the native step compute it"
+    cases: list[tuple[Executor, int, int]] = [("auto", 0, 1), ("auto", 64, 0), ("torch", 0, 0)]
+    for executor, asked, lines in cases:
+        caplog.clear()
+        preflight(replace(config, engine=EngineConfig(executor=executor, max_model_len=asked)))
+        assert len(caplog.messages) == lines, (executor, asked)
+        assert all(re.match(told, line) for line in caplog.messages)
 
 
 def test_simulated_drafts_of_a_model_without_a_module(config: ServeConfig) -> None:

@@ -74,8 +74,8 @@ def test_a_mistake_is_one_line(args: dict[str, Any], line: str) -> None:
 
 def test_contexts_longer_than_are_computed_are_a_line_of_the_application(built: list[Any], tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path, **SPARSE)
-    settings = [f"model.path={folder}", "model.tokenizer="]
-    with pytest.raises(ConfigError, match=r"max_model_len = 65: .* set it to 64 or less"):
+    settings = [f"model.path={folder}", "model.tokenizer=", "engine.executor=native"]
+    with pytest.raises(ConfigError, match=r"max_model_len = 65: .* set it to 64 or less, or \[engine\] executor"):
         app({"config": "deploy/hosts.toml", "set": [*settings, "engine.max_model_len=65"]})
     app({"config": "deploy/hosts.toml", "set": settings})
     assert len(built) == 1

@@ -17,12 +17,15 @@ from serving.config.simulation import SimulationConfig
 from serving.errors import ConfigError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.ids import NodeId, ReplicaId
+from serving.instance.executors.torch_executor import TorchExecutor
 from serving.instance.live.compute import InstancePlace, blocks_in_ub
 from serving.instance.live.compute_simulated import plain_words
 from serving.instance.live.make_compute import make_compute
 from serving.instance.live.npu_of import npu_of
 from serving.instance.live.slowdown import slowdown_of
 from tests.live.harness import small_config
+from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.shapes import SPARSE
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 STORYTELLER = DEPLOY / "models" / "storyteller"
@@ -99,3 +102,15 @@ def test_a_simulated_instance_needs_no_tensor_library() -> None:
     program = "import sys; import serving.instance.live.replica, serving.instance.live.compute_simulated; "
     program += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(("engine", "longest"), [({}, 1024), ({"max_model_len": 64}, 64), ({"executor": "native"}, 64)])
+def test_torch_computes_where_attention_may_choose(
+    engine: dict[str, object], longest: int, shm: Path, tmp_path: Path
+) -> None:
+    folder = write_random_checkpoint(tmp_path, **SPARSE)
+    compute = make_compute(small_config(folder, engine=engine), place("decode", 1, shm), None)
+    assert compute.max_model_len == longest
+    executor = compute.attach(memoryview(bytearray(compute.kv.count * compute.kv.real_bytes))).executor
+    assert isinstance(executor, TorchExecutor) == (longest == 1024)
+    compute.close()

@@ -152,7 +152,15 @@ SPARSE: dict[str, Any] = {
     "index_n_heads": 2,
     "index_head_dim": 16,
 }
-"""DeepSeek-V3.2, which is computed in contexts of up to 64 tokens."""
+"""DeepSeek-V3.2, which the native step computes in contexts of up to 64 tokens."""
+CHOOSING: dict[str, Any] = SPARSE | {"index_topk": 16, "index_n_heads": 24}
+"""The same, which chooses among more than 16 tokens; with so many heads hardly a score is zero."""
+SHARED_CHOICE: dict[str, Any] = CHOOSING | {
+    "model_type": "glm_moe_dsa",
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    "indexer_types": ["full", "shared", "full"],
+}
+"""GLM-5, whose second layer reads what the first has chosen."""
 FAMILIES: dict[str, dict[str, Any]] = {
     "deepseek_v3": {},
     "glm4_moe_lite": GLM_FLASH,

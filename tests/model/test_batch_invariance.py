@@ -6,6 +6,7 @@ checkpoint.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +14,15 @@ import torch
 from serving.model.loader import load_model
 from tests.model.paged import PagedRunner
 from tests.model.random_checkpoint import Dtype, write_random_checkpoint
-from tests.model.shapes import WIDTHS
+from tests.model.shapes import CHOOSING, WIDTHS
+
+SPARSE_WIDTHS = WIDTHS | CHOOSING | {"index_topk": 64, "index_n_heads": 16, "index_head_dim": 32}
 
 
+@pytest.mark.parametrize("shape", [WIDTHS, SPARSE_WIDTHS], ids=["dense", "sparse"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_decode_alone_and_in_a_batch(tmp_path: Path, dtype: Dtype) -> None:
-    model = load_model(write_random_checkpoint(tmp_path, dtype=dtype, **WIDTHS))
+def test_decode_alone_and_in_a_batch(tmp_path: Path, dtype: Dtype, shape: dict[str, Any]) -> None:
+    model = load_model(write_random_checkpoint(tmp_path, dtype=dtype, **shape))
     together = PagedRunner(model, num_blocks=256, block_tokens=16)
     alone = PagedRunner(model, num_blocks=256, block_tokens=16, seed=1)
     generator = torch.Generator().manual_seed(0)
@@ -35,9 +39,10 @@ def test_decode_alone_and_in_a_batch(tmp_path: Path, dtype: Dtype) -> None:
             assert torch.equal(alone.step([piece])[0], logits)
 
 
+@pytest.mark.parametrize("shape", [WIDTHS, SPARSE_WIDTHS], ids=["dense", "sparse"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_chunk_does_not_notice_its_neighbours(tmp_path: Path, dtype: Dtype) -> None:
-    model = load_model(write_random_checkpoint(tmp_path, dtype=dtype, **WIDTHS))
+def test_a_chunk_does_not_notice_its_neighbours(tmp_path: Path, dtype: Dtype, shape: dict[str, Any]) -> None:
+    model = load_model(write_random_checkpoint(tmp_path, dtype=dtype, **shape))
     prompts = [list(range(10, 10 + n)) for n in (100, 7, 33)]
     names = ["a", "b", "c"]
     batch = PagedRunner(model, block_tokens=16).step(list(zip(names, prompts, strict=True)))

@@ -29,7 +29,7 @@ from tests.model.int8_checkpoint import round_to_int8
 from tests.model.latent import latent_weights
 from tests.model.paged import PagedRunner
 from tests.model.random_checkpoint import Dtype, Kind, write_random_checkpoint
-from tests.model.shapes import GPT_OSS
+from tests.model.shapes import CHOOSING, GPT_OSS, SHARED_CHOICE
 
 TOKENS = torch.randint(6, 320, (40,), generator=torch.Generator().manual_seed(5)).tolist()
 
@@ -43,6 +43,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "fp8": {"fp8": True},
     "experts with biases": GPT_OSS,
     "v2": {"model_type": "deepseek_v2", "topk_method": "greedy", "scoring_func": "softmax", "n_shared_experts": None},
+    "indexers, fp8": CHOOSING | {"fp8": True},
+    "a shared choice": SHARED_CHOICE,
 }
 
 

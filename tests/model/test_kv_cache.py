@@ -10,11 +10,13 @@ import torch
 from serving.errors import ModelError
 from serving.model.architecture import Architecture
 from serving.model.config import read_architecture
+from serving.model.dense_form import without_indexers
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
 from tests.model.paged import PagedRunner, pieces_of
 from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.shapes import SPARSE
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +101,27 @@ def test_every_part_of_an_int8_row_is_aligned(tmp_path: Path) -> None:
     rows = torch.randn(2, 36, generator=torch.Generator().manual_seed(0)).bfloat16()
     cache.write(2, torch.tensor([0, 1]), rows)
     assert torch.equal(cache.gather(2, torch.tensor([0]))[:2], rows)
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_indexers_key_is_the_last_part_of_a_row_and_never_rounded(
+    dtype: torch.dtype, kv_dtype: KvDtype, tmp_path: Path
+) -> None:
+    sparse = read_architecture(write_random_checkpoint(tmp_path, kv_lora_rank=30, qk_rope_head_dim=6, **SPARSE))
+    cache = KvCache(sparse, 5, 4, dtype, kv_dtype=kv_dtype)
+    rows = torch.randn(3, 30 + 6 + 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+    index = rows[:, 36:].clone()
+    cache.write(1, torch.tensor([2 * 12, 2 * 12 + 1, 4 * 12 + 3]), rows)
+    runs = torch.tensor([2 * 3, 4 * 3])
+    whole, keys = cache.gather(1, runs), cache.gather_index_keys(1, runs)
+    assert torch.equal(whole[[0, 1, 7]], rows), "as they were written, rounded or not"
+    assert torch.equal(keys, whole[:, 36:])
+    assert torch.equal(keys[[0, 1, 7]], index)
+    assert torch.equal(cache.gather_chosen(1, torch.tensor([4 * 12 + 3, 2 * 12])), rows[[2, 0]])
+    other = KvCache(without_indexers(sparse), 5, 4, dtype, kv_dtype=kv_dtype)
+    assert cache.row_bytes > other.row_bytes
+    assert cache.layout_fingerprint != other.layout_fingerprint
 
 
 def test_int8_bytes_are_those_that_the_layout_says(config: Architecture) -> None:

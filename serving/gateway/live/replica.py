@@ -53,7 +53,7 @@ from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
 from serving.kvpool.core.pool_facts import memory_server_stats
 from serving.kvpool.live.pool_control import NamespaceChanges, PoolViewFollower
-from serving.model.config import read_architecture
+from serving.served_architecture import served_architecture
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.ray_board import gateway_series
 from serving.values.operator_order import OperatorOrder, OrderAnswer
@@ -354,7 +354,7 @@ def _door_limits(config: ServeConfig) -> DoorLimits:
 
 
 def _served_model(config: ServeConfig, created: int) -> ServedModel:
-    folder, checkpoint = config.model.path, read_architecture(config.model.path)
+    folder, checkpoint = config.model.path, served_architecture(config)
     model_len = config.engine.max_model_len or checkpoint.max_position_embeddings
     served = ServedModel.from_folder(
         config.model.tokenizer_folder,

@@ -35,7 +35,7 @@ from serving.instance.live.slowdown import slowdown_of
 from serving.instance.live.timed_moves import TimedCache, TimedTransport
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
-from serving.model.config import read_architecture
+from serving.served_architecture import served_architecture
 
 BUFFERS = "buffers"
 PULLS_AT_ONCE = 64
@@ -67,7 +67,7 @@ class SimulatedCompute:
         self.forced_tokens = 0
         self.draft_tokens = 0 if self._role is EngineRole.PREFILL else simulation.drafts
         self.status_period_s = max(LEAST_STATUS_PERIOD_S, simulation.status_period_s / simulation.time_scale)
-        model_len = read_architecture(config.model.path).max_position_embeddings
+        model_len = served_architecture(config).max_position_embeddings
         self.max_model_len = min(model_len, shape.longest_context or model_len)
         npu = npu_of(device)
         self.npus = VirtualInstance(place.replica, [VirtualNpu(one, npu, self.clock) for one in place.npus])

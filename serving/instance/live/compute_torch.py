@@ -38,6 +38,7 @@ from serving.model.loader import load_model, product_forms
 from serving.model.model import Model
 from serving.model.native import library
 from serving.model.size import rank_weight_bytes, weight_bytes
+from serving.served_architecture import served_architecture
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +75,11 @@ class TorchCompute:
         self.npus = VirtualInstance(place.replica, [VirtualNpu(npu, spec, self.clock) for npu in place.npus])
         self._threads = place.threads
         self._max_rows = config.pools[place.pool].max_step_tokens
-        self._native = computes_natively(config)
+        indexers = served_architecture(config).indexer is not None
+        self._native = not indexers and computes_natively(config)
         if place.rank is not None and not self._native:
             raise ConfigError(f"[{place.pool}] ep = {place.rank.ranks} needs the native step: set it to 1")
-        self._model = _load(config, place, access, native=self._native)
+        self._model = _load(config, place, access, native=self._native, indexers=indexers)
         self._rank = self._make_rank(config, place) if place.rank is not None else None
         self._grammars = Grammars(self._vocabulary, route_for_steps() if self._native else None)
         self.max_model_len = self._model.config.max_position_embeddings
@@ -214,7 +216,9 @@ def _draft_tokens(config: ServeConfig, model: Model) -> int:
     return wanted
 
 
-def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, *, native: bool) -> Model:
+def _load(
+    config: ServeConfig, place: InstancePlace, access: PoolAccess | None, *, native: bool, indexers: bool
+) -> Model:
     """The model, on the pool's copy of its weights where there is one."""
     images = access.model_cache(place.replica, place.node) if access is not None else None
     model, device = config.model, _device(config)
@@ -228,6 +232,7 @@ def _load(config: ServeConfig, place: InstancePlace, access: PoolAccess | None, 
             **_form_choices(config, native=native),
             routed_experts=place.rank is None or config.experts.slots == "mapped",
             bf16_results=config.model.expert_results == "bfloat16",
+            indexers=indexers,
         )
     finally:
         if images is not None:

@@ -17,6 +17,8 @@ _EXPERTS: dict[str, Any] = {
     "routed_scaling_factor": 1.8,
 }  # fmt: skip
 _INDEXER: dict[str, Any] = {"index_topk": 64, "index_head_dim": 16, "index_n_heads": 2, "first_k_dense_replace": 1}
+_CHOOSING: dict[str, Any] = _INDEXER | {"index_topk": 16, "index_n_heads": 24}
+"""So many heads that scores of zero, whose order transformers leaves open, do not occur."""
 _GROUPED: dict[str, Any] = {
     "hidden_size": 60, "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 20,
     "intermediate_size": 88, "rms_norm_eps": 1e-5,
@@ -24,6 +26,10 @@ _GROUPED: dict[str, Any] = {
 _LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
+}  # fmt: skip
+_YARN = {
+    "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 32.0,
+    "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
 }  # fmt: skip
 _MINISTRAL3 = {
     "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 128, "beta_fast": 32.0,
@@ -73,10 +79,25 @@ CASES: dict[str, dict[str, Any]] = {
 }
 """Configurations by family; what follows the family's name says what is special."""
 
+CHOOSING_CASES: dict[str, dict[str, Any]] = {
+    "deepseek_v32 beyond index_topk": _LATENT | _EXPERTS | _CHOOSING | {"n_group": 4, "topk_group": 2},
+    "deepseek_v32 beyond an odd index_topk": _LATENT
+    | _EXPERTS
+    | _CHOOSING
+    | {"index_topk": 13, "n_group": 1, "topk_group": 1},
+    "deepseek_v32 beyond index_topk, yarn": _LATENT
+    | _EXPERTS
+    | _CHOOSING
+    | {"n_group": 4, "topk_group": 2, "rope_parameters": _YARN},
+    "glm_moe_dsa beyond index_topk": _LATENT | _EXPERTS | _CHOOSING,
+    "glm_moe_dsa shared": _LATENT | _EXPERTS | _CHOOSING | {"indexer_types": ["full", "shared", "full"]},
+}
+"""Those whose attention reads chosen tokens only, beyond so few that tests have longer contexts: not native."""
+
 
 def write_family(folder: Path, case: str, seed: int = 0) -> Any:
     """Write a case's checkpoint. Returns: transformers' model of it, in float32, whose parts are typed in part."""
-    keys = {"vocab_size": 320, "max_position_embeddings": 512, **CASES[case]}
+    keys = {"vocab_size": 320, "max_position_embeddings": 512, **(CASES | CHOOSING_CASES)[case]}
     config = AutoConfig.for_model(case.split(" ")[0], **keys, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)

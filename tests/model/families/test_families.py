@@ -6,19 +6,21 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from serving.errors import ModelError
-from serving.model.config import read_architecture
+from serving.model.architecture import LatentShape
+from serving.model.config import architecture_of, read_architecture
 from serving.model.families.registry import FAMILIES, REFUSED
 from serving.model.loader import load_model
-from tests.model.families.checkpoints import CASES, write_family
+from tests.model.families.checkpoints import CASES, CHOOSING_CASES, write_family
 from tests.model.paged import PagedRunner, pieces_of
 
 TOLERANCE = 1e-4
 LENGTH = 45
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *CHOOSING_CASES])
 def test_logits_equal_transformers(case: str, tmp_path: Path) -> None:
     model = write_family(tmp_path, case)
     tokens = torch.randint(6, 320, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -66,6 +68,18 @@ def test_what_is_left_out_is_refused_with_the_reason(model_type: str, tmp_path: 
         ("gpt_oss", {"rope_parameters": None}, "missing or malformed key 'rope_scaling'"),
         ("gpt_oss", {"swiglu_limit": -1.0}, "swiglu_limit = -1.0 must be at least 0"),
         ("youtu", {"attention_bias": "yes"}, "malformed key attention_bias"),
+        ("deepseek_v32", {"q_lora_rank": None}, "q_lora_rank is missing: an indexer's queries"),
+        ("deepseek_v32", {"index_head_dim": 4}, "qk_rope_head_dim = 8 exceeds index_head_dim = 4"),
+        ("deepseek_v32", {"indexer_rope_interleave": True}, "indexer_rope_interleave = True is not supported"),
+        ("deepseek_v32", {"indexer_types": ["full", "shared", "full"]}, "indexer_types = .*: not known"),
+        ("deepseek_v32", {"layer_types": ["full_attention"] * 3}, "layer_types names 'full_attention'"),
+        ("glm_moe_dsa", {"indexer_types": ["shared"] * 3}, "the first layer's indexer is shared"),
+        ("glm_moe_dsa", {"indexer_types": ["full"]}, "indexer_types has 1 entries for 3 layers"),
+        (
+            "glm_moe_dsa",
+            {"indexer_types": None, "index_topk_pattern": "FXS"},
+            "index_topk_pattern = 'FXS' is no F or S",
+        ),
     ],
 )
 def test_what_changes_results_and_is_not_known_is_refused(
@@ -79,14 +93,21 @@ def test_what_changes_results_and_is_not_known_is_refused(
 
 
 @pytest.mark.parametrize(
+    "keys",
+    [{}, {"index_topk_freq": 4}, {"index_topk_freq": 3, "index_skip_topk_offset": 1}, {"index_topk_pattern": "FFSSFS"}],
+)
+def test_layers_that_share_a_choice_are_those_of_transformers(keys: dict[str, Any]) -> None:
+    config = AutoConfig.for_model("glm_moe_dsa", num_hidden_layers=6, **keys)
+    raw = {key: value for key, value in config.to_dict().items() if key != "indexer_types"}
+    found = architecture_of(raw | keys, {})
+    shared = [isinstance(one.attention, LatentShape) and one.attention.indexer.shared for one in found.layers]  # type: ignore[union-attr]
+    assert shared == [kind == "shared" for kind in config.indexer_types]
+    assert any(shared) == bool(keys)
+
+
+@pytest.mark.parametrize(
     ("case", "longest"),
-    [
-        ("deepseek_v32", 64),
-        ("glm_moe_dsa", 64),
-        ("mistral within its window", 512),
-        ("ministral3", 128),
-        ("qwen3", 512),
-    ],
+    [("mistral within its window", 512), ("ministral3", 128), ("qwen3", 512), ("deepseek_v32", 512)],
 )
 def test_contexts_end_where_the_model_would_do_what_is_not_computed(case: str, longest: int, tmp_path: Path) -> None:
     write_family(tmp_path, case)

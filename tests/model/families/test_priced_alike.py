@@ -10,6 +10,7 @@ from hardware.cost import load_shape
 from hardware.cost.model_config import PRICED_FAMILIES
 from serving.model.architecture import DenseShape, ExpertShape
 from serving.model.config import read_architecture
+from serving.model.dense_form import without_indexers
 from serving.model.families.registry import FAMILIES
 from tests.model.families.checkpoints import CASES
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -17,7 +18,7 @@ from tests.model.random_checkpoint import write_random_checkpoint
 
 def agree(folder: Path) -> None:
     """Assert that both read the same shape from a folder."""
-    priced, served = load_shape(folder), read_architecture(folder)
+    priced, served = load_shape(folder), without_indexers(read_architecture(folder))
     assert (priced.hidden, priced.vocab) == (served.hidden_size, served.vocab_size)
     assert (priced.layers, priced.mtp_layers) == (len(served.layers), len(served.drafts))
     assert priced.attention.heads == served.attention.heads

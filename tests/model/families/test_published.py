@@ -98,7 +98,26 @@ GPT_OSS_20B: dict[str, Any] = _HF | {
     },
     "swiglu_limit": 7.0, "tie_word_embeddings": False, "vocab_size": 201088,
 }  # fmt: skip
+DEEPSEEK_V32: dict[str, Any] = _HF | {
+    "model_type": "deepseek_v32", "attention_bias": False, "bos_token_id": 0, "eos_token_id": 1, "ep_size": 1,
+    "first_k_dense_replace": 3, "hidden_size": 7168, "index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048,
+    "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840, "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": True,
+    "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06, "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+    "tie_word_embeddings": False, "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128, "vocab_size": 129280,
+    "quantization_config": {
+        "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0",
+        "weight_block_size": [128, 128],
+    },
+    "rope_scaling": {
+        "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096, "type": "yarn",
+    },
+}  # fmt: skip
 PUBLISHED = {
+    "DeepSeek-V3.2": DEEPSEEK_V32,
     "Llama-3.2-1B": LLAMA_32_1B, "SmolLM2-135M": SMOLLM2_135M, "Qwen2.5-0.5B": QWEN25_05B, "Qwen3-0.6B": QWEN3_06B,
     "Qwen3-30B-A3B": QWEN3_30B_A3B, "SmolLM3-3B": SMOLLM3_3B, "GLM-4.5-Air": GLM_45_AIR, "GLM-4.7-Flash": GLM_47_FLASH,
     "gpt-oss-20b": GPT_OSS_20B,
@@ -133,3 +152,7 @@ def test_what_is_special_of_each() -> None:
     assert gpt_oss.experts.clamped == ClampedGate(1.702, 7.0)
     assert gpt_oss.rope.amplitude == pytest.approx(1.3465736)
     assert found["Qwen3-0.6B"].row.elements == 2 * 8 * 128
+    indexer = found["DeepSeek-V3.2"].indexer
+    assert indexer is not None
+    assert (indexer.heads, indexer.head_dim, indexer.rope_dim, indexer.top_k) == (64, 128, 64, 2048)
+    assert found["DeepSeek-V3.2"].row.elements == 576 + 128
