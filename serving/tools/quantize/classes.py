@@ -55,6 +55,7 @@ INT8_CLASSES = (
 
 KEPT_CLASSES = (
     OperatorClass("gate", "routers", r".*\.mlp\.gate", "small, and they decide; stored in float32"),
+    OperatorClass("indexer", "indexers of sparse attention", r".*\.indexer\..*", "small, and they decide"),
     OperatorClass("embeddings", "embed_tokens", r".*embed_tokens", "looked up, never multiplied"),
     OperatorClass("norms", "all norms", r".*norm", "vectors"),
 )
@@ -79,7 +80,7 @@ def ignore_patterns(kept: frozenset[str]) -> list[str]:
     Args:
         kept: names of the classes that were kept on request.
     """
-    always = [operator.pattern for operator in KEPT_CLASSES if operator.name == "gate"]
+    always = [operator.pattern for operator in KEPT_CLASSES if operator.name in ("gate", "indexer")]
     asked = [operator.pattern for operator in INT8_CLASSES if operator.name in kept]
     return [f"re:^({pattern})$" for pattern in (*always, *asked)]
 

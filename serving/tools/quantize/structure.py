@@ -1,6 +1,7 @@
 """Which products a layer has, and where scales can be folded between them. Names only, from the configuration.
 
     latent attention:   input_layernorm ──► q_a, kv_a     q_a_layernorm ──► q_b     value rows of kv_b ──► o_proj
+                        and with them, exactly: an indexer's wk, weights_proj and wq_b
                         (nothing ──► kv_b: its activations are not rounded, so that no range is worth moving)
     grouped attention:  input_layernorm ──► q, k, v       v ──► o_proj, a channel to the columns of a group's heads
     post_attention_layernorm ──► gate/up of the dense net, or of all experts and the shared ones; the router exactly
@@ -12,6 +13,7 @@ A model's last norm is folded into the head only where no draft layer reads the 
 from dataclasses import dataclass
 
 from serving.model.architecture import Architecture, AttentionShape, DenseShape, GroupedShape, LatentShape
+from serving.model.tensors import INDEXER
 from serving.tools.quantize.classes import class_of
 
 
@@ -150,14 +152,23 @@ def _shared_channels(shape: GroupedShape) -> tuple[int, ...]:
 def _latent(shape: LatentShape, prefix: str, norm: str) -> Structure:
     first = "q_proj" if shape.query_latent is None else "q_a_proj"
     into = Product(prefix + "into", (prefix + first, prefix + "kv_a_proj_with_mqa"))
+    stream, queries = _indexer_reads(shape, prefix)
     out = Product(prefix + "o_proj", (prefix + "o_proj",))
     expand = Product(prefix + "expand", (prefix + "kv_b_proj",))
     values = Producer(prefix + "kv_b_proj.weight", _value_rows(shape))
-    found = Structure((into, expand, out), (Fold((Producer(norm),), (into,)), Fold((values,), (out,))))
+    found = Structure((into, expand, out), (Fold((Producer(norm),), (into,), stream), Fold((values,), (out,))))
     if shape.query_latent is not None:
         up = Product(prefix + "query_up", (prefix + "q_b_proj",))
-        found += Structure((up,), (Fold((Producer(prefix + "q_a_layernorm.weight"),), (up,)),))
+        found += Structure((up,), (Fold((Producer(prefix + "q_a_layernorm.weight"),), (up,), queries),))
     return found
+
+
+def _indexer_reads(shape: LatentShape, prefix: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Matrices of a layer's own indexer that read the stream, and those that read the query latent."""
+    if shape.indexer is None or shape.indexer.shared:
+        return (), ()
+    own = prefix + INDEXER
+    return (own + "wk.weight", own + "weights_proj.weight"), (own + "wq_b.weight",)
 
 
 def _value_rows(shape: LatentShape) -> tuple[int, ...]:

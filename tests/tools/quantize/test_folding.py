@@ -17,7 +17,7 @@ from serving.tools.quantize.table import InputRecorder, read_tensors
 from serving.tools.quantize.trial import layer_parts
 from serving.tools.quantize.writer import stored_as
 from tests.model.random_checkpoint import write_random_checkpoint
-from tests.model.shapes import QWEN2
+from tests.model.shapes import CHOOSING, QWEN2
 from tests.tools.quantize.matrices import FAMILY_KEYS, V2
 
 
@@ -51,7 +51,11 @@ BIASED = {"rope_interleave": False, "attention_bias": True}
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-@pytest.mark.parametrize("overrides", [{}, V2, BIASED, *FAMILY_KEYS.values()], ids=["v3", "v2", "biased", *FAMILY_KEYS])
+@pytest.mark.parametrize(
+    "overrides",
+    [{}, V2, BIASED, CHOOSING, *FAMILY_KEYS.values()],
+    ids=["v3", "v2", "biased", "sparse", *FAMILY_KEYS],
+)
 def test_a_folded_layer_computes_the_same(tmp_path: Path, layer: int, overrides: dict[str, object]) -> None:
     given = Layer(tmp_path, layer, **overrides)
     found = given.folded(given.structure)

@@ -130,7 +130,7 @@ def test_the_configuration_says_what_was_done(original: Path, quantised: Path, t
     assert (quantization["quant_method"], quantization["format"]) == ("compressed-tensors", "int-quantized")
     assert quantization["config_groups"]["group_0"]["weights"]["strategy"] == "channel"
     assert quantization["config_groups"]["group_0"]["input_activations"]["dynamic"] is True
-    assert quantization["ignore"] == ["re:^(.*\\.mlp\\.gate)$"]
+    assert quantization["ignore"] == ["re:^(.*\\.mlp\\.gate)$", "re:^(.*\\.indexer\\..*)$"]
     assert read_architecture(quantised).quantization.int8
     quick(original, tmp_path / "kept", Settings(tokens=TOKENS, window=64, trials=False, kept=frozenset({"head"})))
     kept = json.loads((tmp_path / "kept" / "config.json").read_text())["quantization_config"]
