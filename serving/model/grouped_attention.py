@@ -110,12 +110,10 @@ class GroupedAttention:
         query = query.reshape(tokens, kv, -1, width).permute(1, 2, 0, 3)  # [KV heads, group, tokens, width]
         out = torch.empty((tokens, kv, query.shape[1], width), dtype=own.dtype, device=own.device)
         nothing = query.new_empty((1, 1, 1))  # with beta = 0 only a place in the signature
-        for first in range(0, tokens, chunk.hidden.shape[0]):
-            block = query[:, :, first : first + chunk.hidden.shape[0]]
-            rows = block.shape[2]
+        for first, rows in chunk.query_blocks():
             begin, end = self._first_seen(chunk.start + first), chunk.start + first + rows
             seen = slice(begin - base, end - base)
-            block = block.reshape(kv, -1, width)
+            block = query[:, :, first : first + rows].reshape(kv, -1, width)
             scores = torch.baddbmm(nothing, block, key[:, seen].transpose(1, 2), beta=0, alpha=self.shape.scale)
             by_row = scores.view(kv, -1, rows, end - begin)
             by_row[..., -rows:].add_(chunk.hidden[:rows, :rows])
