@@ -17,6 +17,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from serving.errors import ModelError
 
@@ -123,4 +124,4 @@ def mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
     pairs = torch.tensor([(_FP4[byte & 15], _FP4[byte >> 4]) for byte in range(256)])
     exponents = (scales.int() << 23).masked_fill_(scales == 0, 1 << 22)  # as float32 has them; 2**-127 is a small one
     factors = exponents.view(torch.float32)
-    return (pairs[blocks.int()].flatten(-2) * factors.unsqueeze(-1)).flatten(-2)
+    return embedding(blocks.int(), pairs).flatten(-2).mul_(factors.unsqueeze(-1)).flatten(-2)

@@ -49,7 +49,7 @@ REFUSED: Mapping[str, str] = {
     "axk1": "it has one norm more than DeepSeek-V3's block",
     **dict.fromkeys(
         ("gemma", "gemma2", "gemma3", "gemma3_text", "gemma4", "gemma4_text"),
-        "its norms, soft caps and windows are not computed",
+        "its norms and soft caps are not computed",
     ),
 }
 """Architectures that people may bring and that are left out on purpose: why."""
