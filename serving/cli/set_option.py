@@ -32,14 +32,15 @@ def configured(arguments: argparse.Namespace, command: "Command", model: str | N
 
     Args:
         model: as `load_config`.
-    Raises: ConfigError, as `load_config`; what `with_folder` raises.
+    Raises: ConfigError, as `load_config` and `check_settings`; what `with_folder` raises.
     Effects: reads the file; names keys that were set and do nothing in this command, on standard error; fetches a model
         of the Hugging Face Hub, its weights too where the command is to serve it.
     """
-    from serving.config.effects import idle_lines
+    from serving.config.effects import check_settings, idle_lines
     from serving.config.load import read_config
 
     loaded = read_config(arguments.config, model=model, settings=arguments.set, own_nodes=command != "deploy")
+    check_settings(loaded, command)
     for line in idle_lines(loaded, command):
         tell(line)
     return with_folder(loaded.config, command)

@@ -1,7 +1,7 @@
 """Keys that change nothing: which they are in a configuration, and where they would work.
 
 A key that was set and does nothing is a silent misunderstanding, so each command that reads a topology file names such
-keys before it starts. What contradicts the mode, so that nobody could mean it, is refused by `checks`; here is the
+keys before it starts, and those that simulate refuse them as settings. What contradicts the mode, so that nobody could mean it, is refused by `checks`; here is the
 rest. The rules stand in `inert_rules`; a test changes every key and looks for an effect, or for the key here.
 """
 
@@ -10,10 +10,11 @@ from dataclasses import fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 from serving.config.cluster import ClusterConfig, NodeConfig
-from serving.config.inert_rule import Command, Rule
+from serving.config.inert_rule import VIRTUAL, Command, Rule
 from serving.config.inert_rules import RULES
 from serving.config.load import Loaded
 from serving.config.serve import ServeConfig
+from serving.errors import ConfigError
 
 _LISTS = {"namespaces": "[[namespaces]]", "cluster.nodes": "[[cluster.nodes]]"}
 
@@ -26,13 +27,32 @@ def idle_lines(loaded: Loaded, command: Command) -> list[str]:
     Returns: one line for all keys with the same reason; none if every key that was set does something.
     Effects: none.
     """
+    return _lines(loaded, command, loaded.given)
+
+
+def check_settings(loaded: Loaded, command: Command) -> None:
+    """Refuses a `--set` without effect where a configuration is only computed with.
+
+    A file may be one of a system that runs; a setting is meant for this very command. What runs is not refused for
+    it: `idle_lines` names the key.
+
+    Args:
+        command: what the configuration was loaded for.
+    Raises: ConfigError, one line with every such key, its reason and where it would work.
+    Effects: none.
+    """
+    if command in VIRTUAL and (lines := _lines(loaded, command, loaded.by_setting)):
+        raise ConfigError(f"--set: {'; '.join(lines)}")
+
+
+def _lines(loaded: Loaded, command: Command, keys: Iterable[str]) -> list[str]:
     idle = idle_keys(loaded.config, command)
     named: dict[Rule, list[str]] = {}
-    for key in sorted(loaded.given, key=list(all_keys()).index):
+    for key in sorted(keys, key=list(all_keys()).index):
         rule = idle.get(key)
         if rule is not None and (key in loaded.by_setting or not rule.only_settings):
             named.setdefault(rule, []).append(key)
-    return [f"{_words(keys)} {'have' if len(keys) > 1 else 'has'} no effect {rule.why}" for rule, keys in named.items()]
+    return [f"{_words(same)} {'have' if len(same) > 1 else 'has'} no effect {rule.why}" for rule, same in named.items()]
 
 
 def idle_keys(config: ServeConfig, command: Command) -> Mapping[str, Rule]:

@@ -4,6 +4,7 @@ That the table is true in virtual time is shown by tests/virtual/core/test_key_e
 """
 
 import ast
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from serving.cli import command_parser, main
-from serving.config.effects import all_keys, expand, idle_keys, idle_lines
-from serving.config.inert_rule import Command
+from serving.config.effects import all_keys, check_settings, expand, idle_keys, idle_lines
+from serving.config.inert_rule import SERVE, VIRTUAL, Command
 from serving.config.inert_rules import RULES
 from serving.config.load import load_config, read_config
+from serving.errors import ConfigError
 from tests.config.toml_file import write
 
 ROOT = Path(__file__).parents[2]
@@ -169,13 +171,46 @@ def test_a_plan_takes_pools_from_a_file_as_they_are_but_not_from_a_setting(tmp_p
     )
 
 
-def test_a_command_says_it_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--poisson", "2", "--duration", "2", "--prompt", "100", "--output", "4", "--quiet", "--json"]
-    file = str(DEPLOY / "cloudmatrix384.toml")
-    assert main(["simulate", "--config", file, *flags, "--set", "engine.draft_tokens=3"]) == 0
+LOAD = ("--poisson", "2", "--duration", "2", "--prompt", "100", "--output", "4", "--quiet", "--json")
+
+
+def test_a_command_says_it_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape = DEPLOY / "models" / "deepseek-r1-shape"
+    text = (DEPLOY / "cloudmatrix384.toml").read_text().replace("[engine]\n", "[engine]\ndraft_tokens = 3\n")
+    file = tmp_path / "topology.toml"
+    file.write_text(text.replace("models/deepseek-r1-shape", str(shape)))
+    assert main(["simulate", "--config", str(file), *LOAD]) == 0
     told = capsys.readouterr()
     assert told.err.startswith("cloudmatrix: [engine] draft_tokens has no effect in virtual time")
     assert told.out.startswith("{")
+
+
+@pytest.mark.parametrize("flags", [("simulate", *LOAD), ("plan", "--trace", "none.jsonl")], ids=["simulate", "plan"])
+def test_a_setting_without_effect_in_virtual_time_is_refused_by_name(
+    flags: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(DEPLOY / "cloudmatrix384.toml")
+    assert main([*flags, "--config", file, "--set", "engine.draft_tokens=3", "--set", "health.node_misses=2"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert "--set: [engine] draft_tokens has no effect in virtual time: there [simulation] drafts says how" in told.err
+    assert "; [health] node_misses has no effect in virtual time, only in a system that runs" in told.err
+
+
+def test_every_key_that_a_command_ignores_is_refused_as_a_setting() -> None:
+    shipped = read_config(DEPLOY / "cloudmatrix384.toml")
+    for command in VIRTUAL:
+        idle = idle_keys(shipped.config, command)
+        for key in all_keys():
+            asked = dataclasses.replace(shipped, given=shipped.given | {key}, by_setting=frozenset({key}))
+            if key in idle:
+                with pytest.raises(ConfigError, match=re.escape(idle[key].why)):
+                    check_settings(asked, command)
+            else:
+                check_settings(asked, command)
+    for command in SERVE:
+        check_settings(dataclasses.replace(shipped, by_setting=frozenset({"simulation.gateway_s"})), command)
 
 
 def test_rules_name_keys_that_there_are() -> None:
