@@ -1,8 +1,9 @@
 """Keys that change nothing: which they are in a configuration, and where they would work.
 
 A key that was set and does nothing is a silent misunderstanding, so each command that reads a topology file names such
-keys before it starts, and those that simulate refuse them as settings. What contradicts the mode, so that nobody could mean it, is refused by `checks`; here is the
-rest. The rules stand in `inert_rules`; a test changes every key and looks for an effect, or for the key here.
+keys before it starts, and those that simulate refuse them as settings. What contradicts the mode, so that nobody could
+mean it, is refused by `checks`; here is the rest. The rules stand in `inert_rules`; a test changes every key and looks
+for an effect, or for the key here.
 """
 
 from collections.abc import Iterable, Mapping

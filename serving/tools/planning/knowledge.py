@@ -10,6 +10,7 @@ both, or only the two together           no plan with p or fewer and d or fewer 
 from dataclasses import dataclass, replace
 
 from serving.tools.planning.candidate import Candidate, SearchSpace, Shape
+from serving.tools.planning.order import order_of
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
 
 
@@ -58,10 +59,10 @@ class Knowledge:
 
     @property
     def best(self) -> Candidate | None:
-        """The cheapest that held; at the same cost the one that held best, then the preferred one."""
+        """The first that held, in the order of this question."""
         holding = [one for one, verdict in self.tried.items() if verdict.holds(self.target)]
-        key = self.space.rank
-        return min(holding, key=lambda one: (one.npus, -self.tried[one].attainment, key(one)), default=None)
+        key = order_of("least", self.space, self.target)
+        return min(holding, key=lambda one: key(one, self.tried[one]), default=None)
 
     def untried(self) -> list[Candidate]:
         """Candidates that may hold, were not simulated, and would be cheaper than the best, in order of rank."""

@@ -15,6 +15,7 @@ from serving.tools.planning.feasible import SearchLimits, SearchStart
 from serving.tools.planning.knowledge import Knowledge, costs_more
 from serving.tools.planning.load_figures import demand_figures, shape_bounds
 from serving.tools.planning.measure import PlanSetting
+from serving.tools.planning.order import order_of
 from serving.tools.planning.plan import CapacityPlan, Option, Question
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
@@ -150,10 +151,10 @@ class _Search:
 
         rate = 1.0
         if order.question == "goodput":
-            best, tried = split.best_split(space, capacity, self._evaluate)
+            best, tried = split.best_split(space, capacity, self._evaluate, order.target)
         else:
             best, rate, tried = split.highest_rate(space, capacity, self._evaluate, order.target)
-        return self._answer(best, rate, tried, lambda one: _loses(one, best, tried))
+        return self._answer(best, rate, tried, lambda one: _loses(one, best, tried, order.target))
 
     def _answer(
         self,
@@ -170,7 +171,8 @@ class _Search:
             why = verdict.why if one == best else reason(one)
             return Option(one, verdict, verdict.holds(target), servers, why)
 
-        others = [option(one) for one in sorted(tried, key=self._begin.space.rank) if one != best]
+        key = order_of(self._order.question, self._begin.space, target)
+        others = [option(one) for one in sorted(tried, key=lambda one: key(one, tried[one])) if one != best]
         return (None if best is None else option(best)), rate, others
 
     def _drop_floors(self, known: Knowledge) -> None:
@@ -184,11 +186,16 @@ class _Search:
                     self.dropped.append(Dropped(what, floor.why))
 
 
-def _loses(one: Candidate, best: Candidate | None, tried: dict[Candidate, PlanVerdict]) -> str:
+def _loses(
+    one: Candidate, best: Candidate | None, tried: dict[Candidate, PlanVerdict], target: PlanTarget
+) -> str:  # fmt: skip
     """Why a split is not the best one."""
     if best is None:
         return tried[one].why
     behind = tried[best].goodput_per_s - tried[one].goodput_per_s
-    if behind <= 0:
-        return costs_more(one, best) if one.npus > best.npus else f"no better than {best.label}"
-    return f"{numbers.significant(behind)} good requests/s fewer: {tried[one].why}"
+    if behind > 0:
+        return f"{numbers.significant(behind)} good requests/s fewer: {tried[one].why}"
+    slower, quicker = (tried[each].latency_percent(target) for each in (one, best))
+    if slower > quicker:
+        return f"as good as {best.label}, but latency is at {slower:.0f} % of its limit, not at {quicker:.0f} %"
+    return costs_more(one, best) if one.npus > best.npus else f"no better than {best.label}"

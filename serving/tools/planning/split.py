@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from serving.tools.planning.candidate import Candidate, SearchSpace
+from serving.tools.planning.order import order_of
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 
 FIRST = 16
@@ -33,31 +34,25 @@ def ranked_splits(space: SearchSpace, capacity: Capacity) -> list[Candidate]:
 
 
 def best_split(
-    space: SearchSpace, capacity: Capacity, evaluate: Evaluate
+    space: SearchSpace, capacity: Capacity, evaluate: Evaluate, target: PlanTarget
 ) -> tuple[Candidate | None, dict[Candidate, PlanVerdict]]:
     """The split with the highest goodput on the whole trace; other batch limits are tried with the best one.
+
+    Plans of the same goodput are told apart by their latency, then by their NPUs.
 
     Returns: it, None if the budget is too small for any; and the whole-trace verdicts of the finalists.
     """
     first = ranked_splits(space, capacity)[:FIRST]
     short = evaluate([PlanProbe(one, whole=False) for one in first])
-    order = sorted(zip(first, short, strict=True), key=lambda pair: goodness(space, *pair))
+    key = order_of("goodput", space, target)
+    order = sorted(zip(first, short, strict=True), key=lambda pair: key(*pair))
     finalists = [candidate for candidate, _ in order[:FINALISTS]]
     verdicts = dict(zip(finalists, evaluate([PlanProbe(one) for one in finalists]), strict=True))
     if not verdicts:
         return None, {}
-    variants = space.variants(_best(space, verdicts))
+    variants = space.variants(min(verdicts, key=lambda one: key(one, verdicts[one])))
     verdicts.update(zip(variants, evaluate([PlanProbe(one) for one in variants]), strict=True))
-    return _best(space, verdicts), verdicts
-
-
-def _best(space: SearchSpace, verdicts: dict[Candidate, PlanVerdict]) -> Candidate:
-    return min(verdicts, key=lambda one: goodness(space, one, verdicts[one]))
-
-
-def goodness(space: SearchSpace, candidate: Candidate, verdict: PlanVerdict) -> tuple[float, tuple[int, ...]]:
-    """Sorts by goodput, the highest first, then by cost."""
-    return -verdict.goodput_per_s, space.rank(candidate)
+    return min(verdicts, key=lambda one: key(one, verdicts[one])), verdicts
 
 
 def highest_rate(
@@ -85,7 +80,8 @@ def highest_rate(
     if not rate:
         return None, 0.0, {}
     good = {one: verdict for one, verdict in seen[rate].items() if verdict.holds(target)}
-    return min(good, key=lambda one: (-good[one].attainment, space.rank(one))), rate, seen[rate]
+    key = order_of("rate", space, target)
+    return min(good, key=lambda one: key(one, good[one])), rate, seen[rate]
 
 
 def _edge(holds: Callable[[float], bool], rate: float, step: float, fine: float) -> float:

@@ -1,5 +1,6 @@
 """Verdict on one candidate."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,14 @@ class PlanVerdict:
     def holds(self, target: PlanTarget) -> bool:
         """Whether enough requests kept the limits."""
         return self.attainment >= target.attainment
+
+    def latency_percent(self, target: PlanTarget) -> float:
+        """The 99th percentile that is nearer to its limit, in whole percents of it; infinite without any.
+
+        Smaller differences tell no plans apart.
+        """
+        parts = [self.ttft_p99_s / target.ttft_s, self.tpot_p99_s / target.tpot_s]
+        return max((float(round(100 * part)) for part in parts if math.isfinite(part)), default=math.inf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from loadgen.report import numbers
 from loadgen.report.table import Table, TableRow, Tone, columns, table_of
+from serving.tools.planning.order import ORDERS
 from serving.tools.planning.plan import CapacityPlan, Option
 
 HEADS = (
@@ -65,6 +66,7 @@ def facts(plan: CapacityPlan) -> list[tuple[str, str]]:
         ("requests", numbers.count(plan.requests)),
         ("to keep", plan.target.text),
         ("NPUs at most", numbers.count(plan.budget)),
+        ("order", ORDERS[plan.question]),
         ("simulations", numbers.count(plan.simulations)),
     ]
     if plan.quick:
@@ -75,7 +77,7 @@ def facts(plan: CapacityPlan) -> list[tuple[str, str]]:
 
 
 def rows(plan: CapacityPlan) -> list[PlanRow]:
-    """The best plan first, then the others, cheapest first."""
+    """The best plan first, then the others in the order that `facts` states."""
     best = [] if plan.best is None else [_row(plan.best, best=True)]
     return best + [_row(one, best=False) for one in plan.options]
 

@@ -15,6 +15,7 @@ from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.charts import attainment_chart, pareto_front, plans_chart
 from serving.tools.planning.feasible import SearchLimits
 from serving.tools.planning.files import as_json, markdown, page, write_all
+from serving.tools.planning.order import ORDERS
 from serving.tools.planning.plan import CapacityPlan, Option
 from serving.tools.planning.planner import PlanQuestion, plan
 from serving.tools.planning.trace import TraceChoice
@@ -83,6 +84,10 @@ def test_a_budget_gives_the_split_with_the_highest_goodput(trace: Path) -> None:
     assert answer.best is not None
     assert answer.best.verdict.goodput_per_s == max(one.verdict.goodput_per_s for one in [answer.best, *answer.options])
     assert "highest goodput" in words.headline(answer)
+    assert all(text in markdown(answer) and text in page(answer) for text in ["order", ORDERS["goodput"]])
+    plans = [answer.best, *answer.options]
+    keys = [(-one.verdict.goodput_per_s, one.verdict.latency_percent(answer.target)) for one in plans]
+    assert keys == sorted(keys)
 
 
 def test_when_nothing_holds_the_closest_are_shown(trace: Path) -> None:

@@ -1,0 +1,33 @@
+"""How plans compare: one order for each question, which the answer states. Pure."""
+
+from collections.abc import Callable
+
+from serving.tools.planning.candidate import Candidate, SearchSpace
+from serving.tools.planning.plan import Question
+from serving.tools.planning.verdict import PlanTarget, PlanVerdict
+
+_LATENCY = "latency (TTFT p99 or TPOT p99, whichever is nearer to its limit, in whole percents of it)"
+ORDERS: dict[Question, str] = {
+    "least": f"by NPUs, then by attainment, then by {_LATENCY}",
+    "goodput": f"by goodput, then by {_LATENCY}, then by NPUs",
+    "rate": f"by attainment at the highest rate, then by {_LATENCY}, then by NPUs",
+}
+"""For people: what makes one plan better than another, and what decides between equal ones."""
+
+PlanKey = Callable[[Candidate, PlanVerdict], tuple[object, ...]]
+"""Sorts plans, the best first. No two plans have the same key."""
+
+
+def order_of(question: Question, space: SearchSpace, target: PlanTarget) -> PlanKey:
+    """The order that `ORDERS` names; what is still equal follows the preference of shapes."""
+    if question == "least":
+        return lambda one, verdict: (
+            one.npus, -verdict.attainment, verdict.latency_percent(target), space.rank(one)
+        )  # fmt: skip
+    if question == "goodput":
+        return lambda one, verdict: (
+            -verdict.goodput_per_s, verdict.latency_percent(target), one.npus, space.rank(one)
+        )  # fmt: skip
+    return lambda one, verdict: (
+        not verdict.holds(target), -verdict.attainment, verdict.latency_percent(target), one.npus, space.rank(one)
+    )  # fmt: skip
