@@ -214,7 +214,7 @@ class DecodeInstance:
         meter = self.meter
         passed_s = self._queue.now - self._at_s if self.step_s else 0.0
         fed = int(passed_s / self.step_s * self._fed * (1 + self._drafts)) if self.step_s else 0
-        return WorkDone(meter.busy_s + passed_s, meter.prompt_tokens, meter.forward_tokens + fed)
+        return WorkDone(meter.busy_s + passed_s, meter.prompt_tokens, meter.forward_tokens + fed, meter.attended_tokens)
 
     def preemptions(self) -> int:
         """Preemptions so far."""
@@ -302,6 +302,7 @@ class DecodeInstance:
             if group.begin(iteration, now, self._wake):
                 self._running += 1
                 self.meter.prompt_tokens += group.chunk_tokens
+                self.meter.attended_tokens += group.chunk_attended
                 self.meter.forward_tokens += group.chunk_tokens
                 heappush(due, (group.ends, die))
             else:

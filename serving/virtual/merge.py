@@ -106,6 +106,7 @@ def _merge_totals(results: Sequence[SimResult]) -> Totals:
     """Sums; a supernode that has ended has its NPUs until all have."""
     parts = [one.totals for one in results]
     sums = {column.name: sum(getattr(part, column.name) for part in parts) for column in fields(Totals)}
+    sums["load_s"] = max((part.load_s for part in parts), default=0.0)
     sums["end_s"] = end_s = max((part.end_s for part in parts), default=math.nan)
     for one in results:
         last = one.timeline[-1]

@@ -59,8 +59,9 @@ class PrefillInstance:
         self._attention_tokens = attention_tokens
         self._ready_s = 0.0
         """When the running step ends, or the instance no longer stands still, whatever is later."""
-        self._step = (0.0, 0.0, 0, 0.0)
-        """Begin and duration of the running step [s], its tokens, and how long the instance was busy before [s]."""
+        self._step = (0.0, 0.0, 0, 0.0, 0.0)
+        """Begin and duration of the running step [s], its tokens, what they attend to, and how long the instance was
+        busy before [s]."""
 
     # ---- orders ----------------------------------------------------------------------------------------------------
 
@@ -121,11 +122,17 @@ class PrefillInstance:
         """Work done so far."""
         meter = self.meter
         if self._plan is None:
-            return WorkDone(meter.busy_s, meter.prompt_tokens, meter.forward_tokens)
-        begun_s, duration, tokens, busy_s = self._step
+            return WorkDone(meter.busy_s, meter.prompt_tokens, meter.forward_tokens, meter.attended_tokens)
+        begun_s, duration, tokens, attended, busy_s = self._step
         passed_s = self._queue.now - begun_s
-        left = tokens - int(tokens * passed_s / duration) if duration else 0
-        return WorkDone(busy_s + passed_s, meter.prompt_tokens - left, meter.forward_tokens - left)
+        part = passed_s / duration if duration else 1.0
+        left = tokens - int(tokens * part)
+        return WorkDone(
+            busy_s + passed_s,
+            meter.prompt_tokens - left,
+            meter.forward_tokens - left,
+            meter.attended_tokens - attended * (1.0 - part),
+        )
 
     def preemptions(self) -> int:
         """Preemptions so far."""
@@ -172,8 +179,8 @@ class PrefillInstance:
         duration = begins - now + self._times.prefill(tokens, attended) * self._slowdown(plan.step)
         self._ready_s = now + duration
         self._speed.observe(int(tokens + attended / self._attention_tokens), duration)
-        self._step = now, duration, int(tokens), self.meter.busy_s
-        self.meter.step(duration, len(plan.sequences), int(tokens), self.kv_used() / self.kv_blocks)
+        self._step = now, duration, int(tokens), attended, self.meter.busy_s
+        self.meter.step(duration, len(plan.sequences), int(tokens), attended, self.kv_used() / self.kv_blocks)
         self._queue.at(now + duration, self._step_done, duration)
 
     def _step_done(self, duration: float) -> None:

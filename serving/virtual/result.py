@@ -167,6 +167,12 @@ class InstanceTotals:
     preemptions: int
     peak_batch: int
     peak_kv_share: float
+    load_s: float = 0.0
+    """How long it was there under load: until the last request arrived."""
+    load_busy_s: float = 0.0
+    """How long steps ran meanwhile."""
+    work_s: float = 0.0
+    """How long its work of that time takes at its best rate; see `work_done`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +193,7 @@ class Totals:
         events: how many the simulator handled.
         kv_bytes_sent: moved to memory servers; more than stored where some blocks were there already.
         expert_bytes: of dispatch and combine, over UB.
+        load_s: how long there was load: until the last request arrived.
     """
 
     end_s: float
@@ -205,6 +212,7 @@ class Totals:
     events: int
     kv_bytes_sent: int = 0
     expert_bytes: int = 0
+    load_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

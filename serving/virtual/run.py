@@ -19,6 +19,7 @@ from serving.virtual.scaling_signals import SignalReader
 from serving.virtual.supernode import Supernode
 from serving.virtual.timeline import Timeline
 from serving.virtual.troubles import Troubles
+from serving.virtual.work_done import best_rates, with_work
 from serving.virtual.workload.request import RequestStream
 
 Progress = Callable[[float, int], None]
@@ -151,8 +152,11 @@ def _result(
     wall_s: float,
 ) -> SimResult:
     book, movers = node.book, node.movers
-    instances = [*node.totals, *(node.totals_of(one) for one in node.everyone)]
     rows = book.rows
+    instances, load_s = with_work(
+        [*node.totals, *(node.totals_of(one) for one in node.everyone)],
+        node.load, node.work_done(), node.queue.now, best_rates(node.cost, config, rows),
+    )  # fmt: skip
     totals = Totals(
         end_s=node.queue.now,
         prompt_tokens_in=book.prompt_tokens_in,
@@ -170,6 +174,7 @@ def _result(
         events=node.queue.handled,
         kv_bytes_sent=movers.sent,
         expert_bytes=node.expert_bytes,
+        load_s=load_s,
     )
     return SimResult(
         name=config.model.name or config.model.path.name,

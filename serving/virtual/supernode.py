@@ -22,6 +22,7 @@ from serving.virtual.gateway import VirtualGateway
 from serving.virtual.journal_book import Book
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_sizes import MemorySizes
+from serving.virtual.meter import WorkDone
 from serving.virtual.movers import VirtualMovers
 from serving.virtual.network import Network
 from serving.virtual.placement import NpuPlacement
@@ -30,6 +31,7 @@ from serving.virtual.result import InstanceTotals
 from serving.virtual.seat import Surroundings
 from serving.virtual.slowdown import JITTER_STEPS, Slowdown
 from serving.virtual.times import TableTimes
+from serving.virtual.work_done import LoadMarks
 from serving.virtual.workload.block_names import BlockNames
 from serving.virtual.workload.request import RequestStream, TraceRequest
 
@@ -74,6 +76,7 @@ class Supernode:
         self.decodes: list[DecodeInstance] = []
         self.gateways = [self._gateway(number) for number in range(config.gateway.replicas)]
         self.totals: list[InstanceTotals] = []
+        self.load = LoadMarks()
         self._started: dict[ReplicaId, float] = {}
         self._fed_by_gone = {"prefill": 0, "decode": 0}
         """Tokens that went through instances that are no more."""
@@ -117,8 +120,10 @@ class Supernode:
     def stop_instance(self, instance: PrefillInstance | DecodeInstance) -> None:
         """Take an instance out: it has drained, or it was lost."""
         name = instance.name
+        done = instance.done()
         self.totals.append(self.totals_of(instance, self.queue.now))
-        self._fed_by_gone[instance.pool] += instance.done().forward_tokens
+        self.load.gone(name, done)
+        self._fed_by_gone[instance.pool] += done.forward_tokens
         (self.prefills if isinstance(instance, PrefillInstance) else self.decodes).remove(instance)  # type: ignore[arg-type]
         self.directory.drop(name)
         self.network.leave(name)
@@ -173,6 +178,10 @@ class Supernode:
             meter.peak_batch,
             meter.peak_kv_share,
         )
+
+    def work_done(self) -> dict[ReplicaId, WorkDone]:
+        """Work of every instance that is up, so far."""
+        return {one.name: one.done() for one in self.everyone}
 
     def _prefill(self, name: ReplicaId) -> PrefillInstance:
         pool = self.config.prefill
@@ -274,5 +283,7 @@ class Supernode:
         if following is not None:
             arrives = following.arrival_s + self.config.simulation.gateway_s
             self.queue.at(arrives, self._arrive, (requests, names, following))
-        elif not self.book.open_rows:  # the last one was refused at once
+            return
+        self.load.over(self.queue.now, self.work_done())
+        if not self.book.open_rows:  # the last one was refused at once
             self.queue.halt()

@@ -17,6 +17,7 @@ from serving.config.serve import ServeConfig
 from serving.tools.planning.candidate import DIES_PER_NPU, Shape
 from serving.tools.planning.demand import PlanDemand
 from serving.tools.planning.verdict import PlanTarget
+from serving.virtual import work_done
 
 _CONTEXT_STEP = 2048
 _SAFETY = 0.8
@@ -93,10 +94,10 @@ def decode_tokens_per_s(
     cost: CostModel, config: ServeConfig, context: float, shape: Shape, target: PlanTarget
 ) -> float:
     """Output tokens per second of one instance with the largest batch that keeps TPOT, by the cost model."""
-    drafts, acceptance, dies = config.simulation.drafts, config.simulation.acceptance, shape.npus * DIES_PER_NPU
-    batch = cost.max_batch(target.tpot_s, context, dies=dies, drafts=drafts, acceptance=acceptance)
-    batch = max(1, min(batch, shape.limit * DIES_PER_NPU))
-    return shape.npus * batch / float(cost.tpot_s(batch, context, dies=dies, drafts=drafts, acceptance=acceptance))
+    dies = shape.npus * DIES_PER_NPU
+    return work_done.decode_tokens_per_s(
+        cost, config, context, shape.npus, dies, shape.limit * DIES_PER_NPU, target.tpot_s
+    )
 
 
 def prefill_tokens_per_s(cost: CostModel, config: ServeConfig, shape: Shape) -> float:

@@ -96,4 +96,6 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
         batch=max((one.peak_batch for one in decodes), default=0) / (probe.candidate.decode.npus * DIES_PER_NPU),
         why=sentence(probe.candidate, config, cost, result, times, target, np.asarray(in_time), np.asarray(fast)),
         events=result.totals.events,
+        prefill_running=pools["prefill"].running_share,
+        decode_running=pools["decode"].running_share,
     )

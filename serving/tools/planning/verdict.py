@@ -32,7 +32,8 @@ class PlanVerdict:
             got a first token. Neither is below `attainment`; each tells of one pool.
         goodput_per_s: requests within every limit, over the time in which requests arrive.
         hit_share: of prompt tokens that were not computed. pool_share: highest fill of the KV-cache pool.
-        prefill_busy, decode_busy: share of the time in which steps ran.
+        prefill_busy, decode_busy: work done under load, of what the pool can do; see `serving.virtual.work_done`.
+        prefill_running, decode_running: part of the time under load in which steps ran.
         batch: most sequences of a decode die at a time, mean over its instance.
         why: what limits it, in one sentence with figures.
     """
@@ -50,6 +51,8 @@ class PlanVerdict:
     batch: float
     why: str
     events: int = 0
+    prefill_running: float = math.nan
+    decode_running: float = math.nan
 
     def holds(self, target: PlanTarget) -> bool:
         """Whether enough requests kept the limits."""

@@ -11,7 +11,8 @@ from serving.tools.planning.bounds import prefill_tokens_per_s
 from serving.tools.planning.candidate import DIES_PER_NPU, Candidate
 from serving.tools.planning.verdict import PlanTarget
 from serving.virtual.report.latencies import Flags, Latencies, ints
-from serving.virtual.result import SimResult
+from serving.virtual.report.pools import pool_summaries
+from serving.virtual.result import SimResult, SimulatedPoint
 
 _FULL = 0.95
 _FEW_TOKENS = 16
@@ -50,15 +51,15 @@ def _prefill_state(
 ) -> str:
     """How often more waits than can be computed in time."""
     rate = candidate.prefills * prefill_tokens_per_s(cost, config, candidate.prefill)
-    points = result.timeline
+    points = _under_load(result)
     over = sum(point.prefill_queue_tokens > rate * target.ttft_s for point in points) / max(1, len(points))
-    busy = _busy(result, "prefill")
+    busy = next(one.busy_share for one in pool_summaries(result) if one.name == "prefill")
     if over:
         return (
-            f"the prefill queue held more than {numbers.limit(target.ttft_s)} of work {numbers.share(over)} of the "
-            f"time, instances were busy {numbers.share(busy)}"
+            f"while requests came, the prefill queue held more than {numbers.limit(target.ttft_s)} of work "
+            f"{numbers.share(over)} of the time, and instances did {numbers.share(busy)} of what they can"
         )
-    return f"no long queue, prefill instances were busy only {numbers.share(busy)} of the time"
+    return f"no long queue, prefill instances did only {numbers.share(busy)} of what they can"
 
 
 def _late_by_themselves(
@@ -81,7 +82,7 @@ def _alone(alone: int, late: int, candidate: Candidate) -> str:
 
 def _decode_state(candidate: Candidate, result: SimResult) -> str:
     """Full caches, full batches or slow steps."""
-    points = result.timeline
+    points = _under_load(result)
     dies = candidate.decodes * candidate.decode.npus * DIES_PER_NPU
     full = sum(point.decode_kv_share >= _FULL for point in points) / max(1, len(points))
     waiting = sum(point.decode_waiting > 0 for point in points) / max(1, len(points))
@@ -104,10 +105,9 @@ def _short_answers(result: SimResult, times: Latencies, slow: Flags, count: int)
     return f"; {numbers.share(few / count)} of them have answers of at most {_FEW_TOKENS} tokens, slowed by the handoff"
 
 
-def _busy(result: SimResult, pool: str) -> float:
-    members = [one for one in result.instances if one.pool == pool]
-    whole = len(members) * result.totals.end_s
-    return sum(one.busy_s for one in members) / whole if whole > 0 else 0.0
+def _under_load(result: SimResult) -> list[SimulatedPoint]:
+    """Points until the last request arrived: queues that drain afterwards do not count."""
+    return [point for point in result.timeline if point.at_s <= result.totals.load_s]
 
 
 def _p99(values: "np.typing.NDArray[np.float64]") -> str:

@@ -20,7 +20,8 @@ class PoolSummary:
     Attributes:
         instances: that there ever were. peak_npus: most at one time, by the instances' own life times.
         npu_hours: of its instances from start to stop.
-        busy_share: part of that time in which a step ran.
+        busy_share: part of the time under load that its work takes at its best rate. running_share: part of that time
+            in which a step ran, however small.
         prompt_tokens_per_s, output_tokens_per_s: over the whole run.
         tokens_per_npu_s: both kinds, over the time that its NPUs were there; `tokens_per_busy_npu_s` over busy time,
             which is what published throughput per NPU means.
@@ -31,6 +32,7 @@ class PoolSummary:
     peak_npus: int
     npu_hours: float
     busy_share: float
+    running_share: float
     steps: int
     prompt_tokens: int
     output_tokens: int
@@ -114,6 +116,7 @@ def ratio(part: float, whole: float) -> float:
 def _pool(name: str, members: Sequence[InstanceTotals], end_s: float) -> PoolSummary:
     npu_seconds = math.fsum(one.npus * life_s(one, end_s) for one in members)
     busy_npu_seconds = math.fsum(one.npus * one.busy_s for one in members)
+    loaded = math.fsum(one.npus * one.load_s for one in members)
     prompt_tokens = sum(one.prompt_tokens for one in members)
     output_tokens = sum(one.output_tokens for one in members)
     return PoolSummary(
@@ -121,7 +124,8 @@ def _pool(name: str, members: Sequence[InstanceTotals], end_s: float) -> PoolSum
         instances=len(members),
         peak_npus=_peak_npus(members),
         npu_hours=npu_seconds / SECONDS_PER_HOUR,
-        busy_share=ratio(busy_npu_seconds, npu_seconds),
+        busy_share=ratio(math.fsum(one.npus * one.work_s for one in members), loaded),
+        running_share=ratio(math.fsum(one.npus * one.load_busy_s for one in members), loaded),
         steps=sum(one.steps for one in members),
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,

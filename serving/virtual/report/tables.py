@@ -7,7 +7,7 @@ from loadgen.report import numbers
 from loadgen.report.table import Table, TableRow, columns, table_of
 from serving.virtual.report.gantt import layer_parts, stream_name
 from serving.virtual.report.latencies import LatencyFigures
-from serving.virtual.report.pools import life_s
+from serving.virtual.report.pools import ratio
 from serving.virtual.report.summary import Summary
 from serving.virtual.result import DecisionRecord, SimResult
 
@@ -166,10 +166,9 @@ def instance_table(result: SimResult) -> Table:
     )  # fmt: skip
     rows = []
     for one in result.instances[:MOST_ROWS]:
-        life = life_s(one, result.totals.end_s)
         rows.append(TableRow([
             one.name, one.pool, numbers.count(one.npus), numbers.clock(one.started_s), _until(one.stopped_s),
-            numbers.share(one.busy_s / life) if life else numbers.MISSING, numbers.count(one.steps),
+            numbers.share(ratio(one.work_s, one.load_s)), numbers.count(one.steps),
             numbers.count(one.prompt_tokens), numbers.count(one.output_tokens), numbers.count(one.preemptions),
             numbers.count(one.peak_batch), numbers.share(one.peak_kv_share),
         ]))  # fmt: skip

@@ -57,6 +57,7 @@ def made_result(
             pool_hits_blocks=4 * requests,
             npu_seconds=npu_seconds,
             events=40 * requests,
+            load_s=0.9 * duration_s,
         ),
         wall_s=2.5,
         scaling=made_scaling(duration_s),
@@ -160,16 +161,32 @@ def made_instances(duration_s: float) -> list[InstanceTotals]:
     """Six prefill instances and one more later; one decode instance."""
     prefill = [
         InstanceTotals(
-            f"prefill-{n}", "prefill", 16, 0.0, math.nan, 9000, 0.6 * duration_s, 9_000_000, 2000, 0, 12, 0.4
+            f"prefill-{n}",
+            "prefill",
+            16,
+            0.0,
+            math.nan,
+            9000,
+            0.6 * duration_s,
+            9_000_000,
+            2000,
+            0,
+            12,
+            0.4,
+            load_s=0.9 * duration_s,
+            load_busy_s=0.54 * duration_s,
+            work_s=0.36 * duration_s,
         )
         for n in range(6)
     ]
     late = InstanceTotals(
-        "prefill-6", "prefill", 16, duration_s / 2, math.nan, 4000, 0.2 * duration_s, 3_000_000, 900, 0, 9, 0.3
-    )
+        "prefill-6", "prefill", 16, duration_s / 2, math.nan, 4000, 0.2 * duration_s, 3_000_000, 900, 0, 9, 0.3,
+        load_s=0.4 * duration_s, load_busy_s=0.2 * duration_s, work_s=0.1 * duration_s,
+    )  # fmt: skip
     decode = InstanceTotals(
-        "decode-0", "decode", 160, 0.0, math.nan, 70_000, 0.93 * duration_s, 0, 600_000, 12, 6000, 0.93
-    )
+        "decode-0", "decode", 160, 0.0, math.nan, 70_000, 0.93 * duration_s, 0, 600_000, 12, 6000, 0.93,
+        load_s=0.9 * duration_s, load_busy_s=0.9 * duration_s, work_s=0.45 * duration_s,
+    )  # fmt: skip
     return [*prefill, late, decode]
 
 

@@ -1,0 +1,149 @@
+"""Busy instances: how much of what they can do they did while there was load.
+
+    time under load   until the last request arrives; the tail in which the rest drains says nothing about capacity
+    work              tokens, in the time that they take at the instance's best rate; a step runs, however small it is
+
+Where all requests come at once, within the first tenth of a run, the whole run is under load.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hardware.cost import CostModel, PrefillLoad
+from hardware.cost.cost_model import mtp_tokens_per_step
+from serving.config.serve import ServeConfig
+from serving.ids import ReplicaId
+from serving.virtual.meter import WorkDone
+from serving.virtual.result import InstanceTotals, RequestColumns
+
+_NOTHING = WorkDone(0.0, 0, 0)
+_BURST = 0.1
+_PARTS = (1.0, 0.25)
+_CHUNKS = (4096.0, 16384.0)
+"""Step sizes among which a prefill instance's best is looked for: parts of its limit, and tokens."""
+
+
+class LoadMarks:
+    """Work of every instance: of those that are gone, and of all when the last request has arrived."""
+
+    __slots__ = ("_gone", "_marks", "end_s")
+
+    def __init__(self) -> None:
+        self.end_s = -1.0
+        """When the last request has arrived; below 0: more are to come."""
+        self._gone: dict[ReplicaId, WorkDone] = {}
+        self._marks: dict[ReplicaId, WorkDone] = {}
+
+    def gone(self, name: ReplicaId, done: WorkDone) -> None:
+        """Note the work of an instance that is stopped."""
+        self._gone[name] = done
+
+    def over(self, now: float, done: dict[ReplicaId, WorkDone]) -> None:
+        """Note that the last request has arrived, and the work of all instances that are up."""
+        self.end_s = now
+        self._marks = self._gone | done
+
+    def whole(self, done: dict[ReplicaId, WorkDone]) -> dict[ReplicaId, WorkDone]:
+        """Work of every instance over the whole run.
+
+        Args:
+            done: of those that are up at the end.
+        """
+        return self._gone | done
+
+    def loaded(self, name: ReplicaId) -> WorkDone:
+        """Work of an instance until the last request arrived; none of one that came later."""
+        return self._marks.get(name, _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class BestRates:
+    """Best rates of one kind of prefill and one kind of decode instance.
+
+    Attributes:
+        decode_token_s: time of one generated token of an instance with a full batch [s].
+        tokens_per_step: that a sequence gets in a step.
+    """
+
+    cost: CostModel
+    config: ServeConfig
+    decode_token_s: float
+    tokens_per_step: float
+
+    def work_s(self, pool: str, done: WorkDone) -> float:
+        """Time that some work takes at the best rate [s]."""
+        prompt = self._prefill_s(done.prompt_tokens, done.attended_tokens)
+        if pool == "prefill":
+            return prompt
+        fed = (done.forward_tokens - done.prompt_tokens) / (1 + self.config.simulation.drafts)
+        return prompt + fed * self.tokens_per_step * self.decode_token_s
+
+    def _prefill_s(self, tokens: int, attended: float) -> float:
+        if not tokens:
+            return 0.0
+        pool, perfect = self.config.prefill, self.config.simulation.expert_balance == "perfect"
+        sizes = {pool.max_step_tokens * part for part in _PARTS}
+        sizes |= {float(min(size, pool.max_step_tokens)) for size in _CHUNKS}
+        loads = [PrefillLoad(size, size * attended / tokens, pool.dies_per_instance, perfect) for size in sorted(sizes)]
+        return tokens * min(self.cost.prefill_step_s(one) / one.tokens for one in loads)
+
+
+def best_rates(cost: CostModel, config: ServeConfig, rows: RequestColumns) -> BestRates:
+    """Best rates with the contexts that there were, and the largest batch that keeps `[slo]` TPOT."""
+    prompt, output = np.asarray(rows.prompt_tokens), np.asarray(rows.output_tokens)
+    generated = float(output.sum())
+    context = float(((prompt + output / 2) * output).sum()) / generated if generated else 1.0
+    pool, simulation = config.decode, config.simulation
+    npus = pool.npus_per_instance
+    limit = pool.max_sequences // npus
+    rate = decode_tokens_per_s(cost, config, context, npus, pool.dies_per_instance, limit, config.slo.tpot_s)
+    return BestRates(cost, config, 1 / rate, mtp_tokens_per_step(simulation.drafts, simulation.acceptance))
+
+
+def decode_tokens_per_s(
+    cost: CostModel, config: ServeConfig, context: float, npus: int, dies: int, limit: int, tpot_s: float
+) -> float:
+    """Output tokens per second of one decode instance with the largest batch that keeps TPOT, by the cost model.
+
+    Args:
+        context: of each sequence [tokens]. limit: sequences per NPU at most.
+    """
+    drafts, acceptance = config.simulation.drafts, config.simulation.acceptance
+    batch = cost.max_batch(tpot_s, context, dies=dies, drafts=drafts, acceptance=acceptance)
+    batch = max(1, min(batch, limit))
+    return npus * batch / float(cost.tpot_s(batch, context, dies=dies, drafts=drafts, acceptance=acceptance))
+
+
+def with_work(
+    instances: Iterable[InstanceTotals],
+    marks: LoadMarks,
+    done: dict[ReplicaId, WorkDone],
+    end_s: float,
+    rates: BestRates,
+) -> tuple[list[InstanceTotals], float]:
+    """Instances with what they did under load.
+
+    Args:
+        done: work of those that are up at the end. end_s: of the run [s].
+    Returns: the instances, and how long there was load [s].
+    Effects: none.
+    """
+    cut = _BURST * end_s <= marks.end_s
+    loaded_s = marks.end_s if cut else end_s
+    whole = marks.whole(done)
+    found = []
+    for one in instances:
+        work = marks.loaded(ReplicaId(one.name)) if cut else whole[ReplicaId(one.name)]
+        stopped_s = end_s if math.isnan(one.stopped_s) else one.stopped_s
+        found.append(
+            replace(
+                one,
+                load_s=max(0.0, min(loaded_s, stopped_s) - one.started_s),
+                load_busy_s=work.busy_s,
+                work_s=min(rates.work_s(one.pool, work), work.busy_s),
+            )
+        )
+    return found, loaded_s
