@@ -35,7 +35,8 @@ def config_of(folder: Path, executor: Executor, asked: int) -> ServeConfig:
         ("torch", 20, False),
         ("native", 0, False),
         ("native", 65, False),
-        ("simulated", 0, False),
+        ("simulated", 0, True),
+        ("simulated", 20, True),
     ],
 )
 def test_indexers_are_served_where_they_may_choose_and_torch_computes(
@@ -44,8 +45,7 @@ def test_indexers_are_served_where_they_may_choose_and_torch_computes(
     found = served_architecture(config_of(folder, executor, asked))
     assert (found.indexer is not None) == chooses
     assert found.max_position_embeddings == (1024 if chooses else 64)
-    withheld = executor in ("native", "simulated")
-    assert (found.computed_up_to is not None) == withheld
+    assert (found.computed_up_to is not None) == (executor == "native")
 
 
 def test_ranks_need_the_native_step_which_knows_no_indexers(folder: Path) -> None:

@@ -3,16 +3,61 @@
 Two kinds. Latent attention (MLA) caches one compressed row that all heads share; decode folds the matrices that would
 expand it into queries and outputs (absorption). Grouped attention caches a key and a value for each KV head. Both have
 the same fields for the same meaning, so that a step asks neither which of the two it is.
+
+Either may read less than the whole context: latent attention what an indexer chose, grouped attention a window.
 """
 
 from dataclasses import dataclass
 
+from hardware.cost.context_reach import EVERYTHING, ContextReach
 from hardware.units import Flops
 
 BF16_BYTES = 2
 INT8_BYTES = 1
 SCALE_BYTES = 4
 """One float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexerSizes:
+    """The part of sparse attention that chooses: heads of its own score each cached token by one small key.
+
+    All of it is BF16, as the serving engine keeps it; DeepSeek's own computes scores in FP8.
+
+    Attributes:
+        top_k: tokens that each token reads at most.
+        layers: those that choose; each other one takes the choice of the last layer before it that does.
+    Source: DeepSeek-V3.2-Exp report, section 1: equation 1 is the score, equation 2 the choice.
+    """
+
+    heads: int
+    dim: int
+    top_k: int
+    layers: int
+
+    def weights(self, hidden: int, q_rank: int) -> int:
+        """Queries from the compressed query, one key and a weight for each head from the hidden state.
+
+        Effects: none.
+        """
+        return q_rank * self.heads * self.dim + hidden * (self.dim + self.heads)
+
+    @property
+    def score_flops(self) -> Flops:
+        """Matrix products of one new token and one cached token."""
+        return Flops(2.0 * self.heads * self.dim)
+
+    @property
+    def score_vector_flops(self) -> Flops:
+        """Element-wise operations of one new token and one cached token.
+
+        ReLU, weight and sum for each head, then a choice of the best in passes over their scores.
+        """
+        return Flops(3.0 * self.heads + CHOICE_FLOPS)
+
+
+CHOICE_FLOPS = 8
+"""Of each score in a radix selection: four passes of a byte, a shift and a count each. Assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +68,7 @@ class LatentAttentionSizes:
         q_rank: width of the compressed query; 0 when queries are projected directly.
         kv_rank: width of the cached latent.
         rope_dim: rotated part of a key, which all heads share, and of each query.
+        indexer: chooses the tokens that are read; None = all are.
     """
 
     heads: int
@@ -31,6 +77,7 @@ class LatentAttentionSizes:
     rope_dim: int
     nope_dim: int
     v_dim: int
+    indexer: IndexerSizes | None = None
 
     def prolog_weights(self, hidden: int) -> int:
         """Query and latent projections: everything before core attention, without the absorbed matrices.
@@ -57,13 +104,25 @@ class LatentAttentionSizes:
         return self.heads * self.v_dim
 
     @property
-    def cached_values(self) -> int:
-        """Cached values of one token."""
+    def attended_values(self) -> int:
+        """Cached values of one token that core attention reads."""
         return self.kv_rank + self.rope_dim
 
     @property
+    def cached_values(self) -> int:
+        """Cached values of one token, the indexer's key included."""
+        return self.attended_values + (self.indexer.dim if self.indexer else 0)
+
+    def reach(self, layers: int) -> ContextReach:
+        """Tokens that core attention reads in a model of that many layers: without an indexer all.
+
+        Effects: none.
+        """
+        return ContextReach(self.indexer.top_k) if self.indexer else EVERYTHING
+
+    @property
     def gathered_values(self) -> int:
-        """Values of one token that every die of a prefill instance gets: queries and latents, compressed."""
+        """Values of one token that every die of a prefill instance gets: compressed queries, and its cache row."""
         return self.q_rank + self.cached_values
 
     @property
@@ -75,10 +134,10 @@ class LatentAttentionSizes:
         """Cache of one token in one layer.
 
         Args:
-            int8: the latent as INT8, its rotary part still BF16 (xDeepServe); else all BF16.
+            int8: the latent as INT8, its rotary part (xDeepServe) and an indexer's key still BF16; else all BF16.
         Effects: none.
         """
-        return self.kv_rank * (INT8_BYTES if int8 else BF16_BYTES) + self.rope_dim * BF16_BYTES
+        return self.kv_rank * (INT8_BYTES if int8 else BF16_BYTES) + (self.cached_values - self.kv_rank) * BF16_BYTES
 
     @property
     def decode_core_flops(self) -> Flops:
@@ -93,11 +152,18 @@ class LatentAttentionSizes:
 
 @dataclass(frozen=True, slots=True)
 class GroupedAttentionSizes:
-    """Grouped-query attention: several query heads read the keys and values of one KV head."""
+    """Grouped-query attention: several query heads read the keys and values of one KV head.
+
+    Attributes:
+        window: tokens that a token sees at most in a layer with a window, the last ones.
+        windowed_layers: how many layers have it.
+    """
 
     heads: int
     kv_heads: int
     head_dim: int
+    window: int | None = None
+    windowed_layers: int = 0
 
     def prolog_weights(self, hidden: int) -> int:
         """Query, key and value projections: everything before core attention.
@@ -125,6 +191,18 @@ class GroupedAttentionSizes:
     def cached_values(self) -> int:
         """Cached values of one token: a key and a value for each KV head."""
         return 2 * self.kv_heads * self.head_dim
+
+    @property
+    def attended_values(self) -> int:
+        """Cached values of one token that core attention reads: all."""
+        return self.cached_values
+
+    def reach(self, layers: int) -> ContextReach:
+        """Tokens that core attention reads in a model of that many layers: where there is a window, those inside it.
+
+        Effects: none.
+        """
+        return ContextReach(self.window, self.windowed_layers / layers) if self.windowed_layers else EVERYTHING
 
     @property
     def gathered_values(self) -> int:

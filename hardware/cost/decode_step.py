@@ -4,7 +4,8 @@ One layer has two streams. Attention: prolog, core attention, output projection.
 products, combine. With two half batches the streams run side by side, each half in one of them: on the Ascend each
 stream has part of the cores, and the best part is searched; elsewhere computation is serial and only communication
 hides. A step is all layers, the MTP modules (each one more layer), LM heads and sampling. A dense model has a
-feed-forward in place of the expert stream and no half batches: there is no exchange that they could hide.
+feed-forward in place of the expert stream and no half batches: there is no exchange that they could hide. Core
+attention reads the context as far as the model's attention reaches; sparse attention's indexer scores all of it.
 """
 
 from typing import NamedTuple
@@ -23,6 +24,7 @@ class HalfBatch(NamedTuple):
         prolog_c / output_c / core_c / expert_c / dense_c: compute; `_w`: memory.
         attention_vector / expert_vector: element-wise work.
         exchange: dispatch and combine.
+        index_c / score_c / score_w / score_vector: sparse attention's indexer; all 0 without one.
     """
 
     prolog_c: float
@@ -35,6 +37,10 @@ class HalfBatch(NamedTuple):
     expert_w: float
     expert_vector: float
     dense_c: float
+    index_c: float = 0.0
+    score_c: float = 0.0
+    score_w: float = 0.0
+    score_vector: float = 0.0
 
 
 class DecodeStep:
@@ -45,6 +51,7 @@ class DecodeStep:
         self.shape = shape
         self.terms: DecodeTerms = decode_terms(device, shape)
         self._groups: dict[int, GroupTerms] = {}
+        self._reach = shape.attention.reach(shape.layers)
         self._exchanges = shape.experts > 0
         self._moe_layers, self._dense_layers = shape.moe_layers, shape.dense_layers
         cal, cores = device.calibration, device.die.cores
@@ -73,6 +80,15 @@ class DecodeStep:
             return load.microbatch
         return load.requests * self.device.die.per_npu >= self.device.calibration.microbatch_from
 
+    def read_tokens(self, load: DecodeLoad) -> float:
+        """Cached tokens of the fullest die that core attention of a layer reads, mean over layers.
+
+        Effects: none.
+        """
+        if self._reach.limit is None or not load.requests:
+            return load.context_tokens
+        return self._reach.tokens(load.context_tokens / load.requests) * load.requests
+
     def half_batch(self, load: DecodeLoad, halves: int) -> HalfBatch:
         """Operators of one of `halves` equal parts of the batch.
 
@@ -83,12 +99,13 @@ class DecodeStep:
         tokens = load.requests * rows / halves
         mean = tokens if load.mean_requests is None else load.mean_requests * rows / halves
         context = load.context_tokens / halves
+        read = self.read_tokens(load) / halves
         core_t = c.core_t if load.drafts else c.core_single_t
         busiest = mean * max(group.routed_share, group.shared_share)
-        return HalfBatch(
+        half = HalfBatch(
             c.prolog_t * tokens,
-            core_t * rows * context,
-            c.core_w * context,
+            core_t * rows * read,
+            c.core_w * read,
             c.output_t * tokens,
             cal.attention_vector_s * tokens,
             2 * cal.exchange_floor_s + (group.dispatch_t + group.combine_t) * tokens,
@@ -96,6 +113,17 @@ class DecodeStep:
             c.expert_w * group.experts,
             cal.expert_vector_s * tokens,
             c.dense_t * tokens,
+        )
+        if c.indexer is None:
+            return half
+        index, whole = c.indexer, c.core_w * context
+        scattered = index.gathered_w * rows * read
+        return half._replace(
+            core_w=scattered if scattered < whole else whole,
+            index_c=index.product_t * tokens,
+            score_c=index.score_t * rows * context,
+            score_w=index.score_w * context,
+            score_vector=index.score_vector_t * rows * context,
         )
 
     def attention_s(self, half: HalfBatch, share: float) -> float:
@@ -111,6 +139,22 @@ class DecodeStep:
             + (output if output > c.output_w else c.output_w)
             + half.attention_vector / share
             + self.device.calibration.attention_start_s
+            + (self.indexer_s(half, share) if c.indexer is not None else 0.0)
+        )
+
+    def indexer_s(self, half: HalfBatch, share: float) -> float:
+        """The indexer's part of the attention stream with a share of the cores; 0 without one.
+
+        Effects: none.
+        """
+        index = self.terms.indexer
+        if index is None:
+            return 0.0
+        products, scores = half.index_c / share, half.score_c / share
+        return (
+            (products if products > index.product_w else index.product_w)
+            + (scores if scores > half.score_w else half.score_w)
+            + half.score_vector / share
         )
 
     def expert_s(self, half: HalfBatch, share: float) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hardware.cost.attention import BF16_BYTES, INT8_BYTES
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.exchange import combine_line, dispatch_line
+from hardware.cost.indexer_terms import IndexerTerms, indexer_terms
 from hardware.cost.model_shape import ModelShape
 
 
@@ -32,6 +33,7 @@ class DecodeTerms:
     merge_w: float
     head_t: float
     head_w: float
+    indexer: IndexerTerms | None = None
 
 
 def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
@@ -55,7 +57,7 @@ def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
         output_w=(shape.output_weights * INT8_BYTES + out_of * BF16_BYTES) / skinny,
         core_t=attention.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation),
         core_single_t=attention.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation_single),
-        core_w=attention.cached_values * BF16_BYTES / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
+        core_w=attention.attended_values * BF16_BYTES / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
         dense_t=2 * shape.dense_weights / gemm8,
         dense_w=shape.dense_weights * INT8_BYTES / skinny,
         expert_t=2 * shape.expert_weights / gemm8,
@@ -64,6 +66,7 @@ def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
         merge_w=merge * INT8_BYTES / skinny,
         head_t=2 * shape.head_weights / gemm8,
         head_w=shape.head_weights * INT8_BYTES / skinny,
+        indexer=indexer_terms(device, shape, cal.core_utilisation),
     )
 
 

@@ -16,12 +16,18 @@ PrefillAttention = Literal["sp-tp-sp", "data-parallel"]
 
 @dataclass(frozen=True, slots=True)
 class Die:
-    """Peaks and memory of one die. `cores` are what streams can divide: cube cores, or streaming multiprocessors."""
+    """Peaks and memory of one die.
+
+    Attributes:
+        cores: what streams can divide: cube cores, or streaming multiprocessors.
+        vector_flops_per_s: element-wise operations in FP32.
+    """
 
     per_npu: float
     cores: float
     bf16_flops_per_s: float
     gemm8_flops_per_s: float
+    vector_flops_per_s: float
     hbm_bytes: float
     hbm_bytes_per_s: float
 
@@ -100,6 +106,7 @@ class Calibration:
         core_utilisation: of the BF16 peak, decode core attention with drafted tokens (two query rows and more).
         core_utilisation_single: the same with one query row per head.
         core_memory_efficiency: of HBM rate, reading the KV cache.
+        gathered_memory_efficiency: the same, reading single rows that sparse attention chose.
         weight_memory_efficiency: of HBM rate, skinny matrix products that only read weights.
         attention_vector_s: per token and layer, norms, rotary embedding, quantisation.
         expert_vector_s: per token and layer, gating, reordering, activation, weighted sum.
@@ -127,6 +134,7 @@ class Calibration:
     core_utilisation: float
     core_utilisation_single: float
     core_memory_efficiency: float
+    gathered_memory_efficiency: float
     weight_memory_efficiency: float
     attention_vector_s: float
     expert_vector_s: float

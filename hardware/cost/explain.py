@@ -62,6 +62,8 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
     tokens = load.requests * (1 + load.drafts) / halves
     context = load.context_tokens / halves
     absorption = ", absorption in BF16" if shape.absorbed_weights else ""
+    read = step.read_tokens(load) / halves
+    cached = f"{context:,.0f}" if read == context else f"{read:,.0f} of {context:,.0f}"
     return [
         _product(
             "prolog",
@@ -79,8 +81,9 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
             half.core_c,
             half.core_w,
             share,
-            f"{1 + load.drafts} rows x {context:,.0f} cached tokens x {shape.attention.decode_core_flops:,.0f} flop",
+            f"{1 + load.drafts} rows x {cached} cached tokens x {shape.attention.decode_core_flops:,.0f} flop",
         ),
+        *_indexer_parts(step, load, half, share, runs),
         _product(
             "output projection",
             ATTENTION,
@@ -99,6 +102,22 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
             f"{tokens:g} tokens x {cal.attention_vector_s * 1e6:.2f} us / {share:.3f} of the cores",
         ),
         _part("attention start-up", ATTENTION, cal.attention_start_s, runs, "latency", "kernel starts"),
+    ]
+
+
+def _indexer_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: float, runs: int) -> list[CostPart]:
+    """Sparse attention's indexer; nothing without one."""
+    index, indexer = step.terms.indexer, step.shape.indexer
+    if index is None or indexer is None:
+        return []
+    layers = f"{indexer.layers} of {step.shape.layers} layers"
+    products = f"{step.shape.indexer_weights / 1e6:.1f} M weights in BF16, {layers}"
+    scores = f"{1 + load.drafts} rows, every cached token x {indexer.score_flops:,.0f} flop, {layers}"
+    vector = f"ReLU, weights of {indexer.heads} heads, the best {indexer.top_k:,}"
+    return [
+        _product("indexer", ATTENTION, runs, half.index_c, index.product_w, share, products),
+        _product("indexer scores", ATTENTION, runs, half.score_c, half.score_w, share, scores),
+        _part("choice of tokens", ATTENTION, half.score_vector / share, runs, "vector", vector),
     ]
 
 
@@ -194,10 +213,21 @@ def prefill_cost(step: PrefillStep, load: PrefillLoad) -> PredictedStep:
     )
 
 
+def _attended(step: PrefillStep, load: PrefillLoad, n: float) -> str:
+    shape, mean = step.shape, load.attended_tokens / max(load.tokens, 1.0)
+    read = shape.attention.reach(shape.layers).prompt_tokens(mean, load.first)
+    plain = f"{n:,.0f} tokens x {mean:,.0f} attended x {shape.attention.prefill_core_flops:,.0f} flop"
+    if shape.indexer:
+        return f"{plain}, or {read:,.0f} chosen x {shape.attention.decode_core_flops:,.0f} flop if that is less"
+    return plain if read == mean else plain.replace("attended", f"attended, of which {read:,.0f} in reach,")
+
+
+_INDEXER = "its products, scores of all attended tokens, and the choice"
+
+
 def _prefill_parts(step: PrefillStep, load: PrefillLoad, layer: PrefillLayer, dense: PrefillLayer) -> list[CostPart]:
     shape, cal = step.shape, step.device.calibration
     n = load.tokens / load.dies
-    mean = load.attended_tokens / max(load.tokens, 1.0)
     moe, few = shape.moe_layers, shape.dense_layers
 
     def part(name: str, stream: int, pick: str, bound: str, formula: str) -> CostPart:
@@ -224,8 +254,9 @@ def _prefill_parts(step: PrefillStep, load: PrefillLoad, layer: PrefillLayer, de
             ATTENTION,
             "core",
             "compute",
-            f"{n:,.0f} tokens x {mean:,.0f} attended x {shape.attention.prefill_core_flops:,.0f} flop",
+            _attended(step, load, n),
         ),
+        *([part("indexer", ATTENTION, "indexer", "compute", _INDEXER)] if step.shape.indexer else []),
         part(f"{'expert' if moe else 'feed-forward'} products", ATTENTION, "experts", bound, feed),
         part(f"all-gather of {rows}", ATTENTION, "gather", "network", rate),
         part("all-to-all of heads", ATTENTION, "exchange_heads", "network", rate),

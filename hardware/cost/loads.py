@@ -37,6 +37,7 @@ class PrefillLoad:
         dies: of the instance, over which sequence and heads are split.
         perfect_balance: experts' load ideally even; else as published with the default EPLB.
         microbatch: two overlapping half batches.
+        first: cached tokens before each prompt's first computed one; only windows and sparse attention ask for them.
     """
 
     tokens: float
@@ -44,6 +45,7 @@ class PrefillLoad:
     dies: int = 32
     perfect_balance: bool = False
     microbatch: bool = True
+    first: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

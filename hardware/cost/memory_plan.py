@@ -23,7 +23,7 @@ class HbmPlan:
     """One die's memory.
 
     Attributes:
-        weights: with attention replicated; INT8 but for the absorbed matrices and the gates.
+        weights: with attention replicated; INT8 but for the absorbed matrices, the gates and indexers.
         buffers: of dispatch and combine.
         workspace: what engines leave free: activations, fragmentation, the runtime.
         kv: the rest.
@@ -90,8 +90,10 @@ def _replicated_bytes(shape: ModelShape) -> int:
     layers = shape.layers + shape.mtp_layers
     gates = (shape.moe_layers + shape.mtp_layers) * shape.router_weights * BF16_BYTES
     merging = shape.mtp_layers * 2 * shape.hidden * shape.hidden * INT8_BYTES
+    choosing = shape.indexer.layers + shape.mtp_layers if shape.indexer else 0
     return (
         layers * layer
+        + choosing * shape.indexer_weights * BF16_BYTES
         + gates
         + merging
         + shape.dense_layers * shape.dense_weights

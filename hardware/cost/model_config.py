@@ -1,15 +1,13 @@
 """A model's shape from its Hugging Face `config.json`: which architectures the cost model knows, and their keys.
 
-An architecture that is not in `PRICED_FAMILIES` is refused by name. So is, in `ModelShape.check_context`, a context
-beyond which a known one is not what is priced: DeepSeek-V3.2 and GLM-5 choose `index_topk` tokens there and have an
-indexer; sliding windows forget.
+An architecture that is not in `PRICED_FAMILIES` is refused by name.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hardware.cost.attention import AttentionSizes, GroupedAttentionSizes, LatentAttentionSizes
+from hardware.cost.attention import AttentionSizes, GroupedAttentionSizes, IndexerSizes, LatentAttentionSizes
 from hardware.cost.model_shape import ModelShape
 from hardware.errors import SpecError
 from hardware.nesting import parse_json
@@ -32,6 +30,7 @@ class PricedFamily:
         head_dim: width of a head, where the configuration does not say; 0 = the hidden width divided by the heads.
         tied: the head is the embedding, where the configuration does not say.
         expert_width: key of an expert's width.
+        index_heads: of an indexer, where the configuration does not say; 0 = attention is not sparse.
     """
 
     latent: bool = False
@@ -40,15 +39,16 @@ class PricedFamily:
     head_dim: int = 0
     tied: bool = False
     expert_width: str = "moe_intermediate_size"
+    index_heads: int = 0
 
 
 PRICED_FAMILIES: Mapping[str, PricedFamily] = {
     "deepseek_v2": PricedFamily(latent=True, experts=True),
     "deepseek_v3": PricedFamily(latent=True, experts=True),
-    "deepseek_v32": PricedFamily(latent=True, experts=True, first_dense=3),
+    "deepseek_v32": PricedFamily(latent=True, experts=True, first_dense=3, index_heads=64),
     "glm4_moe": PricedFamily(experts=True, first_dense=1),
     "glm4_moe_lite": PricedFamily(latent=True, experts=True, first_dense=1),
-    "glm_moe_dsa": PricedFamily(latent=True, experts=True, first_dense=3),
+    "glm_moe_dsa": PricedFamily(latent=True, experts=True, first_dense=3, index_heads=32),
     "gpt_oss": PricedFamily(experts=True, head_dim=64, expert_width="intermediate_size"),
     "kimi_k2": PricedFamily(latent=True, experts=True),
     "llama": PricedFamily(),
@@ -86,7 +86,7 @@ def shape_from_config(config: Mapping[str, object], name: str) -> ModelShape:
         name=name,
         hidden=keys.whole("hidden_size"),
         layers=layers,
-        attention=_latent(keys) if family.latent else _grouped(keys, family),
+        attention=_latent(keys, family, layers) if family.latent else _grouped(keys, family, layers),
         dense_layers=dense,
         dense_width=keys.whole("intermediate_size") if dense or not family.experts else 0,
         expert_width=keys.whole(family.expert_width) if family.experts else 0,
@@ -96,7 +96,6 @@ def shape_from_config(config: Mapping[str, object], name: str) -> ModelShape:
         vocab=keys.whole("vocab_size"),
         mtp_layers=keys.first(_DRAFT_KEYS, 0) if family.experts else 0,
         tied_head=family.tied if tied is None else bool(tied),
-        longest_context=_longest_context(keys, layers),
     )
 
 
@@ -164,7 +163,7 @@ class _Keys:
         return value
 
 
-def _latent(keys: _Keys) -> AttentionSizes:
+def _latent(keys: _Keys, family: PricedFamily, layers: int) -> AttentionSizes:
     return LatentAttentionSizes(
         heads=keys.whole("num_attention_heads"),
         q_rank=keys.whole("q_lora_rank", 0),
@@ -172,13 +171,45 @@ def _latent(keys: _Keys) -> AttentionSizes:
         rope_dim=keys.whole("qk_rope_head_dim"),
         nope_dim=keys.whole("qk_nope_head_dim"),
         v_dim=keys.whole("v_head_dim"),
+        indexer=_indexer(keys, family, layers) if family.index_heads else None,
     )
 
 
-def _grouped(keys: _Keys, family: PricedFamily) -> AttentionSizes:
+def _indexer(keys: _Keys, family: PricedFamily, layers: int) -> IndexerSizes:
+    return IndexerSizes(
+        heads=keys.whole("index_n_heads", family.index_heads),
+        dim=keys.whole("index_head_dim", 128),
+        top_k=keys.whole("index_topk", 2048),
+        layers=_choosing_layers(keys, layers),
+    )
+
+
+def _choosing_layers(keys: _Keys, layers: int) -> int:
+    """Layers with an indexer of their own: as a list says, else a pattern of F and S, else every so many.
+
+    Raises: SpecError for a list or a pattern that is none for these layers.
+    """
+    if kinds := keys.listed("indexer_types"):
+        if len(kinds) != layers or not set(map(str, kinds)) <= {"full", "shared"}:
+            raise SpecError(f'model {keys.name}: indexer_types is no list of "full" or "shared" for {layers} layers')
+        return kinds.count("full")
+    pattern = keys.config.get("index_topk_pattern")
+    if pattern is not None:
+        if not isinstance(pattern, str) or len(pattern) < layers or set(pattern) - {"F", "S"}:
+            raise SpecError(
+                f"model {keys.name}: index_topk_pattern is {repr(pattern)[:40]}, no F or S for each of {layers} layers"
+            )
+        return pattern[:layers].count("F")
+    step, offset = max(keys.whole("index_topk_freq", 1), 1), keys.whole("index_skip_topk_offset", 2)
+    return sum(max(layer - offset + 1, 0) % step == 0 for layer in range(layers))
+
+
+def _grouped(keys: _Keys, family: PricedFamily, layers: int) -> AttentionSizes:
     heads = keys.whole("num_attention_heads")
     width = keys.whole("head_dim", family.head_dim or keys.whole("hidden_size") // max(heads, 1))
-    return GroupedAttentionSizes(heads, keys.whole("num_key_value_heads", heads), width)
+    windowed = _windowed_layers(keys, layers)
+    window = keys.whole("sliding_window") if windowed else None
+    return GroupedAttentionSizes(heads, keys.whole("num_key_value_heads", heads), width, window, windowed)
 
 
 def _dense_layers(keys: _Keys, family: PricedFamily, layers: int) -> int:
@@ -200,14 +231,11 @@ def _dense_layers(keys: _Keys, family: PricedFamily, layers: int) -> int:
     return layers - sparse
 
 
-def _longest_context(keys: _Keys, layers: int) -> int | None:
-    """Tokens up to which attention sees all of them; None = always."""
-    if keys.config.get("index_topk") is not None:
-        return keys.whole("index_topk")
+def _windowed_layers(keys: _Keys, layers: int) -> int:
+    """Layers with a sliding window: as a list says, else all from `max_window_layers` on where windows are in use."""
     if keys.config.get("sliding_window") is None:
-        return None
+        return 0
     if kinds := keys.listed("layer_types"):
-        slides = "sliding_attention" in kinds
-    else:
-        slides = keys.config.get("use_sliding_window") is not False and keys.whole("max_window_layers", 0) < layers
-    return keys.whole("sliding_window") if slides else None
+        return kinds.count("sliding_attention")
+    in_use = keys.config.get("use_sliding_window") is not False
+    return max(layers - keys.whole("max_window_layers", 0), 0) if in_use else 0

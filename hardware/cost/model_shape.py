@@ -7,7 +7,7 @@ weights; norms and biases are too small to matter. `model_config` reads a shape 
 import math
 from dataclasses import dataclass, fields
 
-from hardware.cost.attention import BF16_BYTES, INT8_BYTES, AttentionSizes, LatentAttentionSizes
+from hardware.cost.attention import BF16_BYTES, INT8_BYTES, AttentionSizes, IndexerSizes, LatentAttentionSizes
 from hardware.errors import SpecError
 from hardware.units import Bytes, Flops
 
@@ -17,7 +17,7 @@ MESSAGE_EXTRA = 44
 """Scale and routing fields behind a dispatched token: 32 + 12 bytes. Source: public CANN kernels' window layout."""
 _MAY_BE_ZERO = {
     "q_rank", "dense_layers", "dense_width", "expert_width", "experts", "active_experts", "shared_experts",
-    "mtp_layers", "tied_head",
+    "mtp_layers", "tied_head", "windowed_layers",
 }  # fmt: skip
 
 
@@ -31,8 +31,6 @@ class ModelShape:
         active_experts: routed experts that each token visits.
         mtp_layers: multi-token-prediction modules that the checkpoint has.
         tied_head: the embedding is the LM head too, and stored once.
-        longest_context: up to which every token sees all before it. Beyond it attention is sparse or has a window,
-            which is not priced. None = for every context.
     """
 
     name: str
@@ -48,10 +46,10 @@ class ModelShape:
     vocab: int
     mtp_layers: int
     tied_head: bool = False
-    longest_context: int | None = None
 
     def __post_init__(self) -> None:
-        for owner in (self, self.attention):
+        owners: list[ModelShape | AttentionSizes | IndexerSizes] = [self, self.attention]
+        for owner in [*owners, self.indexer] if self.indexer else owners:
             for field in fields(owner):
                 value = getattr(owner, field.name)
                 if isinstance(value, int) and value < (0 if field.name in _MAY_BE_ZERO else 1):
@@ -67,23 +65,14 @@ class ModelShape:
         kv_heads = getattr(self.attention, "kv_heads", 1)
         if self.attention.heads % kv_heads:
             raise self._impossible(f"{self.attention.heads} heads in {kv_heads} groups")
+        limited = self.indexer.layers if self.indexer else getattr(self.attention, "windowed_layers", 0)
+        if limited > self.layers:
+            raise self._impossible(f"an indexer or a window in {limited} of {self.layers} layers")
 
     def _impossible(self, what: str) -> SpecError:
         return SpecError(f"model {self.name}: {what}, which no model can have")
 
     # --- what can be priced ------------------------------------------------------------------------------------
-    def check_context(self, tokens: float) -> None:
-        """Refuse a context in which attention is not what is priced.
-
-        Raises: SpecError.
-        Effects: none.
-        """
-        if self.longest_context is not None and tokens > self.longest_context:
-            raise SpecError(
-                f"model {self.name}: contexts are priced up to {self.longest_context:,} tokens, not {tokens:,.10g}: "
-                f"beyond, attention is sparse or has a window, which the cost model does not know"
-            )
-
     def check_drafts(self, drafts: int) -> None:
         """Refuse drafts of a model that has nothing to draft with.
 
@@ -115,8 +104,20 @@ class ModelShape:
         return self.attention.result_values * self.hidden
 
     @property
+    def indexer(self) -> IndexerSizes | None:
+        """Chooser of the tokens that are read; None = attention is not sparse."""
+        return self.attention.indexer if isinstance(self.attention, LatentAttentionSizes) else None
+
+    @property
+    def indexer_weights(self) -> int:
+        """Indexer of one layer that has one, in BF16."""
+        if not isinstance(self.attention, LatentAttentionSizes) or self.attention.indexer is None:
+            return 0
+        return self.attention.indexer.weights(self.hidden, self.attention.q_rank)
+
+    @property
     def attention_weights(self) -> int:
-        """All of one layer's attention."""
+        """All of one layer's attention, without its indexer."""
         return self.prolog_weights + self.absorbed_weights + self.output_weights
 
     @property
@@ -151,6 +152,7 @@ class ModelShape:
         experts = (self.experts + self.shared_experts) * self.expert_weights + self.router_weights
         return (
             self.layers * self.attention_weights
+            + self._indexers
             + self.moe_layers * experts
             + self.dense_layers * self.dense_weights
             + self.embedding_and_head_weights
@@ -170,6 +172,7 @@ class ModelShape:
         active = (self.active_experts + self.shared_experts) * self.expert_weights
         weights = (
             self.layers * self.attention_weights
+            + self._indexers
             + self.moe_layers * active
             + self.dense_layers * self.dense_weights
             + self.head_weights
@@ -178,8 +181,21 @@ class ModelShape:
 
     @property
     def attention_tokens(self) -> float:
-        """How far a prompt's token must look back for core attention to take as many operations as all the rest."""
-        return self.linear_flops_per_token / (self.layers * self.attention.prefill_core_flops)
+        """How far a prompt's token must look back for what grows with its context to cost as much as all the rest.
+
+        In a long context: there only an indexer's scores grow, or layers without a window. Infinite where nothing does.
+        """
+        if self.indexer:
+            growing = self.indexer.layers * self.indexer.score_flops
+        else:
+            whole = self.layers - getattr(self.attention, "windowed_layers", 0)
+            growing = whole * self.attention.prefill_core_flops
+        return self.linear_flops_per_token / growing if growing else math.inf
+
+    @property
+    def _indexers(self) -> int:
+        """Weights of all layers' indexers."""
+        return self.indexer.layers * self.indexer_weights if self.indexer else 0
 
     # --- cache and messages ------------------------------------------------------------------------------------
     def kv_token_bytes(self, *, int8: bool = False) -> Bytes:

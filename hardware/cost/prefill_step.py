@@ -5,12 +5,17 @@ latents, split core attention by heads, exchange back, and compute experts where
 parallel). Grouped attention has no latents: cache rows are gathered, queries go to the dies of their heads. With two
 half batches, dispatch and combine (bulk copies) and their vector work run beside the matrix products of the other
 half. Elsewhere each die has its own prompts, and sending takes some of its cores.
+
+Sparse attention has the faster of two forms: all tokens in plain form, those that were not chosen masked; or the
+chosen ones with absorbed weights, as decode has it. Both exchange what dense attention does, and the indexer's keys.
+Source: DeepSeek-V3.2-Exp report, sections 1 and 3: masked in short prompts.
 """
 
 from typing import NamedTuple
 
 from hardware.cost.attention import BF16_BYTES, INT8_BYTES
 from hardware.cost.device_model import DeviceModel
+from hardware.cost.indexer_terms import indexer_terms
 from hardware.cost.loads import PrefillLoad
 from hardware.cost.model_shape import ModelShape
 from hardware.units import Seconds
@@ -29,12 +34,13 @@ class PrefillLayer(NamedTuple):
     weights: float
     exchange: float
     hidden_vector: float
+    indexer: float = 0.0
 
     @property
     def main(self) -> float:
         """The stream with the matrix products; never faster than its weights can be read."""
-        products, core, experts, gather, exchange_heads, vector, launch, weights, *_ = self
-        return max(products + experts, weights) + core + gather + exchange_heads + vector + launch
+        products, core, experts, gather, exchange_heads, vector, launch, weights, _, _, indexer = self
+        return max(products + experts, weights) + core + gather + exchange_heads + vector + launch + indexer
 
     @property
     def hidden(self) -> float:
@@ -50,7 +56,11 @@ class PrefillStep:
         self.shape = shape
         die, cal = device.die, device.calibration
         self._gemm8 = die.gemm8_flops_per_s * cal.gemm_utilisation
-        self._core = shape.attention.prefill_core_flops / (die.bf16_flops_per_s * cal.prefill_core_utilisation)
+        core_rate = die.bf16_flops_per_s * cal.prefill_core_utilisation
+        self._core = shape.attention.prefill_core_flops / core_rate
+        self._chosen_core = shape.attention.decode_core_flops / core_rate
+        self._reach = shape.attention.reach(shape.layers)
+        self._indexer = indexer_terms(device, shape, cal.prefill_core_utilisation)
         self._skinny = die.hbm_bytes_per_s * cal.weight_memory_efficiency
         self._split = device.layout.prefill_attention == "sp-tp-sp"
         self._slow = die.cores / (die.cores - device.layout.communication_cores)
@@ -96,9 +106,13 @@ class PrefillStep:
             feed = self._expert_weights * active
             feed_weights = self._expert_weights * (held + self._shared_experts)
         own = 1 + small / max(n / halves, 1.0)
-        weights = (self._attention_weights + feed_weights) * INT8_BYTES * halves
+        weights = (self._attention_weights + feed_weights) * INT8_BYTES * halves / self._skinny
         products = 2 * self._attention_weights * n * own / gemm8 * slow
         core = load.attended_tokens / dies * self._core * slow
+        indexer = 0.0
+        if self._reach.limit is not None:
+            core, indexer = self._limited(load, n, halves)
+            core, indexer = core * slow, indexer * slow
         experts = 2 * feed * n / gemm8 * slow
         gather = (dies - 1) * n * self._gathered_bytes / self._collective if self._split else 0.0
         heads = n * self._heads_bytes * away / self._collective if self._split else 0.0
@@ -107,9 +121,18 @@ class PrefillStep:
         exchange = 0.0 if dense else n * self._message_bytes * away / self._bulk
         hidden = self._hidden_vector_s * n
         # By place: by name this would take as long as all of the above.
-        return PrefillLayer(
-            products, core, experts, gather, heads, vector, launch, weights / self._skinny, exchange, hidden
-        )
+        return PrefillLayer(products, core, experts, gather, heads, vector, launch, weights, exchange, hidden, indexer)
+
+    def _limited(self, load: PrefillLoad, n: float, halves: int) -> tuple[float, float]:
+        """Core attention and indexer of one layer on one die where core attention does not read whole contexts."""
+        attended = load.attended_tokens / load.dies
+        read = self._reach.prompt_tokens(load.attended_tokens / max(load.tokens, 1.0), load.first) * n
+        index = self._indexer
+        if index is None:
+            return read * self._core, 0.0
+        products = max(index.product_t * n, index.product_w * halves)
+        scores = (index.score_t + index.score_vector_t) * attended
+        return min(attended * self._core, read * self._chosen_core), products + scores
 
     def layer_s(self, load: PrefillLoad, *, microbatch: bool, dense: bool = False) -> float:
         """One layer's duration.

@@ -103,7 +103,6 @@ def _check_priced(arguments: argparse.Namespace, shape: ModelShape) -> None:
     """
     if arguments.drafts is None:
         arguments.drafts = min(1, shape.mtp_layers)
-    shape.check_context(arguments.context if arguments.prefill is None else arguments.prompt)
     shape.check_drafts(arguments.drafts)
     if arguments.microbatch and not shape.experts:
         raise ConfigError(f"--microbatch hides dispatch and combine, and {shape.name} is dense: it has neither")
@@ -194,7 +193,8 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
     new = arguments.prefill * (1 - arguments.reuse)
     seen = arguments.prompt * (arguments.reuse + (1 - arguments.reuse) / 2)
     microbatch = arguments.microbatch is not False
-    load = PrefillLoad(new, new * seen, dies, arguments.perfect_balance, microbatch)
+    first = arguments.prompt * arguments.reuse
+    load = PrefillLoad(new, new * seen, dies, arguments.perfect_balance, microbatch, first)
     cost = model.prefill_step(load)
     npus = dies / model.device.die.per_npu
     rate = model.device.calibration.pool_load_bytes_per_s / 1e9

@@ -34,13 +34,11 @@ _COLLECT_EVERY = 200_000
 def cost_model(config: ServeConfig) -> CostModel:
     """The cost model of the configured device and model.
 
-    Raises: ConfigError if either cannot be read, or drafts or context lengths as configured are not priced of the
-        model.
+    Raises: ConfigError if either cannot be read, or drafts are configured of a model that has none.
     """
     try:
         shape = load_shape(config.model.path)
         shape.check_drafts(config.simulation.drafts)
-        shape.check_context(config.engine.max_model_len)
         return CostModel(load_device(config.simulation.device), shape)
     except HardwareError as error:
         raise ConfigError(str(error)) from error

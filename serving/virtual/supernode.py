@@ -55,7 +55,6 @@ class Supernode:
         self.queue = EventQueue()
         self.book = Book(self._nothing_open, config.slo)
         self.directory = Directory()
-        self._model_len = min(MODEL_LEN, cost.shape.longest_context or MODEL_LEN)
         self.token_bytes = cost.shape.kv_token_bytes()
         self._attention_tokens = cost.shape.attention_tokens
         self.block_bytes = self.token_bytes * config.engine.block_tokens
@@ -187,7 +186,7 @@ class Supernode:
         pool = self.config.prefill
         plan = self.cost.hbm_plan("prefill", pool.dies_per_instance)
         blocks = plan.instance_kv_tokens // self.config.engine.block_tokens
-        settings = engine_settings(self.config, "prefill", pool, self._model_len, blocks)
+        settings = engine_settings(self.config, "prefill", pool, MODEL_LEN, blocks)
         return PrefillInstance(
             name, "prefill", pool.npus_per_instance, settings, blocks, self._around, self.slowdowns[name],
             self._attention_tokens,
@@ -202,9 +201,7 @@ class Supernode:
             max_sequences=max(1, pool.max_sequences // groups),
             max_step_tokens=max(pool.max_step_tokens // groups, pool.max_sequences // groups, 1),
         )
-        settings = engine_settings(
-            self.config, "decode", of_a_group, self._model_len, blocks, draft_tokens=simulation.drafts
-        )
+        settings = engine_settings(self.config, "decode", of_a_group, MODEL_LEN, blocks, draft_tokens=simulation.drafts)
         settings = replace(settings, cache_decoded=not self.config.model.reasoning)
         return DecodeInstance(
             name, "decode", pool.npus_per_instance, groups, settings, blocks, self._around, self.slowdowns[name],

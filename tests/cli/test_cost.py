@@ -164,9 +164,6 @@ def test_a_mixture_with_grouped_attention(capsys: pytest.CaptureFixture[str], tm
         ("llama-3.1-8b", ("--calibrate",), "--calibrate refits to published rows, which are of DeepSeek-R1"),
         ("llama-3.1-70b", (), "each die holds all of a dense model"),
         ("kimi-k2", ("--drafts", "1"), "kimi-k2: has no MTP module"),
-        ("deepseek-v3.2", (), "deepseek-v3.2: contexts are priced up to 2,048 tokens, not 4,096"),
-        ("deepseek-v3.2", ("--prefill", "65536"), "priced up to 2,048 tokens, not 4,096"),
-        ("mistral-7b-v0.1", ("--context", "4097"), "priced up to 4,096 tokens, not 4,097"),
     ],
 )
 def test_what_is_not_priced_of_a_model(name: str, words: tuple[str, ...], message: str, tmp_path: Path) -> None:

@@ -67,8 +67,7 @@ class SimulatedCompute:
         self.forced_tokens = 0
         self.draft_tokens = 0 if self._role is EngineRole.PREFILL else simulation.drafts
         self.status_period_s = max(LEAST_STATUS_PERIOD_S, simulation.status_period_s / simulation.time_scale)
-        model_len = served_architecture(config).max_position_embeddings
-        self.max_model_len = min(model_len, shape.longest_context or model_len)
+        self.max_model_len = served_architecture(config).max_position_embeddings
         npu = npu_of(device)
         self.npus = VirtualInstance(place.replica, [VirtualNpu(one, npu, self.clock) for one in place.npus])
         accounted = accounted_kv(config)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hardware.cost import DEEPSEEK_R1, load_shape, shape_from_config
-from hardware.cost.attention import GroupedAttentionSizes, LatentAttentionSizes
+from hardware.cost.attention import GroupedAttentionSizes, IndexerSizes, LatentAttentionSizes
 from hardware.cost.model_config import PRICED_FAMILIES
 from hardware.errors import SpecError
 from tests.hardware.cost.known import KNOWN, known
@@ -136,26 +136,70 @@ def test_heads_of_families_that_need_not_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "longest"),
+    ("name", "change", "limit", "layers"),
     [
-        ("deepseek-v3.2", {}, 2048),
-        ("mistral-7b-v0.1", {}, 4096),
-        ("mistral-7b-v0.1", {"sliding_window": None}, None),
-        ("qwen2.5-7b", {}, None),
-        ("qwen2.5-7b", {"use_sliding_window": True}, 131_072),
-        ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 28}, None),
-        ("mistral-7b-v0.1", {"layer_types": ["full_attention"] * 32}, None),
-        ("qwen3-0.6b", {"layer_types": ["full_attention"] * 28, "sliding_window": 512}, None),
-        ("qwen3-0.6b", {"layer_types": ["sliding_attention"] * 28, "sliding_window": 512}, 512),
+        ("deepseek-v3.2", {}, 2048, 61),
+        ("mistral-7b-v0.1", {}, 4096, 32),
+        ("mistral-7b-v0.1", {"sliding_window": None}, None, 32),
+        ("gpt-oss-20b", {}, 128, 12),
+        ("qwen2.5-7b", {}, None, 28),
+        ("qwen2.5-7b", {"use_sliding_window": True}, 131_072, 28),
+        ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 21}, 131_072, 7),
+        ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 28}, None, 28),
+        ("mistral-7b-v0.1", {"layer_types": ["full_attention"] * 32}, None, 32),
+        ("qwen3-0.6b", {"layer_types": ["full_attention"] * 28, "sliding_window": 512}, None, 28),
+        ("qwen3-0.6b", {"layer_types": ["sliding_attention"] * 28, "sliding_window": 512}, 512, 28),
     ],
 )
-def test_how_far_attention_sees_everything(name: str, change: dict[str, Any], longest: int | None) -> None:
+def test_how_far_attention_reaches(name: str, change: dict[str, Any], limit: int | None, layers: int) -> None:
     shape = shape_from_config({**KNOWN[name], **change}, name)
-    assert shape.longest_context == longest
-    shape.check_context(longest or 10**6)
-    if longest is not None:
-        with pytest.raises(SpecError, match=f"model {name}: contexts are priced up to {longest:,} tokens"):
-            shape.check_context(longest + 1)
+    assert shape.attention.reach(shape.layers).limit == limit
+    assert shape.attention.reach(shape.layers).share * shape.layers == pytest.approx(
+        shape.layers if limit is None else layers
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "choosing"),
+    [
+        ({}, 78),
+        ({"indexer_types": ["full"] * 3 + ["shared"] * 75}, 3),
+        ({"index_topk_pattern": "FFS" * 26}, 52),
+        ({"index_topk_freq": 4}, 21),
+        ({"index_topk_freq": 4, "index_skip_topk_offset": 3}, 21),
+        ({"index_topk_freq": 0}, 78),
+    ],
+)
+def test_which_layers_choose(change: dict[str, Any], choosing: int) -> None:
+    """The others take an earlier layer's choice; each has a key's place in its rows all the same."""
+    shape = shape_from_config({**KNOWN["glm-5"], **change}, "m")
+    assert shape.indexer == IndexerSizes(heads=64, dim=128, top_k=2048, layers=choosing)
+    assert shape.kv_token_bytes() == known("glm-5").kv_token_bytes()
+
+
+def test_indexers_of_families_that_need_not_say() -> None:
+    for name, heads in (("deepseek-v3.2", 64), ("glm-5", 32)):
+        config = {key: value for key, value in KNOWN[name].items() if not key.startswith("index_")}
+        indexer = shape_from_config(config, name).indexer
+        assert indexer is not None
+        assert (indexer.heads, indexer.dim, indexer.top_k) == (heads, 128, 2048)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"index_topk": 0}, "top_k is 0"),
+        ({"index_n_heads": "64"}, "index_n_heads is '64'"),
+        ({"indexer_types": ["full"]}, "indexer_types is no list"),
+        ({"indexer_types": ["full"] * 77 + ["half"]}, "indexer_types is no list"),
+        ({"index_topk_pattern": "F"}, "index_topk_pattern is 'F', no F or S for each of 78 layers"),
+        ({"index_topk_pattern": 7}, "index_topk_pattern is 7"),
+        ({"indexer_types": ["shared"] * 78}, "layers is 0"),
+    ],
+)
+def test_what_is_wrong_with_an_indexer_is_named(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        shape_from_config({**KNOWN["glm-5"], **change}, "m")
 
 
 def test_drafts_need_a_module() -> None:

@@ -52,7 +52,8 @@ def test_nine_experts_are_as_large_as_a_dense_layer() -> None:
 def test_the_terms_of_deepseek_r1_are_what_the_published_rows_were_fitted_with() -> None:
     """To the last bit: how other models are described must not move them."""
     model = CostModel(load_device("ascend-910c"))
-    assert astuple(model.decode.terms) == (
+    assert model.decode.terms.indexer is None
+    assert astuple(model.decode.terms)[:-1] == (
         2.3277263582005258e-07, 5.9622196082834776e-05, 4.484650594162443e-07, 0.00011486948031763464,
         1.1326696597046003e-09, 1.4967901941326049e-09, 8.561236623067776e-10, 1.3243733785885966e-06,
         0.0003392239340630148, 1.4715259762095516e-07, 3.769154822922387e-05, 3.4335606111556206e-07,
@@ -73,11 +74,11 @@ def test_the_terms_of_deepseek_r1_are_what_the_published_rows_were_fitted_with()
     ("name", "billions", "kv_bytes", "kv_bytes_int8"),
     [
         ("deepseek-r1", 671, 70_272, 39_040),
-        ("deepseek-v3.2", 671, 70_272, 39_040),
+        ("deepseek-v3.2", 672, 85_888, 54_656),
         ("deepseek-v2-lite", 15.7, 31_104, 17_280),
         ("kimi-k2", 1026, 70_272, 39_040),
         ("glm-4.7-flash", 30, 54_144, 30_080),
-        ("glm-5", 744, 89_856, 49_920),
+        ("glm-5", 744, 109_824, 69_888),
         ("youtu-llm-2b", 1.96, 36_864, 20_480),
         ("llama-3.1-8b", 8.03, 131_072, 67_584),
         ("llama-3.1-70b", 70.6, 327_680, 168_960),
@@ -88,6 +89,7 @@ def test_the_terms_of_deepseek_r1_are_what_the_published_rows_were_fitted_with()
         ("qwen2.5-7b", 7.62, 57_344, 29_568),
         ("qwen3-0.6b", 0.596, 114_688, 59_136),
         ("qwen3-30b-a3b", 30.5, 98_304, 50_688),
+        ("gpt-oss-20b", 20.9, 49_152, 26_112),
         ("glm-4.5-air", 106, 188_416, 97_152),
     ],
 )
@@ -137,7 +139,8 @@ def test_a_shape_cannot_be_made_impossible() -> None:
         ("llama-3.1-8b", {"attention": GroupedAttentionSizes(32, 0, 128)}, "kv_heads is 0"),
         ("qwen3-30b-a3b", {"active_experts": 0}, "experts that no token visits"),
         ("qwen3-30b-a3b", {"expert_width": 0}, "or without width"),
-        ("mistral-7b-v0.1", {"longest_context": 0}, "longest_context is 0"),
+        ("mistral-7b-v0.1", {"attention": GroupedAttentionSizes(32, 8, 128, 0, 32)}, "window is 0"),
+        ("mistral-7b-v0.1", {"attention": GroupedAttentionSizes(32, 8, 128, 4096, 33)}, "a window in 33 of 32 layers"),
     ],
 )
 def test_other_impossible_shapes(name: str, change: dict[str, Any], words: str) -> None:

@@ -1,5 +1,6 @@
 """The cost model, which knows nothing of `serving`, reads the same from a config.json as the models that serve it."""
 
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from hardware.cost import load_shape
 from hardware.cost.model_config import PRICED_FAMILIES
 from serving.model.architecture import DenseShape, ExpertShape
 from serving.model.config import read_architecture
-from serving.model.dense_form import without_indexers
 from serving.model.families.registry import FAMILIES
 from tests.model.families.checkpoints import CASES
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -18,20 +18,27 @@ from tests.model.random_checkpoint import write_random_checkpoint
 
 def agree(folder: Path) -> None:
     """Assert that both read the same shape from a folder."""
-    priced, served = load_shape(folder), without_indexers(read_architecture(folder))
+    priced, served = load_shape(folder), read_architecture(folder)
     assert (priced.hidden, priced.vocab) == (served.hidden_size, served.vocab_size)
     assert (priced.layers, priced.mtp_layers) == (len(served.layers), len(served.drafts))
     assert priced.attention.heads == served.attention.heads
     assert priced.attention.cached_values == served.row.elements
     assert priced.tied_head == served.tie_word_embeddings
     limit = served.computed_up_to
-    windows = {getattr(layer.attention, "window", None) for layer in served.layers} - {None}
-    if windows:  # they are computed, and not priced
-        assert {priced.longest_context} == windows
+    indexers = [indexer for layer in served.layers if (indexer := getattr(layer.attention, "indexer", None))]
+    windows = [window for layer in served.layers if (window := getattr(layer.attention, "window", None))]
+    reach = priced.attention.reach(priced.layers)
+    if indexers:
+        assert priced.indexer is not None
+        assert {(one.heads, one.head_dim, one.top_k) for one in indexers} == {astuple(priced.indexer)[:3]}
+        assert priced.indexer.layers == sum(not one.shared for one in indexers)
+    elif windows:
+        assert {reach.limit} == set(windows)
+        assert reach.share * priced.layers == pytest.approx(len(windows))
     elif limit is None or "scaled" in limit.beyond:  # a factor on queries costs nothing
-        assert priced.longest_context is None
-    else:
-        assert priced.longest_context == limit.tokens
+        assert reach.limit is None
+    else:  # not computed beyond, but priced
+        assert reach.limit == limit.tokens
     feeds = [layer.feed for layer in served.layers]
     dense = [feed for feed in feeds if isinstance(feed, DenseShape)]
     assert priced.dense_layers == len(dense)

@@ -14,7 +14,7 @@ from serving.virtual.report.console import print_summary
 from serving.virtual.report.page import report_page
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import ACCURACY, Outcome
-from serving.virtual.run import cost_model, simulate
+from serving.virtual.run import simulate
 from tests.hardware.cost.known import KNOWN, known
 from tests.virtual.core.case import burst, config
 
@@ -56,12 +56,11 @@ def test_drafts_of_a_model_that_has_no_module(tmp_path: Path) -> None:
         simulate(of(tmp_path, "llama-3.1-8b", drafts=1), burst(1))
 
 
-def test_longer_than_is_priced(tmp_path: Path) -> None:
-    """The shipped limit of 131,072 tokens is refused; without one, longer prompts are."""
-    with pytest.raises(ConfigError, match="contexts are priced up to 2,048 tokens, not 131,072"):
-        cost_model(of(tmp_path, "deepseek-v3.2"))
-    settings = of(tmp_path, "deepseek-v3.2", {"engine": {"max_model_len": 0}})
-    result = simulate(settings, burst(2, prompt=1500, output=8))
+@pytest.mark.parametrize(
+    ("name", "sections"), [("deepseek-v3.2", {}), ("gpt-oss-20b", SMALL), ("mistral-7b-v0.1", SMALL)]
+)
+def test_contexts_beyond_what_attention_reads(name: str, sections: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    """Longer than `index_topk` or the window, which were refused."""
+    result = simulate(of(tmp_path, name, sections), burst(2, prompt=9000, output=8), check=True)
     assert list(result.requests.outcome) == [Outcome.FINISHED] * 2
-    result = simulate(settings, burst(2, prompt=3000, output=8))
-    assert Outcome.FINISHED not in list(result.requests.outcome)
+    assert result.totals.kv_bytes_handed_off == 2 * 9000 * known(name).kv_token_bytes()
