@@ -23,6 +23,12 @@ from tests.live.workload import Reference
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 
+def told(pools: Pools, instance: Instance) -> int:
+    """How many tokens the gateway has of the streams on an instance: fewer than its engine by those under way."""
+    journals = [choice.journal for choice in pools.backend.core.choices.values()]
+    return sum(len(journal.output) for journal in journals if journal.at == instance.place.replica)
+
+
 @pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
 async def test_an_instance_dies_in_the_middle_of_prefill(
     mode: str, checkpoint: Path, shm: Path, reference: Reference
@@ -50,10 +56,10 @@ async def test_an_instance_dies_in_the_middle_of_decode(
         slow_down(pools)
         jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
         victim = pools.of(last)[0]
-        await until(lambda: victim.engine.snapshot(0.0).generated_tokens_total >= 8, "it has given some tokens")
+        await until(lambda: told(pools, victim) >= 8, "the clients have some of its tokens")
         await pools.kill(victim)
         await finish(pools, jobs, reference)
-        assert 8 <= victim.engine.snapshot(0.0).generated_tokens_total < 60 * len(ASKS), "it was in the middle"
+        assert 0 < victim.engine.snapshot(0.0).generated_tokens_total < 60 * len(ASKS), "it was in the middle"
         (notice,) = pools.backend.losses.notices()
         assert (notice.kind, notice.pool, notice.replica) == ("died", last, victim.place.replica)
         assert 1 <= notice.streams <= len(ASKS)
