@@ -72,7 +72,7 @@ inline Vec rounded<bf16>(Vec value) {
 
 // e^x within 2 units in the last place. Below -87.33 it is 0 (also for -infinity); above 88 it counts as e^88, which
 // keeps powers of two in range and is as good as infinite wherever the step uses it. NaN stays NaN.
-inline Vec exp(Vec x) {
+CM_INLINE Vec exp(Vec x) {
     const Vec lowest = splat(-87.33654f);
     const Vec y = min(splat(88.0f), max(lowest, x));  // this order of arguments hands a NaN on
     const Vec n = round_even(mul(y, splat(1.44269504f)));

@@ -103,8 +103,8 @@ inline float reduce_max(Vec a) {
     return _mm_cvtss_f32(_mm_max_ss(pairs, _mm_shuffle_ps(pairs, pairs, 1)));
 }
 
-// The four sums side by side.
-inline void reduce_add_4(const Vec a[4], float* to) {
+// The four sums side by side. A call would take all of a kernel's sums through memory.
+CM_INLINE void reduce_add_4(const Vec a[4], float* to) {
     const __m256 ab = _mm256_hadd_ps(a[0].v, a[1].v), cd = _mm256_hadd_ps(a[2].v, a[3].v);
     const __m256 halves = _mm256_hadd_ps(ab, cd);
     _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));

@@ -61,8 +61,8 @@ inline Vec rounded_to_bf16(Vec a) { return widen(narrow(a)); }
 inline float reduce_add(Vec a) { return _mm512_reduce_add_ps(a.v); }
 inline float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
 
-// The four sums side by side.
-inline void reduce_add_4(const Vec a[4], float* to) {
+// The four sums side by side. A call would take all of a kernel's sums through memory.
+CM_INLINE void reduce_add_4(const Vec a[4], float* to) {
     const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a[0].v, a[1].v), _mm512_unpackhi_ps(a[0].v, a[1].v));
     const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(a[2].v, a[3].v), _mm512_unpackhi_ps(a[2].v, a[3].v));
     const __m512 quarters = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));

@@ -92,8 +92,8 @@ inline float reduce_max(Vec a) {
     return x > y ? x : y;
 }
 
-// The four sums side by side.
-inline void reduce_add_4(const Vec a[4], float* to) {
+// The four sums side by side. A call would take all of a kernel's sums through memory.
+CM_INLINE void reduce_add_4(const Vec a[4], float* to) {
     for (int i = 0; i < 4; ++i) to[i] = reduce_add(a[i]);
 }
 
