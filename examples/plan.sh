@@ -2,7 +2,8 @@
 # How many NPUs does a load need, and how should they be split between prefill and decode?
 #
 # Shows: `cloudmatrix plan`, with a trace of one's own in the plainest form: CSV with arrival_s, prompt_tokens,
-# output_tokens. Each candidate is simulated; the answer is the cheapest that keeps the limits.
+# output_tokens. Each candidate is simulated; the answer is the cheapest that keeps the limits, how much more load it
+# carries, and what it keeps when an NPU, a node, an instance is lost.
 #
 #   bash examples/plan.sh [FOLDER]            # seconds to a minute; no system needs to run; FOLDER gets plan.html
 #
@@ -20,4 +21,4 @@ trap 'rm -rf "$folder"' EXIT
 } > "$folder/trace.csv"
 
 cloudmatrix plan --config deploy/cloudmatrix384.toml --trace "$folder/trace.csv" --least --ttft 1s --tpot 50ms \
-    --sizes-prefill 16,32 --sizes-decode 32 --batch 48 --step-tokens 16384 --out "${1:-$folder}"
+    --sizes-prefill 16,32 --sizes-decode 32 --batch 48 --step-tokens 16384 --headroom --losses --out "${1:-$folder}"

@@ -29,6 +29,7 @@ questions:
   the least that holds             cloudmatrix plan --config deploy/cloudmatrix384.toml --trace FILE --attainment 0.95
   the best split of 384 NPUs       cloudmatrix plan --config deploy/cloudmatrix384.toml --trace FILE --npus 384
   how much load 384 NPUs carry     cloudmatrix plan --config ... --trace FILE --npus 384 --highest-rate
+  how safe the answer is           ... --headroom --losses
 
 Each answer names the runner-ups and why they lose. --quick gives a first answer in a fraction of the time.
 The KV-cache pool has one memory server on each node that a plan fills; --cache-nodes sets another number.
@@ -80,6 +81,15 @@ def _add_goal(parser: argparse.ArgumentParser) -> None:
     which = question.add_mutually_exclusive_group()
     which.add_argument("--least", action="store_true", help="the fewest NPUs that hold (default without --npus)")
     which.add_argument("--highest-rate", action="store_true", help="the split that holds at the highest rate")
+    question.add_argument(
+        "--headroom",
+        action="store_true",
+        help="also how much more load the best plan carries until each SLO breaks",
+    )
+    question.add_argument(
+        "--losses", action="store_true",
+        help="also what the best plan keeps when an NPU, a node, an instance is lost at its worst minute",
+    )  # fmt: skip
 
 
 def _add_choices(parser: argparse.ArgumentParser) -> None:
@@ -173,6 +183,7 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
             arguments.sizes_prefill, arguments.sizes_decode, budget, arguments.step_tokens, arguments.batch
         ),
         question=question, cache_nodes=arguments.cache_nodes, quick=arguments.quick,
+        headroom=arguments.headroom, losses=arguments.losses,
     )  # fmt: skip
 
 
@@ -195,6 +206,7 @@ def _with_progress(order: "PlanQuestion", processes: int, plan: "_PlanFunction",
             count += 1
             part = "whole trace" if probe.whole else "busiest stretch"
             rate = "" if probe.rate == 1 else f", rate x {probe.rate:.3g}"
+            rate += "" if probe.loss is None else f", {probe.loss.unit} of {probe.loss.pool} lost"
             bar.update(
                 count,
                 f"{count} simulations; {probe.candidate.label} on the {part}{rate}: "

@@ -5,13 +5,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hardware.cost import CostModel
+from hardware.faults import Fault
 from serving.config.serve import ServeConfig
 from serving.tools.planning.candidate import DIES_PER_NPU, Candidate
+from serving.tools.planning.loss import WINDOW_S, with_spares
+from serving.tools.planning.loss import faults as lost
 from serving.tools.planning.trace import TraceChoice, opened
 from serving.tools.planning.verdict import PlanProbe, PlanTarget, PlanVerdict
 from serving.tools.planning.why import sentence
-from serving.virtual.report.latencies import latencies
+from serving.virtual.report.latencies import Flags, floats, latencies
 from serving.virtual.report.summary import summarize
+from serving.virtual.result import SimResult
 from serving.virtual.run import cost_model, simulate
 
 
@@ -69,8 +73,12 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
     trace = (setting.trace if probe.whole else setting.stretch).faster(probe.rate)
     workload, facts = opened(trace)
     config = configured(setting, probe.candidate)
+    faults: tuple[Fault, ...] = ()
+    if probe.loss is not None:
+        config = with_spares(config, probe.loss, probe.candidate)
+        faults = lost(probe.loss, probe.candidate, facts.worst_s)
     stop_s = facts.last_s + target.ttft_s + facts.longest_output * target.tpot_s
-    result = simulate(config, workload, stop_s=stop_s)
+    result = simulate(config, workload, stop_s=stop_s, faults=faults)
     cost: CostModel = cost_model(config)
     times = latencies(result.requests)
     summary = summarize(result, times=times)
@@ -98,4 +106,14 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
         events=result.totals.events,
         prefill_running=pools["prefill"].running_share,
         decode_running=pools["decode"].running_share,
+        worst_attainment=_in_window(result, in_time & fast, facts.worst_s),
+        pace_attainment=int(np.count_nonzero(fast)) / max(1, int(np.count_nonzero(times.finished))),
+        hit=sum(fault.sequences_hit for fault in result.faults),
     )
+
+
+def _in_window(result: SimResult, good: Flags, begins_s: float) -> float:
+    """Share of good requests among those that arrived in the ten minutes from a moment on."""
+    arrived = floats(result.requests.arrival_s)
+    inside = (arrived >= begins_s) & (arrived < begins_s + WINDOW_S)
+    return int(np.count_nonzero(good[inside])) / max(1, int(np.count_nonzero(inside)))

@@ -1,10 +1,11 @@
 """Answer of a planner. Plain values: console, Markdown, page and JSON show them and compute nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from serving.tools.planning.bounds import Dropped
 from serving.tools.planning.candidate import Candidate
+from serving.tools.planning.margins import Headroom, LossOutcome
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
 
 Question = Literal["least", "goodput", "rate"]
@@ -74,6 +75,7 @@ class CapacityPlan:
         demand, bounds: what is asked for, and what an instance of each kind can do at the best.
         accuracy: how far the times can be trusted, where no published row is of the model; else empty.
         simulations: how many were run, short ones too. events: that they handled.
+        headroom, losses: margins of the best plan, if they were asked for.
     """
 
     question: Question
@@ -92,3 +94,5 @@ class CapacityPlan:
     events: int
     quick: bool
     accuracy: str = ""
+    headroom: Headroom | None = None
+    losses: list[LossOutcome] = field(default_factory=list)

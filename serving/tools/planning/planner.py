@@ -7,7 +7,7 @@ from hardware.cost.accuracy import model_trust
 from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
-from serving.tools.planning import feasible, least, split
+from serving.tools.planning import feasible, least, margins, split
 from serving.tools.planning.bounds import Dropped
 from serving.tools.planning.candidate import Candidate
 from serving.tools.planning.demand import PlanDemand, demand
@@ -36,6 +36,7 @@ class PlanQuestion:
     Attributes:
         cache_nodes: memory servers; None = one on each node that a plan fills.
         quick: the busiest third of the trace stands for the whole.
+        headroom: find the load at which the best plan breaks each SLO. losses: simulate it with each loss.
     """
 
     config: ServeConfig
@@ -45,6 +46,8 @@ class PlanQuestion:
     question: Question
     cache_nodes: int | None = None
     quick: bool = False
+    headroom: bool = False
+    losses: bool = False
 
 
 def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda *_: None) -> CapacityPlan:
@@ -70,12 +73,17 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
     with evaluator(setting, processes, tally) as evaluate:
         search = _Search(order, setting, wanted, begin, evaluate)
         best, rate, options = search.least() if order.question == "least" else search.split()
+        room = lost = None
+        if best is not None and order.headroom:
+            room = margins.headroom(best.candidate, rate, order.target, evaluate)
+        if best is not None and order.losses:
+            lost = margins.losses(best.candidate, rate, order.target, evaluate)
     return CapacityPlan(
         question=order.question, name=config.model.name or config.model.path.name, workload=workload.name,
         target=order.target, budget=order.wanted.budget, rate=rate, requests=len(wanted), best=best, options=options,
         dropped=search.dropped, demand=demand_figures(wanted), bounds=floors,
         simulations=tally.count, events=tally.events, quick=whole != order.trace,
-        accuracy=model_trust(cost.shape),
+        accuracy=model_trust(cost.shape), headroom=room, losses=lost or [],
     )  # fmt: skip
 
 

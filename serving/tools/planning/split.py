@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from serving.tools.planning.candidate import Candidate, SearchSpace
+from serving.tools.planning.edge import highest_that_holds
 from serving.tools.planning.order import order_of
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 
@@ -14,7 +15,6 @@ _FINEST = 1.03
 """Rates closer than this are not told apart."""
 _STEP = 1.1
 _GUESS = 1.2
-_HIGHEST = 1024.0
 
 Capacity = Callable[[Candidate], float]
 """Requests per second that a split can serve at most, by the cost model."""
@@ -75,28 +75,10 @@ def highest_rate(
         seen[rate] = dict(zip(splits, evaluate([PlanProbe(split, True, rate) for split in splits]), strict=True))
         return any(one.holds(target) for one in seen[rate].values())
 
-    guess = _edge(on_stretch, 1.0, 2.0, _GUESS)
-    rate = _edge(on_whole, guess, _STEP, _FINEST) if guess else 0.0
+    guess = highest_that_holds(on_stretch, 1.0, 2.0, _GUESS)
+    rate = highest_that_holds(on_whole, guess, _STEP, _FINEST) if guess else 0.0
     if not rate:
         return None, 0.0, {}
     good = {one: verdict for one, verdict in seen[rate].items() if verdict.holds(target)}
     key = order_of("rate", space, target)
     return min(good, key=lambda one: key(one, good[one])), rate, seen[rate]
-
-
-def _edge(holds: Callable[[float], bool], rate: float, step: float, fine: float) -> float:
-    """The highest rate that holds, near a first guess.
-
-    Args:
-        step: factor between rates until one holds and the next does not. fine: they end closer than this.
-    Returns: 0 if none holds.
-    """
-    low, high = (rate, rate * step) if holds(rate) else (0.0, rate)
-    while low and high < _HIGHEST and holds(high):
-        low, high = high, high * step
-    while not low and high > 1 / _HIGHEST:
-        low, high = (high / step, high) if holds(high / step) else (0.0, high / step)
-    while low and high / low > fine:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low

@@ -1,5 +1,6 @@
 """Which trace is planned for, as a value that other processes can open for themselves."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,6 +14,7 @@ from serving.virtual.workload.request import RequestStream, TraceRequest
 
 _PARTS = 6
 """The short stretch is about this part of the trace, but not shorter than `_LEAST_S`."""
+_MINUTE_S = 60.0
 _LEAST_S = 120.0
 """In simulated time: queues need so long to show that they grow."""
 
@@ -66,11 +68,16 @@ class TraceChoice:
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """Facts that end a simulation early: when the last request arrives, and how long the longest answer is."""
+    """Facts for a simulation: when it can end, and when a loss hurts most.
+
+    Attributes:
+        last_s: when the last request arrives. worst_s: middle of the minute with the most tokens.
+    """
 
     requests: int
     last_s: float
     longest_output: int
+    worst_s: float
 
 
 @lru_cache(maxsize=4)
@@ -82,6 +89,9 @@ def opened(trace: TraceChoice) -> tuple[RequestStream, TraceFacts]:
 
 def _facts(requests: Iterable[TraceRequest]) -> TraceFacts:
     count, last_s, longest = 0, 0.0, 1
+    minutes: Counter[int] = Counter()
     for request in requests:
         count, last_s, longest = count + 1, request.arrival_s, max(longest, request.output_tokens)
-    return TraceFacts(count, last_s, longest)
+        minutes[int(last_s / _MINUTE_S)] += request.prompt_tokens + request.output_tokens
+    worst = max(minutes, key=lambda minute: (minutes[minute], -minute), default=0)
+    return TraceFacts(count, last_s, longest, (worst * _MINUTE_S + min((worst + 1) * _MINUTE_S, last_s)) / 2)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from loadgen.report.numbers import limit
 from serving.tools.planning.candidate import Candidate
+from serving.tools.planning.loss import PlanLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class PlanVerdict:
         prefill_running, decode_running: part of the time under load in which steps ran.
         batch: most sequences of a decode die at a time, mean over its instance.
         why: what limits it, in one sentence with figures.
+        worst_attainment: of requests that arrived in the ten minutes from the middle of the busiest one on.
+        hit: sequences that a loss hit.
+        pace_attainment: requests that kept TPOT, of those that finished: what `tpot_attainment` is without answers that
+            began too late to be over at the end.
     """
 
     attainment: float
@@ -53,6 +58,9 @@ class PlanVerdict:
     events: int = 0
     prefill_running: float = math.nan
     decode_running: float = math.nan
+    worst_attainment: float = math.nan
+    hit: int = 0
+    pace_attainment: float = math.nan
 
     def holds(self, target: PlanTarget) -> bool:
         """Whether enough requests kept the limits."""
@@ -74,11 +82,13 @@ class PlanProbe:
     Attributes:
         whole: on the whole trace, else on its busiest stretch.
         rate: factor on arrivals per second, on top of the trace's own.
+        loss: in the middle of the busiest minute.
     """
 
     candidate: Candidate
     whole: bool = True
     rate: float = 1.0
+    loss: PlanLoss | None = None
 
 
 Evaluate = Callable[[Sequence[PlanProbe]], list[PlanVerdict]]

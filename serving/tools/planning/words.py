@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from loadgen.report import numbers
 from loadgen.report.table import Table, TableRow, Tone, columns, table_of
+from serving.tools.planning.margins import MOST
 from serving.tools.planning.order import ORDERS
 from serving.tools.planning.plan import CapacityPlan, Option
 
@@ -20,6 +21,12 @@ LEGEND = (
 BOUNDS = (
     "By the cost model alone, at an idle moment and with a cache without limits: fewer cannot do it, so fewer are not "
     "simulated. How many it takes with queues, bursts and a real cache is what the plans say."
+)
+
+
+LOSS_NOTE = (
+    "Lost in the middle of the busiest minute. Kept: requests within both limits, of those that arrived in the ten "
+    "minutes after, on which the verdict is, and of all. Hit: sequences that lost their instance or its memory."
 )
 
 
@@ -128,6 +135,44 @@ def bounds_table(plan: CapacityPlan) -> Table:
         for one in plan.bounds
     ]  # fmt: skip
     return table_of(heads, rows, BOUNDS)
+
+
+def headroom_text(plan: CapacityPlan) -> str:
+    """How much more load the best plan carries; empty if that was not asked for."""
+    room = plan.headroom
+    if room is None or plan.best is None:
+        return ""
+    parts = [f"{name} {_factor(factor)}" for name, factor in (("TTFT", room.ttft), ("TPOT", room.tpot))]
+    share = f"{100 * plan.target.attainment:.4g} %"
+    return f"{plan.best.candidate.label} keeps, for {share} of requests, {' and '.join(parts)}."
+
+
+def losses_table(plan: CapacityPlan) -> Table:
+    """Every loss in the middle of the busiest minute, with what the best plan keeps then."""
+    heads = columns(
+        "lost", "kept after", "kept in all", "TTFT p99", "TPOT p99", "hit", "verdict",
+        long=("lost",),
+    )  # fmt: skip
+    rows = [
+        TableRow(
+            [
+                one.what, numbers.share(one.attainment), numbers.share(one.whole_attainment),
+                numbers.duration(one.ttft_p99_s), numbers.duration(one.tpot_p99_s), numbers.count(one.hit),
+                "holds" if one.holds else "misses",
+            ],
+            "" if one.holds else "soft",
+        )
+        for one in plan.losses
+    ]  # fmt: skip
+    return Table(heads, rows, LOSS_NOTE if rows else "")
+
+
+def _factor(factor: float) -> str:
+    if not factor:
+        return f"not even at {1 / MOST:g} x this load"
+    if factor >= MOST:
+        return f"up to {MOST:g} x this load, the most that was tried"
+    return f"up to {factor:.3g} x this load"
 
 
 def dropped_table(plan: CapacityPlan) -> Table:

@@ -1,0 +1,77 @@
+"""Margins of a plan: how much more load it carries until each SLO breaks, and what it keeps when something is lost."""
+
+from dataclasses import dataclass
+
+from serving.tools.planning.candidate import Candidate
+from serving.tools.planning.edge import highest_that_holds
+from serving.tools.planning.loss import LOSSES, loss_text
+from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
+
+MOST = 8.0
+"""Largest factor on the load that is tried; and its inverse the smallest."""
+_STEP = 2.0
+_FINE = 1.05
+"""Factors closer than this are not told apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """Factors on the load up to which each SLO is kept by the share that is asked for.
+
+    Attributes:
+        ttft, tpot: 0 = not even with an eighth of the load; `MOST` = with every load that was tried.
+    """
+
+    ttft: float
+    tpot: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutcome:
+    """A plan from the moment of a loss on.
+
+    Attributes:
+        what: for people.
+        attainment: of requests that arrived in the ten minutes from the loss on; `whole_attainment` of all.
+        hit: sequences that lost their instance or its memory.
+    """
+
+    what: str
+    attainment: float
+    whole_attainment: float
+    ttft_p99_s: float
+    tpot_p99_s: float
+    hit: int
+    holds: bool
+
+
+def headroom(candidate: Candidate, rate: float, target: PlanTarget, evaluate: Evaluate) -> Headroom:
+    """Simulate a plan at other loads.
+
+    Args:
+        rate: of the plan itself; factors count from it.
+    Effects: asks for at most eight simulations for each SLO, most of which tell of both.
+    """
+
+    def verdict(factor: float) -> PlanVerdict:
+        return evaluate([PlanProbe(candidate, rate=rate * factor)])[0]
+
+    def edge(share: str) -> float:
+        return highest_that_holds(
+            lambda factor: float(getattr(verdict(factor), share)) >= target.attainment, 1.0, _STEP, _FINE, MOST
+        )
+
+    return Headroom(edge("ttft_attainment"), edge("pace_attainment"))
+
+
+def losses(candidate: Candidate, rate: float, target: PlanTarget, evaluate: Evaluate) -> list[LossOutcome]:
+    """Simulate a plan with each loss in the middle of its busiest minute. Returns: first the plan without any."""
+    probes = [PlanProbe(candidate, rate=rate), *(PlanProbe(candidate, rate=rate, loss=loss) for loss in LOSSES)]
+    return [
+        LossOutcome(
+            "nothing" if probe.loss is None else loss_text(probe.loss, candidate),
+            verdict.worst_attainment, verdict.attainment, verdict.ttft_p99_s, verdict.tpot_p99_s, verdict.hit,
+            verdict.worst_attainment >= target.attainment,
+        )
+        for probe, verdict in zip(probes, evaluate(probes), strict=True)
+    ]  # fmt: skip
