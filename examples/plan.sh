@@ -3,7 +3,8 @@
 #
 # Shows: `cloudmatrix plan`, with a trace of one's own in the plainest form: CSV with arrival_s, prompt_tokens,
 # output_tokens. Each candidate is simulated; the answer is the cheapest that keeps the limits, how much more load it
-# carries, and what it keeps when an NPU, a node, an instance is lost.
+# carries, and what it keeps when an NPU, a node, an instance is lost, and what
+# tokens cost by your prices.
 #
 #   bash examples/plan.sh [FOLDER]            # seconds to a minute; no system needs to run; FOLDER gets plan.html
 #
@@ -21,4 +22,5 @@ trap 'rm -rf "$folder"' EXIT
 } > "$folder/trace.csv"
 
 cloudmatrix plan --config deploy/cloudmatrix384.toml --trace "$folder/trace.csv" --least --ttft 1s --tpot 50ms \
-    --sizes-prefill 16,32 --sizes-decode 32 --batch 48 --step-tokens 16384 --headroom --losses --out "${1:-$folder}"
+    --sizes-prefill 16,32 --sizes-decode 32 --batch 48 --step-tokens 16384 --headroom --losses \
+    --prices examples/prices.toml --out "${1:-$folder}"

@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--processes", type=int, default=2, metavar="N", help="simulations at a time (default: 2); same answer"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write plan.md, plan.html and plan.json there")
+    parser.add_argument(
+        "--prices", type=Path, metavar="FILE", help="your prices and watts, as examples/prices.toml: what tokens cost"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -157,6 +160,7 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
     from serving.tools.planning.feasible import SearchLimits
     from serving.tools.planning.plan import Question
     from serving.tools.planning.planner import PlanQuestion
+    from serving.tools.planning.prices import read_prices
     from serving.tools.planning.trace import TraceChoice
     from serving.tools.planning.verdict import PlanTarget
 
@@ -184,6 +188,7 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
         ),
         question=question, cache_nodes=arguments.cache_nodes, quick=arguments.quick,
         headroom=arguments.headroom, losses=arguments.losses,
+        prices=None if arguments.prices is None else read_prices(arguments.prices),
     )  # fmt: skip
 
 

@@ -47,9 +47,9 @@ def markdown(plan: CapacityPlan) -> str:
     lines += ["", *markdown_table(words.plan_table(plan)), "", words.LEGEND]
     if text := words.headroom_text(plan):
         lines += ["", text]
-    if plan.losses:
-        lost = words.losses_table(plan)
-        lines += ["", *markdown_table(lost), "", lost.note]
+    for table in (words.losses_table(plan), words.cost_table(plan)):
+        if table.rows:
+            lines += ["", *markdown_table(table), "", table.note]
     lines += ["", "## Why", ""]
     for row in words.rows(plan):
         lines.append(f"- {row.cells[0]} ({row.limits}){', the best' if row.best else ''}: {row.why}")
@@ -69,8 +69,9 @@ def page(plan: CapacityPlan) -> str:
     drawn = whole.draw([chart for chart in (attainment_chart(plan), plans_chart(plan)) if chart is not None])
     whole.add("plans", "Plans", drawn, html_table(words.plan_table(plan)))
     margins = [element("p", text)] if (text := words.headroom_text(plan)) else []
-    margins += [html_table(words.losses_table(plan))] if plan.losses else []
+    margins += [html_table(words.losses_table(plan))]
     whole.add("margins", "Headroom and losses", *margins)
+    whole.add("costs", "Costs", html_table(words.cost_table(plan)))
     whole.add("why", "Why the others lose", html_table(words.why_table(plan), stack=True))
     whole.add("load", "Demand and bounds", html_table(words.demand_table(plan)), html_table(words.bounds_table(plan)))
     whole.add("dropped", "Not simulated on the whole trace", html_table(words.dropped_table(plan)))

@@ -13,7 +13,7 @@ from serving.tools.planning.loss import faults as lost
 from serving.tools.planning.trace import TraceChoice, opened
 from serving.tools.planning.verdict import PlanProbe, PlanTarget, PlanVerdict
 from serving.tools.planning.why import sentence
-from serving.virtual.report.latencies import Flags, floats, latencies
+from serving.virtual.report.latencies import Flags, floats, ints, latencies
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import SimResult
 from serving.virtual.run import cost_model, simulate
@@ -108,6 +108,9 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
         decode_running=pools["decode"].running_share,
         worst_attainment=_in_window(result, in_time & fast, facts.worst_s),
         pace_attainment=int(np.count_nonzero(fast)) / max(1, int(np.count_nonzero(times.finished))),
+        prompt_tokens=int(ints(result.requests.prompt_tokens)[in_time & fast].sum()),
+        output_tokens=int(ints(result.requests.output_tokens)[in_time & fast].sum()),
+        load_s=result.totals.load_s,
         hit=sum(fault.sequences_hit for fault in result.faults),
     )
 

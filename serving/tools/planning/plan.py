@@ -5,7 +5,9 @@ from typing import Literal
 
 from serving.tools.planning.bounds import Dropped
 from serving.tools.planning.candidate import Candidate
+from serving.tools.planning.costs import PlanCost
 from serving.tools.planning.margins import Headroom, LossOutcome
+from serving.tools.planning.prices import PlanPrices
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
 
 Question = Literal["least", "goodput", "rate"]
@@ -18,6 +20,7 @@ class Option:
     Attributes:
         cache_nodes: memory servers of its KV-cache pool.
         why: why it is not the one to take; for the best plan, what limits it.
+        cost: if there are prices.
     """
 
     candidate: Candidate
@@ -25,6 +28,7 @@ class Option:
     holds: bool
     cache_nodes: int
     why: str
+    cost: PlanCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class CapacityPlan:
         accuracy: how far the times can be trusted, where no published row is of the model; else empty.
         simulations: how many were run, short ones too. events: that they handled.
         headroom, losses: margins of the best plan, if they were asked for.
+        prices: of the reader, if there are any.
     """
 
     question: Question
@@ -96,3 +101,4 @@ class CapacityPlan:
     accuracy: str = ""
     headroom: Headroom | None = None
     losses: list[LossOutcome] = field(default_factory=list)
+    prices: PlanPrices | None = None

@@ -10,6 +10,7 @@ from serving.errors import ConfigError
 from serving.tools.planning import feasible, least, margins, split
 from serving.tools.planning.bounds import Dropped
 from serving.tools.planning.candidate import Candidate
+from serving.tools.planning.costs import plan_cost
 from serving.tools.planning.demand import PlanDemand, demand
 from serving.tools.planning.feasible import SearchLimits, SearchStart
 from serving.tools.planning.knowledge import Knowledge, costs_more
@@ -17,6 +18,7 @@ from serving.tools.planning.load_figures import demand_figures, shape_bounds
 from serving.tools.planning.measure import PlanSetting
 from serving.tools.planning.order import order_of
 from serving.tools.planning.plan import CapacityPlan, Option, Question
+from serving.tools.planning.prices import PlanPrices
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 from serving.tools.planning.workers import evaluator
@@ -37,6 +39,7 @@ class PlanQuestion:
         cache_nodes: memory servers; None = one on each node that a plan fills.
         quick: the busiest third of the trace stands for the whole.
         headroom: find the load at which the best plan breaks each SLO. losses: simulate it with each loss.
+        prices: for what each plan costs.
     """
 
     config: ServeConfig
@@ -48,6 +51,7 @@ class PlanQuestion:
     quick: bool = False
     headroom: bool = False
     losses: bool = False
+    prices: PlanPrices | None = None
 
 
 def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda *_: None) -> CapacityPlan:
@@ -84,6 +88,7 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
         dropped=search.dropped, demand=demand_figures(wanted), bounds=floors,
         simulations=tally.count, events=tally.events, quick=whole != order.trace,
         accuracy=model_trust(cost.shape), headroom=room, losses=lost or [],
+        prices=order.prices,
     )  # fmt: skip
 
 
@@ -177,7 +182,9 @@ class _Search:
             verdict = tried[one]
             servers = one.nodes if self._setting.cache_nodes is None else self._setting.cache_nodes
             why = verdict.why if one == best else reason(one)
-            return Option(one, verdict, verdict.holds(target), servers, why)
+            prices = self._order.prices
+            cost = None if prices is None else plan_cost(one, verdict, prices)
+            return Option(one, verdict, verdict.holds(target), servers, why, cost)
 
         key = order_of(self._order.question, self._begin.space, target)
         others = [option(one) for one in sorted(tried, key=lambda one: key(one, tried[one])) if one != best]

@@ -19,11 +19,11 @@ def show(plan: CapacityPlan, console: Console) -> None:
     if text := words.headroom_text(plan):
         console.print()
         console.print(f"[bold]{escape(text)}[/bold]", highlight=False)
-    if plan.losses:
-        console.print()
-        table = words.losses_table(plan)
-        console.print(terminal_table(table, console.width))
-        console.print(f"[dim]{table.note}[/dim]", highlight=False)
+    for table in (words.losses_table(plan), words.cost_table(plan)):
+        if table.rows:
+            console.print()
+            console.print(terminal_table(table, console.width))
+            console.print(f"[dim]{escape(table.note)}[/dim]", highlight=False)
     console.print()
     for row in words.rows(plan):
         head = "what limits it" if row.best else "why not"

@@ -39,6 +39,8 @@ class PlanVerdict:
         why: what limits it, in one sentence with figures.
         worst_attainment: of requests that arrived in the ten minutes from the middle of the busiest one on.
         hit: sequences that a loss hit.
+        prompt_tokens, output_tokens: of requests within every limit.
+        load_s: time under load: until the last request arrived.
         pace_attainment: requests that kept TPOT, of those that finished: what `tpot_attainment` is without answers that
             began too late to be over at the end.
     """
@@ -61,6 +63,9 @@ class PlanVerdict:
     worst_attainment: float = math.nan
     hit: int = 0
     pace_attainment: float = math.nan
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    load_s: float = math.nan
 
     def holds(self, target: PlanTarget) -> bool:
         """Whether enough requests kept the limits."""

@@ -24,6 +24,11 @@ BOUNDS = (
 )
 
 
+COST_NOTE = (
+    "Over the time in which requests arrive, for tokens of requests within both limits. In: the prefill pool's cost "
+    "for a million prompt tokens, cached ones included; out: the decode pool's for a million output tokens; "
+    "hosts by NPUs."
+)
 LOSS_NOTE = (
     "Lost in the middle of the busiest minute. Kept: requests within both limits, of those that arrived in the ten "
     "minutes after, on which the verdict is, and of all. Hit: sequences that lost their instance or its memory."
@@ -145,6 +150,29 @@ def headroom_text(plan: CapacityPlan) -> str:
     parts = [f"{name} {_factor(factor)}" for name, factor in (("TTFT", room.ttft), ("TPOT", room.tpot))]
     share = f"{100 * plan.target.attainment:.4g} %"
     return f"{plan.best.candidate.label} keeps, for {share} of requests, {' and '.join(parts)}."
+
+
+def cost_table(plan: CapacityPlan) -> Table:
+    """Money and energy of every plan, by its reader's prices; without rows if there are none."""
+    prices, best = plan.prices, plan.best
+    if prices is None:
+        return Table([], [])
+    currency = prices.money.currency
+    heads = columns(
+        "prefill + decode", "NPUs", f"{currency}/h", f"{currency} per 1M in", f"{currency} per 1M out", "kW",
+        "tokens/J", "out tokens/J",
+    )  # fmt: skip
+    rows = [
+        TableRow([
+            one.candidate.label, numbers.count(one.candidate.npus), numbers.significant(cost.per_hour),
+            numbers.significant(cost.in_per_million), numbers.significant(cost.out_per_million),
+            numbers.significant(cost.watts / 1e3), numbers.significant(cost.tokens_per_joule),
+            numbers.significant(cost.out_tokens_per_joule),
+        ], "best" if one is best else "" if one.holds else "soft")
+        for one in ([] if best is None else [best]) + plan.options
+        if (cost := one.cost) is not None
+    ]  # fmt: skip
+    return Table(heads, rows, f"{COST_NOTE} Your prices: {prices.text}.")
 
 
 def losses_table(plan: CapacityPlan) -> Table:

@@ -1,0 +1,66 @@
+"""Money and energy of a plan, by its simulation and its reader's prices. Pure.
+
+tokens in    cost of the prefill pool over prompt tokens, cached ones included: users are billed for them
+tokens out   cost of the decode pool over output tokens
+tokens       of requests within every limit; others are of no use
+hosts        shared by both pools in proportion to their NPUs
+time         under load: until the last request arrives
+"""
+
+from dataclasses import dataclass
+
+from serving.tools.planning.candidate import Candidate
+from serving.tools.planning.prices import PlanPrices
+from serving.tools.planning.verdict import PlanVerdict
+
+_HOUR_S = 3600.0
+_MILLION = 1e6
+_KILO = 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCost:
+    """Cost of one plan.
+
+    Attributes:
+        per_hour: money. in_per_million, out_per_million: money for a million prompt, output tokens; nan without any.
+        watts: mean under load, with the building's overhead.
+        tokens_per_joule: prompt and output tokens; `out_tokens_per_joule` output tokens alone; nan without watts.
+    """
+
+    per_hour: float
+    in_per_million: float
+    out_per_million: float
+    watts: float
+    tokens_per_joule: float
+    out_tokens_per_joule: float
+
+
+def plan_cost(candidate: Candidate, verdict: PlanVerdict, prices: PlanPrices) -> PlanCost:
+    """Cost of a plan at the load that was simulated. Effects: none."""
+    prefill, prefill_w = _pool(candidate, candidate.prefills * candidate.prefill.npus, verdict.prefill_running, prices)
+    decode, decode_w = _pool(candidate, candidate.decodes * candidate.decode.npus, verdict.decode_running, prices)
+    hours = verdict.load_s / _HOUR_S
+    joules = (prefill_w + decode_w) * verdict.load_s
+    tokens = verdict.prompt_tokens + verdict.output_tokens
+    return PlanCost(
+        per_hour=prefill + decode,
+        in_per_million=_ratio(prefill * hours * _MILLION, verdict.prompt_tokens),
+        out_per_million=_ratio(decode * hours * _MILLION, verdict.output_tokens),
+        watts=prefill_w + decode_w,
+        tokens_per_joule=_ratio(tokens, joules),
+        out_tokens_per_joule=_ratio(verdict.output_tokens, joules),
+    )
+
+
+def _pool(candidate: Candidate, npus: int, running: float, prices: PlanPrices) -> tuple[float, float]:
+    """Money per hour and watts of a pool with its share of the hosts."""
+    money, power = prices.money, prices.power
+    hosts = candidate.nodes * npus / candidate.npus
+    each = power.npu_idle_watts + (power.npu_busy_watts - power.npu_idle_watts) * running
+    watts = power.overhead * (npus * each + hosts * power.node_watts)
+    return npus * money.npu_hour + hosts * money.node_hour + watts / _KILO * money.kwh, watts
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else float("nan")
