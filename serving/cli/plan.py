@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,11 @@ from serving.tools.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
     from serving.config.serve import ServeConfig
+    from serving.tools.planning.comparison import ComparisonQuestion
     from serving.tools.planning.plan import CapacityPlan
     from serving.tools.planning.planner import PlanQuestion, Progress
+    from serving.tools.planning.trace import TraceChoice
+    from serving.tools.planning.verdict import PlanTarget
 
 EXIT_NOTHING_HOLDS = 1
 PREFILL_SIZES = "16,32,64"
@@ -30,6 +35,7 @@ questions:
   the best split of 384 NPUs       cloudmatrix plan --config deploy/cloudmatrix384.toml --trace FILE --npus 384
   how much load 384 NPUs carry     cloudmatrix plan --config ... --trace FILE --npus 384 --highest-rate
   how safe the answer is           ... --headroom --losses
+  which of two is better           cloudmatrix plan --compare a.toml b.toml --trace FILE
 
 Each answer names the runner-ups and why they lose. --quick gives a first answer in a fraction of the time.
 The KV-cache pool has one memory server on each node that a plan fills; --cache-nodes sets another number.
@@ -39,8 +45,14 @@ Exit code 1: nothing holds the limits; the closest plans are shown.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "--config", type=Path, required=True, metavar="FILE", help="TOML file; its pools are replaced by the plan's"
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--config", type=Path, metavar="FILE", help="TOML file; its pools are replaced by the plan's")
+    source.add_argument(
+        "--compare",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="TOML files, simulated as they are: which is better",
     )
     add_set(parser, "simulation.drafts=2")
     parser.add_argument("--trace", type=Path, required=True, metavar="FILE", help="trace file or ServeGen folder")
@@ -58,7 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes", type=int, default=2, metavar="N", help="simulations at a time (default: 2); same answer"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write plan.md, plan.html and plan.json there")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write plan.md, plan.html, plan.json and plan.toml (the best plan) there",
+    )
     parser.add_argument(
         "--prices", type=Path, metavar="FILE", help="your prices and watts, as examples/prices.toml: what tokens cost"
     )
@@ -127,6 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from serving.report_files import make_folder
     from serving.terminal import table_console
+    from serving.tools.planning.comparison import compare
     from serving.tools.planning.files import as_json, write_all
     from serving.tools.planning.planner import plan
     from serving.tools.planning.show import show
@@ -136,12 +154,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--processes {arguments.processes}: at least 1")
     if arguments.limit is not None and arguments.limit < 1:
         raise ConfigError(f"--limit {arguments.limit}: at least 1")
-    order = order_of(arguments)
+    answer: _Answer
+    if arguments.compare:
+        question = comparison_of(arguments)
+        trace, answer = question.trace, partial(compare, question)
+    else:
+        order = order_of(arguments)
+        trace, answer = order.trace, partial(plan, order)
     if arguments.out is not None:
         make_folder(arguments.out)
     told = Console(stderr=True)
-    print_notes(order.trace.open().notes, told)
-    found = _with_progress(order, arguments.processes, plan, quiet=arguments.quiet)
+    print_notes(trace.open().notes, told)
+    found = _with_progress(answer, arguments.processes, quiet=arguments.quiet)
     if arguments.json:
         sys.stdout.write(as_json(found).decode())
     else:
@@ -161,8 +185,6 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
     from serving.tools.planning.plan import Question
     from serving.tools.planning.planner import PlanQuestion
     from serving.tools.planning.prices import read_prices
-    from serving.tools.planning.trace import TraceChoice
-    from serving.tools.planning.verdict import PlanTarget
 
     config = configured(arguments, "plan")
     seed = config.simulation.seed if arguments.seed is None else arguments.seed
@@ -173,16 +195,7 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
         question = "least" if arguments.least else "rate"
     budget = config.cluster.npus if arguments.npus is None else arguments.npus
     return PlanQuestion(
-        config=_seeded(config, seed),
-        trace=TraceChoice(
-            arguments.trace, arguments.rate, arguments.limit, arguments.start, arguments.duration, seed,
-            arguments.block_tokens,
-        ),
-        target=PlanTarget(
-            config.slo.ttft_s if arguments.ttft is None else arguments.ttft,
-            config.slo.tpot_s if arguments.tpot is None else arguments.tpot,
-            config.slo.attainment if arguments.attainment is None else arguments.attainment,
-        ),
+        config=_seeded(config, seed), trace=_trace(arguments, seed), target=_target(arguments, config),
         wanted=SearchLimits(
             arguments.sizes_prefill, arguments.sizes_decode, budget, arguments.step_tokens, arguments.batch
         ),
@@ -192,14 +205,65 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
     )  # fmt: skip
 
 
+def comparison_of(arguments: argparse.Namespace) -> "ComparisonQuestion":
+    """The command line as a question about configurations.
+
+    Raises: ConfigError, also for flags of a search, which would change nothing.
+    """
+    from serving.tools.planning.comparison import ComparisonQuestion
+    from serving.tools.planning.prices import read_prices
+
+    searching = ("npus", "least", "highest_rate", "quick", "sizes_prefill", "sizes_decode", "step_tokens", "batch")
+    usual = {"sizes_prefill": _numbers(PREFILL_SIZES), "sizes_decode": _numbers(DECODE_SIZES)}
+    for name in (*searching, "cache_nodes"):
+        if (value := getattr(arguments, name)) and value != usual.get(name):
+            raise ConfigError(f"--{name.replace('_', '-')} is for a search; --compare takes pools as files have them")
+    if len(arguments.compare) < 2:
+        raise ConfigError(f"--compare {arguments.compare[0]}: name at least two files")
+    found = []
+    for file in arguments.compare:
+        config = configured(argparse.Namespace(**{**vars(arguments), "config": file}), "simulate")
+        seed = config.simulation.seed if arguments.seed is None else arguments.seed
+        found.append((_name_of(file, arguments.compare), _seeded(config, seed)))
+    first = found[0][1]
+    return ComparisonQuestion(
+        tuple(found), _trace(arguments, first.simulation.seed), _target(arguments, first), arguments.headroom,
+        arguments.losses, None if arguments.prices is None else read_prices(arguments.prices),
+    )  # fmt: skip
+
+
+def _name_of(file: Path, among: Sequence[Path]) -> str:
+    """A short name of a file that no other has."""
+    return file.stem if sum(one.stem == file.stem for one in among) == 1 else str(file)
+
+
+def _trace(arguments: argparse.Namespace, seed: int) -> "TraceChoice":
+    from serving.tools.planning.trace import TraceChoice
+
+    return TraceChoice(
+        arguments.trace, arguments.rate, arguments.limit, arguments.start, arguments.duration, seed,
+        arguments.block_tokens,
+    )  # fmt: skip
+
+
+def _target(arguments: argparse.Namespace, config: "ServeConfig") -> "PlanTarget":
+    from serving.tools.planning.verdict import PlanTarget
+
+    return PlanTarget(
+        config.slo.ttft_s if arguments.ttft is None else arguments.ttft,
+        config.slo.tpot_s if arguments.tpot is None else arguments.tpot,
+        config.slo.attainment if arguments.attainment is None else arguments.attainment,
+    )
+
+
 def _seeded(config: "ServeConfig", seed: int) -> "ServeConfig":
     from dataclasses import replace
 
     return replace(config, simulation=replace(config.simulation, seed=seed))
 
 
-def _with_progress(order: "PlanQuestion", processes: int, plan: "_PlanFunction", *, quiet: bool) -> "CapacityPlan":
-    """Plan, and show what was tried last."""
+def _with_progress(answer: "_Answer", processes: int, *, quiet: bool) -> "CapacityPlan":
+    """Answer, and show what was tried last."""
     from loadgen.progress_bar import ProgressBar
     from loadgen.report import numbers
 
@@ -219,7 +283,7 @@ def _with_progress(order: "PlanQuestion", processes: int, plan: "_PlanFunction",
                 what="planning",
             )
 
-        return plan(order, processes=processes, progress=progress)
+        return answer(processes=processes, progress=progress)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -238,5 +302,5 @@ if TYPE_CHECKING:
 
     from serving.tools.planning.verdict import PlanProbe, PlanVerdict
 
-    class _PlanFunction(Protocol):
-        def __call__(self, order: PlanQuestion, *, processes: int, progress: Progress = ...) -> CapacityPlan: ...
+    class _Answer(Protocol):
+        def __call__(self, *, processes: int, progress: Progress) -> CapacityPlan: ...

@@ -53,7 +53,7 @@ def attainment_chart(plan: CapacityPlan) -> ScatterChart | None:
 def pareto_front(options: Sequence[Option]) -> list[Option]:
     """Plans of which no other gives as much with fewer NPUs, cheapest first."""
     front: list[Option] = []
-    for one in sorted(options, key=lambda one: (one.candidate.npus, -one.verdict.goodput_per_s, one.candidate.label)):
+    for one in sorted(options, key=lambda one: (one.candidate.npus, -one.verdict.goodput_per_s, one.label)):
         if not front or one.verdict.goodput_per_s > front[-1].verdict.goodput_per_s:
             front.append(one)
     return front
@@ -91,6 +91,6 @@ def _trace(
         name=name, color=color, large=best,
         xs=[float(one.candidate.npus) for one in members],
         ys=[value(one) for one in members],
-        labels=[f"{one.candidate.label}, {numbers.count(one.candidate.npus)} NPUs" for one in members],
-        marks=[one.candidate.label for one in members] if best else [],
+        labels=[f"{one.label}, {numbers.count(one.candidate.npus)} NPUs" for one in members],
+        marks=[one.label for one in members] if best else [],
     )  # fmt: skip

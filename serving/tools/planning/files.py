@@ -1,5 +1,6 @@
 """A plan as files: Markdown, one self-contained page, JSON for programs. The same plan gives the same bytes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from loadgen.report.table import html_table, markdown_table
 from serving.report_files import make_folder, write_file
 from serving.tools.planning import words
 from serving.tools.planning.charts import attainment_chart, plans_chart
+from serving.tools.planning.configuration import planned_text
 from serving.tools.planning.plan import CapacityPlan
 from serving.version import VERSION
 from serving.virtual.report.result_json import plain
@@ -23,21 +25,25 @@ _FOOTNOTE = (
 
 
 def write_all(plan: CapacityPlan, folder: Path) -> list[Path]:
-    """Write plan.md, plan.html and plan.json into a folder. Returns: the files.
+    """Write plan.md, plan.html, plan.json and, of a plan that was searched for, plan.toml. Returns: the files.
 
     Raises: ConfigError if it cannot be written.
     Effects: makes the folder if there is none.
     """
     make_folder(folder)
     contents = {"plan.md": markdown(plan).encode(), "plan.html": page(plan).encode(), "plan.json": as_json(plan)}
+    if text := planned_text(plan):
+        contents["plan.toml"] = text.encode()
     for name, content in contents.items():
         write_file(folder / name, content)
     return [folder / name for name in contents]
 
 
 def as_json(plan: CapacityPlan) -> bytes:
-    """The document: fields of `CapacityPlan`, SI units; what is not finite is null."""
-    return msgspec.json.encode({"schema": SCHEMA, **plain(plan)}) + b"\n"
+    """The document: fields of `CapacityPlan` but its configuration, SI units; what is not finite is null."""
+    document = plain(replace(plan, config=None))
+    del document["config"]
+    return msgspec.json.encode({"schema": SCHEMA, **document}) + b"\n"
 
 
 def markdown(plan: CapacityPlan) -> str:
@@ -54,7 +60,8 @@ def markdown(plan: CapacityPlan) -> str:
     for row in words.rows(plan):
         lines.append(f"- {row.cells[0]} ({row.limits}){', the best' if row.best else ''}: {row.why}")
     for table in (words.demand_table(plan), words.bounds_table(plan)):
-        lines += ["", *markdown_table(table), "", table.note]
+        if table.rows:
+            lines += ["", *markdown_table(table), "", table.note]
     if plan.dropped:
         lines += ["", "## Not simulated on the whole trace", ""]
         lines += [f"- {one.what}: {one.why}" for one in plan.dropped]

@@ -25,6 +25,7 @@ class PlanSetting:
 
     Attributes:
         stretch: the short trace. cache_nodes: memory servers; None = one on each node that the candidate fills.
+        as_given: pools are the configuration's own; only the limits are replaced.
     """
 
     config: ServeConfig
@@ -32,11 +33,15 @@ class PlanSetting:
     stretch: TraceChoice
     target: PlanTarget
     cache_nodes: int | None = None
+    as_given: bool = False
 
 
 def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
     """The configuration with a candidate's pools. Nothing else changes; pools stay as large as they start."""
     config = setting.config
+    slo = replace(config.slo, ttft_s=setting.target.ttft_s, tpot_s=setting.target.tpot_s)
+    if setting.as_given:
+        return replace(config, slo=slo)
     dies = candidate.decode.npus * DIES_PER_NPU
     servers = candidate.nodes if setting.cache_nodes is None else setting.cache_nodes
     drafted = 1 + config.simulation.drafts
@@ -53,7 +58,7 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
         ),
         kvcache=replace(config.kvcache, replicas=servers if config.kvcache.replicas else 0),
         autoscaler=replace(config.autoscaler, policy="none"),
-        slo=replace(config.slo, ttft_s=setting.target.ttft_s, tpot_s=setting.target.tpot_s),
+        slo=slo,
     )  # fmt: skip
 
 

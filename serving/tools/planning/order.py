@@ -10,6 +10,7 @@ _LATENCY = "latency (TTFT p99 or TPOT p99, whichever is nearer to its limit, in 
 ORDERS: dict[Question, str] = {
     "least": f"by NPUs, then by attainment, then by {_LATENCY}",
     "goodput": f"by goodput, then by {_LATENCY}, then by NPUs",
+    "compare": f"those that hold first, by NPUs, then by attainment, then by {_LATENCY}",
     "rate": f"by attainment at the highest rate, then by {_LATENCY}, then by NPUs",
 }
 """For people: what makes one plan better than another, and what decides between equal ones."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from serving.config.serve import ServeConfig
 from serving.tools.planning.bounds import Dropped
 from serving.tools.planning.candidate import Candidate
 from serving.tools.planning.costs import PlanCost
@@ -10,7 +11,7 @@ from serving.tools.planning.margins import Headroom, LossOutcome
 from serving.tools.planning.prices import PlanPrices
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
 
-Question = Literal["least", "goodput", "rate"]
+Question = Literal["least", "goodput", "rate", "compare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Option:
     Attributes:
         cache_nodes: memory servers of its KV-cache pool.
         why: why it is not the one to take; for the best plan, what limits it.
-        cost: if there are prices.
+        cost: if there are prices. name: of the configuration, where some were compared.
     """
 
     candidate: Candidate
@@ -29,6 +30,12 @@ class Option:
     cache_nodes: int
     why: str
     cost: PlanCost | None = None
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name of its configuration if it has one, else the split."""
+        return self.name or self.candidate.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ class CapacityPlan:
 
     Attributes:
         question: `least` = fewest NPUs that hold; `goodput` = best split of the budget; `rate` = the split that holds
-            at the highest rate.
+            at the highest rate; `compare` = which of some configurations is better.
         rate: factor on the trace's rate that the plan is for.
         best: None if nothing holds; then `options` are the ones that came closest.
         options: runner-ups, and for each pool size what it would take.
@@ -81,6 +88,7 @@ class CapacityPlan:
         simulations: how many were run, short ones too. events: that they handled.
         headroom, losses: margins of the best plan, if they were asked for.
         prices: of the reader, if there are any.
+        config: of the best plan; none where configurations were compared, or nothing holds.
     """
 
     question: Question
@@ -102,3 +110,4 @@ class CapacityPlan:
     headroom: Headroom | None = None
     losses: list[LossOutcome] = field(default_factory=list)
     prices: PlanPrices | None = None
+    config: ServeConfig | None = None

@@ -7,7 +7,7 @@ from hardware.cost.accuracy import model_trust
 from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
-from serving.tools.planning import feasible, least, margins, split
+from serving.tools.planning import configuration, feasible, least, margins, split
 from serving.tools.planning.bounds import Dropped
 from serving.tools.planning.candidate import Candidate
 from serving.tools.planning.costs import plan_cost
@@ -73,7 +73,7 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
     cost = cost_model(config)
     begin = feasible.start(cost, config, wanted, order.wanted, order.target)
     floors = shape_bounds(cost, config, wanted, begin, order.target)
-    tally = _Tally(progress)
+    tally = PlanTally(progress)
     with evaluator(setting, processes, tally) as evaluate:
         search = _Search(order, setting, wanted, begin, evaluate)
         best, rate, options = search.least() if order.question == "least" else search.split()
@@ -88,6 +88,7 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
         dropped=search.dropped, demand=demand_figures(wanted), bounds=floors,
         simulations=tally.count, events=tally.events, quick=whole != order.trace,
         accuracy=model_trust(cost.shape), headroom=room, losses=lost or [],
+        config=None if best is None else configuration.planned(setting, best),
         prices=order.prices,
     )  # fmt: skip
 
@@ -97,12 +98,7 @@ def check(order: PlanQuestion) -> None:
     budget, there = order.wanted.budget, order.config.cluster.npus
     if not 1 <= budget <= there:
         raise ConfigError(f"--npus {budget}: the supernode of this configuration has {there}")
-    target = order.target
-    if not (target.ttft_s > 0 and target.tpot_s > 0 and 0 < target.attainment <= 1):
-        raise ConfigError(
-            f"TTFT {target.ttft_s:g} s, TPOT {target.tpot_s:g} s, attainment {target.attainment:g}: limits are above "
-            f"0, attainment is above 0 and at most 1"
-        )
+    check_target(order.target)
     sizes = order.wanted.prefill_sizes + order.wanted.decode_sizes
     if not order.wanted.prefill_sizes or not order.wanted.decode_sizes or min(sizes) < 1:
         raise ConfigError("each pool needs at least one size, and every size at least 1 NPU")
@@ -110,7 +106,16 @@ def check(order: PlanQuestion) -> None:
         raise ConfigError("a plan is for one supernode: set [simulation] supernodes to 1 and plan for its share")
 
 
-class _Tally:
+def check_target(target: PlanTarget) -> None:
+    """Refuse limits that cannot be. Raises: ConfigError."""
+    if not (target.ttft_s > 0 and target.tpot_s > 0 and 0 < target.attainment <= 1):
+        raise ConfigError(
+            f"TTFT {target.ttft_s:g} s, TPOT {target.tpot_s:g} s, attainment {target.attainment:g}: limits are above "
+            f"0, attainment is above 0 and at most 1"
+        )
+
+
+class PlanTally:
     """Counts simulations."""
 
     def __init__(self, progress: Progress) -> None:

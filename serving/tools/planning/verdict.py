@@ -18,9 +18,14 @@ class PlanTarget:
     attainment: float
 
     @property
+    def limits(self) -> str:
+        """Limits, for people."""
+        return f"TTFT {limit(self.ttft_s)} and TPOT {limit(self.tpot_s)}"
+
+    @property
     def text(self) -> str:
-        """For people."""
-        return f"TTFT {limit(self.ttft_s)} and TPOT {limit(self.tpot_s)} for {100 * self.attainment:.4g} % of requests"
+        """Limits and share, for people."""
+        return f"{self.limits} for {100 * self.attainment:.4g} % of requests"
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,10 @@ def headline(plan: CapacityPlan) -> str:
     cache = f"{best.cache_nodes} memory servers"
     if plan.question == "least":
         return f"{npus} NPUs are the fewest that keep {target}: {split} (prefill + decode), {cache}."
+    if plan.question == "compare":
+        kept = numbers.share(best.verdict.attainment)
+        pools = f"{split} (prefill + decode, {npus} NPUs), {cache}"
+        return f"{best.name} comes first: {pools}; {kept} keep {plan.target.limits}."
     if plan.question == "rate":
         rate = f"{plan.rate:.3g} x the given rate"
         return f"{split} (prefill + decode, {npus} NPUs), {cache}, keeps {target} up to {rate}."
@@ -77,7 +81,7 @@ def facts(plan: CapacityPlan) -> list[tuple[str, str]]:
         ("workload", plan.workload),
         ("requests", numbers.count(plan.requests)),
         ("to keep", plan.target.text),
-        ("NPUs at most", numbers.count(plan.budget)),
+        ("NPUs at most", "" if plan.question == "compare" else numbers.count(plan.budget)),
         ("order", ORDERS[plan.question]),
         ("simulations", numbers.count(plan.simulations)),
     ]
@@ -85,7 +89,7 @@ def facts(plan: CapacityPlan) -> list[tuple[str, str]]:
         found.append(("quick", "the busiest third of the trace stands for the whole"))
     if plan.accuracy:
         found.append(("accuracy", plan.accuracy))
-    return found
+    return [(name, text) for name, text in found if text]
 
 
 def rows(plan: CapacityPlan) -> list[PlanRow]:
@@ -149,7 +153,7 @@ def headroom_text(plan: CapacityPlan) -> str:
         return ""
     parts = [f"{name} {_factor(factor)}" for name, factor in (("TTFT", room.ttft), ("TPOT", room.tpot))]
     share = f"{100 * plan.target.attainment:.4g} %"
-    return f"{plan.best.candidate.label} keeps, for {share} of requests, {' and '.join(parts)}."
+    return f"{plan.best.label} keeps, for {share} of requests, {' and '.join(parts)}."
 
 
 def cost_table(plan: CapacityPlan) -> Table:
@@ -164,7 +168,7 @@ def cost_table(plan: CapacityPlan) -> Table:
     )  # fmt: skip
     rows = [
         TableRow([
-            one.candidate.label, numbers.count(one.candidate.npus), numbers.significant(cost.per_hour),
+            one.label, numbers.count(one.candidate.npus), numbers.significant(cost.per_hour),
             numbers.significant(cost.in_per_million), numbers.significant(cost.out_per_million),
             numbers.significant(cost.watts / 1e3), numbers.significant(cost.tokens_per_joule),
             numbers.significant(cost.out_tokens_per_joule),
@@ -212,9 +216,10 @@ def _row(one: Option, *, best: bool) -> PlanRow:
     verdict, candidate = one.verdict, one.candidate
     word = "best" if best else "holds" if one.holds else "misses"
     cells = (
-        candidate.label, numbers.count(candidate.prefill.limit), numbers.count(candidate.decode.limit),
+        one.label, numbers.count(candidate.prefill.limit), numbers.count(candidate.decode.limit),
         numbers.count(candidate.npus), numbers.count(one.cache_nodes),
         numbers.duration(verdict.ttft_p99_s), numbers.duration(verdict.tpot_p99_s), numbers.share(verdict.attainment),
         numbers.significant(verdict.goodput_per_s), numbers.share(verdict.hit_share), word,
     )  # fmt: skip
-    return PlanRow(cells, candidate.limits, one.why, best, one.holds)
+    limits = f"{candidate.label}; {candidate.limits}" if one.name else candidate.limits
+    return PlanRow(cells, limits, one.why, best, one.holds)

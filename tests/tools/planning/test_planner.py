@@ -131,7 +131,7 @@ def test_several_supernodes_are_refused(trace: Path) -> None:
 
 def test_files_say_the_same(found: CapacityPlan, tmp_path: Path) -> None:
     paths = write_all(found, tmp_path / "new")
-    assert [path.name for path in paths] == ["plan.md", "plan.html", "plan.json"]
+    assert [path.name for path in paths] == ["plan.md", "plan.html", "plan.json", "plan.toml"]
     document = json.loads(paths[2].read_text())
     assert document["schema"] == "cloudmatrix-plan/1"
     assert found.best is not None

@@ -1,0 +1,141 @@
+"""A plan as a file that `simulate` and `serve` read, and files against each other."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from serving.cli import command_parser, plan
+from serving.config.load import load_config
+from serving.errors import ConfigError
+from serving.launch.preflight import preflight
+from serving.tools.planning.comparison import ComparisonQuestion, compare, split_of
+from serving.tools.planning.feasible import SearchLimits
+from serving.tools.planning.files import as_json, markdown, page, write_all
+from serving.tools.planning.plan import CapacityPlan
+from serving.tools.planning.planner import PlanQuestion
+from serving.tools.planning.planner import plan as planned
+from serving.tools.planning.trace import TraceChoice
+from serving.tools.planning.verdict import PlanTarget
+from serving.virtual.report.goodput import Slo
+from serving.virtual.report.summary import summarize
+from serving.virtual.run import simulate
+from tests.tools.planning.traces import CONFIG_FILE, steady
+
+TARGET = PlanTarget(1.0, 0.04, 0.95)
+LIVE = CONFIG_FILE.with_name("cloudmatrix384-live.toml")
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=20.0, seconds=20.0)
+
+
+@pytest.fixture(scope="module")
+def answer(trace: Path) -> CapacityPlan:
+    wanted = SearchLimits((16,), (32,), 96, (16_384,), (48,))
+    return planned(PlanQuestion(load_config(LIVE), TraceChoice(trace), TARGET, wanted, "least"))
+
+
+def test_a_plan_is_written_as_a_file_that_simulates_as_the_plan_did(
+    answer: CapacityPlan, trace: Path, tmp_path: Path
+) -> None:
+    paths = write_all(answer, tmp_path)
+    assert [path.name for path in paths] == ["plan.md", "plan.html", "plan.json", "plan.toml"]
+    config = load_config(paths[-1])
+    assert answer.best is not None
+    assert split_of(config) == answer.best.candidate
+    assert (config.slo.ttft_s, config.slo.tpot_s, config.slo.attainment) == (1.0, 0.04, 0.95)
+    figures = summarize(simulate(config, TraceChoice(trace).open()), Slo(1.0, 0.04))
+    assert figures.ttft_s.p99 == answer.best.verdict.ttft_p99_s
+    assert figures.goodput is not None
+    assert figures.goodput.attainment == answer.best.verdict.attainment
+
+
+def test_a_plan_for_the_live_supernode_passes_the_checks_before_a_start(answer: CapacityPlan, tmp_path: Path) -> None:
+    config = load_config(write_all(answer, tmp_path)[-1])
+    asked = load_config(LIVE)
+    assert config.simulation == asked.simulation
+    dies = {one: one.decode.npus_per_instance for one in (config, asked)}
+    assert config.decode.ub_memory_mib / dies[config] == asked.decode.ub_memory_mib / dies[asked]
+    preflight(config, own_ray=False)
+
+
+def test_what_does_not_hold_is_not_written_and_programs_get_no_configuration(
+    answer: CapacityPlan, tmp_path: Path
+) -> None:
+    assert "config" not in json.loads(as_json(answer))
+    none = dataclasses.replace(answer, best=None, config=None)
+    assert [path.name for path in write_all(none, tmp_path)] == ["plan.md", "plan.html", "plan.json"]
+
+
+def files(folder: Path, answer: CapacityPlan) -> tuple[Path, Path]:
+    """The plan, and the same with twice the decode instances."""
+    text = write_all(answer, folder)[-1].read_text(encoding="utf-8")
+    larger = folder / "larger.toml"
+    larger.write_text(text.replace("[decode]\n", "[decode]\nreplicas = 2\n"), encoding="utf-8")
+    return folder / "plan.toml", larger
+
+
+def test_the_cheaper_of_two_that_hold_comes_first(answer: CapacityPlan, trace: Path, tmp_path: Path) -> None:
+    plan_file, larger = files(tmp_path, answer)
+    configs = tuple((file.stem, load_config(file)) for file in (larger, plan_file))
+    found = compare(ComparisonQuestion(configs, TraceChoice(trace), TARGET, headroom=True))
+    assert found.best is not None
+    assert answer.best is not None
+    assert (found.best.name, [one.name for one in found.options]) == ("plan", ["larger"])
+    assert dataclasses.replace(found.best.verdict, why="") == dataclasses.replace(answer.best.verdict, why="")
+    assert found.options[0].why == "holds, with 32 NPUs more than plan"
+    assert found.headroom is not None
+    assert found.simulations > 2
+    for text in (markdown(found), page(found)):
+        assert "plan comes first: " in text
+        assert "larger" in text
+
+
+def test_one_that_holds_comes_before_a_cheaper_one_that_does_not(
+    answer: CapacityPlan, trace: Path, tmp_path: Path
+) -> None:
+    plan_file, _ = files(tmp_path, answer)
+    good = load_config(plan_file)
+    assert good.prefill.replicas > 1
+    few = dataclasses.replace(good, prefill=dataclasses.replace(good.prefill, replicas=1))
+    found = compare(ComparisonQuestion((("few", few), ("good", good)), TraceChoice(trace), TARGET))
+    assert found.best is not None
+    assert (found.best.name, found.best.holds) == ("good", True)
+    assert found.options[0].why.startswith("TTFT misses 1 s for")
+
+
+def typed(*words: str) -> ComparisonQuestion:
+    return plan.comparison_of(command_parser("plan").parse_args(["plan", "--trace", "t", *words]))
+
+
+def test_files_are_called_by_their_names_as_far_as_these_tell_them_apart(tmp_path: Path) -> None:
+    twin = tmp_path / CONFIG_FILE.name
+    twin.write_text(CONFIG_FILE.read_text().replace("models/", f"{CONFIG_FILE.parent}/models/"))
+    names = [name for name, _ in typed("--compare", str(CONFIG_FILE), str(LIVE)).configs]
+    assert names == ["cloudmatrix384", "cloudmatrix384-live"]
+    assert [name for name, _ in typed("--compare", str(CONFIG_FILE), str(twin)).configs] == [
+        str(CONFIG_FILE),
+        str(twin),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--compare", str(CONFIG_FILE)), "name at least two files"),
+        (("--compare", str(CONFIG_FILE), str(LIVE), "--npus", "96"), "--npus is for a search"),
+        (("--compare", str(CONFIG_FILE), str(LIVE), "--sizes-decode", "64"), "--sizes-decode is for a search"),
+    ],
+)
+def test_what_a_comparison_has_no_use_for_is_refused(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        typed(*words)
+
+
+def test_pools_that_change_their_size_are_refused(trace: Path) -> None:
+    scaled = load_config(CONFIG_FILE.with_name("cloudmatrix384-autoscaled.toml"))
+    with pytest.raises(ConfigError, match=r'scaled: \[autoscaler\] policy = "slo": .* pools that keep their size'):
+        compare(ComparisonQuestion((("scaled", scaled), ("again", scaled)), TraceChoice(trace), TARGET))
