@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration
 from serving.cli.set_option import add_set, configured
-from serving.cli.trace_flags import add_block_tokens
+from serving.cli.trace_flags import add_block_tokens, add_concurrency
 from serving.errors import ConfigError
 from serving.tools.compilation.choose import prefer_compiled
 
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", type=float, default=1.0, metavar="X", help="factor on the trace's arrivals (default: 1)"
     )
+    add_concurrency(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="first requests of the trace only")
     add_block_tokens(parser)
     parser.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="begin of the stretch of the trace")
@@ -242,7 +243,7 @@ def _trace(arguments: argparse.Namespace, seed: int) -> "TraceChoice":
 
     return TraceChoice(
         arguments.trace, arguments.rate, arguments.limit, arguments.start, arguments.duration, seed,
-        arguments.block_tokens,
+        arguments.block_tokens, arguments.concurrency,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration, parse_duration
 from serving.cli.set_option import add_set, configured
-from serving.cli.trace_flags import add_block_tokens
+from serving.cli.trace_flags import add_block_tokens, add_concurrency
 from serving.tools.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="where in the trace it begins")
     load.add_argument("--limit", type=int, metavar="N", help="so many requests at most")
     load.add_argument("--rate", type=float, default=1.0, metavar="X", help="play the trace X times as fast")
+    add_concurrency(load)
     load.add_argument("--volume", type=float, default=1.0, metavar="X", help="X times a ServeGen folder's requests")
     load.add_argument("--length", type=float, default=1.0, metavar="X", help="prompts and answers X times as long")
     add_block_tokens(load)
@@ -148,10 +149,12 @@ def _check(arguments: argparse.Namespace) -> None:
     """
     from serving.errors import ConfigError
 
-    for name in ("supernodes", "processes", "limit", "repeat"):
+    for name in ("supernodes", "processes", "limit", "repeat", "concurrency"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name} {value}: at least 1")
+    if arguments.concurrency is not None and arguments.rate != _TRACE_FLAGS["rate"]:
+        raise ConfigError("--rate goes with an open loop; with --concurrency it would change nothing")
     if not 0 <= arguments.reuse <= 1:
         raise ConfigError(f"--reuse {arguments.reuse:g}: a share from 0 to 1")
     made_up = arguments.trace is None
@@ -177,6 +180,11 @@ def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: i
     from serving.virtual.workload.synthetic import synthetic_workload
 
     f = argparse.Namespace(**flags)
+    if f.concurrency is not None:
+        if f.concurrency < count:
+            raise ConfigError(f"--concurrency {f.concurrency}: {count} supernodes need at least {count}")
+        open_loop = open_shard(flags | {"concurrency": None}, seed, block_tokens, number, count)
+        return open_loop.closed(f.concurrency // count + (number < f.concurrency % count))
     if f.trace is not None:
         return open_workload(
             f.trace,

@@ -12,3 +12,14 @@ def add_block_tokens(group: "argparse.ArgumentParser | argparse._ArgumentGroup")
         help="tokens that one of the trace's hash_ids stands for (default: as its format has it: Mooncake 512, "
         "Bailian 16); checked against the lengths",
     )
+
+
+def add_concurrency(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    """Effects: adds `--concurrency`."""
+    group.add_argument(
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="closed loop: N requests at a time, in their order, each sent as soon as another has ended; their times "
+        "do not count",
+    )

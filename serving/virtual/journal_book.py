@@ -23,6 +23,8 @@ class Book:
             slo: what a request must get to count as good.
         """
         self._on_empty = on_empty
+        self.on_end: Callable[[], None] | None = None
+        """Called whenever a request has ended."""
         self.tally = TrafficTally(slo)
         self.rows = RequestColumns()
         self.open_rows = 0
@@ -96,6 +98,8 @@ class Book:
             rows.finish_s[row] = now
         self.tally.ended(rows, row, outcome)
         self.open_rows -= 1
+        if self.on_end is not None:
+            self.on_end()
         if not self.open_rows:
             self._on_empty()
 

@@ -260,27 +260,74 @@ class Supernode:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def feed(self, workload: RequestStream) -> None:
-        """Let a workload's requests arrive, each when its time comes. Effects: one event is always ahead."""
+        """Let a workload's requests arrive, each when its time comes, or in a closed loop when another has ended.
+
+        Effects: one event is always ahead.
+        """
         self._more = True
-        # A gateway needs a moment for each request; it is spared an event of its own.
         names = BlockNames(workload.block_tokens, self.config.engine.block_tokens)
-        self._arrive((iter(workload.requests), names, None))
+        if workload.concurrency is None:
+            # A gateway needs a moment for each request; it is spared an event of its own.
+            self._arrive((iter(workload.requests), names, None))
+            return
+        loop = _ClosedLoop(iter(workload.requests), names)
+        self._more = loop.upcoming is not None
+        self.book.on_end = lambda: self._send_next(loop)
+        for _ in range(workload.concurrency):
+            self._send_next(loop)
+
+    def _send_next(self, loop: "_ClosedLoop") -> None:
+        """The next request of a closed loop is sent now. Effects: it arrives when its gateway has looked at it."""
+        request = loop.upcoming
+        if request is not None:
+            loop.upcoming = next(loop.requests, None)
+            loop.sent += 1
+            now = self.queue.now
+            arrival = loop, request, now
+            self.queue.at(now + self.config.simulation.gateway_s, self._arrive_in_loop, arrival)
+
+    def _arrive_in_loop(self, arrival: "tuple[_ClosedLoop, TraceRequest, float]") -> None:
+        loop, request, sent_s = arrival
+        loop.sent -= 1
+        self._more = loop.upcoming is not None or loop.sent > 0
+        self._enter(request, sent_s, loop.names)
+        if not self._more:
+            self._all_arrived()
 
     def _arrive(self, state: tuple[Iterator[TraceRequest], BlockNames, TraceRequest | None]) -> None:
         requests, names, request = state
         if request is not None:
-            row = self.book.arrive(request.arrival_s, request.prompt_tokens)
-            hashes: tuple[BlockHash, ...] = ()
-            if self.config.engine.prefix_reuse:
-                hashes = names.names(request.prompt_tokens, request.blocks, row)
-            order = row, request.prompt_tokens, request.output_tokens, hashes
-            self.gateways[row % len(self.gateways)].submit(order)
+            self._enter(request, request.arrival_s, names)
         following = next(requests, None)
         self._more = following is not None
         if following is not None:
             arrives = following.arrival_s + self.config.simulation.gateway_s
             self.queue.at(arrives, self._arrive, (requests, names, following))
             return
+        self._all_arrived()
+
+    def _enter(self, request: TraceRequest, arrival_s: float, names: BlockNames) -> None:
+        row = self.book.arrive(arrival_s, request.prompt_tokens)
+        hashes: tuple[BlockHash, ...] = ()
+        if self.config.engine.prefix_reuse:
+            hashes = names.names(request.prompt_tokens, request.blocks, row)
+        order = row, request.prompt_tokens, request.output_tokens, hashes
+        self.gateways[row % len(self.gateways)].submit(order)
+
+    def _all_arrived(self) -> None:
         self.load.over(self.queue.now, self.work_done())
         if not self.book.open_rows:  # the last one was refused at once
             self.queue.halt()
+
+
+class _ClosedLoop:
+    """Requests that are still to be sent, each as soon as another one has ended."""
+
+    __slots__ = ("names", "requests", "sent", "upcoming")
+
+    def __init__(self, requests: Iterator[TraceRequest], names: BlockNames) -> None:
+        self.requests = requests
+        self.names = names
+        self.upcoming = next(requests, None)
+        self.sent = 0
+        """Requests on their way to a gateway."""

@@ -72,7 +72,12 @@ def test_tables_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert code == 0
     assert "80 NPUs are the fewest" in " ".join(shown.split())
     assert Candidate(Shape(16, 1), 1, Shape(64, 1), 1).label in shown
-    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["plan.html", "plan.json", "plan.md", "plan.toml"]
+    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == [
+        "plan.html",
+        "plan.json",
+        "plan.md",
+        "plan.toml",
+    ]
 
 
 def test_json_alone_is_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Configurations against each other on one trace, each simulated as it is."""
 
+import math
 from dataclasses import dataclass, replace
 
 from hardware.cost.accuracy import model_trust
@@ -12,7 +13,7 @@ from serving.tools.planning.demand import demand
 from serving.tools.planning.load_figures import demand_figures
 from serving.tools.planning.measure import PlanSetting
 from serving.tools.planning.plan import CapacityPlan, Option
-from serving.tools.planning.planner import PlanTally, Progress, check_target
+from serving.tools.planning.planner import PlanTally, Progress, check_loop, check_target
 from serving.tools.planning.prices import PlanPrices
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanProbe, PlanTarget, PlanVerdict
@@ -43,9 +44,12 @@ def compare(order: ComparisonQuestion, *, processes: int = 1, progress: Progress
     Raises: ConfigError for limits that cannot be and pools that change their size; TraceError for a bad trace.
     """
     check_target(order.target)
+    check_loop(order.trace, losses=order.losses)
     first = order.configs[0][1]
     workload = order.trace.open()
     wanted = demand(workload, reuse=first.engine.prefix_reuse)
+    if order.trace.concurrency is not None:
+        wanted = replace(wanted, duration_s=math.nan)
     tally = PlanTally(progress)
     settings = [_setting(order, name, config) for name, config in order.configs]
     found = []
@@ -70,6 +74,7 @@ def compare(order: ComparisonQuestion, *, processes: int = 1, progress: Progress
         requests=len(wanted), best=best, options=[replace(one, why=_why(one, best)) for one in others], dropped=[],
         demand=demand_figures(wanted), bounds=[], simulations=tally.count, events=tally.events, quick=False,
         accuracy=model_trust(cost_model(first).shape), headroom=room, losses=lost, prices=order.prices,
+        closed=order.trace.concurrency is not None,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Which instance sizes are worth a simulation, and how many of each there must be: the search's start."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,11 @@ class SearchStart:
     prefill: dict[Shape, Floor]
     decode: dict[Shape, Floor]
     dropped: list[Dropped]
+
+    def without_floors(self) -> "SearchStart":
+        """The same for a closed loop, whose rate follows from what there is: any number of instances may do."""
+        one = Floor(1, "")
+        return replace(self, prefill=dict.fromkeys(self.prefill, one), decode=dict.fromkeys(self.decode, one))
 
 
 def start(

@@ -70,7 +70,8 @@ def decode_step_tokens(config: ServeConfig) -> int:
 def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
     """Simulate one candidate.
 
-    The run ends when the last request could still have kept its limits: whatever is under way then has missed them.
+    The run ends when the last request could still have kept its limits: whatever is under way then has missed them. A
+    closed loop is played to its end.
 
     Raises: ConfigError for a topology that cannot be, TraceError for a trace that cannot be read.
     """
@@ -82,7 +83,8 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
     if probe.loss is not None:
         config = with_spares(config, probe.loss, probe.candidate)
         faults = lost(probe.loss, probe.candidate, facts.worst_s)
-    stop_s = facts.last_s + target.ttft_s + facts.longest_output * target.tpot_s
+    closed = trace.concurrency is not None
+    stop_s = None if closed else facts.last_s + target.ttft_s + facts.longest_output * target.tpot_s
     result = simulate(config, workload, stop_s=stop_s, faults=faults)
     cost: CostModel = cost_model(config)
     times = latencies(result.requests)
@@ -99,7 +101,7 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
         attainment=good / count,
         ttft_attainment=int(np.count_nonzero(in_time)) / count,
         tpot_attainment=int(np.count_nonzero(fast)) / max(1, begun),
-        goodput_per_s=good / max(facts.last_s, 1e-9),
+        goodput_per_s=good / max(result.totals.load_s if closed else facts.last_s, 1e-9),
         ttft_p99_s=summary.ttft_s.p99,
         tpot_p99_s=summary.tpot_s.p99,
         hit_share=summary.cache.hit_share,

@@ -88,6 +88,7 @@ class CapacityPlan:
         simulations: how many were run, short ones too. events: that they handled.
         headroom, losses: margins of the best plan, if they were asked for.
         prices: of the reader, if there are any.
+        closed: the load is a closed loop, of which factors scale the concurrency.
         config: of the best plan; none where configurations were compared, or nothing holds.
     """
 
@@ -111,3 +112,4 @@ class CapacityPlan:
     losses: list[LossOutcome] = field(default_factory=list)
     prices: PlanPrices | None = None
     config: ServeConfig | None = None
+    closed: bool = False

@@ -1,7 +1,8 @@
 """From a trace and limits to a plan: what can be, what holds, what it costs, and why the rest loses."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hardware.cost.accuracy import model_trust
 from loadgen.report import numbers
@@ -72,6 +73,8 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
     wanted = demand(workload, reuse=config.engine.prefix_reuse)
     cost = cost_model(config)
     begin = feasible.start(cost, config, wanted, order.wanted, order.target)
+    if whole.concurrency is not None:
+        begin, wanted = begin.without_floors(), replace(wanted, duration_s=math.nan)
     floors = shape_bounds(cost, config, wanted, begin, order.target)
     tally = PlanTally(progress)
     with evaluator(setting, processes, tally) as evaluate:
@@ -89,7 +92,7 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
         simulations=tally.count, events=tally.events, quick=whole != order.trace,
         accuracy=model_trust(cost.shape), headroom=room, losses=lost or [],
         config=None if best is None else configuration.planned(setting, best),
-        prices=order.prices,
+        prices=order.prices, closed=order.trace.concurrency is not None,
     )  # fmt: skip
 
 
@@ -102,8 +105,21 @@ def check(order: PlanQuestion) -> None:
     sizes = order.wanted.prefill_sizes + order.wanted.decode_sizes
     if not order.wanted.prefill_sizes or not order.wanted.decode_sizes or min(sizes) < 1:
         raise ConfigError("each pool needs at least one size, and every size at least 1 NPU")
+    check_loop(order.trace, losses=order.losses)
     if order.config.simulation.supernodes > 1:
         raise ConfigError("a plan is for one supernode: set [simulation] supernodes to 1 and plan for its share")
+
+
+def check_loop(trace: TraceChoice, *, losses: bool) -> None:
+    """Refuse what a closed loop has no answer to. Raises: ConfigError."""
+    if trace.concurrency is None:
+        return
+    if trace.concurrency < 1:
+        raise ConfigError(f"--concurrency {trace.concurrency}: at least 1")
+    if trace.rate != 1:
+        raise ConfigError("--rate goes with an open loop; with --concurrency it would change nothing")
+    if losses:
+        raise ConfigError("--losses is for an open loop: a closed one has no busiest minute")
 
 
 def check_target(target: PlanTarget) -> None:

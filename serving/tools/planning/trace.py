@@ -21,7 +21,7 @@ _LEAST_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class TraceChoice:
-    """A trace and how it is read; times are the trace's own. See `open_workload`."""
+    """A trace and how it is read; times are the trace's own. See `open_workload`, of a closed loop `RequestStream`."""
 
     path: Path
     rate: float = 1.0
@@ -30,16 +30,20 @@ class TraceChoice:
     duration_s: float | None = None
     seed: int = 0
     block_tokens: int | None = None
+    concurrency: int | None = None
 
     def open(self) -> RequestStream:
         """Read it. Raises: TraceError."""
-        return open_workload(
+        found = open_workload(
             self.path, rate=self.rate, limit=self.limit, start_s=self.start_s, duration_s=self.duration_s,
             seed=self.seed, block_tokens=self.block_tokens,
         )  # fmt: skip
+        return found if self.concurrency is None else found.closed(self.concurrency)
 
     def faster(self, factor: float) -> "TraceChoice":
-        """The same requests at another rate."""
+        """The same requests at another rate; in a closed loop, with another number at a time."""
+        if self.concurrency is not None:
+            return replace(self, concurrency=max(1, round(self.concurrency * factor)))
         return self if factor == 1 else replace(self, rate=self.rate * factor)
 
     def busiest(self, parts: int = _PARTS) -> "TraceChoice":

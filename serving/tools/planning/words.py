@@ -65,7 +65,7 @@ def headline(plan: CapacityPlan) -> str:
         pools = f"{split} (prefill + decode, {npus} NPUs), {cache}"
         return f"{best.name} comes first: {pools}; {kept} keep {plan.target.limits}."
     if plan.question == "rate":
-        rate = f"{plan.rate:.3g} x the given rate"
+        rate = f"{plan.rate:.3g} x the given {'concurrency' if plan.closed else 'rate'}"
         return f"{split} (prefill + decode, {npus} NPUs), {cache}, keeps {target} up to {rate}."
     share = numbers.share(best.verdict.attainment)
     return (

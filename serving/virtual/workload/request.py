@@ -1,7 +1,7 @@
 """Input of a simulation: requests with lengths, arrival times and, where a trace has them, prefix names."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 
@@ -33,6 +33,8 @@ class RequestStream:
         count: how many there are, for progress; None = not known.
         duration_s: last arrival [s], for progress; None = not known.
         block_tokens: tokens that one entry of `blocks` stands for.
+        concurrency: of a closed loop: so many requests at a time, each sent as soon as another one has ended; arrival
+            times do not count. None = an open loop.
         notes: what the trace's reader had to make sense of, one sentence each; filled as requests are read.
     """
 
@@ -41,4 +43,10 @@ class RequestStream:
     count: int | None = None
     duration_s: float | None = None
     block_tokens: int = 512
+    concurrency: int | None = None
     notes: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def closed(self, concurrency: int) -> "RequestStream":
+        """The same requests in a closed loop. Nobody knows beforehand how long that takes."""
+        name = f"{self.name}, {concurrency:,} at a time"
+        return replace(self, name=name, duration_s=None, concurrency=concurrency)
