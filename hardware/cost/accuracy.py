@@ -8,8 +8,11 @@ from hardware.cost.calibrate import GOAL, LEFT_OUT_GOAL, Calibrated, GroupResult
 from hardware.cost.device_file import device_names, load_device
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
+from hardware.cost.published import published_halves
 
 FITTED_BATCH = (8.0, 128.0)
+FITTED_HALVED_BATCH = (24.0, 128.0)
+"""With two half batches."""
 FITTED_CONTEXT = (1_024.0, 4_352.0)
 """Of the published sequences, from their prompts' length to their end."""
 FITTED_DECODE_DIES = 320
@@ -50,7 +53,7 @@ def decode_trust(
 
     Args:
         batch: sequences per NPU; context: tokens of each.
-        microbatch: as in `DecodeLoad`.
+        microbatch: whether the step runs as two half batches; None = it is not known.
     Effects: reads the file of the device.
     """
     if elsewhere := _elsewhere(device):
@@ -61,12 +64,14 @@ def decode_trust(
         *_beyond("dies", dies, FITTED_DECODE_DIES, FITTED_DECODE_DIES),
         *_beyond("drafts", drafts, 0, FITTED_DRAFTS),
     ]
-    if microbatch and batch < device.calibration.microbatch_from:
-        outside.append(f"half batches at batch {batch:,.10g}, not below {device.calibration.microbatch_from:g}")
+    if microbatch:
+        outside += _beyond("half batches at batch", batch, *FITTED_HALVED_BATCH)
     fitted = (
         f"batch {_range(*FITTED_BATCH)} per NPU, context {_range(*FITTED_CONTEXT)}, {FITTED_DECODE_DIES} dies, "
         f"at most {FITTED_DRAFTS} draft"
     )
+    if microbatch is False and published_halves(batch):
+        fitted += "; the published engine has half batches here, which --microbatch predicts"
     return _trust(outside, fitted)
 
 
@@ -164,8 +169,10 @@ def counted(group: GroupResult) -> str:
         return f"{len(group.rows)} rows, nothing fitted"
     fitted = sum(result.row.fitted for result in group.rows)
     rows, parameters = (f"{n} {word}{'s' * (n != 1)}" for n, word in ((fitted, "row"), (len(group.frees), "parameter")))
+    chosen = f" and {group.chosen} chosen by hand" if group.chosen else ""
     return (
-        f"{rows}, {parameters} of which the rows decide {group.effective:.1f}: {group.degrees:.1f} degrees of freedom"
+        f"{rows}, {parameters} of which the rows decide {group.effective:.1f}{chosen}: "
+        f"{group.degrees:.1f} degrees of freedom"
     )
 
 
@@ -204,6 +211,7 @@ def _group_json(group: GroupResult) -> dict[str, Any]:
             for free in group.frees
         ],
         "effective_parameters": group.effective,
+        "chosen_parameters": group.chosen,
         "degrees_of_freedom": group.degrees,
         "rows": [
             {

@@ -1,6 +1,5 @@
 """The cost model of one model on one device: every question that serving and simulation ask, in one place."""
 
-import math
 from bisect import bisect_left
 
 from hardware.cost import transfers
@@ -96,9 +95,22 @@ class CostModel:
         Effects: none that shows.
         """
         self.shape.check_drafts(drafts)
-        requests = batch / self.device.die.per_npu
-        load = DecodeLoad(requests, requests * context, None, dies, drafts, microbatch)
+        load = self.even_load(batch, context, dies=dies, drafts=drafts, microbatch=microbatch)
         return Seconds(self.decode.seconds(load) / mtp_tokens_per_step(drafts, acceptance))
+
+    def even_load(
+        self, batch: float, context: float, *, dies: int = 320, drafts: int = 1, microbatch: bool | None = None
+    ) -> DecodeLoad:
+        """An even batch as a load.
+
+        Args:
+            batch: sequences per NPU. With fewer sequences than dies those that have one set the pace.
+            context: of each sequence [tokens].
+        Effects: none.
+        """
+        mean = batch / self.device.die.per_npu
+        fullest = max(1.0, mean)
+        return DecodeLoad(fullest, fullest * context, None if mean == fullest else mean, dies, drafts, microbatch)
 
     def max_batch(
         self,
@@ -125,11 +137,7 @@ class CostModel:
             return tpot <= tpot_s
 
         most = min(MAX_BATCH, self.batch_that_fits(context, dies=dies))
-        halves_from = math.ceil(self.device.calibration.microbatch_from)  # there a step may shrink: two rising pieces
-        for low, high in ((halves_from, most), (1, min(most, halves_from - 1))):
-            if found := bisect_left(range(low, high + 1), True, key=lambda batch: not holds(batch)):
-                return low + found - 1
-        return 0
+        return bisect_left(range(1, most + 1), True, key=lambda batch: not holds(batch))
 
     def batch_that_fits(self, context: float, *, dies: int = 320) -> int:
         """Sequences per NPU whose cache fits; each lies whole on one die.

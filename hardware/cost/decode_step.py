@@ -69,7 +69,7 @@ class DecodeStep:
         return terms
 
     def uses_microbatch(self, load: DecodeLoad) -> bool:
-        """Whether this step runs as two half batches: as the load says, else by the calibration's threshold.
+        """Whether this step runs as two half batches: as the load says, else where they are faster.
 
         Never in a dense model.
         Effects: none.
@@ -78,7 +78,7 @@ class DecodeStep:
             return False
         if load.microbatch is not None:
             return load.microbatch
-        return load.requests * self.device.die.per_npu >= self.device.calibration.microbatch_from
+        return self._all_layers_s(load, microbatch=True) < self._all_layers_s(load, microbatch=False)
 
     def read_tokens(self, load: DecodeLoad) -> float:
         """Cached tokens of the fullest die that core attention of a layer reads, mean over layers.
@@ -101,7 +101,7 @@ class DecodeStep:
         context = load.context_tokens / halves
         read = self.read_tokens(load) / halves
         core_t = c.core_t if load.drafts else c.core_single_t
-        busiest = mean * max(group.routed_share, group.shared_share)
+        experts = group.read(mean * load.dies)
         half = HalfBatch(
             c.prolog_t * tokens,
             core_t * rows * read,
@@ -109,8 +109,8 @@ class DecodeStep:
             c.output_t * tokens,
             cal.attention_vector_s * tokens,
             2 * cal.exchange_floor_s + (group.dispatch_t + group.combine_t) * tokens,
-            c.expert_t * busiest,
-            c.expert_w * group.experts,
+            c.expert_t * (group.busiest(mean) + cal.small_gemm_tokens * experts),
+            c.expert_w * experts,
             cal.expert_vector_s * tokens,
             c.dense_t * tokens,
         )
@@ -249,6 +249,13 @@ class DecodeStep:
         Effects: none.
         Source: CloudMatrix384 paper 4.2.3, 4.2.4; efficiencies from the device file.
         """
-        layer, dense = self.layers_s(load, microbatch=self.uses_microbatch(load))
-        layers = self._moe_layers + load.drafts
-        return Seconds(layers * layer + self._dense_layers * dense + self.outside_s(load))
+        halved = load.microbatch if self._exchanges else False
+        if halved is not None:
+            layers = self._all_layers_s(load, microbatch=halved)
+        else:
+            layers = min(self._all_layers_s(load, microbatch=True), self._all_layers_s(load, microbatch=False))
+        return Seconds(layers + self.outside_s(load))
+
+    def _all_layers_s(self, load: DecodeLoad, *, microbatch: bool) -> float:
+        layer, dense = self.layers_s(load, microbatch=microbatch)
+        return (self._moe_layers + load.drafts) * layer + self._dense_layers * dense

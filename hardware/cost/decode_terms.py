@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hardware.cost.attention import BF16_BYTES, INT8_BYTES
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.exchange import combine_line, dispatch_line
+from hardware.cost.expert_load import busiest_tokens, experts_read, largest_draw
 from hardware.cost.indexer_terms import IndexerTerms, indexer_terms
 from hardware.cost.model_shape import ModelShape
 
@@ -76,16 +77,53 @@ class GroupTerms:
 
     Attributes:
         dispatch_t / combine_t: seconds per token above the floor, stragglers included.
-        routed_share: tokens of the busiest routed die, for each token that a die has on average.
-        shared_share: the same for a die with shared experts only; 0 when every die has them.
-        experts: read by one die, once per half batch.
+        routed_visits: of a routed die, for each token that a die has on average.
+        shared_visits: the same of a die with shared experts only; 0 when every die has them.
+        everywhere: shared experts that every die has.
+        slots: copies of routed experts on a routed die.
+        routed_dies: dies with routed experts.
+        visit_chance: that a token visits one copy.
+        draw / variance: of the busiest die; see `expert_load`.
     """
 
-    dispatch_t: float
-    combine_t: float
-    routed_share: float
-    shared_share: float
-    experts: int
+    dispatch_t: float = 0.0
+    combine_t: float = 0.0
+    routed_visits: float = 0.0
+    shared_visits: float = 0.0
+    everywhere: int = 0
+    slots: int = 0
+    routed_dies: float = 0.0
+    visit_chance: float = 0.0
+    draw: float = 0.0
+    variance: float = 0.0
+
+    @property
+    def experts(self) -> int:
+        """Copies that a die holds, shared experts included."""
+        return self.slots + self.everywhere
+
+    def busiest(self, tokens: float) -> float:
+        """Visits on the busiest die.
+
+        Args:
+            tokens: of a die, mean over all dies.
+        Effects: none.
+        """
+        routed = busiest_tokens(self.routed_visits * tokens, self.draw, self.variance) + self.everywhere * tokens
+        shared = self.shared_visits * tokens
+        return routed if routed > shared else shared
+
+    def read(self, tokens: float) -> float:
+        """Experts whose weights the die that reads most of them reads.
+
+        Args:
+            tokens: of the whole group.
+        Effects: none.
+        """
+        if not self.slots:
+            return 0.0
+        missed = (1 - self.visit_chance) ** tokens if self.visit_chance < 1 else 0.0
+        return experts_read(self.slots, self.routed_dies, missed) + self.everywhere
 
 
 def group_terms(device: DeviceModel, shape: ModelShape, dies: int) -> GroupTerms:
@@ -94,7 +132,7 @@ def group_terms(device: DeviceModel, shape: ModelShape, dies: int) -> GroupTerms
     Effects: none.
     """
     if not shape.experts:
-        return GroupTerms(0.0, 0.0, 0.0, 0.0, 0)
+        return GroupTerms()
     cal, layout, table = device.calibration, device.layout, device.experts
     own_dies = layout.shared_die_share > 0 and shape.shared_experts > 0
     copies = shape.active_experts + (shape.shared_experts if own_dies else 0)
@@ -103,15 +141,19 @@ def group_terms(device: DeviceModel, shape: ModelShape, dies: int) -> GroupTerms
     size_c = shape.combine_bytes / MEASURED_COMBINE_BYTES
     routed_dies = dies * (1 - layout.shared_die_share) if own_dies else float(dies)
     copies_held = shape.experts * (1 + layout.redundant_share)
-    routed = shape.active_experts * dies / routed_dies * cal.decode_imbalance
-    everywhere = 0 if own_dies else shape.shared_experts
+    slots = max(1, math.ceil(copies_held / routed_dies - 1e-9))
     floor = cal.exchange_floor_s
     return GroupTerms(
         dispatch_t=max(0.0, dispatch_line(table).seconds(dies) - floor) * scale * size_d,
         combine_t=max(0.0, combine_line(table).seconds(dies) - floor) * scale * size_c,
-        routed_share=routed + everywhere,
-        shared_share=shape.shared_experts / layout.shared_die_share if own_dies else 0.0,
-        experts=max(1, math.ceil(copies_held / routed_dies - 1e-9)) + everywhere,
+        routed_visits=shape.active_experts * dies / routed_dies,
+        shared_visits=shape.shared_experts / layout.shared_die_share if own_dies else 0.0,
+        everywhere=0 if own_dies else shape.shared_experts,
+        slots=slots,
+        routed_dies=routed_dies,
+        visit_chance=shape.active_experts / copies_held,
+        draw=largest_draw(routed_dies),
+        variance=cal.expert_spread**2 / slots,
     )
 
 

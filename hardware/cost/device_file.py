@@ -55,7 +55,7 @@ _MAY_BE_ZERO = frozenset(
         "layout.shared_die_share",
         "layout.communication_cores",
         *(f"calibration.{field.name}" for field in fields(Calibration) if field.name.endswith("_s")),
-        "calibration.microbatch_from",
+        "calibration.expert_spread",
         "calibration.small_gemm_tokens",
         *(f"links.{field.name}" for field in fields(Links) if field.name.endswith("latency_s")),
     }

@@ -112,10 +112,9 @@ class Calibration:
         expert_vector_s: per token and layer, gating, reordering, activation, weighted sum.
         exchange_floor_s: dispatch or combine of nothing.
         straggler_factor: slowest rank against the mean, on what a dispatch or combine adds above its floor.
-        decode_imbalance: tokens of the busiest routed expert die against the mean.
+        expert_spread: standard deviation of the popularity of expert copies after balancing, relative to its mean.
         attention_start_s / expert_start_s: kernel starts per half batch.
         handover_s: between the two streams, per layer.
-        microbatch_from: sequences per NPU from which decode runs two half batches.
         split_low / split_high: smallest and largest number of cores that the attention stream may have.
         step_start_s / sampling_s: per step, and per token of the die.
         prefill_core_utilisation: of the BF16 peak, prefill core attention.
@@ -140,11 +139,10 @@ class Calibration:
     expert_vector_s: float
     exchange_floor_s: float
     straggler_factor: float
-    decode_imbalance: float
+    expert_spread: float
     attention_start_s: float
     expert_start_s: float
     handover_s: float
-    microbatch_from: float
     split_low: float
     split_high: float
     step_start_s: float

@@ -88,7 +88,8 @@ def disaggregated_decode_step(
     attention = (step.attention_s(half, 1.0) + send) if attention_s is None else attention_s
     group = step.group(expert_dies)
     arriving = tokens * attention_dies / domains / expert_dies
-    product = max(step.terms.expert_t * arriving * max(group.routed_share, group.shared_share), half.expert_w)
+    rows = group.busiest(arriving) + cal.small_gemm_tokens * group.read(arriving * expert_dies)
+    product = max(step.terms.expert_t * rows, half.expert_w)
     experts = product + cal.expert_vector_s * arriving + cal.expert_start_s if experts_s is None else experts_s
     turn = domains * max(send, experts, back)
     pace = max(attention, turn)

@@ -126,7 +126,7 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
     halves = 2 if step.uses_microbatch(load) else 1
     tokens = load.requests * (1 + load.drafts) / halves
     mean = tokens if load.mean_requests is None else load.mean_requests * (1 + load.drafts) / halves
-    floor, busiest = cal.exchange_floor_s, max(group.routed_share, group.shared_share)
+    floor, read = cal.exchange_floor_s, group.read(mean * load.dies)
 
     def exchange(name: str, per_token: float) -> CostPart:
         text = f"{floor * 1e6:.0f} us + {tokens:g} tokens x {per_token * 1e6:.2f} us, EP{load.dies}, with stragglers"
@@ -141,7 +141,7 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
             half.expert_c,
             half.expert_w,
             share,
-            f"busiest die: {mean:g} tokens x {busiest:.2f}, {group.experts} x "
+            f"busiest die: {group.busiest(mean):,.4g} tokens, {read:.3g} of {group.experts} experts x "
             f"{step.shape.expert_weights / 1e6:.1f} M weights",
         ),
         exchange("combine", group.combine_t),

@@ -15,7 +15,7 @@ class DecodeLoad:
         mean_requests: sequences per die, mean over the instance's dies: what experts are sent; None = `requests`.
         dies: of the instance, which is one expert-parallel group.
         drafts: MTP tokens drafted per sequence.
-        microbatch: two overlapping half batches; None = by the calibration's rule. A dense model has none.
+        microbatch: two overlapping half batches; None = where they are faster. A dense model has none.
     """
 
     requests: float

@@ -11,10 +11,12 @@ chosen ones with absorbed weights, as decode has it. Both exchange what dense at
 Source: DeepSeek-V3.2-Exp report, sections 1 and 3: masked in short prompts.
 """
 
+import math
 from typing import NamedTuple
 
 from hardware.cost.attention import BF16_BYTES, INT8_BYTES
 from hardware.cost.device_model import DeviceModel
+from hardware.cost.expert_load import NEVER, experts_read
 from hardware.cost.indexer_terms import indexer_terms
 from hardware.cost.loads import PrefillLoad
 from hardware.cost.model_shape import ModelShape
@@ -72,6 +74,8 @@ class PrefillStep:
         self._message_bytes = shape.active_experts * (shape.dispatch_bytes + shape.combine_bytes)
         # What follows is asked for several times a step.
         self._slots = shape.experts * (1 + device.layout.redundant_share)
+        self._missed = 1 - shape.active_experts / self._slots if self._slots else 1.0
+        self._few_tokens = math.log(NEVER) / math.log(self._missed) if 0 < self._missed < 1 else 0.0
         self._moe_layers, self._dense_layers = shape.moe_layers, shape.dense_layers
         self._active_experts = shape.active_experts
         self._shared_experts = shape.shared_experts
@@ -104,6 +108,8 @@ class PrefillStep:
             imbalance = 1.0 if load.perfect_balance else self._imbalance
             active = self._active_experts * imbalance * (1 + small / max(rows, 1.0)) + self._shared_experts
             feed = self._expert_weights * active
+            if load.tokens < self._few_tokens * halves:
+                held = min(held, experts_read(math.ceil(held), dies, self._missed ** (load.tokens / halves)))
             feed_weights = self._expert_weights * (held + self._shared_experts)
         own = 1 + small / max(n / halves, 1.0)
         weights = (self._attention_weights + feed_weights) * INT8_BYTES * halves / self._skinny

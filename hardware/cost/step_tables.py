@@ -13,10 +13,15 @@ _CONTEXT_CELL = 64
 """Width of a decode cell: tokens of context per sequence."""
 _MEAN_CELL = 0.25
 """Height of a decode cell: sequences per die, mean over the group."""
+_FEW, _FEW_CELL = 128, 4
+"""Sequences of a group up to which each further one has more experts read, and the height of a cell there."""
+_FEW_CELLS = _FEW // _FEW_CELL
 _TOKEN_CELL = 64
 """Width of a prefill cell: tokens of the instance."""
 _ATTENDED_CELL = 1024
 """Height of a prefill cell: context that a token attends to, mean over the step's tokens."""
+_FEW_TOKENS = 512
+"""Tokens of an instance up to which each further one has more experts read: a prefill step is computed directly."""
 _STRIDE = 1 << 24
 
 
@@ -45,7 +50,9 @@ class DecodeTable:
         if whole != requests or whole < 1:
             return self._direct(requests, context_tokens, mean_requests)
         x = context_tokens / (whole * _CONTEXT_CELL)
-        y = (requests if mean_requests is None else mean_requests) / _MEAN_CELL
+        mean = requests if mean_requests is None else mean_requests
+        few = mean * self._dies
+        y = few / _FEW_CELL if few < _FEW else mean / _MEAN_CELL + _FEW_CELLS
         i, j = int(x), int(y)
         cell = self._cells.get((whole * _STRIDE + i, j))
         if cell is None:
@@ -55,7 +62,11 @@ class DecodeTable:
 
     def _fill(self, requests: int, i: int, j: int) -> tuple[float, float, float, float]:
         width = requests * _CONTEXT_CELL
-        corners = [self._direct(requests, (i + di) * width, (j + dj) * _MEAN_CELL) for dj in (0, 1) for di in (0, 1)]
+        if j < _FEW_CELLS:
+            low, high = j * _FEW_CELL / self._dies, (j + 1) * _FEW_CELL / self._dies
+        else:
+            low, high = (j - _FEW_CELLS) * _MEAN_CELL, (j + 1 - _FEW_CELLS) * _MEAN_CELL
+        corners = [self._direct(requests, (i + di) * width, mean) for mean in (low, high) for di in (0, 1)]
         cell = self._cells[requests * _STRIDE + i, j] = bilinear(*corners)
         return cell
 
@@ -82,8 +93,8 @@ class PrefillTable:
         Returns: elapsed time [s], within 0.5 % of the model.
         Effects: remembers the cell.
         """
-        if tokens <= 0:
-            return self._direct(0.0, 0.0)
+        if tokens < _FEW_TOKENS:
+            return self._direct(max(tokens, 0.0), attended_tokens if tokens > 0 else 0.0)
         x = tokens / _TOKEN_CELL
         y = attended_tokens / (tokens * _ATTENDED_CELL)
         i, j = int(x), int(y)

@@ -29,16 +29,15 @@ def pool_load_s(device: DeviceModel, nbytes: float, npus: float, gb_per_s: float
     """Cached blocks from the memory pool into an instance, each NPU its own part.
 
     Args:
-        gb_per_s: per NPU; None = what its dies were measured to read from pooled memory.
+        gb_per_s: per NPU; None = the effective rate of the device's file.
     Raises: SpecError for less than one NPU or no rate.
     Effects: none.
-    Source: CloudMatrix384 paper, Table 1; the effective rate is fitted to its Fig 23.
+    Source: the effective rate is fitted to the CloudMatrix384 paper's Fig 23. A delay beside it, fitted too, is zero.
     """
-    links = device.links
-    rate = links.pool_read_bytes_per_s * device.die.per_npu if gb_per_s is None else gb_per_s * GIGA
+    rate = device.calibration.pool_load_bytes_per_s if gb_per_s is None else gb_per_s * GIGA
     if npus < 1 or rate <= 0:
         raise SpecError(f"a pool load by {npus} NPUs at {rate / GIGA:g} GB/s never ends")
-    return Seconds(links.pool_read_latency_s + nbytes / (npus * rate))
+    return Seconds(device.links.pool_read_latency_s + nbytes / (npus * rate))
 
 
 def ub_read_s(device: DeviceModel, nbytes: float, *, pooled: bool = True) -> Seconds:

@@ -136,8 +136,7 @@ def _list(*, as_json: bool) -> int:
 # --- steps --------------------------------------------------------------------------------------------------------
 def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     dies = _decode_dies(model, arguments)
-    requests = arguments.batch / model.device.die.per_npu
-    load = DecodeLoad(requests, requests * arguments.context, None, dies, arguments.drafts, arguments.microbatch)
+    load = _load(model, arguments, arguments.batch)
     cost = model.decode_step(load)
     tpot_s = cost.total_s / mtp_tokens_per_step(arguments.drafts, arguments.acceptance)
     trust = _decode_trust(model, arguments, arguments.batch)
@@ -169,8 +168,18 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _load(model: CostModel, arguments: argparse.Namespace, batch: float) -> DecodeLoad:
+    return model.even_load(
+        batch,
+        arguments.context,
+        dies=_decode_dies(model, arguments),
+        drafts=arguments.drafts,
+        microbatch=arguments.microbatch,
+    )
+
+
 def _decode_trust(model: CostModel, arguments: argparse.Namespace, batch: float) -> str:
-    dies, microbatch = _decode_dies(model, arguments), arguments.microbatch
+    dies, microbatch = _decode_dies(model, arguments), model.decode.uses_microbatch(_load(model, arguments, batch))
     return model_trust(model.shape) or decode_trust(
         model.device, batch, arguments.context, arguments.drafts, dies=dies, microbatch=microbatch
     )
@@ -197,9 +206,8 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
     load = PrefillLoad(new, new * seen, dies, arguments.perfect_balance, microbatch, first)
     cost = model.prefill_step(load)
     npus = dies / model.device.die.per_npu
-    rate = model.device.calibration.pool_load_bytes_per_s / 1e9
     cached = model.kv_bytes(arguments.prefill * arguments.reuse)
-    load_s = model.pool_load_s(cached, max(1.0, npus), rate) if cached else 0.0
+    load_s = model.pool_load_s(cached, max(1.0, npus)) if cached else 0.0
     rate_per_npu = arguments.prefill / npus / (cost.total_s + load_s)
     trust = model_trust(model.shape) or prefill_trust(
         model.device, new / dies, arguments.prompt, dies=dies, reuse=arguments.reuse

@@ -43,8 +43,8 @@ class SimulationConfig:
         default="default",
     )
     pool_gb_per_s: float = key(
-        "effective rate at which one NPU loads cached blocks [GB/s]; 0 = what UB was measured to carry",
-        default=1.7,
+        "effective rate at which one NPU loads cached blocks [GB/s]; 0 = that of the device's file, which was fitted",
+        default=0.0,
         low=0.0,
     )
     jitter: float = key(

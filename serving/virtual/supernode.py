@@ -60,8 +60,8 @@ class Supernode:
         self.block_bytes = self.token_bytes * config.engine.block_tokens
         topology = Topology(CLOUDMATRIX384)
         self.placement = NpuPlacement(topology, config.cluster.npus)
-        measured = CLOUDMATRIX384.ub_measures.npu_cpu_read_inter.bytes_per_s * CLOUDMATRIX384.node.npu.dies
-        self.network = Network(self.queue, topology, config.simulation.pool_gb_per_s * 1e9 or measured)
+        fitted = cost.device.calibration.pool_load_bytes_per_s
+        self.network = Network(self.queue, topology, config.simulation.pool_gb_per_s * 1e9 or fitted)
         has_pool = config.kvcache.replicas > 0 and config.engine.prefix_reuse
         self.pool = VirtualPool(config.kvcache, self.block_bytes) if has_pool else None
         self.movers = VirtualMovers(self.network, self.pool, self.token_bytes, config.engine.block_tokens)

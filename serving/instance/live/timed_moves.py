@@ -71,7 +71,7 @@ class TimedCache:
 
     Args:
         npus: of the instance, all of which load.
-        gb_per_s: effective rate of one NPU; None = as UB was measured.
+        gb_per_s: effective rate of one NPU; None = that of the device's file.
     """
 
     def __init__(

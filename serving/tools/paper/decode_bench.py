@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from hardware.cost import CostModel
+from hardware.cost.published import published_halves
 from serving.errors import ServingError
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.instance.core.events import FetchOrder, PullOrder, StoreOrder
@@ -35,6 +36,7 @@ class DecodeCase:
         batch: sequences per NPU.
         prompt, output: of every sequence [tokens].
         npus: of the instance that is costed; `sampled_dies` of its dies really run, the others are like them.
+        microbatch: two half batches; None = as the published engine has them.
     """
 
     batch: int
@@ -46,6 +48,11 @@ class DecodeCase:
     seed: int = 0
     sampled_dies: int = 320
     microbatch: bool | None = None
+
+    @property
+    def halves(self) -> bool:
+        """Whether it runs as two half batches."""
+        return published_halves(self.batch) if self.microbatch is None else self.microbatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class _Times:
     """Iterations of the costed instance. Prompt chunks on a decode die do not occur: nothing is preempted here."""
 
     def __init__(self, cost: CostModel, case: DecodeCase) -> None:
-        self._table = cost.decode_table(dies=DIES_PER_NPU * case.npus, drafts=case.drafts, microbatch=case.microbatch)
+        self._table = cost.decode_table(dies=DIES_PER_NPU * case.npus, drafts=case.drafts, microbatch=case.halves)
 
     def prefill(self, tokens: float, attended_tokens: float) -> float:
         """See `StepTimes`."""

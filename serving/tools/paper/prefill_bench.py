@@ -43,7 +43,7 @@ class PrefillCase:
 
     Attributes:
         cached_blocks: of each prompt, that the pool has.
-        gb_per_s: at which one NPU loads them.
+        gb_per_s: at which one NPU loads them; None = the effective rate of the device's file.
         perfect_balance: experts' load ideally even.
         overlap: all batches wait from the start; else one follows the other.
         batches: of `tokens_per_npu` prompt tokens for each NPU.
@@ -54,7 +54,7 @@ class PrefillCase:
     tokens_per_npu: int = 16_384
     npus: int = 16
     cached_blocks: int = 0
-    gb_per_s: float = 1.7
+    gb_per_s: float | None = None
     perfect_balance: bool = True
     microbatch: bool = True
     overlap: bool = False
@@ -169,7 +169,8 @@ class PrefillBench:
         self._queue = EventQueue()
         token_bytes = cost.shape.kv_token_bytes()
         pool = VirtualPool(_SERVERS, token_bytes * BLOCK_TOKENS)
-        rate = case.gb_per_s * 1e9 * case.npus
+        fitted = cost.device.calibration.pool_load_bytes_per_s
+        rate = (fitted if case.gb_per_s is None else case.gb_per_s * 1e9) * case.npus
         self._loads = _Loads(self._queue, pool, token_bytes * BLOCK_TOKENS, Fabric([Link(_LINK, Plane.UB, rate)]))
         # Room for the step that computes and for the one that loads: what the paper ran must have fitted.
         blocks = case.room_batches * (case.prompts * -(-(case.prompt + 1) // BLOCK_TOKENS) + 1)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from hardware.cost.published import published_halves
 from serving.tools.paper.decode_bench import DecodeCase, measure_decode
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
@@ -98,7 +99,8 @@ def largest_batch(setting: Setting, point: Point) -> int:
         return measure_decode(setting.cost, _case(setting, point, batch, dies)).tpot_s <= limit_s
 
     # The cost model's own guess is close; the run decides.
-    guess = setting.cost.max_batch(limit_s, point.prompt + point.output / 2) // 2 * 2
+    context, halves = point.prompt + point.output / 2, published_halves(point.batch)
+    guess = setting.cost.max_batch(limit_s, context, microbatch=halves) // 2 * 2
     batch = max(2, guess)
     if holds(batch):
         while holds(batch + 2):

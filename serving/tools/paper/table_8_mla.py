@@ -1,6 +1,7 @@
 """Tables 8 and 9: the MLA operator, bound by compute and by memory."""
 
 from hardware.cost import DecodeLoad
+from hardware.spec.catalog import DIE_FP16
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.rows import Findings, How, Row
 from serving.tools.paper.setting import Setting
@@ -16,14 +17,14 @@ def run(setting: Setting) -> Findings:
     half = cost.decode.half_batch(load, 1)
     flops = 2 * load.context_tokens * attention.decode_core_flops
     nbytes = load.context_tokens * attention.cached_values * 2
-    used = 100 * flops / half.core_c / device.die.bf16_flops_per_s
+    used = 100 * flops / half.core_c / DIE_FP16.value
     rate = nbytes / half.core_w / 1e9
     peak = device.die.hbm_bytes_per_s / 1e9
     one, two = "CloudMatrix-Infer, Table 8", "CloudMatrix-Infer, Table 9"
     return Findings(
         (
-            Row("compute", "CANN MLA, bound by compute", 65.4, used, "% of BF16 peak", How.MODEL, one, fitted=True),
-            Row("flashmla-compute", "FlashMLA on H800", 66.7, None, "% of BF16 peak", How.QUOTED, one),
+            Row("compute", "CANN MLA, bound by compute", 65.4, used, "% of FP16 peak", How.MODEL, one, fitted=True),
+            Row("flashmla-compute", "FlashMLA on H800", 66.7, None, "% of FP16 peak", How.QUOTED, one),
             Row("memory-rate", "CANN MLA, bound by memory", 1346, rate, "GB/s", How.MODEL, two, fitted=True),
             Row(
                 "memory",

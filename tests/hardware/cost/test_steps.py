@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -44,8 +45,7 @@ def test_a_longer_context_is_never_faster(model: CostModel, load: DecodeLoad, fa
 
 @given(models, decode_loads, st.integers(1, 32))
 def test_a_larger_batch_is_never_faster(model: CostModel, load: DecodeLoad, more: int) -> None:
-    """With or without half batches; which of the two runs is a threshold's matter, at which a step may shrink."""
-    load = replace(load, microbatch=bool(load.microbatch), mean_requests=None)
+    load = replace(load, mean_requests=None)
     larger = replace(load, requests=load.requests + more)
     assert model.decode_step_s(load) <= model.decode_step_s(larger) * SLACK
 
@@ -58,7 +58,7 @@ def test_emptier_other_dies_never_slow_a_step(model: CostModel, load: DecodeLoad
 @given(models, decode_loads)
 def test_more_drafts_are_never_faster(model: CostModel, load: DecodeLoad) -> None:
     """From one draft on; the first one also gives core attention a second row to fill its tiles with."""
-    load = replace(load, drafts=max(1, load.drafts), microbatch=bool(load.microbatch))
+    load = replace(load, drafts=max(1, load.drafts))
     assert model.decode_step_s(load) <= model.decode_step_s(replace(load, drafts=load.drafts + 1)) * SLACK
 
 
@@ -191,10 +191,17 @@ def test_the_largest_batch_is_found_beyond_a_threshold_at_which_steps_shrink(nam
     assert model.max_batch(tpot_ms / 1e3, 4096, dies=144) == max(tried, default=0)
 
 
-def test_half_batches_run_from_the_threshold_on() -> None:
-    assert ASCEND.decode.uses_microbatch(DecodeLoad(8, 8 * 4096))
-    assert not ASCEND.decode.uses_microbatch(DecodeLoad(7, 7 * 4096))
+def test_half_batches_run_where_they_are_faster() -> None:
+    """They were forced from 16 sequences per NPU on, which lengthened TPOT there by 18 %."""
+    tpots = [float(ASCEND.tpot_s(batch, 4096)) for batch in range(2, 97)]
+    for batch, tpot in enumerate(tpots, 2):
+        either = [float(ASCEND.tpot_s(batch, 4096, microbatch=on)) for on in (True, False)]
+        assert tpot == min(either)
+    assert max(later / earlier for earlier, later in pairwise(tpots)) < 1.05
+    assert not ASCEND.decode.uses_microbatch(DecodeLoad(8, 8 * 4096))
+    assert ASCEND.decode.uses_microbatch(DecodeLoad(48, 48 * 4096))
     assert ASCEND.decode.uses_microbatch(DecodeLoad(1, 4096, microbatch=True))
+    assert ASCEND.max_batch(0.020, 4096) == 20, "15 while half batches were forced"
 
 
 def test_a_lone_prompt_takes_tens_of_milliseconds() -> None:

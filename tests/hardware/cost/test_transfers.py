@@ -26,7 +26,7 @@ def test_reads_and_writes_over_the_fabric(model: CostModel) -> None:
 
 def test_pool_loads(model: CostModel) -> None:
     blocks = model.kv_bytes(16_384 * 16)
-    assert model.pool_load_s(blocks, 16) == pytest.approx(blocks / 16 / 294e9, rel=0.01)
+    assert model.pool_load_s(blocks, 16) == pytest.approx(blocks / 16 / 1.407e9, rel=0.01)
     assert model.pool_load_s(blocks, 16, 1.7) == pytest.approx(0.677, rel=0.01)
 
 

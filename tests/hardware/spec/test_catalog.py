@@ -36,7 +36,8 @@ def test_an_npu_is_two_dies() -> None:
     die, npu = ASCEND_910C_DIE, ASCEND_910C
     assert npu.hbm_bytes == catalog.NPU_HBM.whole == 128 * GIB
     assert npu.int8_ops_per_s == catalog.NPU_INT8.value == 1504e12
-    assert npu.bf16_flops_per_s == catalog.NPU_BF16.value == 752e12
+    assert npu.bf16_flops_per_s == catalog.NPU_BF16.value == 2 * 353.9e12
+    assert 2 * catalog.DIE_FP16.value == catalog.NPU_FP16.value == 752e12
     assert npu.ub_bytes_per_s == catalog.NPU_UB_RATE.value == 392e9
     assert npu.rdma_bytes_per_s == catalog.NPU_RDMA_RATE.value == 50e9
     assert 2 * die.hbm_bytes_per_s == catalog.NPU_HBM_RATE.value

@@ -1,0 +1,54 @@
+"""Load of the busiest die of an expert-parallel group: tokens that arrive, and experts whose weights it reads.
+
+Everybody waits for the busiest die. Tokens fall on the copies of experts by chance, and copies stay unequally popular
+after balancing; a die with many copies averages both out, and with many dies some one has bad luck. Experts that no
+token visits are not read: with a handful of tokens most are not.
+"""
+
+import math
+from statistics import NormalDist
+
+NEVER = 1e-12
+"""Chance from which on every copy counts as visited."""
+
+
+def largest_draw(dies: float) -> float:
+    """Expected largest of so many draws from a standard normal distribution; 0 for a single one.
+
+    Source: Blom (1958), the usual approximation of normal order statistics.
+    Effects: none.
+    """
+    return NormalDist().inv_cdf((dies - 0.375) / (dies + 0.25)) if dies > 1 else 0.0
+
+
+def busiest_tokens(mean: float, draw: float, variance: float) -> float:
+    """Visits of routed tokens on the busiest die.
+
+    Args:
+        mean: visits of one die, mean over the dies.
+        draw: see `largest_draw`.
+        variance: of a die's popularity relative to the mean; counting adds what chance does.
+    Effects: none.
+    """
+    return mean + draw * math.sqrt(mean + variance * mean * mean)
+
+
+def experts_read(slots: int, dies: float, missed: float) -> float:
+    """Experts that the die that reads most of them reads: expected largest of `dies` binomial draws.
+
+    Args:
+        slots: copies of routed experts on a die.
+        missed: chance that no token visits a copy.
+    Effects: none.
+    """
+    if missed < NEVER or not slots:
+        return float(slots)
+    if missed >= 1:
+        return 0.0
+    at_most, chance = 0.0, missed**slots
+    expected = 0.0
+    for visited in range(slots):
+        at_most += chance
+        expected += 1 - min(at_most, 1.0) ** dies
+        chance *= (slots - visited) / (visited + 1) * (1 - missed) / missed
+    return expected

@@ -1,0 +1,96 @@
+"""The busiest die of an expert-parallel group, against drawing tokens; what follows for small batches and degrees."""
+
+import numpy as np
+import pytest
+
+from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
+from hardware.cost.decode_terms import group_terms
+from hardware.cost.expert_load import busiest_tokens, experts_read, largest_draw
+from tests.hardware.cost.known import known
+
+ASCEND = load_device("ascend-910c")
+MODEL = CostModel(ASCEND)
+PER_TOKEN, COPIES = 8, 288
+
+
+def drawn(tokens: int, dies: int, runs: int = 200) -> tuple[float, float]:
+    """Visits and experts read of the busiest die, mean over runs: each token visits 8 of 288 copies at random."""
+    random, slots = np.random.default_rng(3), COPIES // dies
+    visits, read = [], []
+    for _ in range(runs):
+        chosen = np.argsort(random.random((tokens, COPIES)), axis=1)[:, :PER_TOKEN]
+        counts = np.bincount(chosen.ravel(), minlength=COPIES).reshape(dies, slots)
+        visits.append(counts.sum(axis=1).max())
+        read.append((counts > 0).sum(axis=1).max())
+    return float(np.mean(visits)), float(np.mean(read))
+
+
+@pytest.mark.parametrize("dies", [16, 32, 96, 288])
+@pytest.mark.parametrize("tokens", [1, 2, 8, 32, 200])
+def test_against_drawing_tokens(tokens: int, dies: int) -> None:
+    visits, read = drawn(tokens, dies)
+    missed = (1 - PER_TOKEN / COPIES) ** tokens
+    assert experts_read(COPIES // dies, dies, missed) == pytest.approx(read, rel=0.12, abs=0.25)
+    mean = tokens * PER_TOKEN / dies
+    if mean > 4:  # a handful of visits is no bell curve
+        assert busiest_tokens(mean, largest_draw(dies), 0.0) == pytest.approx(visits, rel=0.08)
+
+
+def test_a_single_die_has_what_there_is() -> None:
+    assert largest_draw(1) == 0
+    assert busiest_tokens(100, largest_draw(1), 0.3) == 100
+    assert experts_read(288, 1, 0.0) == 288
+    assert experts_read(288, 1, 0.75) == pytest.approx(72)
+    assert experts_read(288, 1, 1.0) == 0
+
+
+def test_one_sequence_reads_the_experts_that_it_visits() -> None:
+    """On EP32: a die holds ten, and all ten were read, which took 24 ms a token."""
+    load = DecodeLoad(1, 4096, 1 / 32, 32)
+    assert group_terms(ASCEND, MODEL.shape, 32).experts == 10
+    assert 1.5 < MODEL.decode.group(32).read(2) < 3
+    assert MODEL.decode_step_s(load) / 1.7 == pytest.approx(14.5e-3, abs=0.7e-3)
+
+
+@pytest.mark.parametrize("dies", [16, 32, 64, 320])
+def test_a_large_batch_reads_all_experts(dies: int) -> None:
+    group = MODEL.decode.group(dies)
+    assert group.read(100 * dies) == group.experts
+
+
+def test_fewer_sequences_than_dies_have_one_on_a_die() -> None:
+    """Half a sequence on each die cannot be."""
+    assert MODEL.tpot_s(1, 4096) == MODEL.decode_step_s(DecodeLoad(1, 4096, 0.5)) / 1.7
+    assert MODEL.tpot_s(1 / 16, 4096, dies=32) < MODEL.tpot_s(1, 4096, dies=32) < MODEL.tpot_s(2, 4096, dies=32)
+
+
+def test_a_larger_degree_decodes_faster_at_the_same_batch() -> None:
+    """A die with one expert reads one, and its product is a large one; EP64 to EP768 cost the same at batch 96."""
+    for batch in (8, 24, 96):
+        degrees = [MODEL.tpot_s(batch, 4096, dies=dies) for dies in (16, 32, 64, 320)]
+        assert degrees == sorted(degrees, reverse=True)
+        assert degrees[2] > 1.02 * degrees[3]
+
+
+def test_what_the_busiest_die_has_above_the_mean() -> None:
+    """It falls with the batch, rises with the number of dies, and many experts on a die average it out."""
+
+    def above(dies: int, tokens: float) -> float:
+        group = MODEL.decode.group(dies)
+        return group.busiest(tokens) / (group.routed_visits * tokens)
+
+    assert above(320, 8) > above(320, 48) > above(320, 96) > 1.125, "as long as shared experts' dies are not busier"
+    assert 1.1 < above(320, 48) < 1.25
+    assert 1.125 == above(32, 1000), "the dies of the shared expert: 10 copies for 8 x 320 / 288 visits"
+
+
+def test_few_tokens_of_a_prompt_read_few_experts() -> None:
+    times = [float(MODEL.prefill_step_s(PrefillLoad(tokens, tokens))) for tokens in (1, 8, 64, 512)]
+    assert times == sorted(times)
+    assert times[0] < 0.65 * times[-1], "attention's weights are read all the same"
+
+
+def test_a_model_of_few_experts() -> None:
+    model = CostModel(ASCEND, known("gpt-oss-20b"))
+    for dies in (1, 2, 4, 32):
+        assert 0 < model.decode.group(dies).read(1) <= model.decode.group(dies).experts
