@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hardware.cost.attention import BF16_BYTES, INT8_BYTES
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.exchange import combine_line, dispatch_line
-from hardware.cost.expert_load import busiest_tokens, experts_read, largest_draw
+from hardware.cost.expert_load import busiest_tokens, expert_copies, experts_read, has_shared_dies, largest_draw
 from hardware.cost.indexer_terms import IndexerTerms, indexer_terms
 from hardware.cost.model_shape import ModelShape
 
@@ -116,6 +116,8 @@ class GroupTerms:
     def read(self, tokens: float) -> float:
         """Experts whose weights the die that reads most of them reads.
 
+        At least one. A die without tokens of its own reads no shared expert.
+
         Args:
             tokens: of the whole group.
         Effects: none.
@@ -123,7 +125,8 @@ class GroupTerms:
         if not self.slots:
             return 0.0
         missed = (1 - self.visit_chance) ** tokens if self.visit_chance < 1 else 0.0
-        return experts_read(self.slots, self.routed_dies, missed) + self.everywhere
+        shared = self.everywhere * min(1.0, tokens / self.routed_dies)
+        return max(experts_read(self.slots, self.routed_dies, missed) + shared, 1.0, float(self.everywhere))
 
 
 def group_terms(device: DeviceModel, shape: ModelShape, dies: int) -> GroupTerms:
@@ -134,13 +137,13 @@ def group_terms(device: DeviceModel, shape: ModelShape, dies: int) -> GroupTerms
     if not shape.experts:
         return GroupTerms()
     cal, layout, table = device.calibration, device.layout, device.experts
-    own_dies = layout.shared_die_share > 0 and shape.shared_experts > 0
+    own_dies = has_shared_dies(layout, shape, dies)
     copies = shape.active_experts + (shape.shared_experts if own_dies else 0)
     scale = copies / (table.tokens * table.copies) * cal.straggler_factor
     size_d = shape.dispatch_bytes / MEASURED_DISPATCH_BYTES
     size_c = shape.combine_bytes / MEASURED_COMBINE_BYTES
     routed_dies = dies * (1 - layout.shared_die_share) if own_dies else float(dies)
-    copies_held = shape.experts * (1 + layout.redundant_share)
+    copies_held = expert_copies(layout, shape, dies)
     slots = max(1, math.ceil(copies_held / routed_dies - 1e-9))
     floor = cal.exchange_floor_s
     return GroupTerms(

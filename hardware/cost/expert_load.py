@@ -8,8 +8,31 @@ token visits are not read: with a handful of tokens most are not.
 import math
 from statistics import NormalDist
 
+from hardware.cost.device_model import Layout
+from hardware.cost.model_shape import ModelShape
+
+REDUNDANT_FROM = 32
+"""Dies of the smallest published instance with redundant copies of experts; smaller ones keep the room for KV.
+
+Source: CloudMatrix384 paper 4.1: prefill on 32 dies.
+"""
 NEVER = 1e-12
 """Chance from which on every copy counts as visited."""
+
+
+def expert_copies(layout: Layout, shape: ModelShape, dies: int) -> float:
+    """Copies of routed experts that an instance of some dies holds. Effects: none."""
+    return shape.experts * (1 + layout.redundant_share) if dies >= REDUNDANT_FROM else float(shape.experts)
+
+
+def has_shared_dies(layout: Layout, shape: ModelShape, dies: int) -> bool:
+    """Whether a decode group keeps shared experts on dies of their own: where there is a die for each routed expert.
+
+    Source: CloudMatrix384 paper 4.1 and xDeepServe 7.1: 320 and 288 dies for 256 experts; a prefill die of 32 has the
+    shared expert beside its nine.
+    Effects: none.
+    """
+    return layout.shared_die_share > 0 and shape.shared_experts > 0 and dies >= shape.experts
 
 
 def largest_draw(dies: float) -> float:

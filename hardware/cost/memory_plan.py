@@ -6,6 +6,7 @@ from typing import Literal
 from hardware.cost.attention import BF16_BYTES, INT8_BYTES
 from hardware.cost.decode_terms import group_terms
 from hardware.cost.device_model import DeviceModel
+from hardware.cost.expert_load import expert_copies
 from hardware.cost.model_shape import ModelShape
 from hardware.errors import SpecError
 from hardware.units import Bytes
@@ -47,7 +48,8 @@ def hbm_plan(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> H
     Args:
         role: `aggregated` plans for both steps: decode's layout, prefill's and decode's buffers.
         dies: of the instance.
-    Raises: SpecError if the weights do not fit, or for an unknown role.
+    Raises: SpecError if the weights do not fit, or leave prefill less room than one die's part of a step; or for an
+        unknown role.
     Effects: none.
     Source: CloudMatrix384 paper 4.1, 4.2.1; relation E28 (one expert per decode die, ten per prefill die).
     """
@@ -58,13 +60,15 @@ def hbm_plan(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> H
     buffers = _buffer_bytes(shape, role, dies)
     workspace = int(hbm * (1 - device.calibration.hbm_share))
     kv = hbm - weights - buffers - workspace
-    if kv <= 0:
+    tokens = max(kv, 0) // shape.kv_token_bytes()
+    least = 1 if role == "decode" else PREFILL_TOKENS_PER_DIE
+    if tokens < least:
         short = f"{weights / 1e9:.1f} GB of weights and {buffers / 1e9:.1f} GB of buffers"
+        room = "no room for KV cache" if kv <= 0 else f"room for {tokens:,} tokens of KV cache only"
         raise SpecError(
-            f"{shape.name} does not fit on {dies} dies of {device.name}: {short} leave no room for KV cache; "
+            f"{shape.name} does not fit on {dies} dies of {device.name}: {short} leave {room}; "
             f"{_way_out(shape, weights, buffers)}"
         )
-    tokens = kv // shape.kv_token_bytes()
     shared = role == "prefill" and device.layout.prefill_attention == "sp-tp-sp"
     return HbmPlan(
         Bytes(hbm),
@@ -106,7 +110,7 @@ def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int)
     if not layers:
         return 0
     if role == "prefill":
-        routed = -(-round(shape.experts * (1 + device.layout.redundant_share)) // dies)
+        routed = -(-round(expert_copies(device.layout, shape, dies)) // dies)
         return layers * (routed + shape.shared_experts) * shape.expert_weights * INT8_BYTES
     return layers * group_terms(device, shape, dies).experts * shape.expert_weights * INT8_BYTES
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hardware.cost.attention import BF16_BYTES, INT8_BYTES
 from hardware.cost.device_model import DeviceModel
-from hardware.cost.expert_load import NEVER, experts_read
+from hardware.cost.expert_load import NEVER, REDUNDANT_FROM, expert_copies, experts_read
 from hardware.cost.indexer_terms import indexer_terms
 from hardware.cost.loads import PrefillLoad
 from hardware.cost.model_shape import ModelShape
@@ -73,8 +73,8 @@ class PrefillStep:
         self._expert_weights = shape.expert_weights
         self._message_bytes = shape.active_experts * (shape.dispatch_bytes + shape.combine_bytes)
         # What follows is asked for several times a step.
-        self._slots = shape.experts * (1 + device.layout.redundant_share)
-        self._missed = 1 - shape.active_experts / self._slots if self._slots else 1.0
+        self._all_copies = expert_copies(device.layout, shape, REDUNDANT_FROM)
+        self._missed = 1 - shape.active_experts / self._all_copies if shape.experts else 1.0
         self._few_tokens = math.log(NEVER) / math.log(self._missed) if 0 < self._missed < 1 else 0.0
         self._moe_layers, self._dense_layers = shape.moe_layers, shape.dense_layers
         self._active_experts = shape.active_experts
@@ -103,7 +103,7 @@ class PrefillStep:
             feed_weights = feed
         else:
             slow = self._slow if halves > 1 else 1.0
-            held = self._slots / dies
+            held = (self._all_copies if dies >= REDUNDANT_FROM else self.shape.experts) / dies
             rows = n * self._active_experts / held / halves
             imbalance = 1.0 if load.perfect_balance else self._imbalance
             active = self._active_experts * imbalance * (1 + small / max(rows, 1.0)) + self._shared_experts

@@ -13,9 +13,8 @@ _CONTEXT_CELL = 64
 """Width of a decode cell: tokens of context per sequence."""
 _MEAN_CELL = 0.25
 """Height of a decode cell: sequences per die, mean over the group."""
-_FEW, _FEW_CELL = 128, 4
-"""Sequences of a group up to which each further one has more experts read, and the height of a cell there."""
-_FEW_CELLS = _FEW // _FEW_CELL
+_FEW = 128
+"""Sequences of a group up to which each further one has more experts read: cells there are one sequence high."""
 _TOKEN_CELL = 64
 """Width of a prefill cell: tokens of the instance."""
 _ATTENDED_CELL = 1024
@@ -52,7 +51,7 @@ class DecodeTable:
         x = context_tokens / (whole * _CONTEXT_CELL)
         mean = requests if mean_requests is None else mean_requests
         few = mean * self._dies
-        y = few / _FEW_CELL if few < _FEW else mean / _MEAN_CELL + _FEW_CELLS
+        y = few if few < _FEW else mean / _MEAN_CELL + _FEW
         i, j = int(x), int(y)
         cell = self._cells.get((whole * _STRIDE + i, j))
         if cell is None:
@@ -62,10 +61,10 @@ class DecodeTable:
 
     def _fill(self, requests: int, i: int, j: int) -> tuple[float, float, float, float]:
         width = requests * _CONTEXT_CELL
-        if j < _FEW_CELLS:
-            low, high = j * _FEW_CELL / self._dies, (j + 1) * _FEW_CELL / self._dies
+        if j < _FEW:
+            low, high = j / self._dies, (j + 1) / self._dies
         else:
-            low, high = (j - _FEW_CELLS) * _MEAN_CELL, (j + 1 - _FEW_CELLS) * _MEAN_CELL
+            low, high = (j - _FEW) * _MEAN_CELL, (j + 1 - _FEW) * _MEAN_CELL
         corners = [self._direct(requests, (i + di) * width, mean) for mean in (low, high) for di in (0, 1)]
         cell = self._cells[requests * _STRIDE + i, j] = bilinear(*corners)
         return cell

@@ -64,9 +64,13 @@ def test_more_drafts_are_never_faster(model: CostModel, load: DecodeLoad) -> Non
 
 @given(decode_loads)
 def test_twice_the_dies_never_make_a_step_much_slower(load: DecodeLoad) -> None:
-    """Fewer experts per die; dispatch and combine grow a little with the degree, as measured."""
-    small, large = replace(load, dies=160), replace(load, dies=320)
-    assert ASCEND.decode_step_s(large) <= ASCEND.decode_step_s(small) * 1.01
+    """Fewer experts per die; dispatch and combine grow a little with the degree, as measured.
+
+    From 160 to 320 dies shared experts get dies of their own, so that a token is sent to nine instead of eight.
+    """
+    for dies, most in ((40, 1.01), (80, 1.01), (160, 1.06)):
+        small, large = replace(load, dies=dies), replace(load, dies=2 * dies)
+        assert ASCEND.decode_step_s(large) <= ASCEND.decode_step_s(small) * most
 
 
 @given(models, prefill_loads, st.integers(1, 50_000))
