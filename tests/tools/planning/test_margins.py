@@ -94,7 +94,7 @@ def test_spare_npus_are_those_of_one_more_instance_as_far_as_there_are_any() -> 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=10.0, seconds=60.0, prompt=4000)
+    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=13.0, seconds=60.0, prompt=4000)
 
 
 def test_a_loss_costs_what_its_instance_did_and_the_larger_one_costs_more(trace: Path) -> None:
