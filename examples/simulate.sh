@@ -7,7 +7,7 @@
 #   bash examples/simulate.sh                 # some seconds; no system needs to run
 #
 # Expect two summaries. In both every request finishes. In the second one the prefill instances answer from second 20 on,
-# since a restart takes 83 s: TPOT rises from 13 to 48 ms, some requests were sent again, and the last table has the cost.
+# since a restart takes 83 s: mean TPOT rises from 13 to 29 ms, some requests were sent again, and the last table has the cost.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PWD/.venv/bin:$PATH"
