@@ -74,8 +74,9 @@ def _frame(spelling: Spelling, calls: str | None, answer: str | None, forced: bo
         thought = f"thought: {free}"
     last = [*([calls] if calls else []), *([] if forced else [final])]
     words = f'({channel} "commentary" {message} {free} {turn})* ' if calls and answer is None else ""
+    times = "*" if budget is None else "?"  # a budget holds for one message: with more of them it would bound nothing
     return [
-        f'start: ({channel} "analysis" {message} thought {turn})* {words}({either(last)})',
+        f'start: ({channel} "analysis" {message} thought {turn}){times} {words}({either(last)})',
         thought,
     ]
 

@@ -106,6 +106,18 @@ def test_the_end_of_reasoning_is_forced_when_its_tokens_are_spent(name: str) -> 
         assert matcher.allowed()[words[0]]
 
 
+def test_harmony_reasons_in_one_message_where_its_tokens_are_counted() -> None:
+    vocabulary = vocabulary_of(FAMILIES["harmony"])
+    thought = "<|channel|>analysis<|message|>a<|end|><|start|>assistant"
+    for budget, twice in ((3, False), (None, True)):
+        form = OutputForm(RULES, forced=True, budget=budget)
+        grammar = output_grammar(vocabulary.family, vocabulary.spelling, form)
+        matcher = vocabulary.matcher(grammar)
+        matcher.take(vocabulary.tokenizer.encode(thought + "<|channel|>", add_special_tokens=False))
+        again = vocabulary.tokenizer.encode("analysis", add_special_tokens=False)[0]
+        assert bool(matcher.allowed()[again]) == twice
+
+
 WRITTEN_OTHERWISE = frozenset(
     (
         "mistral/v3-single-call",  # of models without the token `[ARGS]`, which the vocabulary here has
