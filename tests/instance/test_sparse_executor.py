@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM
 
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineSettings
-from serving.instance.core.speculation import Acceptance, Speculation
 from serving.model.loader import load_model
 from serving.model.model import Model
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.instance.torch_pair import prompt, run_alone, run_pair
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import CHOOSING, SHARED_CHOICE
+
+pytestmark = pytest.mark.usefixtures("every_guess")
 
 SETTINGS = EngineSettings(block_tokens=4, max_step_tokens=24, max_sequences=4, max_model_len=96, watermark_blocks=0)
 WANTED = 12
@@ -31,16 +32,6 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Model:
     return load_model(folder)
-
-
-@pytest.fixture(autouse=True)
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many guesses as there may be, whether they pay or not."""
-
-    def most(self: Speculation, acceptance: Acceptance) -> int:
-        return self.most
-
-    monkeypatch.setattr(Speculation, "guesses", most)
 
 
 def orders() -> list[SequenceSpec]:

@@ -10,7 +10,6 @@ from msgspec import structs
 from serving.errors import EngineError
 from serving.ids import BlockId, SequenceId
 from serving.instance.core.settings import EngineSettings
-from serving.instance.core.speculation import Acceptance, Speculation
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
@@ -20,6 +19,8 @@ from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
 from tests.instance.torch_pair import prompt, run_alone, run_pair
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.reference import ReferenceGenerator
+
+pytestmark = pytest.mark.usefixtures("every_guess")
 
 DEMO = Path(__file__).parents[2] / "deploy/models/storyteller"
 BASE = EngineSettings(block_tokens=4, max_step_tokens=24, max_sequences=4, max_model_len=96, watermark_blocks=0)
@@ -39,16 +40,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Model:
     return load_model(folder)
-
-
-@pytest.fixture(autouse=True)
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many guesses as there may be, whether they pay or not: tests of results do not depend on times."""
-
-    def most(self: Speculation, acceptance: Acceptance) -> int:
-        return self.most
-
-    monkeypatch.setattr(Speculation, "guesses", most)
 
 
 def orders() -> list[SequenceSpec]:

@@ -12,11 +12,12 @@ from serving.tools.planning.costs import plan_cost
 from serving.tools.planning.demand import demand
 from serving.tools.planning.load_figures import demand_figures
 from serving.tools.planning.measure import PlanSetting
+from serving.tools.planning.order import compare_key
 from serving.tools.planning.plan import CapacityPlan, Option
 from serving.tools.planning.planner import PlanTally, Progress, check_loop, check_target
 from serving.tools.planning.prices import PlanPrices
 from serving.tools.planning.trace import TraceChoice
-from serving.tools.planning.verdict import PlanProbe, PlanTarget, PlanVerdict
+from serving.tools.planning.verdict import PlanProbe, PlanTarget
 from serving.tools.planning.workers import evaluator
 from serving.virtual.run import cost_model
 
@@ -60,7 +61,9 @@ def compare(order: ComparisonQuestion, *, processes: int = 1, progress: Progress
         cost = None if order.prices is None else plan_cost(candidate, verdict, order.prices)
         holds = verdict.holds(order.target)
         found.append(Option(candidate, verdict, holds, config.kvcache.replicas, verdict.why, cost, name))
-    ranked = sorted(range(len(found)), key=lambda place: _key(found[place], order.target, place))
+    ranked = sorted(
+        range(len(found)), key=lambda place: compare_key(found[place].candidate, found[place].verdict, order.target)
+    )
     best, others = found[ranked[0]], [found[place] for place in ranked[1:]]
     room, lost = None, []
     with evaluator(settings[ranked[0]], processes, tally) as evaluate:
@@ -101,15 +104,6 @@ def _setting(order: ComparisonQuestion, name: str, config: ServeConfig) -> PlanS
     if config.simulation.supernodes > 1:
         raise ConfigError(f"{name}: a plan is for one supernode: set [simulation] supernodes to 1")
     return PlanSetting(config, order.trace, order.trace, order.target, config.kvcache.replicas, as_given=True)
-
-
-def _key(one: Option, target: PlanTarget, place: int) -> tuple[object, ...]:
-    """Those that hold first, by NPUs; the others by what they keep."""
-    verdict: PlanVerdict = one.verdict
-    npus = one.candidate.npus
-    return (
-        not one.holds, npus if one.holds else 0, -verdict.attainment, verdict.latency_percent(target), npus, place
-    )  # fmt: skip
 
 
 def _why(one: Option, best: Option) -> str:

@@ -32,3 +32,11 @@ def order_of(question: Question, space: SearchSpace, target: PlanTarget) -> Plan
     return lambda one, verdict: (
         not verdict.holds(target), -verdict.attainment, verdict.latency_percent(target), one.npus, space.rank(one)
     )  # fmt: skip
+
+
+def compare_key(candidate: Candidate, verdict: PlanVerdict, target: PlanTarget) -> tuple[object, ...]:
+    """Sorts configurations that were given, the best first; equal ones stay in the order in which they were named."""
+    holds = verdict.holds(target)
+    return (
+        not holds, candidate.npus if holds else 0, -verdict.attainment, verdict.latency_percent(target), candidate.npus
+    )  # fmt: skip

@@ -74,7 +74,7 @@ def test_a_larger_degree_decodes_faster_at_the_same_batch() -> None:
 
 
 def test_what_the_busiest_die_has_above_the_mean() -> None:
-    """It falls with the batch, rises with the number of dies, and many experts on a die average it out."""
+    """Less with a larger batch, more with more dies; many experts on a die average it out."""
 
     def above(dies: int, tokens: float) -> float:
         group = MODEL.decode.group(dies)
