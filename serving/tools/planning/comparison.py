@@ -12,7 +12,7 @@ from serving.tools.planning.costs import plan_cost
 from serving.tools.planning.demand import demand
 from serving.tools.planning.load_figures import demand_figures
 from serving.tools.planning.measure import PlanSetting
-from serving.tools.planning.order import compare_key
+from serving.tools.planning.order import need_key
 from serving.tools.planning.plan import CapacityPlan, Option
 from serving.tools.planning.planner import PlanTally, Progress, check_loop, check_target
 from serving.tools.planning.prices import PlanPrices
@@ -62,7 +62,7 @@ def compare(order: ComparisonQuestion, *, processes: int = 1, progress: Progress
         holds = verdict.holds(order.target)
         found.append(Option(candidate, verdict, holds, config.kvcache.replicas, verdict.why, cost, name))
     ranked = sorted(
-        range(len(found)), key=lambda place: compare_key(found[place].candidate, found[place].verdict, order.target)
+        range(len(found)), key=lambda place: need_key(found[place].candidate, found[place].verdict, order.target)
     )
     best, others = found[ranked[0]], [found[place] for place in ranked[1:]]
     room, lost = None, []

@@ -8,7 +8,7 @@ from serving.tools.planning.verdict import PlanTarget, PlanVerdict
 
 _LATENCY = "latency (TTFT p99 or TPOT p99, whichever is nearer to its limit, in whole percents of it)"
 ORDERS: dict[Question, str] = {
-    "least": f"by NPUs, then by attainment, then by {_LATENCY}",
+    "least": f"those that hold first, by NPUs, then by attainment, then by {_LATENCY}",
     "goodput": f"by goodput, then by {_LATENCY}, then by NPUs",
     "compare": f"those that hold first, by NPUs, then by attainment, then by {_LATENCY}",
     "rate": f"by attainment at the highest rate, then by {_LATENCY}, then by NPUs",
@@ -22,9 +22,7 @@ PlanKey = Callable[[Candidate, PlanVerdict], tuple[object, ...]]
 def order_of(question: Question, space: SearchSpace, target: PlanTarget) -> PlanKey:
     """The order that `ORDERS` names; what is still equal follows the preference of shapes."""
     if question == "least":
-        return lambda one, verdict: (
-            one.npus, -verdict.attainment, verdict.latency_percent(target), space.rank(one)
-        )  # fmt: skip
+        return lambda one, verdict: (*need_key(one, verdict, target), space.rank(one))
     if question == "goodput":
         return lambda one, verdict: (
             -verdict.goodput_per_s, verdict.latency_percent(target), one.npus, space.rank(one)
@@ -34,8 +32,8 @@ def order_of(question: Question, space: SearchSpace, target: PlanTarget) -> Plan
     )  # fmt: skip
 
 
-def compare_key(candidate: Candidate, verdict: PlanVerdict, target: PlanTarget) -> tuple[object, ...]:
-    """Sorts configurations that were given, the best first; equal ones stay in the order in which they were named."""
+def need_key(candidate: Candidate, verdict: PlanVerdict, target: PlanTarget) -> tuple[object, ...]:
+    """Sorts those that hold by the NPUs that they need, and behind them the others, the closest first."""
     holds = verdict.holds(target)
     return (
         not holds, candidate.npus if holds else 0, -verdict.attainment, verdict.latency_percent(target), candidate.npus

@@ -1,5 +1,7 @@
 """A plan on the console: the answer, the table, why the others lose."""
 
+from dataclasses import replace
+
 from rich.console import Console
 from rich.markup import escape
 
@@ -7,14 +9,24 @@ from loadgen.report.table import terminal_table
 from serving.tools.planning import words
 from serving.tools.planning.plan import CapacityPlan
 
+MOST_OTHERS = 12
+"""Plans besides the best that a console shows."""
+
 
 def show(plan: CapacityPlan, console: Console) -> None:
-    """Effects: prints."""
+    """A console has the first of many plans.
+
+    Effects: prints.
+    """
+    others = len(plan.options)
+    plan = replace(plan, options=plan.options[:MOST_OTHERS], dropped=plan.dropped[:MOST_OTHERS])
     console.print(f"[bold]{escape(words.headline(plan))}[/bold]", highlight=False)
     for name, text in words.facts(plan):
         console.print(f"  [dim]{name}[/dim] {escape(text)}", highlight=False)
     console.print()
     console.print(terminal_table(words.plan_table(plan), console.width))
+    if others > MOST_OTHERS:
+        console.print(f"the first {MOST_OTHERS} of {others} other plans; --out and --json have all", highlight=False)
     console.print(f"[dim]{words.LEGEND}[/dim]", highlight=False)
     if text := words.headroom_text(plan):
         console.print()

@@ -1,6 +1,7 @@
 """From a trace file to a plan and its files, with real simulations of a small load."""
 
 import dataclasses
+import io
 import json
 import re
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from serving.errors import ConfigError
 from serving.tools.planning import words
@@ -18,6 +20,7 @@ from serving.tools.planning.files import as_json, markdown, page, write_all
 from serving.tools.planning.order import ORDERS
 from serving.tools.planning.plan import CapacityPlan, Option
 from serving.tools.planning.planner import PlanQuestion, plan
+from serving.tools.planning.show import MOST_OTHERS, show
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
 from tests.hardware.cost.known import KNOWN
@@ -93,8 +96,21 @@ def test_a_budget_gives_the_split_with_the_highest_goodput(trace: Path) -> None:
 def test_when_nothing_holds_the_closest_are_shown(trace: Path) -> None:
     answer = plan(order(trace, wanted=SearchLimits((16,), (64,), 80)))
     assert answer.best is None
-    assert answer.options
+    kept = [one.verdict.attainment for one in answer.options]
+    assert kept
+    assert kept == sorted(kept, reverse=True)
     assert words.headline(answer).startswith("No plan with up to 80 NPUs keeps TTFT 2 s and TPOT 50 ms for 95 %")
+
+
+def test_a_console_shows_the_first_of_many_plans(trace: Path) -> None:
+    answer = plan(order(trace, wanted=SearchLimits((16,), (64,), 80)))
+    many = dataclasses.replace(answer, options=answer.options[:1] * 40)
+    for one, shown, hidden in ((many, MOST_OTHERS, True), (answer, len(answer.options), False)):
+        console = Console(record=True, width=200, file=io.StringIO())
+        show(one, console)
+        text = console.export_text()
+        assert text.count("why not:") == shown
+        assert ("the first 12 of 40 other plans" in text) == hidden
 
 
 def test_the_highest_rate_is_above_a_load_that_is_light(tmp_path: Path) -> None:
