@@ -203,7 +203,7 @@ def _factor(factor: float) -> str:
     if not factor:
         return f"not even at {1 / MOST:g} x this load"
     if factor >= MOST:
-        return f"up to {MOST:g} x this load, the most that was tried"
+        return f"up to {MOST:g} x this load (the most that was tried)"
     return f"up to {factor:.3g} x this load"
 
 

@@ -158,7 +158,7 @@ def test_a_plan_shows_its_margins_only_when_asked(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("room", "text"),
     [
-        (Headroom(1.42, MOST), "TTFT up to 1.42 x this load and TPOT up to 8 x this load, the most that was tried."),
+        (Headroom(1.42, MOST), "TTFT up to 1.42 x this load and TPOT up to 8 x this load (the most that was tried)."),
         (Headroom(0.0, 0.25), "TTFT not even at 0.125 x this load and TPOT up to 0.25 x this load."),
     ],
 )
