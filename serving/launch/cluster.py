@@ -18,6 +18,7 @@ from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.launch.deploying import endpoint, is_ready
+from serving.launch.ports import any_free_port
 from serving.launch.ray_parts import (
     HelperTender,
     dead,
@@ -85,7 +86,7 @@ class LocalCluster:
             **self._storage.arguments,
             "include_dashboard": True,
             "dashboard_host": self._config.dashboard_host,
-            "dashboard_port": self._config.dashboard_port or None,
+            "dashboard_port": self._dashboard_port(),
             "temp_dir": str(self.session.ray_folder),
             "_system_config": health_settings(self._health),
         }
@@ -96,6 +97,14 @@ class LocalCluster:
             self._workers.append((self._nodes.add_node(**arguments), arguments))
         self.connect()
         threading.Thread(target=self._watch_nodes, args=(self._nodes,), name="nodes", daemon=True).start()
+
+    def _dashboard_port(self) -> int:
+        """Where it can be started again when it has died.
+
+        Ray's own choice is the first that is free from 8265 on: the place of a dashboard that has just died would go to
+        the next cluster that starts on this machine.
+        """
+        return self._config.dashboard_port or any_free_port(self._config.dashboard_host)
 
     def abandon(self) -> None:
         """End what a failed `start` has begun, so that it can be called again."""

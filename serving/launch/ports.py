@@ -23,6 +23,17 @@ def require_free(host: str, port: int, setting: str) -> None:
         pass
 
 
+def any_free_port(host: str) -> int:
+    """A port that nothing listens on now, one of thousands, of which the kernel takes another one each time.
+
+    Raises: OSError if this machine has no such address.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+        sock.bind((host, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
 @contextmanager
 def reserved_port(host: str, port: int, setting: str) -> Iterator[None]:
     """Keep a port for this user's processes that share it (SO_REUSEPORT), as gateways and Serve's proxy do.

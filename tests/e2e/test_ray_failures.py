@@ -59,16 +59,28 @@ def test_the_gcs_dies(server: Server) -> None:
     kill_under_load(server, 2, "gcs_server")
     wait_for(lambda: pids_of(server, "gcs_server") not in ([], before), "there is another one", BACK_S)
     replace_a_decode_instance(server)
-    token = {"Authorization": f"Bearer {server.printed('dashboard token')}"}
-    url = server.printed("Ray dashboard")
-    wait_for(lambda: "decode" in _applications(server, url, token), "Ray's dashboard knows its state again", BACK_S)
+    wait_for_the_dashboard(server)
     server.wait_idle()
 
 
-def _applications(server: Server, url: str, token: dict[str, str]) -> str:
-    with contextlib.suppress(OSError):
-        return server.get("/api/serve/applications/", url=url, headers=token)
-    return ""
+def wait_for_the_dashboard(server: Server) -> None:
+    """Until Ray's dashboard, at the address that was printed, tells of the application `decode`."""
+    token = {"Authorization": f"Bearer {server.printed('dashboard token')}"}
+    url = server.printed("Ray dashboard")
+    told: list[object] = [None]
+
+    def tells() -> bool:
+        try:
+            told[0] = answer = server.get("/api/serve/applications/", url=url, headers=token)
+        except OSError as error:
+            told[0] = error
+            return False
+        return "decode" in answer
+
+    def state() -> tuple[object, list[str]]:
+        return told[0], [line for line in server.processes().values() if "dashboard" in line]
+
+    wait_for(tells, f"Ray's dashboard serves at {url}", BACK_S, state)
 
 
 def test_everything_of_ray_that_can_die_dies_at_once(server: Server, reference: Reference) -> None:
@@ -92,9 +104,7 @@ def test_the_agents_and_the_dashboard_die(server: Server) -> None:
         wait_for(lambda: pids_of(server, title) not in ([], [before[title]]), f"{title} is back", BACK_S)  # noqa: B023
     assert pid_of(server, "raylet/raylet") == raylet
     replace_a_decode_instance(server)  # which needs the agent of its environment
-    token = {"Authorization": f"Bearer {server.printed('dashboard token')}"}
-    url = server.printed("Ray dashboard")
-    wait_for(lambda: "decode" in _applications(server, url, token), "Ray's dashboard is where it was", BACK_S)
+    wait_for_the_dashboard(server)
     server.wait_idle()
 
 

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from serving.errors import ConfigError
-from serving.launch.ports import require_free, reserved_port
+from serving.launch.ports import any_free_port, require_free, reserved_port
 from tests.e2e.server import free_port
 
 
@@ -29,6 +29,13 @@ def test_a_free_port_is_free_afterwards() -> None:
     require_free("127.0.0.1", port, "[x] port")
     with listening(port):
         pass
+
+
+def test_any_free_port_is_not_the_first_from_a_number_on() -> None:
+    """So that who starts next does not take the place of what has just died."""
+    found = [any_free_port("127.0.0.1") for _ in range(20)]
+    assert len(set(found)) > 10
+    require_free("127.0.0.1", found[0], "[x] port")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])

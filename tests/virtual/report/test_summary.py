@@ -18,7 +18,7 @@ def test_pools_come_in_their_order_with_shares_of_their_own_time() -> None:
     assert prefill.npu_hours == pytest.approx(6 * 16 + 8)  # the late one served half the time
     assert prefill.busy_share == pytest.approx((6 * 0.36 + 0.1) / (6 * 0.9 + 0.4))
     assert prefill.running_share == pytest.approx((6 * 0.54 + 0.2) / (6 * 0.9 + 0.4))
-    assert (decode.busy_share, decode.running_share) == (pytest.approx(0.5), pytest.approx(1.0))
+    assert [decode.busy_share, decode.running_share] == pytest.approx([0.5, 1.0])
     assert (prefill.peak_npus, decode.peak_npus) == (112, 160)
     assert decode.output_tokens_per_s == pytest.approx(600_000 / 3600)
     assert decode.tokens_per_busy_npu_s == pytest.approx(600_000 / (160 * 0.93 * 3600))
