@@ -70,6 +70,7 @@ class ForwardBatch:
         positions: `[tokens] int64`.
         slots: `[tokens] int64`, cache row of each token in layer 0.
         choices: what the last indexer of the pass chose; each overwrites it, and layers that share one read it.
+        others: the same pass over the other blocks of each row of a table, where blocks have some of the layers only.
     """
 
     tokens: Tensor
@@ -78,6 +79,7 @@ class ForwardBatch:
     groups: tuple[RowGroup, ...]
     chunks: tuple[PromptChunk, ...]
     choices: Choices = field(default_factory=list)
+    others: "tuple[ForwardBatch, ...]" = ()
 
     @property
     def parts(self) -> tuple[RowGroup | PromptChunk, ...]:

@@ -64,11 +64,13 @@ class GroupedAttention:
         rows[:, :, 0] = value.view(tokens, shape.kv_heads, -1)
         rows[:, :, 1] = self._turned(key.reshape(tokens, shape.kv_heads, -1), self.w.key_norm, rotations)
         rows = rows.view(tokens, -1)
-        cache.write(self.cache_layer, batch.slots, rows)
+        layer, batch = cache.place(self.cache_layer, batch)
+        cache.write(layer, batch.slots, rows)
         parts = [
-            self._single(query[g.first : g.last], g, batch.positions[g.first : g.last], cache) for g in batch.groups
+            self._single(query[g.first : g.last], g, batch.positions[g.first : g.last], layer, cache)
+            for g in batch.groups
         ]
-        parts += [self._chunk(query[c.first : c.last], rows[c.first : c.last], c, cache) for c in batch.chunks]
+        parts += [self._chunk(query[c.first : c.last], rows[c.first : c.last], c, layer, cache) for c in batch.chunks]
         return self.w.out(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def _turned(self, heads: Tensor, norm: RmsNorm | None, rotations: Tensor) -> Tensor:
@@ -79,10 +81,10 @@ class GroupedAttention:
             heads[..., self._plain_dim :] = rotate(heads[..., self._plain_dim :], rotations[:, None])
         return heads
 
-    def _single(self, query: Tensor, group: RowGroup, positions: Tensor, cache: KvCache) -> Tensor:
+    def _single(self, query: Tensor, group: RowGroup, positions: Tensor, layer: int, cache: KvCache) -> Tensor:
         """Rows of a group, at these positions, against their own contexts: `[rows, heads * head_dim]`."""
         rows, kv, width = query.shape[0], self.shape.kv_heads, self.shape.head_dim
-        context = cache.gather(self.cache_layer, group.runs).view(rows, -1, kv, 2, width).permute(3, 0, 2, 1, 4)
+        context = cache.gather(layer, group.runs).view(rows, -1, kv, 2, width).permute(3, 0, 2, 1, 4)
         value, key = context.reshape(2, rows * kv, -1, width)
         mask = self._within_window(group.mask, positions)
         mask = mask[:, None].expand(-1, kv, -1, -1).reshape(rows * kv, 1, -1)
@@ -98,14 +100,14 @@ class GroupedAttention:
         left = torch.arange(columns, device=mask.device) <= positions[:, None] - window
         return mask.masked_fill(left[:, None], float("-inf"))
 
-    def _chunk(self, query: Tensor, own: Tensor, chunk: PromptChunk, cache: KvCache) -> Tensor:
+    def _chunk(self, query: Tensor, own: Tensor, chunk: PromptChunk, layer: int, cache: KvCache) -> Tensor:
         """A chunk against its cached prefix and itself: `[tokens, heads * head_dim]`.
 
         Query rows are taken a few hundred at a time, each against the keys up to its last row, from the first one that
         any of them sees.
         """
         kv, width, tokens = self.shape.kv_heads, self.shape.head_dim, query.shape[0]
-        base, context = self._context(own, chunk, cache)
+        base, context = self._context(own, chunk, layer, cache)
         value, key = context.view(-1, kv, 2, width).permute(2, 1, 0, 3)
         query = query.reshape(tokens, kv, -1, width).permute(1, 2, 0, 3)  # [KV heads, group, tokens, width]
         out = torch.empty((tokens, kv, query.shape[1], width), dtype=own.dtype, device=own.device)
@@ -127,7 +129,7 @@ class GroupedAttention:
         """First position that a token at this one sees."""
         return 0 if self.shape.window is None else max(0, position - self.shape.window + 1)
 
-    def _context(self, own: Tensor, chunk: PromptChunk, cache: KvCache) -> tuple[int, Tensor]:
+    def _context(self, own: Tensor, chunk: PromptChunk, layer: int, cache: KvCache) -> tuple[int, Tensor]:
         """Rows that a chunk may see, and the position of the first; blocks that have left the window are not read."""
         if not chunk.start:
             return 0, own
@@ -135,7 +137,7 @@ class GroupedAttention:
         base = skipped * cache.block_tokens
         if base >= chunk.start:
             return chunk.start, own
-        return base, torch.cat((cache.gather(self.cache_layer, chunk.runs[skipped:])[: chunk.start - base], own))
+        return base, torch.cat((cache.gather(layer, chunk.runs[skipped:])[: chunk.start - base], own))
 
     def _hide_left(self, scores: Tensor, begin: int, position: int) -> None:
         """Hide what has left the window.

@@ -2,6 +2,8 @@
 
     [num_blocks, layers, block_tokens, a token's row]
 
+Layers are the model's; or some of them, where others lie in blocks of their own (`split_layers`).
+
 What a token leaves in each layer is the architecture's `row`; `kv_layout` says in which bytes. Block-major order costs
 attention nothing (blocks are gathered anyway) and makes a handoff one copy per block. Nothing here knows which sequence
 owns a block.
@@ -14,7 +16,9 @@ from torch import Tensor
 
 from serving.errors import ModelError
 from serving.model.architecture import Architecture, LatentRow
+from serving.model.batch import ForwardBatch
 from serving.model.kv_layout import KvDtype, KvLayout
+from serving.model.split_layers import SplitLayers
 
 
 class KvCache:
@@ -25,6 +29,7 @@ class KvCache:
         dtype: the model's: what `write` takes and `gather` gives, whatever the form of the stored bytes.
         buffer: writable memory to lie on (shared memory of the node); None = own memory. Must hold `size_bytes`.
         num_layers: layers to keep; default the model's. A draft layer with a cache of its own counts as one more.
+        split: where layers lie if a block has some of them; `num_layers` is not asked then.
         kv_dtype: `int8` stores the larger part of a row in bytes, `auto` in `dtype`.
     Raises: ModelError if the buffer is read-only, too small or not on the CPU.
     Effects: zeroes the memory: padding reads blocks that were never written, and must not meet a NaN.
@@ -43,16 +48,22 @@ class KvCache:
         *,
         num_layers: int | None = None,
         kv_dtype: KvDtype = "auto",
+        split: SplitLayers | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self.num_layers = len(config.layers) if num_layers is None else num_layers
+        self.split = split
+        if split is not None:
+            self.num_layers = split.layers
+            self.places = torch.tensor(split.places, dtype=torch.int32)
+            """`[layers of the model, 2]`, see `SplitLayers.places`."""
         self.row_elements = config.row.elements
         self.dtype = dtype
         self.layout = layout = KvLayout.of(config.row, dtype, kv_dtype)
         self.form = layout.form
         self.row_bytes = layout.row_bytes
-        self.layout_fingerprint = _fingerprint(config, self.num_layers, block_tokens, layout)
+        self.layout_fingerprint = _fingerprint(config, self.num_layers, block_tokens, layout, split)
         shape = (num_blocks, self.num_layers, block_tokens, layout.stored_elements)
         if buffer is None:
             self.tensor = torch.zeros(shape, dtype=layout.stored_dtype, device=device)
@@ -75,6 +86,13 @@ class KvCache:
     def used_bytes(self, tokens_in_block: int) -> int:
         """Bytes to move for a block that holds this many tokens: all of it, since each layer has its own part."""
         return self.block_bytes if tokens_in_block > 0 else 0
+
+    def place(self, layer: int, batch: ForwardBatch) -> tuple[int, ForwardBatch]:
+        """A layer's number in the blocks that hold it, and the batch with their tables."""
+        if self.split is None:
+            return layer, batch
+        block, within = self.split.places[layer]
+        return within, batch.others[block - 1] if block else batch
 
     def write(self, layer: int, slots: Tensor, rows: Tensor) -> None:
         """Store the fed tokens' rows of one layer.
@@ -115,9 +133,13 @@ class KvCache:
         return blocks[..., self.layout.index_part].index_select(0, runs + layer).view(self.dtype).flatten(0, 1)
 
 
-def _fingerprint(config: Architecture, layers: int, block_tokens: int, layout: KvLayout) -> str:
+def _fingerprint(
+    config: Architecture, layers: int, block_tokens: int, layout: KvLayout, split: SplitLayers | None
+) -> str:
     """Names everything that gives a block's bytes their meaning, the model's shape included."""
     text = f"{config!r}|{layers}|{block_tokens}|{layout.dtype}|{layout.form}"
+    if split is not None:
+        text += f"|{split!r}"
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     kind = "mla" if isinstance(config.row, LatentRow) else "gqa"
     return f"{kind}-{layers}x{block_tokens}x{config.row.elements}-{layout.form}-{digest}"

@@ -110,9 +110,9 @@ def outcome(call: Call[Any], kept: object) -> object:
     return kept if isinstance(kept, Raised) else call.facts(kept)
 
 
-def checksum(numbers: Iterable[int]) -> int:
-    """CRC-32 of numbers below 2^32, as 32-bit words."""
-    return zlib.crc32(array("I", numbers))
+def checksum(numbers: Iterable[int], *, signed: bool = False) -> int:
+    """CRC-32 of numbers below 2^32, or of signed ones, as 32-bit words."""
+    return zlib.crc32(array("i" if signed else "I", numbers))
 
 
 def plain(value: object) -> object:

@@ -1,4 +1,7 @@
-"""`cloudmatrix chaos` as a user runs it: it starts a system, hurts it, proves that nothing was lost, and ends it."""
+"""`cloudmatrix chaos` as a user runs it: it starts a system, hurts it, proves that nothing was lost, and ends it.
+
+Two of the model's three layers see 24 tokens, so that KV blocks are freed meanwhile, and moved without those.
+"""
 
 import json
 from pathlib import Path
@@ -8,6 +11,8 @@ import pytest
 
 from tests.e2e.topology import small
 from tests.examples.run_example import run_example
+from tests.model.random_checkpoint import write_random_checkpoint
+from tests.model.shapes import GPT_OSS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -68,8 +73,8 @@ SEED = 17
 """Freezes and kills a memory server, fills a disk, kills a decode instance, lets clients leave."""
 
 
-def test_nothing_is_lost_when_replicas_die(tmp_path: Path, checkpoint: Path) -> None:
-    config = small(tmp_path, checkpoint, prefill=2, decode=2)
+def test_nothing_is_lost_when_replicas_die(tmp_path: Path) -> None:
+    config = small(tmp_path, write_random_checkpoint(tmp_path / "model", **GPT_OSS), prefill=2, decode=2)
     config.write_text(config.read_text() + SYSTEM)
     scenario = tmp_path / "short.toml"
     scenario.write_text(SCENARIO)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from serving.ids import BlockHash, BlockId
+from serving.values.layer_split import GONE, FetchedRows
 from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 from tests.fakes.executor import FakeExecutor
 
@@ -29,13 +30,17 @@ class FakeContextCache:
         self.lose_after: int | None = None
         """The next fetch loses everything behind so many blocks, and leaves garbage there."""
 
-    def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
-        """Fill the leading blocks that are known."""
+    def fetch(
+        self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
+    ) -> FetchReport:
+        """Fill the leading blocks that are known; of rows, those that are needed."""
         known = 0
         while known < len(hashes) and (namespace, hashes[known]) in self.pool.blocks:
             known += 1
         keep = known if self.lose_after is None else min(known, self.lose_after)
         self.lose_after = None
+        if rows is not None:
+            return self._fetch_rows(namespace, hashes, blocks, rows, known, keep)
         for block, prefix_hash in zip(blocks[:keep], hashes, strict=False):
             self.executor.arena[block][:] = self.pool.blocks[namespace, prefix_hash]
             self.executor.draft_arena[block][:] = self.pool.drafts[namespace, prefix_hash]
@@ -44,6 +49,25 @@ class FakeContextCache:
             self.executor.draft_arena[block][:] = [-7] * self.executor.block_tokens
         reason = MissReason.CHECKSUM if keep < known else None
         return FetchReport(keep, lost_blocks=known - keep, reason=reason)
+
+    def _fetch_rows(
+        self,
+        namespace: str,
+        hashes: Sequence[BlockHash],
+        blocks: Sequence[BlockId],
+        rows: FetchedRows,
+        known: int,
+        keep: int,
+    ) -> FetchReport:
+        needed = rows.needed(known)
+        for block in set(blocks) - {GONE}:
+            self.executor.arena[block][:] = [-7] * self.executor.block_tokens
+        for index in needed[:keep]:
+            self.executor.arena[blocks[index]][:] = self.pool.blocks[namespace, hashes[index]]
+        whole = known // rows.split.width * rows.split.width
+        if keep < len(needed):
+            return FetchReport(0, lost_blocks=whole, reason=MissReason.CHECKSUM)
+        return FetchReport(whole)
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
         """Keep copies; what is known already must be the same."""

@@ -8,6 +8,7 @@ from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredErr
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
 from serving.values.sequence import BlockExtent, HandoffTicket
 from tests.fakes.executor import FakeExecutor
+from tests.fakes.windowed_executor import WindowedExecutor
 
 TOKEN_BYTES = 4
 
@@ -32,6 +33,8 @@ class FakeTransport:
         self.registered: dict[str, tuple[BlockId, ...]] = {}
         self.fail_next: HandoffError | None = None
         """Raised by the next pull, after it has copied one block."""
+        self.whole_blocks = isinstance(executor, WindowedExecutor)
+        """A ticket's blocks are not one for each row of a table."""
         fabric.transports[replica] = self
 
     def register(
@@ -41,7 +44,7 @@ class FakeTransport:
         size = self.executor.block_tokens
         extents = []
         for index, block in enumerate(blocks):
-            used = min(size, computed_tokens - index * size)
+            used = size if self.whole_blocks else min(size, computed_tokens - index * size)
             prefix_hash = hashes[index] if index < len(hashes) else BlockHash(b"")
             extents.append(BlockExtent(block * size * TOKEN_BYTES, self._checksum(block, used), used * 4, prefix_hash))
         self.registered[ticket_id] = tuple(blocks)

@@ -12,6 +12,7 @@ from tests.fakes.engine_calls import EngineCalls
 from tests.fakes.executor import FakeExecutor
 from tests.fakes.pool import FakeContextCache, FakePool
 from tests.fakes.transport import FakeFabric, FakeTransport
+from tests.fakes.windowed_executor import WindowedExecutor
 
 
 class FakeInstance:
@@ -22,7 +23,7 @@ class FakeInstance:
     ) -> None:
         self.replica = replica
         self.engine = EngineCalls(settings, num_blocks)
-        self.executor = FakeExecutor(num_blocks, settings.block_tokens)
+        self.executor = make_executor(num_blocks, settings)
         self.executor.max_len = self.engine.max_len
         self.transport = FakeTransport(fabric, replica, self.executor)
         self.plan: StepPlan | None = None
@@ -90,7 +91,7 @@ class FakeInstance:
         """Do one of the running fetches."""
         order = self.fetches.pop(index)
         self.cache.lose_after = lose_after
-        report = self.cache.fetch(order.namespace, order.hashes, order.blocks)
+        report = self.cache.fetch(order.namespace, order.hashes, order.blocks, order.rows)
         self.engine.fetch_finished(order.sequence_id, report, now)
 
     def end_store(self, index: int, now: float, *, dropped: bool = False) -> None:
@@ -104,3 +105,10 @@ class FakeInstance:
     def busy(self) -> bool:
         """Something of it runs."""
         return bool(self.plan or self.pulls or self.fetches or self.stores)
+
+
+def make_executor(num_blocks: int, settings: EngineSettings) -> FakeExecutor:
+    """The executor for an engine with these settings."""
+    if settings.split is None:
+        return FakeExecutor(num_blocks, settings.block_tokens)
+    return WindowedExecutor(num_blocks, settings.block_tokens, settings.split)

@@ -1,5 +1,6 @@
 """Decode steps on static buffers give what the plain way gives; recorded graphs do too, where there is a GPU."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from serving.instance.executors.step_batch import Feed, build_batch
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.model.model import Model
+from serving.model.split_layers import split_layers
+from serving.values.layer_split import GONE
+from tests.model.families.checkpoints import write_family
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import CHOOSING, SHARED_CHOICE
 
@@ -77,6 +81,25 @@ def test_steps_on_static_buffers(folder: Path) -> None:
 @pytest.mark.parametrize("shape", [CHOOSING, SHARED_CHOICE], ids=["own", "shared"])
 def test_steps_that_choose_on_static_buffers(tmp_path: Path, shape: dict[str, Any]) -> None:
     compare(load_model(write_random_checkpoint(tmp_path, **shape | {"index_topk": 6})), Again(), 1e-5)
+
+
+def test_steps_after_a_block_that_the_window_has_passed(tmp_path: Path) -> None:
+    write_family(tmp_path, "mistral beyond its window")
+    keys = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(keys | {"sliding_window": 4}))
+    model = load_model(tmp_path)
+    split = split_layers(model.config)
+    assert split is not None
+    freed, kept = (KvCache(model.config, BLOCKS, BLOCK_TOKENS, model.dtype, split=split) for split in (split, None))
+    graphs = DecodeGraphs(model, freed, Again())
+    with torch.inference_mode():
+        for feeds in (FIRST, STEPS[0]):
+            plainly(model, freed, feeds)
+            plainly(model, kept, feeds)
+        for feeds in STEPS[1:]:
+            found = graphs.forward([feeds[0]._replace(block_table=[GONE, *table(2, 9)]), *feeds[1:]])
+            assert found is not None
+            assert torch.allclose(found, plainly(model, kept, feeds), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -1,29 +1,35 @@
 """Real models under real engines, in one thread: an aggregated one, or a prefill and a decode engine with a handoff."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 
 from serving.ids import BlockId, NodeId, ReplicaId, SequenceId
 from serving.instance.core.events import EngineNews, HandoffReady, PullOrder
+from serving.instance.core.ports import StepExecutor
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_cache import KvCache
 from serving.model.model import Model
+from serving.model.split_layers import split_layers
 from serving.values.news import Tokens
 from serving.values.sequence import BlockExtent, DraftUse, HandoffTicket, SequenceSpec
 from tests.fakes.engine_calls import EngineCalls
+
+MakeExecutor = Callable[[Model, KvCache], StepExecutor]
 
 
 class TorchSide:
     """One engine with its executor and cache."""
 
-    def __init__(self, model: Model, settings: EngineSettings, blocks: int) -> None:
+    def __init__(self, model: Model, settings: EngineSettings, blocks: int, make: MakeExecutor = TorchExecutor) -> None:
         layers = len(model.config.layers) + settings.speculation
-        self.cache = KvCache(model.config, blocks, settings.block_tokens, model.dtype, num_layers=layers)
+        split = split_layers(model.config) if settings.split is not None else None
+        self.cache = KvCache(model.config, blocks, settings.block_tokens, model.dtype, num_layers=layers, split=split)
         # What a block held before must not matter: everything that is read was written, or is masked.
         self.cache.tensor.copy_(torch.randn(self.cache.tensor.shape, generator=torch.Generator().manual_seed(1)))
-        self.executor = TorchExecutor(model, self.cache)
+        self.executor = make(model, self.cache)
         self.engine = EngineCalls(settings, blocks)
 
     def step(self, now: float) -> tuple[tuple[PullOrder, ...], tuple[EngineNews, ...]]:
@@ -43,6 +49,7 @@ class Told:
     uses: list[DraftUse] = field(default_factory=list)
     preemptions: int = 0
     prefix_hits: int = 0
+    most_blocks: int = 0
 
     def take(self, event: EngineNews) -> None:
         news = event.first if isinstance(event, HandoffReady) else event
@@ -56,14 +63,21 @@ class Told:
         return sum(use.accepted for use in self.uses) / max(1, sum(use.drafted for use in self.uses))
 
 
-def run_alone(model: Model, settings: EngineSettings, blocks: int, specs: list[SequenceSpec]) -> Told:
+def run_alone(
+    model: Model,
+    settings: EngineSettings,
+    blocks: int,
+    specs: list[SequenceSpec],
+    make: MakeExecutor = TorchExecutor,
+) -> Told:
     """All sequences through one engine; each joins two steps after the one before."""
-    side, told, waiting = TorchSide(model, settings, blocks), Told(), list(specs)
+    side, told, waiting = TorchSide(model, settings, blocks, make), Told(), list(specs)
     for number in range(10_000):
         if waiting and number % 2 == 0:
             side.engine.add(waiting.pop(0), float(number))
         for event in side.step(float(number))[1]:
             told.take(event)
+        told.most_blocks = max(told.most_blocks, side.engine.snapshot(0.0).kv_blocks_used)
         if not waiting and side.engine.idle():
             break
     snapshot = side.engine.snapshot(0.0)
@@ -72,12 +86,18 @@ def run_alone(model: Model, settings: EngineSettings, blocks: int, specs: list[S
     return told
 
 
-def run_pair(model: Model, settings: EngineSettings, blocks: int, specs: list[SequenceSpec]) -> Told:
+def run_pair(
+    model: Model,
+    settings: EngineSettings,
+    blocks: int,
+    specs: list[SequenceSpec],
+    make: MakeExecutor = TorchExecutor,
+) -> Told:
     """All sequences through a prefill and a decode engine."""
     from dataclasses import replace
 
-    source = TorchSide(model, replace(settings, role=EngineRole.PREFILL), blocks)
-    target = TorchSide(model, replace(settings, role=EngineRole.DECODE), blocks)
+    source = TorchSide(model, replace(settings, role=EngineRole.PREFILL), blocks, make)
+    target = TorchSide(model, replace(settings, role=EngineRole.DECODE), blocks, make)
     told, orders = Told(), {spec.sequence_id: spec for spec in specs}
     for spec in specs:
         source.engine.add(spec, 0.0)

@@ -16,6 +16,7 @@ from serving.injected_faults import LOOK_EVERY_S, FaultReader, FaultWriter, Inje
 from serving.instance.core.ports import GroupExecutor
 from serving.instance.live.compute import InstancePlace
 from serving.instance.live.faulty_ports import FaultyCache, FaultyPorts, FaultyTransport, LastingSteps
+from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.step_plan import StepPlan, StepResult
 from tests.fakes.executor import FakeExecutor
@@ -69,7 +70,9 @@ class Cache:
 
     calls = 0
 
-    def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
+    def fetch(
+        self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
+    ) -> FetchReport:
         self.calls += 1
         return FetchReport(len(hashes))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hardware.ub.segment import UbSegment
 from serving.config.kvcache import KvCacheConfig
@@ -19,7 +20,9 @@ from serving.values.throughput import BusyThroughput
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.server_process import ServerProcess
 from tests.live.harness import SECRET, Pools, Told, small_config, until
-from tests.live.workload import Ask, Reference, tokens
+from tests.live.workload import GREEDY, Ask, Reference, tokens
+from tests.model.families.checkpoints import write_family
+from tests.model.random_tokenizer import write_tokenizer
 
 pytestmark = pytest.mark.asyncio
 BLOCK = 16
@@ -274,3 +277,34 @@ async def test_prompts_of_an_idle_system_take_turns(
             await pools.ask(Ask(tokens(random.Random(turn), 20)))
             await pools.known_idle()
         assert [i.engine.snapshot(0.0).prompt_tokens_total for i in pools.of("prefill")] == [60, 60]
+
+
+async def test_blocks_outside_a_sliding_window_are_not_missed(tmp_path: Path, shm: Path) -> None:
+    """Blocks outside the window go, and no token shows it: handed over, pulled from the pool in whole or in part."""
+    write_family(tmp_path, "gpt_oss")
+    write_tokenizer(tmp_path, 320, 512)
+    reference, rng = Reference(tmp_path), random.Random(4)
+    kvcache = KvCacheConfig(replicas=1, get_timeout_s=20.0, put_timeout_s=20.0)
+    config = replace(small_config(tmp_path, pool_mib=1), kvcache=kvcache)
+    begun = tokens(rng, 150)
+    asks = [Ask(begun, GREEDY), *(Ask((*begun[:130], *tokens(rng, 40)), GREEDY) for _ in range(3))]
+    asks += [Ask(tokens(rng, rng.randrange(20, 200)), structs.replace(GREEDY, max_tokens=60)) for _ in range(12)]
+    with PoolCluster(1, node="node", secret=SECRET, capacity_bytes=32 * MIB) as servers:
+        async with Pools(config, shm, pool_view=servers.view) as pools:
+            await pools.start("prefill", "decode")
+            first = await pools.ask(asks[0])
+            await stored(pools)
+            forget(pools)
+            again = await pools.ask(asks[0])
+            assert again.tokens == first.tokens == reference.outputs(asks[0])
+            assert again.pool[0] is not None
+            assert again.pool[0].pulled_tokens == len(begun) // BLOCK * BLOCK
+            other = await pools.ask(Ask((*begun[:100], 7), GREEDY))
+            assert other.tokens == reference.outputs(Ask((*begun[:100], 7), GREEDY))
+            assert other.cached[0] == 96
+            told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
+            assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in asks]
+            split = pools.of("decode")[0].settings.split
+            assert split is not None
+            assert (split.full, split.sliding, split.window) == (1, 1, 9)
+            await pools.audit()

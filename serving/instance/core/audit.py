@@ -52,18 +52,17 @@ def check_engine(
             if sequence.phase not in allowed[place]:
                 raise LedgerError(f"sequence {sequence.sequence_id} is {sequence.phase.value} among the {place}")
     for sequence in sequences:
-        _check_sequence(sequence, scheduler.blocks.block_tokens, sequence in flying)
-    scheduler.blocks.pool.check([*(sequence.blocks for sequence in sequences), *pinned])
+        scheduler.blocks.check(sequence)
+        _check_sequence(sequence, flying=sequence in flying)
+    scheduler.blocks.pool.check([*(scheduler.blocks.held(sequence) for sequence in sequences), *pinned])
 
 
-def _check_sequence(sequence: LiveSequence, block_tokens: int, flying: bool) -> None:
+def _check_sequence(sequence: LiveSequence, *, flying: bool) -> None:
     name = sequence.sequence_id
     if sequence.in_flight != flying:
         raise LedgerError(f"sequence {name}: in-flight mark {sequence.in_flight}, in the running plan {flying}")
-    if (sequence.phase in _BLOCKLESS) != (not sequence.blocks):
+    if sequence.phase in _BLOCKLESS and sequence.blocks:
         raise LedgerError(f"a {sequence.phase.value} sequence has {len(sequence.blocks)} blocks")
-    if sequence.num_computed > len(sequence.blocks) * block_tokens:
-        raise LedgerError(f"sequence {name}: {sequence.num_computed} computed tokens do not fit its blocks")
     if sequence.tokens.output is not sequence.output:
         raise LedgerError(f"sequence {name}: tokens are not those of its prompt and output")
     if sequence.phase in (_P.DECODING, _P.HELD) and sequence.num_missing != 1:

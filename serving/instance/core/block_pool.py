@@ -166,6 +166,10 @@ class BlockPool:
             found.append(block)
         return found
 
+    def find(self, prefix_hash: BlockHash) -> BlockId | None:
+        """The block that holds this content; None if it is not known."""
+        return self._block_of.get(prefix_hash)
+
     def count_cold(self, blocks: Iterable[BlockId]) -> int:
         """How many of these blocks are free now, and would no longer be after `retain`."""
         refs = self._refs

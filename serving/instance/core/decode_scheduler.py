@@ -29,8 +29,7 @@ def plan_decodes(
             fills the whole arena.
     Effects: fills `budget`; may shorten `running` from its end.
     """
-    block_tokens = blocks.block_tokens
-    most = blocks.pool.num_blocks * block_tokens
+    block_tokens, width, most = blocks.block_tokens, blocks.width, blocks.max_tokens
     index = 0
     while index < len(running) and budget.tokens_left > 0:
         sequence = running[index]
@@ -38,20 +37,22 @@ def plan_decodes(
         if sequence.phase is not SequencePhase.DECODING:
             continue
         upto = min(len(sequence.tokens) + draft_tokens, most)
-        if upto <= len(sequence.blocks) * block_tokens or _make_room(sequence, upto, running, blocks, preempt):
+        if upto * width <= len(sequence.blocks) * block_tokens or make_room(sequence, upto, running, blocks, preempt):
             budget.feed(sequence)
 
 
-def _make_room(
+def make_room(
     sequence: LiveSequence,
     tokens: int,
     running: list[LiveSequence],
     blocks: SequenceBlocks,
     preempt: Callable[[LiveSequence], None],
 ) -> bool:
-    """Grow the sequence's block table, preempting from the end of the batch. False: it had to give way itself."""
+    """Grow the block table of a sequence that the step does not include yet, preempting from the end of the batch those
+    that it does not include either. False: it had to give way itself.
+    """
     while not blocks.grow(sequence, tokens):
-        victim = running[-1]
+        victim = next(one for one in reversed(running) if not one.in_flight)
         preempt(victim)
         if victim is sequence:
             return False

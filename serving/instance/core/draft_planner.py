@@ -154,5 +154,5 @@ class DraftPlanner:
     def _cover(self, sequence: LiveSequence, tokens: int, spare_blocks: int) -> bool:
         """Extend the block table to so many positions, unless too few blocks would be left."""
         blocks = self._blocks
-        missing = -(-tokens // blocks.block_tokens) - len(sequence.blocks)
-        return missing <= 0 or (blocks.pool.num_free >= missing + spare_blocks and blocks.grow(sequence, tokens))
+        missing = blocks.lacks(sequence, tokens)
+        return missing == 0 or (blocks.pool.num_free >= missing + spare_blocks and blocks.grow(sequence, tokens))

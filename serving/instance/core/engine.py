@@ -13,7 +13,7 @@ and gives its blocks back when that reports. The engine holds no clock, no threa
 """
 
 from serving.errors import LedgerError, ServingError, UnavailableError
-from serving.ids import BlockHash, SequenceId
+from serving.ids import BlockHash, BlockId, SequenceId
 from serving.instance.core.audit import check_engine
 from serving.instance.core.block_pool import BlockPool
 from serving.instance.core.draft_planner import DraftPlanner
@@ -46,12 +46,12 @@ from serving.instance.core.outcome import accepted_from, answered, book_step, ha
 from serving.instance.core.pool_orders import PoolOrders
 from serving.instance.core.scheduler import PlannedStep, Scheduler
 from serving.instance.core.sequence import LiveSequence, turn_of
-from serving.instance.core.sequence_blocks import SequenceBlocks
 from serving.instance.core.sequence_phase import PhaseEvent, SequencePhase
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.core.snapshot import EngineCounters, take_snapshot
 from serving.instance.core.speculation import Speculation
 from serving.instance.core.timers import Timers
+from serving.instance.core.windowed_blocks import make_blocks
 from serving.values.engine_snapshot import EngineSnapshot
 from serving.values.news import Adopted, Lost, Tokens, refusal
 from serving.values.orders import Add, Adopt, Cancel, Release
@@ -65,12 +65,9 @@ class InstanceEngine:
 
     def __init__(self, settings: EngineSettings, num_blocks: int) -> None:
         self.settings = settings
-        self.max_len = min(settings.max_model_len, num_blocks * settings.block_tokens)
+        self._blocks = blocks = make_blocks(settings, BlockPool(num_blocks))
+        self.max_len = min(settings.max_model_len, blocks.max_tokens)
         """Longest prompt plus output: the setting, or what the whole KV arena holds if that is less."""
-        pool = BlockPool(num_blocks)
-        self._blocks = SequenceBlocks(
-            pool, settings.block_tokens, prefix_reuse=settings.prefix_reuse, cache_decoded=settings.cache_decoded
-        )
         self._drafts: DraftPlanner | None = None
         if settings.speculation or settings.forced_tokens:
             speculation = Speculation(settings.draft_tokens) if settings.speculation else None
@@ -173,7 +170,7 @@ class InstanceEngine:
                 return
             holder = self._handoffs.find(ticket.ticket_id)
             check_adoption(holder, self.scheduler.waiting, self.settings.role)
-            hashes = adoptable_hashes(spec, ticket, self.settings.block_tokens)
+            hashes = adoptable_hashes(spec, ticket, self.settings.block_tokens, self.settings.split)
             self._enqueue(spec, ticket, now, holder).learn_hashes(hashes)
         except ServingError as error:
             self._out.append(refusal(spec.sequence_id, error))
@@ -254,7 +251,7 @@ class InstanceEngine:
     def _start_pulls(self, now: float) -> None:
         """Reserve blocks for handoffs. One whose blocks are all cached here is adopted at once, without a pull."""
         for sequence in self.scheduler.start_pulls():
-            order = pull_order(sequence, ticket_of(sequence), self.settings.block_tokens)
+            order = pull_order(sequence, ticket_of(sequence), self._blocks)
             if order is None:
                 self._adopted(sequence)
             else:
@@ -344,6 +341,8 @@ class InstanceEngine:
     def _note_full(self, sequence: LiveSequence) -> None:
         self._blocks.publish(sequence)
         self._pool.note_full(sequence)
+        if self._blocks.slides:
+            self._blocks.slide(sequence)
 
     # ---- ends of moves -------------------------------------------------------------------------------------------
 
@@ -400,21 +399,19 @@ class InstanceEngine:
     def _hold(self, sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, now: float) -> None:
         """Prefill is done: keep the blocks for whoever pulls them, and tell the first token."""
         sequence.advance(PhaseEvent.PROMPT_HELD)
-        ticket_id, hashes = self._keep(sequence, now)
-        self._out.append(handoff_event(sequence, accepted, outcome, ticket_id, hashes, self.settings.block_tokens))
+        self._out.append(handoff_event(sequence, accepted, outcome, *self._keep(sequence, now)))
 
     def _hand_on(self, sequence: LiveSequence, now: float) -> None:
         """A stream is to go on elsewhere: keep the blocks likewise."""
         sequence.advance(PhaseEvent.HAND_ON)
-        ticket_id, hashes = self._keep(sequence, now)
-        self._out.append(hand_on_event(sequence, ticket_id, hashes, self.settings.block_tokens))
+        self._out.append(hand_on_event(sequence, *self._keep(sequence, now)))
 
-    def _keep(self, sequence: LiveSequence, now: float) -> tuple[str, tuple[BlockHash, ...]]:
-        """Take a sequence out of the batch and hold its blocks. Returns: its ticket, and hashes of its full blocks."""
+    def _keep(self, sequence: LiveSequence, now: float) -> tuple[str, tuple[BlockId, ...], tuple[BlockHash, ...]]:
+        """Take a sequence out of the batch and hold its blocks. Returns: its ticket, the blocks, and their hashes."""
         self.scheduler.running.remove(sequence)
         ticket_id = self._handoffs.hold(sequence, now)
         self._timers.set(self._handoffs.expires_at[ticket_id], sequence.sequence_id, len(self.sequences))
-        return ticket_id, self._blocks.full_hashes(sequence)
+        return ticket_id, self._blocks.to_hand_over(sequence), self._blocks.full_hashes(sequence)
 
     def _end_handoff(self, sequence: LiveSequence, end: HandoffEnd) -> None:
         """The ticket of a held sequence is over. Effects: finishes it; the driver is told to withdraw its blocks."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from serving.ids import BlockHash, BlockId, SequenceId
+from serving.values.layer_split import FetchedRows
 from serving.values.news import Adopted, Leaving, Lost, Refused, Tokens, Value
 from serving.values.orders import Order, Release
 from serving.values.pool_outcome import FetchReport
@@ -156,12 +157,18 @@ class PullOrder(Value, frozen=True, gc=False):
 
 
 class FetchOrder(Value, frozen=True, gc=False):
-    """Ask the KV-cache pool for these consecutive blocks of a prompt, then report `FetchDone`."""
+    """Ask the KV-cache pool for these consecutive blocks of a prompt, then report `FetchDone`.
+
+    Args:
+        rows: says which of those that are found are to be read; the others need not be there, and share their places
+            with these. None = all.
+    """
 
     sequence_id: SequenceId
     namespace: str
     hashes: tuple[BlockHash, ...]
     blocks: tuple[BlockId, ...]
+    rows: FetchedRows | None = None
 
 
 class StoreOrder(Value, frozen=True, gc=False):

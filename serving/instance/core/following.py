@@ -29,13 +29,14 @@ def plan_following(scheduler: Scheduler, running: PlannedStep, step: int, max_le
     if any([step.drafts for step in running.plan.sequences]):
         return None
     blocks, missing = scheduler.blocks, 0
+    block_tokens, width = blocks.block_tokens, blocks.width
     for sequence in batch:
         if not sequence.in_flight or sequence.phase is not SequencePhase.DECODING:
             return None
         output, known = len(sequence.output) + 1, len(sequence.tokens) + 1
         if output >= sequence.spec.sampling.max_tokens or known >= max_len:
             return None
-        missing += max(0, blocks_for(known, blocks.block_tokens) - len(sequence.blocks))
+        missing += max(0, blocks_for(known, block_tokens) * width - len(sequence.blocks))
     if missing > blocks.pool.num_free:
         return None
     steps = []

@@ -3,6 +3,7 @@
 from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
 from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.values.layer_split import LayerSplit
 
 
 def engine_settings(
@@ -15,6 +16,7 @@ def engine_settings(
     draft_tokens: int = 0,
     speculation: bool = False,
     forced_tokens: int = 0,
+    split: LayerSplit | None = None,
 ) -> EngineSettings:
     """Settings of the engine of one instance, or of one DP group.
 
@@ -22,7 +24,7 @@ def engine_settings(
         role: name of the pool: `prefill`, `decode` or `aggregated`.
         model_len: longest prompt plus output of the model; `[engine] max_model_len` may be shorter.
         blocks: KV blocks of the engine.
-        draft_tokens, speculation, forced_tokens: as `EngineSettings`.
+        draft_tokens, speculation, forced_tokens, split: as `EngineSettings`.
     Raises: ConfigError for values that cannot work together.
     """
     engine, kvcache = config.engine, config.kvcache
@@ -42,4 +44,5 @@ def engine_settings(
         draft_tokens=draft_tokens,
         speculation=speculation,
         forced_tokens=forced_tokens,
+        split=split,
     )

@@ -10,10 +10,9 @@ Nothing is thrown out: a sequence that nobody else can take is taken back, or go
 
 from collections.abc import Iterable
 
-from serving.ids import BlockHash
+from serving.ids import BlockHash, BlockId
 from serving.instance.core.events import HandoffReady
 from serving.instance.core.sequence import LiveSequence
-from serving.instance.core.sequence_blocks import blocks_for
 from serving.instance.core.sequence_phase import SequencePhase
 from serving.values.news import Leaving, Tokens
 
@@ -46,18 +45,19 @@ def ready_to_leave(running: Iterable[LiveSequence]) -> list[LiveSequence]:
 
 
 def hand_on_event(
-    sequence: LiveSequence, ticket_id: str, hashes: tuple[BlockHash, ...], block_tokens: int
+    sequence: LiveSequence, ticket_id: str, blocks: tuple[BlockId, ...], hashes: tuple[BlockHash, ...]
 ) -> HandoffReady:
     """News that a stream can be pulled; its tokens were told before.
 
+    Args:
+        blocks, hashes: see `HandoffReady`.
     Effects: none.
     """
-    computed = sequence.num_computed
     return HandoffReady(
         first=Tokens(sequence.sequence_id, len(sequence.output)),
         ticket_id=ticket_id,
-        blocks=tuple(sequence.blocks[: blocks_for(computed, block_tokens)]),
+        blocks=blocks,
         hashes=hashes,
-        computed_tokens=computed,
+        computed_tokens=sequence.num_computed,
         drafts=sequence.drafts,
     )

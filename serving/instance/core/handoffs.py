@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from serving.errors import LedgerError
 from serving.instance.core.events import PullOrder
 from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_blocks import SequenceBlocks
 from serving.values.sequence import HandoffTicket
 
 
@@ -65,10 +66,9 @@ def ticket_of(sequence: LiveSequence) -> HandoffTicket:
     return sequence.ticket
 
 
-def pull_order(sequence: LiveSequence, ticket: HandoffTicket, block_tokens: int) -> PullOrder | None:
+def pull_order(sequence: LiveSequence, ticket: HandoffTicket, blocks: SequenceBlocks) -> PullOrder | None:
     """The order to pull the missing blocks of a ticket; None when all of its blocks were found here."""
     if sequence.num_computed >= ticket.computed_tokens:
         return None
-    first = sequence.num_computed // block_tokens
-    blocks = tuple(sequence.blocks[first : len(ticket.blocks)])
-    return PullOrder(sequence.sequence_id, ticket, first, blocks)
+    first, targets = blocks.to_pull(sequence, ticket.computed_tokens)
+    return PullOrder(sequence.sequence_id, ticket, first, targets)

@@ -8,6 +8,7 @@ from serving.instance.core.scheduler import Scheduler
 from serving.instance.core.sequence import LiveSequence
 from serving.instance.core.sequence_blocks import blocks_for
 from serving.instance.core.settings import EngineRole
+from serving.values.layer_split import LayerSplit
 from serving.values.sequence import HandoffTicket, SequenceSpec
 from serving.values.throughput import BusyThroughput, retry_after_s
 
@@ -69,7 +70,9 @@ def usable_drafts(sequence: LiveSequence, ticket: HandoffTicket, most: int) -> t
     return ticket.drafts[:most] if len(sequence.tokens) == ticket.computed_tokens + 1 else ()
 
 
-def adoptable_hashes(spec: SequenceSpec, ticket: HandoffTicket, block_tokens: int) -> tuple[BlockHash, ...]:
+def adoptable_hashes(
+    spec: SequenceSpec, ticket: HandoffTicket, block_tokens: int, split: LayerSplit | None = None
+) -> tuple[BlockHash, ...]:
     """Check a ticket against its sequence.
 
     Returns: the prefix hashes of its full blocks behind those that the order brings itself, as far as the source gave
@@ -80,7 +83,8 @@ def adoptable_hashes(spec: SequenceSpec, ticket: HandoffTicket, block_tokens: in
     known = len(spec.prompt) + len(spec.output)
     if not spec.output or not 1 <= computed < known:
         raise HandoffError(f"ticket of {computed} computed tokens does not fit {known} known tokens; prefill again")
-    if len(ticket.blocks) != blocks_for(computed, block_tokens):
+    rows = blocks_for(computed, block_tokens)
+    if len(ticket.blocks) != (rows if split is None else split.present(rows, computed, block_tokens)):
         raise HandoffError(
             f"ticket has {len(ticket.blocks)} blocks for {computed} tokens in blocks of {block_tokens}; "
             "both sides need the same block size"

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 from serving.errors import LedgerError
-from serving.ids import BlockHash
+from serving.ids import BlockHash, BlockId
 from serving.instance.core.events import HandoffReady
 from serving.instance.core.finish import Accepted, accept_tokens
 from serving.instance.core.scheduler import PlannedStep
 from serving.instance.core.sequence import LiveSequence
-from serving.instance.core.sequence_blocks import blocks_for
 from serving.values.news import Tokens
 from serving.values.sequence import DraftUse, FinishReason, TokenLogprobs
 from serving.values.step_plan import SequenceResult, SequenceStep, StepResult
@@ -116,11 +115,13 @@ def handoff_event(
     accepted: Accepted,
     outcome: SequenceResult,
     ticket_id: str,
+    blocks: tuple[BlockId, ...],
     hashes: tuple[BlockHash, ...],
-    block_tokens: int,
 ) -> HandoffReady:
     """News that a prefilled sequence can be pulled.
 
+    Args:
+        blocks, hashes: see `HandoffReady`.
     Effects: appends the tokens; marks preemptions so far as told.
     """
     position, computed = len(sequence.output), sequence.num_computed
@@ -128,7 +129,7 @@ def handoff_event(
     return HandoffReady(
         first=_first(sequence, position, accepted, outcome.logprobs[: len(accepted.tokens)], sequence.take_preempted()),
         ticket_id=ticket_id,
-        blocks=tuple(sequence.blocks[: blocks_for(computed, block_tokens)]),
+        blocks=blocks,
         hashes=hashes,
         computed_tokens=computed,
         drafts=outcome.drafts,

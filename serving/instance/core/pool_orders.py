@@ -46,22 +46,16 @@ class PoolOrders:
 
     def fetch_order(self, sequence: LiveSequence) -> FetchOrder:
         """The order for a sequence that was just admitted to FETCHING."""
-        first = sequence.num_published
-        end = first + self._blocks.fetchable(sequence)
-        return FetchOrder(
-            sequence.sequence_id,
-            sequence.spec.namespace,
-            tuple(sequence.hashes[first:end]),
-            tuple(sequence.blocks[first:end]),
-        )
+        hashes, blocks, rows = self._blocks.to_fetch(sequence)
+        return FetchOrder(sequence.sequence_id, sequence.spec.namespace, tuple(hashes), tuple(blocks), rows)
 
     def fetched(self, sequence: LiveSequence, report: FetchReport) -> None:
         """Book what a fetch brought; `num_computed` has grown by it already.
 
         Effects: blocks that came from the pool are not stored again; at the first admission, what requests are told.
         """
-        block_tokens = self._blocks.block_tokens
-        pulled, lost = report.blocks * block_tokens, report.lost_blocks * block_tokens
+        block_tokens, width = self._blocks.block_tokens, self._blocks.width
+        pulled, lost = report.blocks // width * block_tokens, report.lost_blocks // width * block_tokens
         sequence.num_stored = max(sequence.num_stored, sequence.num_computed // block_tokens)
         self.pulled_tokens += pulled
         self.lost_tokens += lost
@@ -85,12 +79,12 @@ class PoolOrders:
         if full <= first:
             return
         sequence.num_stored = full
-        room = self._settings.max_store_blocks - self.pinned_blocks
-        end = min(full, first + max(0, room))  # the beginning of a chain is worth more than its end
-        if end < full:
-            self._skip(sequence.hashes[end:full], sequence.spec.namespace)
-        if end > first:
-            self._order(sequence.spec.namespace, sequence.hashes[first:end], sequence.blocks[first:end])
+        hashes, blocks = self._blocks.run(sequence, first, full)
+        room = max(0, self._settings.max_store_blocks - self.pinned_blocks)
+        if room < len(blocks):  # the beginning of a chain is worth more than its end
+            self._skip(hashes[room:], sequence.spec.namespace)
+        if room and blocks:
+            self._order(sequence.spec.namespace, hashes[:room], blocks[:room])
 
     def hand_over(self) -> None:
         """The engine leaves: order the storing of all blocks that were skipped and are still here.

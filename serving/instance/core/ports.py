@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from serving.ids import BlockHash, BlockId
+from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.sequence import HandoffTicket
 from serving.values.step_plan import StepPlan, StepResult
@@ -89,12 +90,16 @@ class ContextCache(Protocol):
     Several fetches and one store may run at once, each in a thread of its own.
     """
 
-    def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
+    def fetch(
+        self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
+    ) -> FetchReport:
         """Fill the leading ones of own arena blocks with the blocks of these hashes, verifying each.
 
         Args:
             hashes: consecutive links of one prefix-hash chain; what lies before them is here already.
             blocks: as many, to be written; whatever is behind the report's count has any content.
+            rows: which of those that are found are to be read; then the report counts all that were found, or none.
+                None = all are.
         """
         ...
 

@@ -110,9 +110,9 @@ def _kept_steps(plan: StepPlan) -> tuple[KeptStep, ...]:
 def _plan_facts(kind: str, step: int, steps: tuple[KeptStep, ...]) -> object:
     foreseen = kind == Foreseen.__name__  # its tokens are not known yet
     sequences = [
-        (name, start, len(blocks), checksum(blocks))
+        (name, start, len(blocks), checksum(blocks, signed=True))
         if foreseen
-        else (name, start, len(tokens), checksum(tokens), len(blocks), checksum(blocks), samples, *guesses)
+        else (name, start, len(tokens), checksum(tokens), len(blocks), checksum(blocks, signed=True), samples, *guesses)
         for name, start, tokens, blocks, samples, guesses in steps
     ]
     return {"is": kind, "step": step, "sequences": sequences}

@@ -5,7 +5,7 @@ Theory of operation. Sequences are in one of four places: `waiting` (no blocks),
 step is formed in this order:
 
 1. decodes, one token each, preempting from the end of the batch when blocks run out;
-2. the next chunks of prompts under way;
+2. the next chunks of prompts under way, which preempt likewise where a window frees blocks meanwhile;
 3. new admissions from the queue, prompts and pulls alike.
 
 With a KV-cache pool, prompts are admitted ahead of the step that will feed them, so that their cached beginnings arrive
@@ -94,7 +94,7 @@ class Scheduler:
         budget = StepBudget(self.limits.max_step_tokens, self._planner, len(running))
         if running:
             plan_decodes(running, self.blocks, budget, self._preempt, self.limits.draft_tokens)
-            plan_chunks(running, budget)
+            plan_chunks(running, self.blocks, budget, self._preempt)
         # A victim of this very step cannot come straight back: it needs all that it gave, and one block of it is taken.
         ahead, fetch = self._room_ahead() if self.waiting.items else 0, True
         while self.waiting.items and (budget.tokens_left > 0 or ahead > 0):
@@ -147,7 +147,7 @@ class Scheduler:
             raise LedgerError(f"sequence {sequence.sequence_id} is not being fetched")
         self.fetching.remove(sequence)
         if sequence.phase is SequencePhase.FETCHING:
-            sequence.num_computed += blocks * self.blocks.block_tokens
+            self.blocks.fetched(sequence, blocks)
             sequence.advance(PhaseEvent.FETCH_DONE)
             self.running.add(sequence)
 

@@ -55,6 +55,7 @@ class LiveSequence:
         "leaving",
         "num_computed",
         "num_published",
+        "num_slid",
         "num_stored",
         "order",
         "output",
@@ -103,8 +104,8 @@ class LiveSequence:
         """Prefix hashes of the leading full blocks, as far as they were needed."""
         self.num_published = 0
         """Leading blocks that need no publishing any more."""
-        self.num_stored = 0
-        """Leading blocks that need no storing in the KV-cache pool any more."""
+        self.num_stored = 0  # leading blocks that need no storing in the KV-cache pool any more
+        self.num_slid = 0  # leading rows of the table that have lost their sliding blocks
         self.pool_use: PoolUse | None = None
         """What the pool did at the first admission; None without a pool, or when it was not asked."""
         self.ticket = ticket
@@ -184,6 +185,7 @@ class LiveSequence:
         """
         self.num_computed = 0
         self.num_published = 0
+        self.num_slid = 0
         self.preempted += 1
         self.drafts = ()
         self.prompt_logprobs.clear()

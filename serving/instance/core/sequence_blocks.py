@@ -7,9 +7,14 @@
 Only blocks behind the matched ones are ever written, so sharing needs no copy.
 """
 
+from collections.abc import Sequence
+
+from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId
 from serving.instance.core.block_pool import BlockPool
 from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_phase import SequencePhase
+from serving.values.layer_split import FetchedRows
 from serving.values.prefix_hash import extend_hashes
 
 
@@ -19,7 +24,7 @@ def blocks_for(tokens: int, block_tokens: int) -> int:
 
 
 class SequenceBlocks:
-    """Block tables over one pool."""
+    """Block tables over one pool. `WindowedBlocks` has those of models with a sliding window."""
 
     def __init__(self, pool: BlockPool, block_tokens: int, *, prefix_reuse: bool, cache_decoded: bool) -> None:
         """
@@ -31,6 +36,12 @@ class SequenceBlocks:
         self.block_tokens = block_tokens
         self.prefix_reuse = prefix_reuse
         self.cache_decoded = cache_decoded
+        self.width = 1
+        """Blocks of a table for each `block_tokens` positions."""
+        self.slides = False
+        """Whether blocks are freed while a sequence runs; then prompts get theirs chunk by chunk."""
+        self.max_tokens = pool.num_blocks * block_tokens
+        """Longest sequence that fits the whole arena."""
 
     def reserve(self, sequence: LiveSequence, keep_free: int) -> bool:
         """Give a sequence without blocks room for all its known tokens, cached ones included.
@@ -66,7 +77,7 @@ class SequenceBlocks:
         Returns: False, and nothing changed, if there is no room.
         Effects: empties the holder's block table.
         """
-        known = len(sequence.tokens)
+        known = self._reach(holder.num_computed, len(sequence.tokens))
         if known > holder.num_computed + 1 and not self.grow(holder, known):
             return False
         sequence.blocks, holder.blocks = holder.blocks, sequence.blocks
@@ -74,6 +85,7 @@ class SequenceBlocks:
         sequence.num_computed = holder.num_computed
         sequence.num_published = holder.num_published
         sequence.num_stored = holder.num_stored
+        sequence.num_slid = holder.num_slid
         return True
 
     def fetchable(self, sequence: LiveSequence) -> int:
@@ -85,14 +97,22 @@ class SequenceBlocks:
 
     def would_fetch(self, sequence: LiveSequence) -> bool:
         """Whether a sequence without blocks, admitted now, would have blocks that are `fetchable`."""
-        return self._reusable(sequence) > len(self._match(sequence))
+        return self._reusable(sequence) > len(self._match(sequence)) // self.width
+
+    def fetched(self, sequence: LiveSequence, blocks: int) -> None:
+        """A fetch has filled so many leading ones of its blocks. Effects: sets `num_computed`."""
+        sequence.num_computed += blocks * self.block_tokens
+
+    def lacks(self, sequence: LiveSequence, tokens: int) -> int:
+        """Blocks by which the block table is too short for `tokens` positions."""
+        return max(0, blocks_for(tokens, self.block_tokens) * self.width - len(sequence.blocks))
 
     def grow(self, sequence: LiveSequence, tokens: int) -> bool:
         """Extend the block table to cover `tokens` positions.
 
         Returns: False, and nothing changed, if the pool has too few free blocks.
         """
-        missing = blocks_for(tokens, self.block_tokens) - len(sequence.blocks)
+        missing = blocks_for(tokens, self.block_tokens) * self.width - len(sequence.blocks)
         if missing <= 0:
             return True
         if self.pool.num_free < missing:
@@ -116,6 +136,42 @@ class SequenceBlocks:
         self.pool.publish(sequence.blocks, sequence.hashes, sequence.num_published, full)
         sequence.num_published = full
 
+    def slide(self, sequence: LiveSequence) -> None:
+        """Free what no later token sees: nothing here. Call after `publish`."""
+
+    def run(self, sequence: LiveSequence, first: int, end: int) -> tuple[Sequence[BlockHash], Sequence[BlockId]]:
+        """Blocks of full rows `first ... end - 1` of the table that are there, and the hash that each is known by."""
+        return sequence.hashes[first:end], sequence.blocks[first:end]
+
+    def to_fetch(self, sequence: LiveSequence) -> tuple[Sequence[BlockHash], Sequence[BlockId], FetchedRows | None]:
+        """Hashes that the KV-cache pool is asked for, and blocks to be filled; see `FetchOrder`."""
+        first = sequence.num_published
+        hashes, blocks = self.run(sequence, first, first + self.fetchable(sequence))
+        return hashes, blocks, None
+
+    def to_hand_over(self, sequence: LiveSequence) -> tuple[BlockId, ...]:
+        """Blocks that another instance needs to go on with what was computed here, in the order of the table."""
+        return tuple(sequence.blocks[: blocks_for(sequence.num_computed, self.block_tokens)])
+
+    def to_pull(self, sequence: LiveSequence, computed: int) -> tuple[int, tuple[BlockId, ...]]:
+        """Blocks that a handoff of so many computed tokens is to fill, and the place of the first in its list."""
+        first = sequence.num_computed // self.block_tokens
+        return first, tuple(sequence.blocks[first : blocks_for(computed, self.block_tokens)])
+
+    def held(self, sequence: LiveSequence) -> Sequence[BlockId]:
+        """All blocks that the sequence has, each once."""
+        return sequence.blocks
+
+    def check(self, sequence: LiveSequence) -> None:
+        """Prove that the table covers what is computed, and that only a sequence without blocks waits.
+
+        Raises: LedgerError if not.
+        """
+        if not sequence.blocks and sequence.phase not in (SequencePhase.WAITING, SequencePhase.ADOPTING):
+            raise LedgerError(f"a {sequence.phase.value} sequence has 0 blocks")
+        if sequence.num_computed > len(sequence.blocks) * self.block_tokens:
+            raise LedgerError(f"{sequence.sequence_id}: {sequence.num_computed} computed tokens do not fit its blocks")
+
     def full_hashes(self, sequence: LiveSequence) -> tuple[BlockHash, ...]:
         """Hashes of all full computed blocks, for a handoff; none when prefix reuse is off."""
         if not self.prefix_reuse:
@@ -135,6 +191,10 @@ class SequenceBlocks:
         """
         self.pool.release(sequence.blocks)
         sequence.blocks.clear()
+
+    def _reach(self, computed: int, known: int) -> int:
+        """Positions that a table covers at once, of a sequence of which so many tokens are computed and known."""
+        return known
 
     def _reusable(self, sequence: LiveSequence) -> int:
         """Leading full blocks that may come from others."""

@@ -5,6 +5,7 @@ from enum import Enum
 
 from serving.errors import ConfigError
 from serving.instance.core.scheduler import SchedulerLimits
+from serving.values.layer_split import LayerSplit
 
 _STEPS_AHEAD = 2
 """With a pool, prompts are admitted for the running step and the next one: a fetch takes less time than a step."""
@@ -43,6 +44,7 @@ class EngineSettings:
         draft_tokens: tokens beyond the first that one step may add to a decoding sequence; it gets blocks for them.
         speculation: guesses travel in plans and results, up to `draft_tokens` a step; else the executor guesses alone.
         forced_tokens: most guesses a step of those that a sequence's grammar forces; with speculation or without.
+        split: how blocks share layers where some have a sliding window; None = each block has all layers.
     Raises: ConfigError for a value that cannot work.
     """
 
@@ -63,6 +65,7 @@ class EngineSettings:
     draft_tokens: int = 0
     speculation: bool = False
     forced_tokens: int = 0
+    split: LayerSplit | None = None
 
     def __post_init__(self) -> None:
         try:

@@ -51,8 +51,8 @@ def take_snapshot(
     has_work: bool,
     draining: bool,
 ) -> EngineSnapshot:
-    """The state now."""
-    pool = scheduler.blocks.pool
+    """The state now. Outside, a block has all layers: where blocks have some of them, they are counted by the row."""
+    pool, width = scheduler.blocks.pool, scheduler.blocks.width
     return EngineSnapshot(
         at_s=now,
         waiting=len(scheduler.waiting),
@@ -62,9 +62,9 @@ def take_snapshot(
         fetching=len(scheduler.fetching),
         storing_blocks=orders.pinned_blocks,
         queued_tokens=scheduler.queued_tokens(),
-        kv_blocks_total=pool.num_blocks,
-        kv_blocks_used=pool.num_used,
-        kv_blocks_cached=pool.num_cold,
+        kv_blocks_total=pool.num_blocks // width,
+        kv_blocks_used=-(-pool.num_used // width),
+        kv_blocks_cached=pool.num_cold // width,
         prefix_queries_tokens_total=scheduler.prefix_queries_tokens,
         prefix_hits_tokens_total=scheduler.prefix_hits_tokens,
         pulled_tokens_total=orders.pulled_tokens,

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from serving.instance.executors.step_batch import Feed
+from serving.instance.executors.step_batch import Feed, of_block
 from serving.model.batch import ForwardBatch, RowGroup
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.kv_cache import KvCache
@@ -25,11 +25,14 @@ MAX_GRAPHS = 64
 """Graphs share one pool of memory; beyond this many shapes, steps run without."""
 
 
-def records(model: Model) -> bool:
-    """Whether a model's pass can be recorded: on CUDA, and nothing in it waits for the host."""
+def records(model: Model, cache: KvCache) -> bool:
+    """Whether a model's pass can be recorded: on CUDA, all layers of a token in one block, and nothing waits for the
+    host.
+    """
     feeds = [block.feed for block in model.blocks]
     waits = any(isinstance(feed, ExpertLayer) and isinstance(feed.experts, LocalExperts) for feed in feeds)
-    return model.device.type == "cuda" and not waits
+    together = cache.split is None or cache.split.split.width == 1
+    return model.device.type == "cuda" and together and not waits
 
 
 class Recorder(Protocol):
@@ -121,6 +124,8 @@ class DecodeGraphs:
         Returns: None for a step that is too large, or of one shape too many.
         Effects: writes the tokens' rows into the cache; records a graph at the first step of a shape.
         """
+        if self._cache.split is not None:
+            feeds = [of_block(feed, 0, 1) for feed in feeds]
         rows = [row for feed in feeds for row in self._rows(feed)]
         if len(rows) > MAX_ROWS:
             return None

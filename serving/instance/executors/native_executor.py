@@ -65,8 +65,9 @@ class NativeExecutor:
         self._library = library
         self._matchers = matchers
         self._bound = BoundModel(model, expert_shapes)
-        room = kv_cache.num_blocks * kv_cache.block_tokens
-        context = min(model.config.max_position_embeddings + _DRAFT_POSITIONS, room)
+        context = model.config.max_position_embeddings + _DRAFT_POSITIONS
+        if kv_cache.split is None:  # else a sequence may be longer than what is kept of it
+            context = min(context, kv_cache.num_blocks * kv_cache.block_tokens)
         self._engine = NativeEngine(library, self._bound, kv_cache, threads, max_rows, context)
         self._in_step = matchers is not None and bool(matchers.grammars.step_functions)
         if matchers is not None and self._in_step:

@@ -5,7 +5,7 @@ each tensor costs microseconds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -74,6 +74,22 @@ def build_batch(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
     Args:
         heads: attention heads, which bound the query block of a chunk.
     """
+    if cache.split is None:
+        return _laid_out(feeds, cache, heads)
+    width = cache.split.split.width
+    first, *others = [_laid_out([of_block(feed, i, width) for feed in feeds], cache, heads) for i in range(width)]
+    return StepBatch(replace(first.forward, others=tuple(other.forward for other in others)), first.rows)
+
+
+def of_block(feed: Feed, index: int, width: int) -> Feed:
+    """A feed whose table has only one of the `width` blocks of each row. What is gone reads as block 0, not seen.
+
+    Effects: none.
+    """
+    return feed._replace(block_table=[BlockId(max(block, 0)) for block in feed.block_table[index::width]])
+
+
+def _laid_out(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
     single = _single_rows(feeds, cache.block_tokens)
     chunks = [i for i, feed in enumerate(feeds) if not feed.alone]
     rows: list[list[int] | range] = [[] for _ in feeds]

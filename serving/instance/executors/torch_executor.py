@@ -42,7 +42,7 @@ class TorchExecutor:
         self._matchers = matchers
         drafts = bool(model.mtp) and kv_cache.num_layers > len(model.config.layers)
         self._drafter = TorchDrafter(model, kv_cache) if drafts else None
-        self._graphs = DecodeGraphs(model, kv_cache, CudaRecorder()) if records(model) else None
+        self._graphs = DecodeGraphs(model, kv_cache, CudaRecorder()) if records(model, kv_cache) else None
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step.

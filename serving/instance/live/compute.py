@@ -20,6 +20,7 @@ from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
 from serving.values.expert_moves import ExpertOrder, RankEvent
 from serving.values.group import RankOffer, RegroupOrder
+from serving.values.layer_split import LayerSplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,18 @@ class KvBlocks:
     Args:
         real_bytes: of one block in the UB segment.
         block_bytes: of one block in HBM; the same unless KV is only accounted.
+        split: how blocks share the model's layers; None = each has all.
     """
 
     count: int
     real_bytes: int
     block_bytes: int
+    split: LayerSplit | None = None
+
+    @property
+    def width(self) -> int:
+        """Blocks for the same positions: together they have all layers."""
+        return 1 if self.split is None else self.split.width
 
 
 class GroupMember(Protocol):

@@ -38,6 +38,7 @@ from serving.model.loader import load_model, product_forms
 from serving.model.model import Model
 from serving.model.native import library
 from serving.model.size import rank_weight_bytes, weight_bytes
+from serving.model.split_layers import split_layers
 from serving.served_architecture import served_architecture
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class TorchCompute:
         self.forced_tokens = config.engine.forced_tokens if self._native else 0
         # The draft layer keeps its rows behind those of the model: blocks that are shared or moved take them along.
         self._kv_layers = len(self._model.config.layers) + self.speculation
+        self._split = None if self.speculation else split_layers(self._model.config)
         self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
         self.on_moved = partial(self.npus.record_moved, Plane.RDMA)
         self.record_step = self.npus.record_step
@@ -108,6 +110,7 @@ class TorchCompute:
             arena if on_cpu else None,
             num_layers=self._kv_layers,
             kv_dtype=engine.kv_dtype,
+            split=self._split,
         )
         if not on_cpu:
             mirror = DeviceMirror(cache.tensor, arena)
@@ -183,9 +186,12 @@ class TorchCompute:
         die_bytes = config.hardware.hbm_per_die_bytes
         self.npus.reserve_per_die(WORKSPACE, int(die_bytes * config.hardware.workspace_share))
         layout = KvLayout.of(model.config.row, model.dtype, config.engine.kv_dtype)
-        block_bytes = self._kv_layers * config.engine.block_tokens * layout.row_bytes
+        layers, split = self._kv_layers, None
+        if self._split is not None:
+            layers, split = self._split.layers, self._split.split
+        block_bytes = layers * config.engine.block_tokens * layout.row_bytes
         count = self.npus.reserve_kv_cache(block_bytes, max_blocks=blocks_in_ub(ub_bytes, block_bytes))
-        return KvBlocks(count, block_bytes, block_bytes)
+        return KvBlocks(count, block_bytes, block_bytes, split)
 
 
 def computes_natively(config: ServeConfig) -> bool:

@@ -17,6 +17,7 @@ from serving.injected_faults import FaultReader, faults_path, session_of
 from serving.instance.core.ports import GroupExecutor, KvTransport, PreparingExecutor, StepExecutor
 from serving.instance.live.compute import InstanceCache, InstancePlace
 from serving.instance.live.ub_transport import LinkFaults
+from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.sequence import HandoffTicket
 from serving.values.step_plan import StepPlan, StepResult
@@ -127,10 +128,12 @@ class FaultyCache:
         self._faults = faults
         self._sleep = sleep
 
-    def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
+    def fetch(
+        self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
+    ) -> FetchReport:
         """Implements `ContextCache.fetch`."""
         self._delay()
-        return self._inner.fetch(namespace, hashes, blocks)
+        return self._inner.fetch(namespace, hashes, blocks, rows)
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
         """Implements `ContextCache.store`."""

@@ -209,7 +209,7 @@ class Instance:
             "hbm_capacity_bytes": self.npus.capacity_bytes,
             "ub_bytes": self._region.nbytes,
             "readers": self._segment_server.readers,
-            "kv_block_bytes": self.kv.block_bytes,
+            "kv_block_bytes": self.kv.block_bytes * self.kv.width,
             "block_tokens": self.settings.block_tokens,
             "draining": self.server.draining,
             "progress_age_s": min(self.loop.progress_age_s(), 1e9),
@@ -236,6 +236,7 @@ class Instance:
             draft_tokens=compute.draft_tokens,
             speculation=compute.speculation,
             forced_tokens=compute.forced_tokens,
+            split=self.kv.split,
         )
 
     def _make_cache(self, access: PoolAccess | None, attached: Attached, arena: memoryview) -> InstanceCache | None:
@@ -280,7 +281,7 @@ class Instance:
             node=self.place.node,
             layout=attached.layout,
             block_tokens=self.settings.block_tokens,
-            kv_blocks=self.kv.count,
+            kv_blocks=self.kv.count // self.kv.width,
             max_model_len=self.settings.max_model_len,
         )
 

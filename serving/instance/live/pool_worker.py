@@ -59,7 +59,7 @@ class PoolWorker:
 
     def _fetch(self, order: FetchOrder) -> None:
         try:
-            report = self._cache.fetch(order.namespace, order.hashes, order.blocks)
+            report = self._cache.fetch(order.namespace, order.hashes, order.blocks, order.rows)
         except Exception:
             logger.exception("fetch for %s failed in an unforeseen way; its prompt is computed", order.sequence_id)
             report = FetchReport(0, lost_blocks=len(order.blocks), reason=MissReason.ERROR)

@@ -15,6 +15,7 @@ from serving.ids import BlockHash, BlockId
 from serving.instance.live.pace import Pace
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
+from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.sequence import HandoffTicket
 
@@ -86,13 +87,15 @@ class TimedCache:
         self._lock = threading.Lock()
         self._free_at = 0.0
 
-    def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
+    def fetch(
+        self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
+    ) -> FetchReport:
         """Implements `PoolContextCache.fetch`; the report tells accounted bytes.
 
         Effects: waits until the blocks would have been loaded, behind fetches that began before.
         """
         since = self._pace.real_now()
-        report = self._inner.fetch(namespace, hashes, blocks)
+        report = self._inner.fetch(namespace, hashes, blocks, rows)
         if not report.blocks:
             return report
         nbytes = report.blocks * self._kv.block_bytes

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from queue import LifoQueue
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from serving.ids import BlockHash, BlockId
 from serving.kvpool.core.entry import Space
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.meters import Meters
+from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 
 logger = logging.getLogger(__name__)
@@ -75,15 +78,19 @@ class PoolContextCache:
         self._meters = Meters("fetch", "lookup", "get", "store")
         self._logged: dict[type[BaseException], float] = {}
 
-    def fetch(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> FetchReport:
+    def fetch(
+        self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
+    ) -> FetchReport:
         """Fills the leading ones of own arena blocks with the blocks of these hashes, each verified.
 
+        Args:
+            rows: as `ContextCache.fetch`.
         Effects: overwrites the given blocks; those behind the report's count hold anything.
         """
         start = time.monotonic()
         client = self._idle.get()
         try:
-            report = self._fetch(client, Space(namespace, self._layout), hashes, blocks, start)
+            report = self._fetch(client, Space(namespace, self._layout), hashes, blocks, start, rows)
         except Exception as error:  # a miss costs a recomputation; an exception here would cost the request
             self._log(error, "a fetch")
             report = FetchReport(0, lost_blocks=len(blocks), reason=MissReason.ERROR)
@@ -164,6 +171,7 @@ class PoolContextCache:
         hashes: Sequence[BlockHash],
         blocks: Sequence[BlockId],
         start: float,
+        rows: FetchedRows | None,
     ) -> FetchReport:
         deadline = start + self._get_timeout_s
         find = client.lookup(space, hashes, start + LOOKUP_SHARE * self._get_timeout_s)
@@ -171,11 +179,18 @@ class PoolContextCache:
         self._meters.observe("lookup", found_at - start, (("lookups", 1),))
         if not find.blocks:
             return FetchReport(0, lost_blocks=find.prefix.lost_blocks, reason=find.prefix.reason)
-        report = client.read(find, self._targets(blocks[: find.blocks]), deadline)
+        found, targets = find.blocks, blocks[: find.blocks]
+        if rows is not None:
+            needed = rows.needed(found)
+            find, surplus = find.split(needed)
+            if surplus.blocks:
+                client.release(surplus, deadline)
+            targets = [blocks[index] for index in needed]
+        report = client.read(find, self._targets(targets), deadline)
         if self._mirror is not None and report.blocks:
-            self._mirror.load(blocks[: report.blocks])
+            self._mirror.load(targets[: report.blocks])
         self._meters.observe("get", time.monotonic() - found_at)
-        return report
+        return report if rows is None else _of_rows(report, len(targets), found - found % rows.split.width)
 
     def _store(self, space: Space, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], start: float) -> StoreReport:
         if self._mirror is not None:
@@ -193,3 +208,10 @@ class PoolContextCache:
         if now - self._logged.get(kind, float("-inf")) >= SAME_ERROR_S:
             self._logged[kind] = now
             logger.error("%s failed in an unforeseen way; it counts as a miss", what, exc_info=error)
+
+
+def _of_rows(report: FetchReport, wanted: int, found: int) -> FetchReport:
+    """The report of rows of which only some blocks were read: they are of use if nothing is missing."""
+    if report.blocks == wanted:
+        return replace(report, blocks=found)
+    return replace(report, blocks=0, from_ssd=0, lost_blocks=found)

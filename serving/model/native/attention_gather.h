@@ -71,12 +71,12 @@ class Gatherer {
         for (int q = 0; q < item.queries; ++q) space.total.sum[q] = 0.0f;
         prepare_queries(space.piece, shape, queries, item.queries);
         for (int p = item.first_piece; p < item.first_piece + item.pieces; ++p) {
-            const int first = (run.skipped + p) * kPiece, count = smaller(kPiece, run.context() - first);
+            const int first = (run.skipped() + p) * kPiece, count = smaller(kPiece, run.context() - first);
             const int named = shape.in_place ? smaller(kPiece + kListPad, run.context() - first) : count;
-            find_rows(cache_, job.layer, run.table, first, named, run.kv_head, space.piece.rows);
+            find_rows(cache_, job.layer, run.table, first, named, run.from, run.kv_head, space.piece.rows);
             if (!shape.in_place) copy_rows(m_, cache_, shape, count, space.piece.copies, space.piece.rows);
             attend_piece(
-                space.piece, shape, m_.softmax_scale, count, named, queries, item.queries,
+                space.piece, shape, m_.softmax_scale, count, named, larger(0, run.from - first), queries, item.queries,
                 [&](int q) {
                     const int end = run.start + (item.first_query + q) / wave.as.heads + 1 - first;
                     return Seen{window ? end - window : 0, end};

@@ -81,14 +81,16 @@ CM_INLINE void pad_parts(const RowShape<T>& shape, int value, int key, T* row) {
 }
 
 // Points at the rows of positions first ... first + count - 1, at their parts of one KV head. The list is filled up, by
-// kListPad, with the last one.
+// kListPad, with the last one. Blocks before that of position `from` may be gone: rows of its block stand in for theirs.
 template <class T>
-void find_rows(const cm_cache& cache, int layer, const int32_t* table, int first, int count, int kv_head,
+void find_rows(const cm_cache& cache, int layer, const int32_t* table, int first, int count, int from, int kv_head,
                const T** rows) {
     const int64_t inside = static_cast<int64_t>(kv_head) * cache.head_bytes;
+    const int there = from / cache.block_tokens;
     for (int i = 0; i < count;) {
-        const int end = smaller(count, i + cache.block_tokens - (first + i) % cache.block_tokens);
-        const char* row = cache_row(cache, layer, table, first + i) + inside;
+        const int token = (first + i) % cache.block_tokens, run = larger(there, (first + i) / cache.block_tokens);
+        const int end = smaller(count, i + cache.block_tokens - token);
+        const char* row = cache_row_of(cache, layer, table, run, token) + inside;
         for (; i < end; ++i, row += cache.row_bytes) rows[i] = reinterpret_cast<const T*>(row);
     }
     for (int i = count; i < count + kListPad; ++i) rows[i] = rows[count - 1];
@@ -287,9 +289,10 @@ struct Seen {
     int begin, end;
 };
 
-// What `queries` get from `count` of `named` rows. seen(q): which of them query q may see.
+// What `queries` get from `count` of `named` rows. seen(q): which of them query q may see; none may see the first
+// `unseen`, which may hold anything: in the weighted sum, where their weights are zero, another row stands for them.
 template <class T, class SeenBy>
-void attend_piece(const PieceSpace<T>& space, const RowShape<T>& shape, float scale, int count, int named,
+void attend_piece(const PieceSpace<T>& space, const RowShape<T>& shape, float scale, int count, int named, int unseen,
                   const T* query, int queries, SeenBy&& seen, const Gathered& result) {
     const int whole = static_cast<int>(round_up(count, in_tiles<T> ? 32 : Product<T>::kDepth));
     score_piece(space, shape, count, named, query, queries);
@@ -302,6 +305,7 @@ void attend_piece(const PieceSpace<T>& space, const RowShape<T>& shape, float sc
         result.most[q] = largest_of(scores, end - begin) * scale;
         result.sum[q] = weigh(scores, end - begin, whole - begin, scale, result.most[q], weights + begin);
     }
+    for (int i = 0; i < unseen; ++i) space.rows[i] = space.rows[unseen];
     sum_piece(space, shape, whole, queries, result);
 }
 

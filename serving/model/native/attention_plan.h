@@ -38,10 +38,11 @@ struct Run {
     int wave_row;  // of its first row
     int kv_head;
     int slot;      // of its first query and piece; -1 = none, its items merge for themselves
-    int skipped;   // pieces before the first that any of its rows sees
+    int from;      // first position that any of its rows sees
 
     int context() const { return start + rows; }
-    int pieces() const { return parts(context(), kPiece) - skipped; }  // counted from that one
+    int skipped() const { return from / kPiece; }                        // pieces before the first that they see
+    int pieces() const { return parts(context(), kPiece) - skipped(); }  // counted from that one
 };
 
 struct Item {
@@ -83,9 +84,9 @@ struct Wave {
                 const int taken = smaller(as.rows, spans[span].rows - row);
                 if (rows + taken > kWaveRows) return;
                 const int start = spans[span].start + row;
-                const int skipped = window ? larger(0, start + 1 - window) / kPiece : 0;
+                const int from = window ? larger(0, start + 1 - window) : 0;
                 for (int kv_head = 0; kv_head < as.kv_heads; ++kv_head)
-                    runs[run_count++] = {spans[span].table, start, taken, rows, kv_head, -1, skipped};
+                    runs[run_count++] = {spans[span].table, start, taken, rows, kv_head, -1, from};
                 for (int r = 0; r < taken; ++r) step_row[rows++] = spans[span].first_row + row + r;
             }
         }

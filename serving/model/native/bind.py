@@ -158,6 +158,8 @@ def bind_cache(cache: KvCache) -> layout.Cache:
         head_bytes=cache.layout.head_bytes,
         rope_offset=cache.layout.rope_offset_bytes,
         scale_offset=cache.layout.scale_offset_bytes,
+        width=1 if cache.split is None else cache.split.split.width,
+        places=None if cache.split is None else cache.places.data_ptr(),
     )
 
 

@@ -15,9 +15,18 @@ inline char* cache_rows(const cm_cache& cache, int layer, int32_t block) {
     return static_cast<char*>(cache.base) + run * cache.block_tokens * cache.row_bytes;
 }
 
+// The row of number `token` among the block_tokens positions that begin with number `run` of them.
+inline char* cache_row_of(const cm_cache& cache, int layer, const int32_t* table, int run, int token) {
+    if (cache.places) {
+        const int32_t* place = cache.places + 2 * layer;
+        table += run * (cache.width - 1) + place[0];
+        layer = place[1];
+    }
+    return cache_rows(cache, layer, table[run]) + static_cast<int64_t>(token) * cache.row_bytes;
+}
+
 inline char* cache_row(const cm_cache& cache, int layer, const int32_t* table, int position) {
-    return cache_rows(cache, layer, table[position / cache.block_tokens]) +
-           static_cast<int64_t>(position % cache.block_tokens) * cache.row_bytes;
+    return cache_row_of(cache, layer, table, position / cache.block_tokens, position % cache.block_tokens);
 }
 
 // Stores what `position` leaves: its latent, normalised and already rounded to T, and its rotated key.

@@ -7,6 +7,12 @@
 namespace cm {
 namespace {
 
+// Whether a token at this position, and all behind it, see nothing in a block of their table any more.
+bool is_past(const cm_engine& e, int block, int position) {
+    const int place = block % e.cache.width, end = (block / e.cache.width + 1) * e.cache.block_tokens;
+    return !e.sees_all[place] && end <= position + 1 - e.widest[place];
+}
+
 // The blocks that a sequence's rows, and its guesses' rows in the draft layer's cache, will be written to.
 int32_t check_table(const cm_engine& e, const cm_batch& batch, int index, const cm_sequence& s) {
     const int64_t end = static_cast<int64_t>(s.start) + s.rows + (s.next_drafts > 1 ? s.next_drafts - 1 : 0);
@@ -14,12 +20,14 @@ int32_t check_table(const cm_engine& e, const cm_batch& batch, int index, const 
         return fail(CM_BAD_ARGUMENT, "sequence %d: tokens up to %lld of at most %d", index, static_cast<long long>(end),
                     e.max_context);
     }
-    if (s.table < 0 || s.table_size < 0 || static_cast<int64_t>(s.table_size) * e.cache.block_tokens < end) {
+    const int width = e.cache.places ? e.cache.width : 1;
+    if (s.table < 0 || s.table_size < 0 || static_cast<int64_t>(s.table_size / width) * e.cache.block_tokens < end) {
         return fail(CM_BAD_ARGUMENT, "sequence %d: a table of %d blocks does not cover %lld tokens", index,
                     s.table_size, static_cast<long long>(end));
     }
-    const int64_t needed = (end + e.cache.block_tokens - 1) / e.cache.block_tokens;
+    const int64_t needed = (end + e.cache.block_tokens - 1) / e.cache.block_tokens * width;
     for (int64_t block = 0; block < needed; ++block) {
+        if (e.cache.places && is_past(e, static_cast<int>(block), s.start)) continue;
         const int32_t id = batch.tables[s.table + block];
         if (id < 0 || id >= e.cache.blocks) {
             return fail(CM_BAD_ARGUMENT, "sequence %d: block %d of a cache of %d", index, id, e.cache.blocks);

@@ -143,11 +143,22 @@ bool heads_fit(const cm_model& m, const cm_cache& c) {
            c.row_bytes % 4 == 0 && c.scale_offset + 8 <= c.head_bytes;
 }
 
+// Each layer has a place, in a block of all of them or in one of several for the same positions.
+bool places_fit(const cm_model& m, const cm_cache& c) {
+    if (!c.places) return c.layers >= m.layers;
+    bool fit = c.width > 0 && c.width <= CM_TABLE_WIDTH && m.draft == nullptr;
+    for (int layer = 0; layer < m.layers; ++layer) {
+        const int32_t *place = c.places + 2 * layer;
+        fit = fit && place[0] >= 0 && place[0] < c.width && place[1] >= 0 && place[1] < c.layers;
+    }
+    return fit;
+}
+
 int32_t check_cache(const cm_model& m, const cm_cache& c) {
     const int number = bytes_of(m.form);
     const bool int8 = c.form == CM_INT8;
     if (c.form != m.form && !int8) return fail(CM_BAD_ARGUMENT, "a KV cache of form %d", c.form);
-    const bool sizes = c.base && c.blocks > 0 && c.block_tokens > 0 && c.layers >= m.layers;
+    const bool sizes = c.base && c.blocks > 0 && c.block_tokens > 0 && c.layers > 0 && places_fit(m, c);
     if (m.blocks->kind == CM_GROUPED) {
         return sizes && heads_fit(m, c) ? CM_OK : fail(CM_BAD_ARGUMENT, "the KV cache does not fit the model");
     }

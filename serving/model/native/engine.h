@@ -10,7 +10,13 @@
 
 struct cm_engine {
     cm_engine(const cm_model& m, const cm_cache& c, int threads, int rows, int context)
-        : model(m), cache(c), max_rows(rows), max_context(context), kernels(cm::kernels()), team(threads) {}
+        : model(m), cache(c), max_rows(rows), max_context(context), kernels(cm::kernels()), team(threads) {
+        for (int layer = 0; cache.places && layer < model.layers; ++layer) {
+            const int place = cache.places[2 * layer], window = model.blocks[layer].window;
+            if (!window) sees_all[place] = true;
+            if (window > widest[place]) widest[place] = window;
+        }
+    }
     ~cm_engine();
     cm_engine(const cm_engine&) = delete;
     cm_engine& operator=(const cm_engine&) = delete;
@@ -19,6 +25,8 @@ struct cm_engine {
     const cm_cache cache;
     const int max_rows;
     const int max_context;
+    bool sees_all[CM_TABLE_WIDTH] = {};  // by place in a table's run of blocks: a layer there has no window; else
+    int widest[CM_TABLE_WIDTH] = {};     // the widest window of its layers
     const cm::Kernels& kernels;
     cm::Team team;
     void* scratch = nullptr;

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 15  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 16  // raised with every change of this file; the loader compares
 
 // How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
@@ -114,7 +114,14 @@ typedef struct {
     int32_t head_bytes;    // grouped: of a KV head's part
     int32_t rope_offset;   // bytes from the row's begin to the rotated key (of the latent kind in the activations' form)
     int32_t scale_offset;  // INT8: bytes to the row's float32 scale; grouped: to the value's, and the key's behind it
+    // Blocks may hold some of the model's layers only, those with a window apart from the others. Then a table has
+    // `width` of them for each block_tokens positions, one behind another, and entries that no row of a step sees in
+    // its windows may be anything.
+    int32_t width;          // without `places`: any
+    const int32_t* places;  // [layers of the model][2]: which of these blocks, and which of its layers; null = all in one
 } cm_cache;
+
+#define CM_TABLE_WIDTH 8  // the most blocks for the same positions
 
 enum cm_draw {
     CM_DRAW_NONE = 0,    // a chunk that is not the last

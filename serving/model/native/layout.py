@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 15
+INTERFACE = 16
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -139,7 +139,8 @@ class Cache(ctypes.Structure):
     _fields_: ClassVar[list[tuple[str, type]]] = [
         ("base", _Address),
         *((name, _Int) for name in ("form", "blocks", "layers", "block_tokens")),
-        *((name, _Int) for name in ("row_bytes", "head_bytes", "rope_offset", "scale_offset")),
+        *((name, _Int) for name in ("row_bytes", "head_bytes", "rope_offset", "scale_offset", "width")),
+        ("places", _Address),
     ]
 
 

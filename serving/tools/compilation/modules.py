@@ -61,6 +61,7 @@ COMPILED = (
     "serving.instance.core.step_budget",
     "serving.instance.core.step_cost",
     "serving.instance.core.timers",
+    "serving.instance.core.windowed_blocks",
     "serving.kvpool.core.clearing",
     "serving.kvpool.core.eviction",
     "serving.kvpool.core.evictor",

@@ -118,6 +118,20 @@ def test_a_model_that_cannot_be(library: Library, name: str) -> None:
         make_engine(library, parts)
 
 
+@pytest.mark.parametrize("width", [0, 2, 8, 9])
+@pytest.mark.parametrize("places", [(0, 0, 1, 0), (0, 0, 2, 0), (0, 0, -1, 0), (0, 0, 1, 3), (0, 0, 1, -1)])
+def test_layers_have_places_in_the_cache(library: Library, width: int, places: tuple[int, ...]) -> None:
+    parts = Parts()
+    parts.model.draft = None
+    array = (ctypes.c_int32 * 4)(*places)
+    parts.cache.width, parts.cache.places = width, ctypes.addressof(array)
+    if (places == (0, 0, 1, 0) and 2 <= width <= 8) or (places[2] == 2 and width == 8):
+        make_engine(library, parts)
+    else:
+        with pytest.raises(ModelError, match="the KV cache does not fit the model"):
+            make_engine(library, parts)
+
+
 @pytest.mark.parametrize(("field", "value"), [("scale_offset", 36), ("scale_offset", 30), ("head_bytes", 36)])
 def test_bytes_without_room_for_their_scales(library: Library, field: str, value: int) -> None:
     parts = Parts()

@@ -1,0 +1,305 @@
+"""Block tables of models with a sliding window: blocks that no later token sees are freed while a sequence runs.
+
+    row         0        1        2        3        4               position num_computed
+    full      [here]   [here]   [here]   [here]   [here]                      |
+    sliding   [GONE]   [GONE]   [here]   [here]   [here]                      v
+                                ^ num_slid = 2     ^ the window begins in row 2
+
+A prompt's table grows chunk by chunk, since its sliding blocks are never needed all at once; admission only looks
+whether everything could be had. What is freed stays matchable until it is evicted, as at a sequence's end.
+"""
+
+from collections.abc import Sequence
+
+from serving.errors import LedgerError
+from serving.ids import BlockHash, BlockId
+from serving.instance.core.block_pool import BlockPool
+from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_blocks import SequenceBlocks, blocks_for
+from serving.instance.core.sequence_phase import SequencePhase
+from serving.instance.core.settings import EngineSettings
+from serving.values.layer_split import GONE, FetchedRows, LayerSplit
+
+_UNBOUNDED = 1 << 60
+_COMPUTING = (SequencePhase.PREFILLING, SequencePhase.DECODING, SequencePhase.HELD)
+
+
+class WindowedBlocks(SequenceBlocks):
+    """Block tables over one pool, of rows that a `LayerSplit` describes."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_tokens: int,
+        split: LayerSplit,
+        *,
+        prefix_reuse: bool,
+        cache_decoded: bool,
+        step_tokens: int,
+        fetches: bool,
+    ) -> None:
+        """
+        Args:
+            step_tokens: most tokens of one sequence in a step.
+            fetches: there is a KV-cache pool: an admitted prompt has blocks for all that may come from there.
+        """
+        super().__init__(pool, block_tokens, prefix_reuse=prefix_reuse, cache_decoded=cache_decoded)
+        self.width = split.width
+        self.slides = True
+        self._split = split
+        self._step_tokens = step_tokens
+        self._fetches = fetches
+        self._most_rows = blocks_for(split.window - 1 + step_tokens, block_tokens) + 1
+        """Rows whose sliding blocks one sequence has at most."""
+        self.max_tokens = self._longest()
+
+    def reserve(self, sequence: LiveSequence, keep_free: int) -> bool:
+        """Give a sequence its matched blocks, and those of its first chunk, its fetch or its pull.
+
+        Args:
+            keep_free: blocks that must stay free if it had all blocks that it may need for its known tokens at one
+                time.
+        Returns, effects: as `SequenceBlocks.reserve`; sets `num_slid`, too.
+        """
+        pool, size = self.pool, self.block_tokens
+        if pool.num_free < keep_free + 1:
+            return False
+        matched, known = self._match(sequence), len(sequence.tokens)
+        here = _present(matched)
+        if pool.num_free - pool.count_cold(here) - max(0, self._most_blocks(known) - len(here)) < keep_free:
+            return False
+        pool.retain(here)
+        sequence.blocks.extend(matched)
+        rows = len(matched) // self.width
+        sequence.num_computed = rows * size
+        sequence.num_published = rows
+        sequence.num_stored = max(sequence.num_stored, rows)
+        seen_from = self._seen_from(sequence, rows)
+        sequence.num_slid = seen_from
+        if sequence.phase is SequencePhase.ADOPTING:
+            end, slides_from = blocks_for(self._reach(self._brought(sequence), known), size), seen_from
+        elif self._fetches and (end := self._reusable(sequence)) > rows:
+            slides_from = max(rows, end - self._split.tail_rows(size))
+        else:
+            end, slides_from = blocks_for(self._reach(rows * size, known), size), rows
+        self._extend(sequence, end, slides_from)
+        return True
+
+    def fetched(self, sequence: LiveSequence, blocks: int) -> None:
+        """Take what a fetch has filled. Effects: sets `num_computed`; the table ends with the rows that were filled."""
+        size, width, full = self.block_tokens, self.width, self._split.full
+        first = sequence.num_computed // size
+        end = first + blocks // width
+        seen_from = self._split.first_row(end * size, size)
+        before = sequence.blocks[first * width :]
+        after: list[BlockId] = []
+        for row in range(first, end):
+            own = self._target_row(sequence, row)
+            after += own if row >= seen_from else own[:full] + [GONE] * (width - full)
+        sequence.blocks[first * width :] = after
+        kept = set(after)
+        self.pool.release([block for block in _present(before) if block not in kept])
+        sequence.num_computed = end * size
+        self.slide(sequence)
+
+    def publish(self, sequence: LiveSequence) -> None:
+        """Make the rows that became full matchable, block by block; see `SequenceBlocks.publish`."""
+        if not self.prefix_reuse:
+            return
+        full = sequence.num_computed // self.block_tokens
+        if full > sequence.num_published and not self.cache_decoded:
+            full = min(full, len(sequence.spec.prompt) // self.block_tokens)
+        if full <= sequence.num_published:
+            return
+        self._hash(sequence, full)
+        hashes, blocks = self.run(sequence, sequence.num_published, full)
+        self.pool.publish(blocks, hashes, 0, len(blocks))
+        sequence.num_published = full
+
+    def slide(self, sequence: LiveSequence) -> None:
+        """Free what no later token sees. Call after `publish`; a running step does not see it either.
+
+        Effects: the table has `GONE` there; `num_slid`.
+        """
+        begin, end = sequence.num_slid, self._split.first_row(sequence.num_computed, self.block_tokens)
+        if end <= begin:
+            return
+        table, width, full = sequence.blocks, self.width, self._split.full
+        freed: list[BlockId] = []
+        for row in range(begin, end):
+            for place in range(row * width + full, (row + 1) * width):
+                if table[place] != GONE:
+                    freed.append(table[place])
+                    table[place] = GONE
+        self.pool.release(freed)
+        sequence.num_slid = end
+
+    def run(self, sequence: LiveSequence, first: int, end: int) -> tuple[Sequence[BlockHash], Sequence[BlockId]]:
+        """Blocks of full rows that are there, and the hash that each is known by."""
+        hashes: list[BlockHash] = []
+        blocks: list[BlockId] = []
+        for row in range(first, end):
+            for key, block in zip(self._split.keys(sequence.hashes[row]), self._row(sequence, row), strict=True):
+                if block != GONE:
+                    hashes.append(key)
+                    blocks.append(block)
+        return hashes, blocks
+
+    def to_fetch(self, sequence: LiveSequence) -> tuple[Sequence[BlockHash], Sequence[BlockId], FetchedRows | None]:
+        """Hashes and blocks for the KV-cache pool. Rows that are never needed together share their sliding blocks."""
+        first = sequence.num_published
+        hashes: list[BlockHash] = []
+        blocks: list[BlockId] = []
+        for row in range(first, first + self.fetchable(sequence)):
+            hashes += self._split.keys(sequence.hashes[row])
+            blocks += self._target_row(sequence, row)
+        return hashes, blocks, FetchedRows(self._split, self.block_tokens, first)
+
+    def to_hand_over(self, sequence: LiveSequence) -> tuple[BlockId, ...]:
+        """Blocks that another instance needs to go on, without those that are gone."""
+        end = blocks_for(sequence.num_computed, self.block_tokens) * self.width
+        return tuple(_present(sequence.blocks[:end]))
+
+    def to_pull(self, sequence: LiveSequence, computed: int) -> tuple[int, tuple[BlockId, ...]]:
+        """Blocks that a handoff is to fill, and the place of the first in its list; see `SequenceBlocks.to_pull`."""
+        size, width = self.block_tokens, self.width
+        row, end = sequence.num_computed // size, blocks_for(computed, size)
+        return self._split.present(row, computed, size), tuple(_present(sequence.blocks[row * width : end * width]))
+
+    def held(self, sequence: LiveSequence) -> Sequence[BlockId]:
+        """All blocks that the sequence has, each once."""
+        return _present(sequence.blocks)
+
+    def check(self, sequence: LiveSequence) -> None:
+        """Prove that the table covers what is computed, and has what the next token sees, and nothing before.
+
+        Raises: LedgerError if not.
+        """
+        name, size, width, full = sequence.sequence_id, self.block_tokens, self.width, self._split.full
+        table = sequence.blocks
+        if len(table) % width or sequence.num_computed * width > len(table) * size:
+            raise LedgerError(f"{name}: {sequence.num_computed} computed tokens do not fit {len(table)} entries")
+        if sequence.phase not in _COMPUTING:
+            return
+        if sequence.num_slid != self._split.first_row(sequence.num_computed, size):
+            raise LedgerError(f"{name}: {sequence.num_slid} rows have slid at {sequence.num_computed} tokens")
+        for row in range(len(table) // width):
+            own = table[row * width : (row + 1) * width]
+            if GONE in own[:full] or {block == GONE for block in own[full:]} != {row < sequence.num_slid}:
+                raise LedgerError(f"{name}: row {row} is {own}, and those before {sequence.num_slid} have slid")
+
+    def full_hashes(self, sequence: LiveSequence) -> tuple[BlockHash, ...]:
+        """None: a handoff does not have all blocks, and its gateway knows the hashes of the prompt."""
+        return ()
+
+    def distrust(self, sequence: LiveSequence) -> None:
+        """No other sequence may match this one's blocks from now on."""
+        self.pool.distrust(_present(sequence.blocks))
+
+    def free(self, sequence: LiveSequence) -> None:
+        """Give all blocks back. Effects: empties the block table."""
+        self.pool.release(_present(sequence.blocks))
+        sequence.blocks.clear()
+        sequence.num_slid = 0
+
+    def _most_blocks(self, known: int) -> int:
+        """Blocks that a sequence of so many known tokens has at most at one time."""
+        rows = blocks_for(known, self.block_tokens)
+        return self._split.full * rows + self._split.sliding * min(rows, self._most_rows)
+
+    def _longest(self) -> int:
+        split, blocks, most_rows = self._split, self.pool.num_blocks, self._most_rows
+        rows = blocks // split.width
+        if rows >= most_rows:
+            if not split.full:
+                return _UNBOUNDED
+            rows = (blocks - split.sliding * most_rows) // split.full
+        return rows * self.block_tokens
+
+    def _reach(self, computed: int, known: int) -> int:
+        return min(known, computed + self._step_tokens)
+
+    def _brought(self, sequence: LiveSequence) -> int:
+        """Tokens that a handoff is to bring; 0 = there is none under way."""
+        if sequence.ticket is None or sequence.phase is not SequencePhase.ADOPTING:
+            return 0
+        return sequence.ticket.computed_tokens
+
+    def _seen_from(self, sequence: LiveSequence, rows: int) -> int:
+        """First row whose sliding blocks are needed when so many rows are matched, and a handoff has come."""
+        size = self.block_tokens
+        return self._split.first_row(max(rows * size, self._brought(sequence)), size)
+
+    def _extend(self, sequence: LiveSequence, end: int, slides_from: int) -> None:
+        """Append rows up to `end`, with sliding blocks from `slides_from` on."""
+        width, full = self.width, self._split.full
+        begin = len(sequence.blocks) // width
+        bare = max(0, min(end, slides_from) - begin)
+        fresh = self.pool.allocate(max(0, (end - begin) * width - bare * (width - full)))
+        for row in range(bare):
+            sequence.blocks += fresh[row * full : (row + 1) * full] + [GONE] * (width - full)
+        sequence.blocks += fresh[bare * full :]
+
+    def _row(self, sequence: LiveSequence, row: int) -> list[BlockId]:
+        return sequence.blocks[row * self.width : (row + 1) * self.width]
+
+    def _target_row(self, sequence: LiveSequence, row: int) -> list[BlockId]:
+        """Blocks that a fetch fills for a row: its own full ones, and sliding ones of the last rows, in turn."""
+        own = self._row(sequence, row)
+        tail, rows = self._split.tail_rows(self.block_tokens), len(sequence.blocks) // self.width
+        if not tail:
+            return own
+        stands_in = row + (rows - 1 - row) // tail * tail
+        return own[: self._split.full] + self._row(sequence, stands_in)[self._split.full :]
+
+    def _match(self, sequence: LiveSequence) -> list[BlockId]:
+        """Rows that are here, as a table: all blocks of theirs that a token behind them sees, or that a handoff needs.
+
+        Effects: may extend `hashes`.
+        """
+        reusable, size, split = self._reusable(sequence), self.block_tokens, self._split
+        if not reusable:
+            return []
+        self._hash(sequence, len(sequence.tokens) // size)
+        brought = self._brought(sequence)
+        needed_from, tail = split.first_row(brought, size), split.tail_rows(size)
+        table: list[BlockId] = []
+        rows = run = 0
+        for row in range(reusable):
+            known = [self.pool.find(key) for key in split.keys(sequence.hashes[row])]
+            if None in known[: split.full]:
+                break
+            run = 0 if None in known[split.full :] else run + 1
+            table += [GONE if block is None else block for block in known]
+            if brought:
+                if run == 0 and row >= needed_from:
+                    break
+                rows = row + 1
+            elif run >= min(row + 1, tail):
+                rows = row + 1
+        seen_from = min(rows, self._seen_from(sequence, rows))
+        del table[rows * self.width :]
+        for row in range(seen_from):
+            for place in range(row * self.width + split.full, (row + 1) * self.width):
+                table[place] = GONE
+        return table
+
+
+def make_blocks(settings: EngineSettings, pool: BlockPool) -> SequenceBlocks:
+    """Block tables as an engine's settings want them."""
+    size, reuse, decoded = settings.block_tokens, settings.prefix_reuse, settings.cache_decoded
+    if settings.split is None:
+        return SequenceBlocks(pool, size, prefix_reuse=reuse, cache_decoded=decoded)
+    return WindowedBlocks(
+        pool,
+        size,
+        settings.split,
+        prefix_reuse=reuse,
+        cache_decoded=decoded,
+        step_tokens=settings.max_step_tokens,
+        fetches=settings.pool,
+    )
+
+
+def _present(table: Sequence[BlockId]) -> list[BlockId]:
+    return [block for block in table if block != GONE]

@@ -1,0 +1,77 @@
+"""KV blocks of a model in which some layers, or all, see a sliding window only.
+
+    row of a sequence's block table    [ full ... ][ sliding ... ]        block_tokens positions
+                                         kept        freed as soon as the window has passed
+
+A block holds the same number of layers whatever their kind, so that one arena and one pool serve both. A table is flat,
+row after row. Sliding blocks that no later token sees are `GONE`.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from serving.ids import BlockHash, BlockId
+
+GONE = BlockId(-1)
+"""In place of a block that was freed, or that was never needed."""
+
+
+class LayerSplit(Struct, frozen=True, gc=False):
+    """Blocks of one row of a block table.
+
+    Args:
+        full: blocks of layers that see everything.
+        sliding: blocks of layers with a window, at least one.
+        window: tokens that a token sees at most in these, the last ones up to itself.
+    """
+
+    full: int
+    sliding: int
+    window: int
+
+    @property
+    def width(self) -> int:
+        """Blocks of a row."""
+        return self.full + self.sliding
+
+    def first_row(self, position: int, block_tokens: int) -> int:
+        """The first row whose sliding blocks a token at this position sees."""
+        return max(0, position + 1 - self.window) // block_tokens
+
+    def tail_rows(self, block_tokens: int) -> int:
+        """Most rows whose sliding blocks a token at the beginning of a row sees behind itself."""
+        return -(-(self.window - 1) // block_tokens)
+
+    def present(self, rows: int, computed: int, block_tokens: int) -> int:
+        """Blocks among the leading rows that are there when so many tokens have been computed."""
+        return self.full * rows + self.sliding * max(0, rows - self.first_row(computed, block_tokens))
+
+    def keys(self, prefix_hash: BlockHash) -> list[BlockHash]:
+        """Hashes of a row's blocks: each is known by one of its own, the first by the row's."""
+        rest = prefix_hash[1:]
+        return [BlockHash(bytes((prefix_hash[0] ^ entry,)) + rest) for entry in range(self.width)]
+
+
+class FetchedRows(Struct, frozen=True, gc=False):
+    """Consecutive rows that are asked of the KV-cache pool.
+
+    Args:
+        first: number of the first of them.
+    """
+
+    split: LayerSplit
+    block_tokens: int
+    first: int
+
+    def needed(self, found: int) -> Sequence[int]:
+        """Which of the leading blocks that were found are to be read: those that a token behind their rows sees.
+
+        Args:
+            found: leading blocks, in the order in which they were asked for.
+        """
+        full, width = self.split.full, self.split.width
+        rows = found // width
+        end = (self.first + rows) * self.block_tokens
+        seen = self.split.first_row(end, self.block_tokens) - self.first
+        return [row * width + entry for row in range(rows) for entry in range(width if row >= seen else full)]
