@@ -5,6 +5,8 @@ from bisect import bisect_left
 from hardware.cost import transfers
 from hardware.cost.decode_step import DecodeStep
 from hardware.cost.device_model import DeviceModel
+from hardware.cost.engine_profile import EngineProfile
+from hardware.cost.engine_step import decode_step_with, prefill_step_with
 from hardware.cost.explain import decode_cost, prefill_cost
 from hardware.cost.loads import DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.memory_plan import HbmPlan, Role, hbm_plan
@@ -32,11 +34,20 @@ def mtp_tokens_per_step(drafts: int, acceptance: float) -> float:
 
 
 class CostModel:
-    """Predicted times of one model on one device. Immutable but for tables that it keeps."""
+    """Predicted times of one model on one device. Immutable but for tables that it keeps.
 
-    def __init__(self, device: DeviceModel, shape: ModelShape = DEEPSEEK_R1) -> None:
+    Args:
+        engine: whose steps these are; None = of the engine that the device file was fitted to.
+    """
+
+    def __init__(
+        self, device: DeviceModel, shape: ModelShape = DEEPSEEK_R1, engine: EngineProfile | None = None
+    ) -> None:
         self.device = device
         self.shape = shape
+        self.engine = engine
+        self._decode_phase = None if engine is None else engine.decode
+        self._prefill_phase = None if engine is None else engine.prefill
         self.decode = DecodeStep(device, shape)
         self.prefill = PrefillStep(device, shape)
 
@@ -48,11 +59,16 @@ class CostModel:
         Effects: none that shows.
         """
         self.shape.check_drafts(load.drafts)
-        return self.decode.seconds(load)
+        return self._decode_s(load)
+
+    def _decode_s(self, load: DecodeLoad) -> Seconds:
+        step_s, phase = self.decode.seconds(load), self._decode_phase
+        return step_s if phase is None else Seconds(phase.seconds(step_s, load.requests * (1 + load.drafts)))
 
     def prefill_step_s(self, load: PrefillLoad) -> Seconds:
         """Duration of one prefill step [s]. Effects: none."""
-        return self.prefill.seconds(load)
+        step_s, phase = self.prefill.seconds(load), self._prefill_phase
+        return step_s if phase is None else Seconds(phase.seconds(step_s, load.tokens / load.dies))
 
     def decode_step(self, load: DecodeLoad) -> PredictedStep:
         """One decode step, taken apart into its operators.
@@ -61,20 +77,26 @@ class CostModel:
         Effects: none that shows.
         """
         self.shape.check_drafts(load.drafts)
-        return decode_cost(self.decode, load)
+        return decode_step_with(self._decode_phase, decode_cost(self.decode, load), load)
 
     def prefill_step(self, load: PrefillLoad) -> PredictedStep:
         """One prefill step, taken apart into its operators. Effects: none."""
-        return prefill_cost(self.prefill, load)
+        return prefill_step_with(self._prefill_phase, prefill_cost(self.prefill, load), load)
 
     def decode_table(self, *, dies: int = 320, drafts: int = 1, microbatch: bool | None = None) -> DecodeTable:
         """A fast table of decode steps, empty at first. Raises: SpecError as `decode_step_s`. Effects: none."""
         self.shape.check_drafts(drafts)
-        return DecodeTable(self.decode, dies=dies, drafts=drafts, microbatch=microbatch)
+        return DecodeTable(self.decode, dies=dies, drafts=drafts, microbatch=microbatch, engine=self._decode_phase)
 
     def prefill_table(self, *, dies: int = 32, perfect_balance: bool = False, microbatch: bool = True) -> PrefillTable:
         """A fast table of prefill steps, empty at first. Effects: none."""
-        return PrefillTable(self.prefill, dies=dies, perfect_balance=perfect_balance, microbatch=microbatch)
+        return PrefillTable(
+            self.prefill,
+            dies=dies,
+            perfect_balance=perfect_balance,
+            microbatch=microbatch,
+            engine=self._prefill_phase,
+        )
 
     def tpot_s(
         self,
@@ -96,7 +118,7 @@ class CostModel:
         """
         self.shape.check_drafts(drafts)
         load = self.even_load(batch, context, dies=dies, drafts=drafts, microbatch=microbatch)
-        return Seconds(self.decode.seconds(load) / mtp_tokens_per_step(drafts, acceptance))
+        return Seconds(self._decode_s(load) / mtp_tokens_per_step(drafts, acceptance))
 
     def even_load(
         self, batch: float, context: float, *, dies: int = 320, drafts: int = 1, microbatch: bool | None = None

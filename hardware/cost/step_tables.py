@@ -5,6 +5,7 @@ on the cell answers with a bilinear formula, about ten times faster than the mod
 """
 
 from hardware.cost.decode_step import DecodeStep
+from hardware.cost.engine_profile import EnginePhase
 from hardware.cost.loads import DecodeLoad, PrefillLoad
 from hardware.cost.prefill_step import PrefillStep
 from hardware.units import Seconds
@@ -31,7 +32,16 @@ class DecodeTable:
     whole number is computed directly.
     """
 
-    def __init__(self, step: DecodeStep, *, dies: int, drafts: int, microbatch: bool | None = None) -> None:
+    def __init__(
+        self,
+        step: DecodeStep,
+        *,
+        dies: int,
+        drafts: int,
+        microbatch: bool | None = None,
+        engine: EnginePhase | None = None,
+    ) -> None:
+        self._engine = engine
         self._step, self._dies, self._drafts, self._microbatch = step, dies, drafts, microbatch
         self._cells: dict[tuple[int, int], tuple[float, float, float, float]] = {}
 
@@ -70,15 +80,26 @@ class DecodeTable:
         return cell
 
     def _direct(self, requests: float, context_tokens: float, mean_requests: float | None) -> Seconds:
-        return self._step.seconds(
+        step_s = self._step.seconds(
             DecodeLoad(requests, context_tokens, mean_requests, self._dies, self._drafts, self._microbatch)
         )
+        engine = self._engine
+        return step_s if engine is None else Seconds(engine.seconds(step_s, requests * (1 + self._drafts)))
 
 
 class PrefillTable:
     """Prefill step times of one instance size, by tokens and by what they attend to."""
 
-    def __init__(self, step: PrefillStep, *, dies: int, perfect_balance: bool = False, microbatch: bool = True) -> None:
+    def __init__(
+        self,
+        step: PrefillStep,
+        *,
+        dies: int,
+        perfect_balance: bool = False,
+        microbatch: bool = True,
+        engine: EnginePhase | None = None,
+    ) -> None:
+        self._engine = engine
         self._step, self._dies = step, dies
         self._perfect_balance, self._microbatch = perfect_balance, microbatch
         self._cells: dict[tuple[int, int], tuple[float, float, float, float]] = {}
@@ -113,9 +134,11 @@ class PrefillTable:
         return cell
 
     def _direct(self, tokens: float, attended_tokens: float) -> Seconds:
-        return self._step.seconds(
+        step_s = self._step.seconds(
             PrefillLoad(tokens, attended_tokens, self._dies, self._perfect_balance, self._microbatch)
         )
+        engine = self._engine
+        return step_s if engine is None else Seconds(engine.seconds(step_s, tokens / self._dies))
 
 
 def bilinear(low_low: float, high_low: float, low_high: float, high_high: float) -> tuple[float, float, float, float]:

@@ -4,6 +4,7 @@ import argparse
 
 from loadgen.quantities import Duration
 from serving.cli.cost_flags import DECODE_FLAGS, PREFILL_FLAGS
+from serving.cli.engine_option import add_engine
 
 DESCRIPTION = """\
 Predict how long one step takes on a device, without running anything. Decode by default: --batch sequences per NPU,
@@ -15,6 +16,22 @@ Examples:
   cloudmatrix cost --tpot 30ms
   cloudmatrix cost --prefill 65536 --reuse 0.5
   cloudmatrix cost --calibrate --device h100
+  cloudmatrix cost --engine vllm-ascend --batch 48 --dies 32
+  cloudmatrix cost --fit measured.csv --out my-engine.toml
+
+measured.csv: one measured step of your engine a row; two are enough, one of prefill and one of decode, more are better.
+The first line names columns; empty cells and lines that begin with "#" say nothing.
+  phase                  decode or prefill
+  dies                   of the instance (an Ascend 910C has two)
+  decode:  batch_per_npu        sequences that decode at once on each NPU
+           context_tokens       of each, mean over its life: prompt and half of the answer
+           tpot_ms              time per output token
+           drafts, acceptance   if the engine drafts: tokens a step, share of them that is accepted
+  prefill: tokens_per_die       prompt tokens that each die computes in a step
+           prompt_tokens        of each prompt
+           step_ms, or tokens_per_s_per_npu    of an instance that always has work, cached tokens included
+           cached_share         of each prompt (default 0)
+  source                 where the row is from
 """
 
 
@@ -37,7 +54,11 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
         help="the largest decode batch that keeps this time per token, e.g. 30 (milliseconds) or 30ms",
     )
     what.add_argument("--calibrate", action="store_true", help="refit to the published rows; print every error")
-    what.add_argument("--list", action="store_true", help="devices that come with the package")
+    what.add_argument(
+        "--fit", metavar="FILE", help="find the profile of an engine from its measured steps; columns are named below"
+    )
+    what.add_argument("--list", action="store_true", help="devices and engines that come with the package")
+    cost.add_argument("--out", metavar="FILE", help="with --fit: write the profile there, for --engine; ends in .toml")
     cost.add_argument("--batch", type=float, metavar="N", help="decode: sequences per NPU (default 96)")
     cost.add_argument("--context", type=float, metavar="TOKENS", help="decode: tokens of each sequence (default 4096)")
     cost.add_argument("--prompt", type=float, metavar="TOKENS", help="prefill: tokens of each prompt (default 4096)")
@@ -55,6 +76,7 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
     cost.add_argument(
         "--device", default="ascend-910c", metavar="NAME", help="a name from --list, or a TOML file of your own"
     )
+    add_engine(cost)
     cost.add_argument("--model", default="deepseek-r1", metavar="MODEL", help=model_help)
     cost.add_argument(
         "--dies", type=int, metavar="N", help="of the instance (default: 320 or 144 for decode, 32 for prefill)"

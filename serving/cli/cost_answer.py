@@ -23,17 +23,18 @@ from hardware.cost.accuracy import (
     calibration_json,
     calibration_markdown,
     counted,
-    decode_trust,
     misses,
-    model_trust,
     percent,
-    prefill_trust,
 )
 from hardware.cost.calibrate import Calibrated, calibrate, has_rows
 from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
+from hardware.cost.engine_file import engine_names, load_engine
+from hardware.cost.trust import Trust, decode_trust, engine_text_of, model_trust, prefill_trust
 from hardware.units import format_bytes
+from serving.cli.cost_fit import fit
 from serving.cli.cost_flags import check_flags
+from serving.cli.cost_tables import plain_table
 from serving.cli.model_option import folder_of
 from serving.errors import ConfigError
 from serving.terminal import table_console
@@ -60,7 +61,12 @@ def answer(arguments: argparse.Namespace) -> int:
         return _list(as_json=arguments.json)
     if arguments.markdown and not arguments.calibrate:
         raise ConfigError("--markdown prints the error table: add --calibrate")
-    model = CostModel(load_device(arguments.device), _shape(arguments.model))
+    if arguments.out and not arguments.fit:
+        raise ConfigError("--out is where --fit writes the profile: add --fit FILE")
+    engine = load_engine(arguments.engine) if arguments.engine else None
+    model = CostModel(load_device(arguments.device), _shape(arguments.model), engine)
+    if arguments.fit:
+        return fit(model, arguments)
     if arguments.calibrate:
         return _calibrate(model, arguments)
     _check(arguments)
@@ -115,10 +121,13 @@ def _decode_dies(model: CostModel, arguments: argparse.Namespace) -> int:
 
 def _list(*, as_json: bool) -> int:
     devices = [load_device(name) for name in device_names()]
+    engines = [load_engine(name) for name in engine_names()]
     if as_json:
-        print(json.dumps([{"name": d.name, "title": d.title, "checked": has_rows(d)} for d in devices], indent=2))
+        found = [{"name": d.name, "title": d.title, "checked": has_rows(d)} for d in devices]
+        found += [{"name": e.name, "title": e.title, "engine_on": e.device} for e in engines]
+        print(json.dumps(found, indent=2))
         return 0
-    table = _table("device", "", "8-bit peak", "BF16 peak", "HBM", "errors")
+    table = plain_table("device", "", "8-bit peak", "BF16 peak", "HBM", "errors")
     for device in devices:
         die = device.die
         table.add_row(
@@ -129,6 +138,12 @@ def _list(*, as_json: bool) -> int:
             f"{format_bytes(int(die.hbm_bytes))}, {die.hbm_bytes_per_s / 1e12:.2f} TB/s",
             "known" if has_rows(device) else "not checked",
         )
+    table_console().print(table)
+    print()
+    table = plain_table("engine", "", "on", ">decode", ">prefill")
+    for engine in engines:
+        factors = [f"x {phase.work:.3g}" if phase else "not known" for phase in (engine.decode, engine.prefill)]
+        table.add_row(engine.name, engine.title, engine.device, *factors)
     table_console().print(table)
     return 0
 
@@ -147,7 +162,7 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
         "tokens_per_s_per_npu": arguments.batch / tpot_s,
         "kv_tokens_per_die": plan.kv_tokens,
         "batch_that_fits": fits,
-        "trust": trust,
+        **_trusted(model, trust),
     }
     if arguments.json:
         return _print_json(cost, numbers)
@@ -156,7 +171,8 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     console.print(
         f"{model.shape.name} on {model.device.title}, decode on {dies} dies: batch {arguments.batch:,.10g} per NPU, "
         f"{arguments.context:,.10g} tokens each, {drafts}\n\n"
-        f"[bold]TPOT {tpot_s * 1e3:,.1f} ms, {arguments.batch / tpot_s:,.0f} tokens/s per NPU[/bold] ({trust})\n"
+        f"[bold]TPOT {tpot_s * 1e3:,.1f} ms, {arguments.batch / tpot_s:,.0f} tokens/s per NPU[/bold] ({trust.text})\n"
+        f"engine: {engine_text_of(model)}\n"
         f"step {cost.total_s * 1e3:,.1f} ms, layer {cost.layer_s * 1e6:,.0f} us; "
         f"KV room {plan.kv_tokens:,} tokens per die: {fits:,} such sequences per NPU"
     )
@@ -178,11 +194,19 @@ def _load(model: CostModel, arguments: argparse.Namespace, batch: float) -> Deco
     )
 
 
-def _decode_trust(model: CostModel, arguments: argparse.Namespace, batch: float) -> str:
+def _decode_trust(model: CostModel, arguments: argparse.Namespace, batch: float) -> Trust:
     dies, microbatch = _decode_dies(model, arguments), model.decode.uses_microbatch(_load(model, arguments, batch))
-    return model_trust(model.shape) or decode_trust(
-        model.device, batch, arguments.context, arguments.drafts, dies=dies, microbatch=microbatch
-    )
+    return decode_trust(model, batch, arguments.context, arguments.drafts, dies=dies, microbatch=microbatch)
+
+
+def _trusted(model: CostModel, trust: Trust | None) -> dict[str, Any]:
+    """For whom a time holds, and how far, as plain values."""
+    return {
+        "device": model.device.name,
+        "engine": engine_text_of(model),
+        "expected_error": None if trust is None else trust.error,
+        "trust": None if trust is None else trust.text,
+    }
 
 
 def _streams_text(cost: PredictedStep, model: CostModel) -> str:
@@ -209,15 +233,13 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
     cached = model.kv_bytes(arguments.prefill * arguments.reuse)
     load_s = model.pool_load_s(cached, max(1.0, npus)) if cached else 0.0
     rate_per_npu = arguments.prefill / npus / (cost.total_s + load_s)
-    trust = model_trust(model.shape) or prefill_trust(
-        model.device, new / dies, arguments.prompt, dies=dies, reuse=arguments.reuse
-    )
+    trust = prefill_trust(model, new / dies, arguments.prompt, dies=dies, reuse=arguments.reuse)
     room = model.hbm_plan("prefill", dies).instance_kv_tokens
     numbers = {
         "tokens_per_s_per_npu": rate_per_npu,
         "kv_tokens_per_instance": room,
         "pool_load_s": load_s,
-        "trust": trust,
+        **_trusted(model, trust),
     }
     if arguments.json:
         return _print_json(cost, numbers)
@@ -228,7 +250,8 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
         f"{model.shape.name} on {model.device.title}, prefill on {dies} dies: "
         f"{arguments.prefill:,.0f} tokens in prompts of {arguments.prompt:,.10g}, "
         f"{100 * arguments.reuse:g} % cached\n\n"
-        f"[bold]step {cost.total_s * 1e3:,.1f} ms, {rate_per_npu:,.0f} prompt tokens/s per NPU[/bold] ({trust})"
+        f"[bold]step {cost.total_s * 1e3:,.1f} ms, {rate_per_npu:,.0f} prompt tokens/s per NPU[/bold] ({trust.text})"
+        f"\nengine: {engine_text_of(model)}"
         f"\n{halves}; layer {cost.layer_s * 1e3:.2f} ms{loading if cached else ''}"
     )
     if arguments.prefill > room:
@@ -251,7 +274,8 @@ def _largest(model: CostModel, arguments: argparse.Namespace) -> int:
     room = model.batch_that_fits(arguments.context, dies=dies)
     trust = _decode_trust(model, arguments, batch)
     if arguments.json:
-        numbers = {"batch_per_npu": batch, "tpot_s": tpot_s, "batch_that_fits": room, "trust": trust if batch else None}
+        numbers = {"batch_per_npu": batch, "tpot_s": tpot_s, "batch_that_fits": room}
+        numbers |= _trusted(model, trust if batch else None)
         print(json.dumps(numbers, indent=2))
         return 0
     if tpot_s is None:
@@ -260,7 +284,9 @@ def _largest(model: CostModel, arguments: argparse.Namespace) -> int:
     limit = "memory" if batch >= room else "latency"
     table_console().print(
         f"[bold]{batch} sequences per NPU[/bold] keep {arguments.tpot * 1e3:,.10g} ms with {arguments.context:,.10g} "
-        f"tokens of context: TPOT {tpot_s * 1e3:.1f} ms, {batch / tpot_s:,.0f} tokens/s per NPU (the time: {trust})\n"
+        f"tokens of context: TPOT {tpot_s * 1e3:.1f} ms, {batch / tpot_s:,.0f} tokens/s per NPU "
+        f"(the time: {trust.text})\n"
+        f"engine: {engine_text_of(model)}\n"
         f"limited by {limit}; memory holds {room:,}"
     )
     if arguments.explain:
@@ -271,7 +297,7 @@ def _largest(model: CostModel, arguments: argparse.Namespace) -> int:
 
 
 def _parts_table(cost: PredictedStep, streams: dict[int, str]) -> Table:
-    table = _table("operator", "stream", ">runs", ">us each", ">ms in all", "bound", "formula")
+    table = plain_table("operator", "stream", ">runs", ">us each", ">ms in all", "bound", "formula")
     for part in cost.parts:
         each = part.time_s / part.runs * 1e6
         table.add_row(
@@ -293,6 +319,8 @@ def _print_json(cost: PredictedStep, numbers: dict[str, Any]) -> int:
 
 # --- calibration --------------------------------------------------------------------------------------------------
 def _calibrate(model: CostModel, arguments: argparse.Namespace) -> int:
+    if model.engine is not None:
+        raise ConfigError("--calibrate refits the device file, which is of its own engine: it takes no --engine")
     if model_trust(model.shape):
         raise ConfigError("--calibrate refits to published rows, which are of DeepSeek-R1: it takes no other --model")
     found = calibrate(model.device, model.shape)
@@ -314,7 +342,7 @@ def _print_calibration(found: Calibrated) -> None:
         for free in group.frees:
             kept = found.device.constants[f"calibration.{free.name}"].value
             console.print(f"  {free.name} = {group.values[free.name]:.4g} (device file: {kept:.4g}); {free.reason}")
-        table = _table("", ">published", ">predicted", ">error", ">left out", "source")
+        table = plain_table("", ">published", ">predicted", ">error", ">left out", "source")
         for result in group.rows:
             row, style = result.row, "" if result.met else "yellow"
             table.add_row(
@@ -329,12 +357,3 @@ def _print_calibration(found: Calibrated) -> None:
         console.print(table)
     for text in misses(found):
         console.print(f"missed: {text}", style="yellow")
-
-
-def _table(*columns: str) -> Table:
-    """A plain table; columns that begin with ">" are numbers."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        number = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if number else "left", no_wrap=number)
-    return table

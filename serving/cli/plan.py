@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration
+from serving.cli.engine_option import add_engine
 from serving.cli.set_option import add_set, configured
 from serving.cli.trace_flags import add_block_tokens, add_concurrency
 from serving.errors import ConfigError
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="TOML files, simulated as they are: which is better",
     )
     add_set(parser, "simulation.drafts=2")
+    add_engine(parser)
     parser.add_argument("--trace", type=Path, required=True, metavar="FILE", help="trace file or ServeGen folder")
     parser.add_argument(
         "--rate", type=float, default=1.0, metavar="X", help="factor on the trace's arrivals (default: 1)"

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 from loadgen.quantities import Duration
+from serving.cli.engine_option import add_engine
 from serving.cli.ray_address import add_address, address_of
 from serving.cli.set_option import add_set, configured
 from serving.errors import ConfigError
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " is no such folder: fetched from the Hugging Face Hub",
     )
     add_set(parser, "engine.draft_tokens=3")
+    add_engine(parser)
     add_address(parser)
     parser.add_argument(
         "--dry-run",

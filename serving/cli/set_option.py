@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from serving.cli.engine_option import engine_setting
 from serving.cli.model_option import tell, with_folder
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def add_set(parser: argparse._ActionsContainer, example: str) -> None:
 
 
 def configured(arguments: argparse.Namespace, command: "Command", model: str | None = None) -> "ServeConfig":
-    """The configuration of a command line with `--config` and `--set`.
+    """The configuration of a command line with `--config`, `--set` and `--engine`.
 
     Args:
         model: as `load_config`.
@@ -39,7 +40,8 @@ def configured(arguments: argparse.Namespace, command: "Command", model: str | N
     from serving.config.effects import check_settings, idle_lines
     from serving.config.load import read_config
 
-    loaded = read_config(arguments.config, model=model, settings=arguments.set, own_nodes=command != "deploy")
+    settings = [*arguments.set, *engine_setting(arguments)]
+    loaded = read_config(arguments.config, model=model, settings=settings, own_nodes=command != "deploy")
     check_settings(loaded, command)
     for line in idle_lines(loaded, command):
         tell(line)

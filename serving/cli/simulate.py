@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration, parse_duration
+from serving.cli.engine_option import add_engine
 from serving.cli.set_option import add_set, configured
 from serving.cli.trace_flags import add_block_tokens, add_concurrency
 from serving.tools.compilation.choose import prefer_compiled
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, required=True, metavar="FILE", help="topology, e.g. deploy/cloudmatrix384.toml"
     )
     add_set(parser, "simulation.drafts=2")
+    add_engine(parser)
     load = parser.add_argument_group("load")
     source = load.add_mutually_exclusive_group(required=True)
     source.add_argument("--trace", metavar="FILE", help="trace file, or folder of a ServeGen model")

@@ -274,10 +274,11 @@ def _settle(config: ServeConfig, file: Path) -> ServeConfig:
     kvcache = replace(config.kvcache, ssd_path=str((file.parent / Path(ssd).expanduser()).resolve()) if ssd else "")
     log = config.engine.decision_log
     engine = replace(config.engine, decision_log=str((file.parent / Path(log).expanduser()).resolve()) if log else "")
-    device = config.simulation.device
-    if device.endswith(".toml"):
-        device = str((file.parent / Path(device).expanduser()).resolve())
-    simulation = replace(config.simulation, device=device)
+    device, profile = (
+        str((file.parent / Path(name).expanduser()).resolve()) if name.endswith(".toml") else name
+        for name in (config.simulation.device, config.simulation.engine)
+    )
+    simulation = replace(config.simulation, device=device, engine=profile)
     keys = config.gateway.api_key_file
     gateway = replace(
         config.gateway, api_key_file=str((file.parent / Path(keys).expanduser()).resolve()) if keys else ""

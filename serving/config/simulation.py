@@ -19,6 +19,11 @@ class SimulationConfig:
         default="ascend-910c",
         low=1,
     )
+    engine: str = key(
+        "engine whose steps are simulated: a name that `cloudmatrix cost --list` shows, or a TOML file that "
+        "`cloudmatrix cost --fit` wrote; empty = the one that the device file was fitted to, CloudMatrix-Infer",
+        default="",
+    )
     supernodes: int = key(
         "equal supernodes, each with its own share of the requests; virtual time only", default=1, low=1, high=1024
     )

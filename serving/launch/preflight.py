@@ -8,8 +8,6 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from hardware.cost.device_file import load_device
-from hardware.cost.model_config import load_shape
 from hardware.units import MIB
 from serving.accounted_kv import accounted_kv
 from serving.config.kvcache import KvCacheConfig
@@ -23,6 +21,7 @@ from serving.model.architecture import Architecture
 from serving.model.quantization import Quantization
 from serving.model.size import weight_bytes
 from serving.served_architecture import served_architecture
+from serving.simulated_cost import simulated_cost
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +33,11 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
 
     Args:
         own_ray: Ray will be started, and the gateway listen, on this machine.
-    Raises: SpecError (the simulated device or the model's shape cannot be read, or the model cannot draft), ConfigError
-        (a port is taken, a block is larger than a memory server, contexts are to be longer than is computed, the
-        weights are larger than an instance's HBM or this machine's memory, the folder of the SSD tier cannot be
-        written, the Redis does not answer), ModelError (the model folder or the tokenizer's cannot be served, or they
-        do not belong together).
+    Raises: SpecError (the simulated device, its engine or the model's shape cannot be read, or the model cannot
+        draft), ConfigError (a port is taken, a block is larger than a memory server, contexts are to be longer than is
+        computed, the weights are larger than an instance's HBM or this machine's memory, the folder of the SSD tier
+        cannot be written, the Redis does not answer), ModelError (the model folder or the tokenizer's cannot be
+        served, or they do not belong together).
     Effects: makes the folder of the SSD tier.
     """
     model = served_architecture(config)
@@ -47,8 +46,7 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     _require_tokenizer(config, model)
     accounted = accounted_kv(config)
     if accounted is not None:
-        npu_of(load_device(config.simulation.device))
-        load_shape(config.model.path).check_drafts(config.simulation.drafts)
+        npu_of(simulated_cost(config).device)
     elif not any(config.model.path.glob("*.safetensors")):
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
     else:

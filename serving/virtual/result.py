@@ -8,8 +8,10 @@ from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+ENGINE = "engine"
+"""Entry of `SimResult.config` that says for which engine the times hold."""
 ACCURACY = "accuracy"
-"""Entry of `SimResult.config` that says how far the times can be trusted, where no published row is of the model."""
+"""Entry of `SimResult.config` that says how far the times can be trusted."""
 
 
 class Outcome(IntEnum):

@@ -6,19 +6,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hardware.cost import CostModel, load_device, load_shape
-from hardware.cost.accuracy import model_trust
+from hardware.cost import CostModel
 from hardware.errors import HardwareError
 from hardware.faults import Fault
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.scaling.core.decision import Scaler
-from serving.virtual.result import ACCURACY, ScaleRecord, SimResult, Totals
+from serving.simulated_cost import simulated_cost
+from serving.virtual.result import ScaleRecord, SimResult, Totals
 from serving.virtual.scaling import ScalingDriver, configured_scaler
 from serving.virtual.scaling_signals import SignalReader
 from serving.virtual.supernode import Supernode
 from serving.virtual.timeline import Timeline
 from serving.virtual.troubles import Troubles
+from serving.virtual.trusted import accuracy
 from serving.virtual.work_done import best_rates, with_work
 from serving.virtual.workload.request import RequestStream
 
@@ -32,14 +33,12 @@ _COLLECT_EVERY = 200_000
 
 
 def cost_model(config: ServeConfig) -> CostModel:
-    """The cost model of the configured device and model.
+    """The cost model of the configured device, model and engine.
 
-    Raises: ConfigError if either cannot be read, or drafts are configured of a model that has none.
+    Raises: ConfigError if one cannot be read, or drafts are configured of a model that has none.
     """
     try:
-        shape = load_shape(config.model.path)
-        shape.check_drafts(config.simulation.drafts)
-        return CostModel(load_device(config.simulation.device), shape)
+        return simulated_cost(config)
     except HardwareError as error:
         raise ConfigError(str(error)) from error
 
@@ -179,7 +178,7 @@ def _result(
         workload=workload.name,
         seed=seed,
         supernodes=1,
-        config=described(config) | accuracy(node.cost),
+        config=described(config) | accuracy(node.cost, config, rows, timeline.points, instances),
         requests=rows,
         timeline=timeline.points,
         timeline_step_s=timeline.step_s,
@@ -191,12 +190,6 @@ def _result(
         wall_s=wall_s,
         scaling=records,
     )
-
-
-def accuracy(cost: CostModel) -> dict[str, str]:
-    """How far the times of this model can be trusted; empty for DeepSeek-R1, of which the published rows are."""
-    trust = model_trust(cost.shape)
-    return {ACCURACY: trust} if trust else {}
 
 
 def described(config: ServeConfig) -> dict[str, str]:

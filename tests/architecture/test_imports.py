@@ -55,6 +55,7 @@ LAYERS = (
     "serving.config",
     "serving.sockets",
     "serving.accounted_kv",
+    "serving.simulated_cost",
     "serving.telemetry",
     "serving.kvpool.core",
     "serving.scaling.core",

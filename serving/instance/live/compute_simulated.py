@@ -9,9 +9,6 @@ pool's leases. A client measures simulated time divided by the time scale.
 from typing import Any
 
 from hardware.clock import ScaledClock
-from hardware.cost.cost_model import CostModel
-from hardware.cost.device_file import load_device
-from hardware.cost.model_config import load_shape
 from hardware.device.instance import WEIGHTS, WORKSPACE, VirtualInstance
 from hardware.device.npu import VirtualNpu
 from hardware.spec.plane import Plane
@@ -36,6 +33,7 @@ from serving.instance.live.timed_moves import TimedCache, TimedTransport
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
 from serving.served_architecture import served_architecture
+from serving.simulated_cost import simulated_cost
 
 BUFFERS = "buffers"
 PULLS_AT_ONCE = 64
@@ -56,10 +54,7 @@ class SimulatedCompute:
         self._config = config
         self._simulation = simulation = config.simulation
         self._role = EngineRole(place.pool)
-        device = load_device(simulation.device)
-        shape = load_shape(config.model.path)
-        shape.check_drafts(simulation.drafts)
-        self._cost = CostModel(device, shape)
+        self._cost = simulated_cost(config)
         self.time_scale = simulation.time_scale
         self.clock = ScaledClock(simulation.time_scale)
         self._pace = Pace(simulation.time_scale)
@@ -68,7 +63,7 @@ class SimulatedCompute:
         self.draft_tokens = 0 if self._role is EngineRole.PREFILL else simulation.drafts
         self.status_period_s = max(LEAST_STATUS_PERIOD_S, simulation.status_period_s / simulation.time_scale)
         self.max_model_len = served_architecture(config).max_position_embeddings
-        npu = npu_of(device)
+        npu = npu_of(self._cost.device)
         self.npus = VirtualInstance(place.replica, [VirtualNpu(one, npu, self.clock) for one in place.npus])
         accounted = accounted_kv(config)
         assert accounted is not None, "a simulated executor has accounted KV"

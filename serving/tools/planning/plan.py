@@ -84,7 +84,7 @@ class CapacityPlan:
         options: runner-ups, and for each pool size what it would take.
         dropped: what was not simulated on the whole trace, and why.
         demand, bounds: what is asked for, and what an instance of each kind can do at the best.
-        accuracy: how far the times can be trusted, where no published row is of the model; else empty.
+        accuracy: for which device and engine the times hold, and how far they can be off.
         simulations: how many were run, short ones too. events: that they handled.
         headroom, losses: margins of the best plan, if they were asked for.
         prices: of the reader, if there are any.

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hardware.cost.accuracy import model_trust
 from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
@@ -21,6 +20,7 @@ from serving.tools.planning.order import order_of
 from serving.tools.planning.plan import CapacityPlan, Option, Question
 from serving.tools.planning.prices import PlanPrices
 from serving.tools.planning.trace import TraceChoice
+from serving.tools.planning.trusted import plan_accuracy
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 from serving.tools.planning.workers import evaluator
 from serving.virtual.run import cost_model
@@ -85,12 +85,13 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
             room = margins.headroom(best.candidate, rate, order.target, evaluate)
         if best is not None and order.losses:
             lost = margins.losses(best.candidate, rate, order.target, evaluate)
+    figures = demand_figures(wanted)
     return CapacityPlan(
         question=order.question, name=config.model.name or config.model.path.name, workload=workload.name,
         target=order.target, budget=order.wanted.budget, rate=rate, requests=len(wanted), best=best, options=options,
-        dropped=search.dropped, demand=demand_figures(wanted), bounds=floors,
+        dropped=search.dropped, demand=figures, bounds=floors,
         simulations=tally.count, events=tally.events, quick=whole != order.trace,
-        accuracy=model_trust(cost.shape), headroom=room, losses=lost or [],
+        accuracy=plan_accuracy(cost, config, best, figures), headroom=room, losses=lost or [],
         config=None if best is None else configuration.planned(setting, best),
         prices=order.prices, closed=order.trace.concurrency is not None,
     )  # fmt: skip

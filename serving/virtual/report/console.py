@@ -11,7 +11,7 @@ from serving import compiled
 from serving.virtual.report import tables
 from serving.virtual.report.summary import Summary
 from serving.virtual.report.tiles import outcome_text
-from serving.virtual.result import ACCURACY, SimResult
+from serving.virtual.result import ACCURACY, ENGINE, SimResult
 
 _POOL_COLUMNS = (
     "pool", "peak NPUs", "NPU-hours", "busy", "prompt tokens/s", "output tokens/s", "tokens/s per NPU", "peak batch",
@@ -53,8 +53,9 @@ def print_summary(result: SimResult, summary: Summary, console: Console) -> None
     )  # fmt: skip
     lost = f", {numbers.share(summary.lost_npu_share)} of it lost to faults" if summary.faults else ""
     _line(console, "NPU time", f"{numbers.significant(summary.npu_hours)} NPU-hours{lost}")
-    if ACCURACY in result.config:
-        _line(console, ACCURACY, result.config[ACCURACY])
+    for entry in (ENGINE, ACCURACY):
+        if entry in result.config:
+            _line(console, entry, result.config[entry])
     for table in _tables(result, summary):
         console.print()
         console.print(terminal_table(table, console.width))

@@ -19,7 +19,7 @@ from serving.virtual.report.slowest import slowest_charts, slowest_table
 from serving.virtual.report.summary import Summary, summarize
 from serving.virtual.report.tiles import summary_tiles
 from serving.virtual.report.time_charts import time_charts
-from serving.virtual.result import ACCURACY, SimResult
+from serving.virtual.result import ACCURACY, ENGINE, SimResult
 
 _FOOTNOTE = (
     "Times are virtual. TTFT: arrival to first token. TPOT: first to last token, over output tokens less one. Goodput: "
@@ -107,6 +107,7 @@ def _facts(result: SimResult, summary: Summary) -> list[tuple[str, object]]:
         ("lasted", numbers.clock(summary.duration_s)),
         ("seed", result.seed),
         ("supernodes", numbers.count(result.supernodes) if result.supernodes > 1 else ""),
+        (ENGINE, result.config.get(ENGINE, "")),
         (ACCURACY, result.config.get(ACCURACY, "")),
     ]
 

@@ -1,0 +1,225 @@
+"""How far a prediction can be off: one rule, which knows device, model, engine and where its steps were measured.
+
+Inside of the measured steps: as far as rows were off that the fit did not see. Outside: more with each doubling away
+from them. Where nothing was measured, no number is given.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from hardware.cost.attention import GroupedAttentionSizes
+from hardware.cost.calibrate import has_rows
+from hardware.cost.cost_model import CostModel
+from hardware.cost.device_file import device_names, load_device
+from hardware.cost.device_model import DeviceModel
+from hardware.cost.engine_file import OWN_ENGINE, load_engine
+from hardware.cost.engine_profile import EnginePhase, EngineProfile, FittedRange
+from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
+from hardware.cost.published import published_halves
+
+OWN_DEVICE = "ascend-910c"
+JUST_OUTSIDE = 0.10
+"""Expected next to what was fitted; inside of a badly met region 5 % more than there."""
+PER_DOUBLING = 0.04
+"""Added for each doubling of a quantity away from its range, and for each draft more.
+
+Source: the largest left-out error of the published rows, 5.1 % for the smallest batch at a third of the next one.
+"""
+LEAST_STEP = 0.05
+"""Added as soon as anything is outside of its range."""
+MOST_ERROR = 1.0
+"""Beyond it no number is given."""
+_HALVED = FittedRange("half batches at batch", 24, 128)
+"""Published batches of two halves."""
+_ROUNDING = 1e-9
+_NAMES = {
+    "batch_per_npu": "batch",
+    "context_tokens": "context",
+    "tokens_per_die": "new tokens per die",
+    "prompt_tokens": "prompts",
+    "cached_share": "cached share",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How far one predicted time can be off.
+
+    Attributes:
+        error: relative error to expect; None = nothing is known.
+        text: the same for a person, with the reason.
+    """
+
+    error: float | None
+    text: str
+
+
+def engine_text_of(cost: CostModel) -> str:
+    """For which engine the times of a model hold, as every report says. Effects: none."""
+    if cost.engine is not None and cost.engine.name != OWN_ENGINE:
+        return f"{cost.engine.name}: {cost.engine.title}"
+    if cost.device.name == OWN_DEVICE:
+        return "CloudMatrix-Infer itself; open engines need more, see --engine"
+    return "those whose published rows the device file was fitted to; others need more, see --engine"
+
+
+def model_trust(shape: ModelShape, engine: EngineProfile | None = None) -> str:
+    """Caution with any time of a model, as every report of it says; empty for a model that was fitted.
+
+    Effects: none.
+    """
+    like_r1 = replace(shape, name=DEEPSEEK_R1.name) == DEEPSEEK_R1
+    of = DEEPSEEK_R1.name if engine is None else engine.model
+    if like_r1 if of == DEEPSEEK_R1.name else of == shape.name:
+        return ""
+    if engine is not None and engine.name != OWN_ENGINE:
+        return f"not checked: {engine.name} was measured with {engine.model}, not with {shape.name}"
+    if isinstance(shape.attention, GroupedAttentionSizes):
+        return "not checked: no published row of grouped attention was fitted"
+    return "not checked: all published rows are of DeepSeek-R1"
+
+
+def decode_trust(
+    cost: CostModel,
+    batch: float,
+    context: float,
+    drafts: int = 1,
+    *,
+    dies: int = 320,
+    microbatch: bool | None = None,
+) -> Trust:
+    """How far the time of a decode step can be off.
+
+    Args:
+        batch: sequences per NPU; context: tokens of each.
+        microbatch: whether the step runs as two half batches; None = it is not known.
+    Effects: reads files of the device and of the engine.
+    """
+    values = {"batch_per_npu": batch, "context_tokens": context, "drafts": drafts, "dies": dies}
+    own = cost.engine is None or cost.engine.name == OWN_ENGINE
+    if not own or microbatch is None:
+        return _trust(cost, "decode", values)
+    if microbatch:
+        return _trust(cost, "decode", values | {_HALVED.name: batch}, (_HALVED,))
+    return _trust(cost, "decode", values, slower=published_halves(batch))
+
+
+def prefill_trust(
+    cost: CostModel, tokens_per_die: float, prompt: float, *, dies: int = 32, reuse: float = 0.0
+) -> Trust:
+    """How far the time of a prefill step can be off.
+
+    Args:
+        tokens_per_die: to be computed, cached ones left out.
+        reuse: share of each prompt that is cached.
+    Effects: reads files of the device and of the engine.
+    """
+    values = {"tokens_per_die": tokens_per_die, "prompt_tokens": prompt, "dies": dies, "cached_share": reuse}
+    return _trust(cost, "prefill", values)
+
+
+def both_trusts(decode: Trust, prefill: Trust) -> str:
+    """Both kinds of steps in one line, for reports of whole systems. Effects: none."""
+    if decode.text == prefill.text:
+        return decode.text
+    return f"decode: {decode.text}; prefill: {prefill.text}"
+
+
+def fitted_region(phase: EnginePhase) -> str:
+    """Where steps of a kind were measured, for a person. Effects: none."""
+    return ", ".join(
+        f"{quantity(one)} {_range(one)}{' per NPU' * (one.name == 'batch_per_npu')}" for one in phase.region
+    )
+
+
+def quantity(one: FittedRange) -> str:
+    """Name of a region's quantity, for a person. Effects: none."""
+    return _NAMES.get(one.name, one.name)
+
+
+def _trust(
+    cost: CostModel,
+    kind: str,
+    values: dict[str, float],
+    more: tuple[FittedRange, ...] = (),
+    *,
+    slower: bool = False,
+) -> Trust:
+    """The rule.
+
+    Args:
+        more: ranges besides the profile's.
+        slower: the published engine does not choose the faster form here.
+    """
+    engine = cost.engine or _own_engine()
+    caution = model_trust(cost.shape, cost.engine) or _caution(cost.device, cost.engine)
+    phase: EnginePhase | None = getattr(engine, kind)
+    if phase is None:
+        caution = caution or f"not checked: no {kind} step of {engine.name} is known, the device file's stands in"
+    if caution or phase is None:
+        return Trust(None, caution)
+    region = (*_of_full_steps(phase.region, values), *more)
+    outside = [one for one in region if _away(one, values[one.name])]
+    if not outside:
+        note = "; the published engine has half batches here, which --microbatch predicts" if slower else ""
+        inside = f"expect within {_percent(phase.expected_error)}, inside of what was fitted: {fitted_region(phase)}"
+        return Trust(phase.expected_error, inside + note)
+    doublings = sum(_away(one, values[one.name]) for one in outside)
+    error = max(JUST_OUTSIDE, phase.expected_error + LEAST_STEP) + PER_DOUBLING * doublings
+    named = [f"{quantity(one)} {values[one.name]:,.10g}, not {_range(one)}" for one in outside]
+    return Trust(error, f"expect within {_percent(error)}, outside of what was fitted: {'; '.join(named)}")
+
+
+def _caution(device: DeviceModel, engine: EngineProfile | None) -> str:
+    """Reason why the rows of an engine say nothing about a device; empty if there is none."""
+    shipped = device.name in device_names()
+    changed = shipped and load_device(device.name) != device
+    if engine is not None and engine.name != OWN_ENGINE:
+        if changed or engine.device != device.name:
+            return f"not checked: {engine.name} was measured on {engine.device}, not on this device"
+        return ""
+    if changed or not shipped or not has_rows(device):
+        return "not checked: nothing was published for this model on this device"
+    if device.name == OWN_DEVICE:
+        return ""
+    return "expect 10 to 15 %, more the further away, fitted to a few published rows: see --calibrate"
+
+
+@lru_cache(maxsize=1)
+def _own_engine() -> EngineProfile:
+    return load_engine(OWN_ENGINE)
+
+
+def _of_full_steps(region: Sequence[FittedRange], values: dict[str, float]) -> list[FittedRange]:
+    """Ranges of a step of which part is cached: a full one is smaller for that."""
+    computed = 1 - values.get("cached_share", 0.0)
+    return [
+        replace(one, low=min(one.low, one.high * computed), high=one.high * computed)
+        if one.name == "tokens_per_die"
+        else one
+        for one in region
+    ]
+
+
+def _away(one: FittedRange, value: float) -> float:
+    """Doublings from the nearest end of a range, drafts counted one by one; 0 inside."""
+    if one.low * (1 - _ROUNDING) <= value <= one.high * (1 + _ROUNDING):
+        return 0.0
+    end = one.low if value < one.low else one.high
+    if one.name == "drafts":
+        return abs(value - end)
+    if one.name == "cached_share":
+        value, end = 1 - value, 1 - end
+    return abs(math.log2(value / end)) if value > 0 and end > 0 else math.inf
+
+
+def _percent(error: float) -> str:
+    if error > MOST_ERROR:
+        return f"more than {MOST_ERROR:.0%}".replace("%", " %")
+    return f"{math.ceil(100 * error - 1e-6)} %"
+
+
+def _range(one: FittedRange) -> str:
+    return f"{one.low:,.10g}" if one.low == one.high else f"{one.low:,.10g} to {one.high:,.10g}"

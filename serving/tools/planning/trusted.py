@@ -1,0 +1,26 @@
+"""How far the times of a plan can be trusted: with batches and prefill steps as full as it allows."""
+
+from hardware.cost import CostModel
+from hardware.cost.trust import both_trusts, decode_trust, engine_text_of, prefill_trust
+from serving.config.serve import ServeConfig
+from serving.tools.planning.candidate import DIES_PER_NPU
+from serving.tools.planning.plan import DemandFigures, Option
+
+
+def plan_accuracy(cost: CostModel, config: ServeConfig, best: Option | None, demand: DemandFigures) -> str:
+    """For which device and engine a plan holds, and how far its times can be off.
+
+    Effects: reads files of the device and of the engine.
+    """
+    whose = f"{cost.device.name}, engine {engine_text_of(cost)}"
+    if best is None:
+        return whose
+    one = best.candidate
+    decode = decode_trust(
+        cost, one.decode.limit * DIES_PER_NPU, round(demand.mean_prompt + demand.mean_output / 2),
+        config.simulation.drafts, dies=one.decode.npus * DIES_PER_NPU,
+    )  # fmt: skip
+    prefill = prefill_trust(
+        cost, one.prefill.limit / DIES_PER_NPU, round(demand.mean_prompt), dies=one.prefill.npus * DIES_PER_NPU
+    )
+    return f"{whose}; in full steps {both_trusts(decode, prefill)}"

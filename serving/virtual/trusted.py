@@ -1,0 +1,39 @@
+"""How far the times of a simulation can be trusted: at the steps that it ran mostly."""
+
+from collections.abc import Sequence
+
+from hardware.cost import CostModel
+from hardware.cost.trust import both_trusts, decode_trust, engine_text_of, prefill_trust
+from serving.config.serve import ServeConfig
+from serving.virtual.result import ACCURACY, ENGINE, InstanceTotals, RequestColumns, SimulatedPoint
+
+
+def accuracy(
+    cost: CostModel,
+    config: ServeConfig,
+    rows: RequestColumns,
+    points: Sequence[SimulatedPoint],
+    instances: Sequence[InstanceTotals],
+) -> dict[str, str]:
+    """For which engine the times hold, and how far: at the median decode batch and the mean prefill step.
+
+    Effects: reads files of the device and of the engine.
+    """
+    found = {ENGINE: engine_text_of(cost)}
+    batches = sorted(
+        point.decode_batch / point.decode_npus for point in points if point.decode_batch * point.decode_npus
+    )
+    steps = sum(one.steps for one in instances if one.pool == "prefill" and one.prompt_tokens)
+    if not len(rows) or not batches or not steps:
+        return found
+    prompts = sum(rows.prompt_tokens)
+    context = (prompts + sum(rows.output_tokens) / 2) / len(rows)
+    decode = decode_trust(
+        cost, float(f"{batches[len(batches) // 2]:.3g}"), round(context), config.simulation.drafts,
+        dies=config.decode.dies_per_instance,
+    )  # fmt: skip
+    dies = config.prefill.dies_per_instance
+    chunk = sum(one.prompt_tokens for one in instances if one.pool == "prefill") / steps / dies
+    cached = round(min(0.999, sum(rows.cached_tokens) / max(1, prompts)), 3)
+    prefill = prefill_trust(cost, round(chunk), round(prompts / len(rows)), dies=dies, reuse=cached)
+    return found | {ACCURACY: both_trusts(decode, prefill)}
