@@ -123,8 +123,10 @@ def _list(*, as_json: bool) -> int:
     devices = [load_device(name) for name in device_names()]
     engines = [load_engine(name) for name in engine_names()]
     if as_json:
-        found = [{"name": d.name, "title": d.title, "checked": has_rows(d)} for d in devices]
-        found += [{"name": e.name, "title": e.title, "engine_on": e.device} for e in engines]
+        found: list[dict[str, Any]] = [
+            {"kind": "device", "name": d.name, "title": d.title, "checked": has_rows(d)} for d in devices
+        ]
+        found += [{"kind": "engine", "name": e.name, "title": e.title, "checked": True} for e in engines]
         print(json.dumps(found, indent=2))
         return 0
     table = plain_table("device", "", "8-bit peak", "BF16 peak", "HBM", "errors")

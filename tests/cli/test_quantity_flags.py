@@ -41,9 +41,9 @@ COUNTS = frozenset(
 """Numbers that are neither durations nor sizes: counts, rates, weights, and lengths in tokens."""
 WORDS = frozenset(
     """
-    address api-key cache-bust config dashboard dataset-path device endpoint extra-body faults group header host label
-    metadata message metrics-url model namespace only out percentile-metrics pool prices rank reference result-filename
-    set source system token tokenizer trace url request
+    address api-key cache-bust config dashboard dataset-path device endpoint engine extra-body faults fit group
+    header host label metadata message metrics-url model namespace only out percentile-metrics pool prices rank reference
+    result-filename set source system token tokenizer trace url request
     """.split()
 )
 """Names, addresses, files."""

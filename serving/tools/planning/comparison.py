@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, replace
 
-from hardware.cost.accuracy import model_trust
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.tools.planning import margins
@@ -17,6 +16,7 @@ from serving.tools.planning.plan import CapacityPlan, Option
 from serving.tools.planning.planner import PlanTally, Progress, check_loop, check_target
 from serving.tools.planning.prices import PlanPrices
 from serving.tools.planning.trace import TraceChoice
+from serving.tools.planning.trusted import plan_accuracy
 from serving.tools.planning.verdict import PlanProbe, PlanTarget
 from serving.tools.planning.workers import evaluator
 from serving.virtual.run import cost_model
@@ -71,12 +71,13 @@ def compare(order: ComparisonQuestion, *, processes: int = 1, progress: Progress
             room = margins.headroom(best.candidate, 1.0, order.target, evaluate)
         if order.losses:
             lost = margins.losses(best.candidate, 1.0, order.target, evaluate)
+    figures = demand_figures(wanted)
     return CapacityPlan(
         question="compare", name=" and ".join(dict.fromkeys(config.model.name for _, config in order.configs)),
         workload=workload.name, target=order.target, budget=max(one.candidate.npus for one in found), rate=1.0,
         requests=len(wanted), best=best, options=[replace(one, why=_why(one, best)) for one in others], dropped=[],
-        demand=demand_figures(wanted), bounds=[], simulations=tally.count, events=tally.events, quick=False,
-        accuracy=model_trust(cost_model(first).shape), headroom=room, losses=lost, prices=order.prices,
+        demand=figures, bounds=[], simulations=tally.count, events=tally.events, quick=False,
+        accuracy=plan_accuracy(cost_model(first), first, best, figures), headroom=room, losses=lost, prices=order.prices,
         closed=order.trace.concurrency is not None,
     )  # fmt: skip
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from hardware.cost import load_device
-from hardware.cost.accuracy import calibration_json, calibration_markdown, decode_trust, misses, prefill_trust
+from hardware.cost import CostModel, load_device
+from hardware.cost.accuracy import calibration_json, calibration_markdown, misses
 from hardware.cost.calibrate import Calibrated, calibrate, has_rows
+from hardware.cost.trust import decode_trust, prefill_trust
 
 
 @pytest.mark.parametrize("name", ["ascend_", "h100", "h800"])
@@ -57,18 +58,20 @@ def test_degrees_of_freedom_are_counted(ascend: Calibrated) -> None:
 def test_a_device_without_rows_is_not_checked() -> None:
     device = load_device("h200")
     assert not has_rows(device)
-    assert "not checked" in decode_trust(device, 96, 4096)
-    assert "not checked" in prefill_trust(device, 8192, 4096)
+    cost = CostModel(device)
+    for trust in (decode_trust(cost, 96, 4096), prefill_trust(cost, 8192, 4096)):
+        assert trust.error is None
+        assert "not checked" in trust.text
 
 
 def test_trust_depends_on_the_distance_from_published_points() -> None:
-    device = load_device("ascend-910c")
-    assert "within 5 %" in decode_trust(device, 96, 4096)
-    assert "10 to 15 %" in decode_trust(device, 96, 32_768)
-    assert "10 to 15 %" in decode_trust(device, 256, 4096)
-    assert "within 5 %" in prefill_trust(device, 8192, 4096)
-    assert "10 to 15 %" in prefill_trust(device, 100, 4096)
-    assert "10 to 15 %" in decode_trust(load_device("h800"), 96, 4096)
+    cost = CostModel(load_device("ascend-910c"))
+    near, far, further = (decode_trust(cost, batch, 4096).error for batch in (96, 256, 2048))
+    assert near == 0.05
+    assert near < (far or 0) < (further or 0)
+    assert prefill_trust(cost, 8192, 4096).error == 0.05
+    assert (prefill_trust(cost, 100, 4096).error or 0) > 0.2
+    assert "10 to 15 %" in decode_trust(CostModel(load_device("h800")), 96, 4096).text
 
 
 def test_the_table_names_every_row_and_every_miss(ascend: Calibrated) -> None:

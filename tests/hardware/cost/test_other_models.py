@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware.cost import DEEPSEEK_R1, CostModel, DecodeLoad, PrefillLoad, load_device
-from hardware.cost.accuracy import model_trust
 from hardware.cost.attention import GroupedAttentionSizes
 from hardware.cost.disaggregated import disaggregated_decode_step
+from hardware.cost.trust import model_trust
 from hardware.errors import SpecError
 from tests.hardware.cost.known import KNOWN, known
 

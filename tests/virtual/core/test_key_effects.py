@@ -66,6 +66,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "kvcache.drain_s": ("moved", 0.01),
     "model.reasoning": ("moved", True),
     "simulation.device": ("plain", "h800"),
+    "simulation.engine": ("plain", "vllm-ascend"),
     "simulation.seed": ("plain", 5),
     "simulation.drafts": ("plain", 0),
     "simulation.acceptance": ("plain", 0.2),
