@@ -19,6 +19,8 @@ Examples:
   cloudmatrix cost --engine vllm-ascend --batch 48 --dies 32
   cloudmatrix cost --fit measured.csv --out my-engine.toml
 
+  cloudmatrix cost --fit runs --dies 32 --out my-engine.toml
+
 measured.csv: one measured step of your engine a row; two are enough, one of prefill and one of decode, more are better.
 The first line names columns; empty cells and lines that begin with "#" say nothing.
   phase                  decode or prefill
@@ -32,6 +34,8 @@ The first line names columns; empty cells and lines that begin with "#" say noth
            step_ms, or tokens_per_s_per_npu    of an instance that always has work, cached tokens included
            cached_share         of each prompt (default 0)
   source                 where the row is from
+A run of loadgen, of one instance of each kind, gives a row of decode, and one of prefill if nothing waited before five
+of its prompts. Drafts then count as a part of the engine: ask with --drafts 0.
 """
 
 
@@ -55,7 +59,10 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--calibrate", action="store_true", help="refit to the published rows; print every error")
     what.add_argument(
-        "--fit", metavar="FILE", help="find the profile of an engine from its measured steps; columns are named below"
+        "--fit",
+        metavar="FILE",
+        help="find the profile of an engine from its measured steps, whose columns are named below; or from the folder"
+        " of a run of `loadgen run --out`, or of several: add --dies",
     )
     what.add_argument("--list", action="store_true", help="devices and engines that come with the package")
     cost.add_argument("--out", metavar="FILE", help="with --fit: write the profile there, for --engine; ends in .toml")

@@ -1,0 +1,116 @@
+"""Rows for `cloudmatrix cost --fit` from runs of `loadgen`: one of decode a run, and one of prefill where it shows.
+
+What a client sees of an engine: the time per token of sequences that decode together, and the time to first token of
+requests before which nothing waited. The latter holds gateway and handoff too: they come out as fixed time a step.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean, median
+
+from hardware.cost.measured_file import MeasuredFile, MeasuredRow
+from loadgen.errors import LoadgenError
+from loadgen.record import SUCCESSES, RequestRecord
+from loadgen.run_folder import RESULT, read_records
+from serving.errors import ConfigError
+
+LEAST_TOKENS = 8
+"""Of an answer that says something about decode."""
+LEAST_REQUESTS = 5
+"""Of a run that says something about a kind of step."""
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is the folder of runs, rather than a file of rows. Effects: looks."""
+    return path.is_dir()
+
+
+def rows_of_runs(path: Path, dies: int, per_npu: float) -> MeasuredFile:
+    """Rows of a run's folder, or of all runs right below a folder.
+
+    Args:
+        dies: of the instance that decodes, and of the one that takes prompts.
+        per_npu: dies of an NPU.
+    Raises: ConfigError if there is no run, or none says anything.
+    Effects: reads the runs.
+    """
+    folders = [path] if (path / RESULT).exists() else sorted(below.parent for below in path.glob(f"*/{RESULT}"))
+    if not folders:
+        raise ConfigError(f"--fit {path}: holds no {RESULT}; run `loadgen run --out {path}/NAME` first")
+    rows: list[MeasuredRow] = []
+    for folder in folders:
+        try:
+            records = [record for record in read_records(folder) if _tells(record)]
+        except LoadgenError as error:
+            raise ConfigError(str(error)) from error
+        rows += _decode_row(folder, records, dies, per_npu) + _prefill_row(folder, records, dies)
+    if not rows:
+        raise ConfigError(
+            f"--fit {path}: no run has {LEAST_REQUESTS} answers of {LEAST_TOKENS} tokens, or so many prompts that "
+            "nothing waited before"
+        )
+    return MeasuredFile(f"measured by loadgen: {path.resolve().name}", tuple(rows))
+
+
+def _tells(record: RequestRecord) -> bool:
+    known = record.input_tokens is not None and record.output_tokens is not None and record.started_s is not None
+    return known and record.outcome in SUCCESSES and not record.warmup and len(record.chunks()) > 0
+
+
+def _decode_row(folder: Path, records: Sequence[RequestRecord], dies: int, per_npu: float) -> list[MeasuredRow]:
+    """Time per token and the batch that a token had around it, mean over the run's tokens."""
+    spans, contexts, tokens = [], [], 0
+    for record in records:
+        chunks, answer = record.chunks(), record.output_tokens or 0
+        if answer >= LEAST_TOKENS and chunks[-1] > chunks[0]:
+            spans.append((chunks[0], chunks[-1]))
+            contexts.append((record.input_tokens or 0) + answer / 2)
+            tokens += answer - 1
+    if len(spans) < LEAST_REQUESTS:
+        return []
+    lasted = sum(end - begin for begin, end in spans)
+    values = {
+        "dies": float(dies),
+        "batch_per_npu": _together(spans) * per_npu / dies,
+        "context_tokens": fmean(contexts),
+        "drafts": 0.0,
+        "acceptance": 0.0,
+        "tpot_ms": 1e3 * lasted / tokens,
+    }
+    return [MeasuredRow(f"{folder}: decode", "decode", values, folder.name)]
+
+
+def _together(spans: Iterable[tuple[float, float]]) -> float:
+    """Spans that are open at once, as a moment of a span sees it: mean over all their moments."""
+    changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
+    seen = weight = 0.0
+    count, before = 0, changes[0][0]
+    for at, change in changes:
+        seen += count * count * (at - before)
+        weight += count * (at - before)
+        count, before = count + change, at
+    return seen / weight
+
+
+def _prefill_row(folder: Path, records: Sequence[RequestRecord], dies: int) -> list[MeasuredRow]:
+    """Time to first token of requests that had the instance for themselves until then."""
+    alone, latest = [], float("-inf")
+    ordered = sorted(records, key=lambda record: record.started_s or 0.0)
+    for at, record in enumerate(ordered):
+        begin, first = record.started_s or 0.0, record.chunks()[0]
+        following = ordered[at + 1].started_s if at + 1 < len(ordered) else None
+        if latest <= begin and (following is None or first <= following):
+            alone.append(record)
+        latest = max(latest, first)
+    if len(alone) < LEAST_REQUESTS:
+        return []
+    prompts = [record.input_tokens or 0 for record in alone]
+    cached = sum(record.cached_tokens or 0 for record in alone) / max(1, sum(prompts))
+    values = {
+        "dies": float(dies),
+        "tokens_per_die": fmean(prompts) * (1 - cached) / dies,
+        "prompt_tokens": fmean(prompts),
+        "cached_share": cached,
+        "step_ms": 1e3 * median(record.chunks()[0] - (record.started_s or 0.0) for record in alone),
+    }
+    return [MeasuredRow(f"{folder}: prefill", "prefill", values, folder.name)]
