@@ -71,13 +71,14 @@ def compare(order: ComparisonQuestion, *, processes: int = 1, progress: Progress
             room = margins.headroom(best.candidate, 1.0, order.target, evaluate)
         if order.losses:
             lost = margins.losses(best.candidate, 1.0, order.target, evaluate)
-    figures = demand_figures(wanted)
+    figures, chosen = demand_figures(wanted), order.configs[ranked[0]][1]
     return CapacityPlan(
         question="compare", name=" and ".join(dict.fromkeys(config.model.name for _, config in order.configs)),
         workload=workload.name, target=order.target, budget=max(one.candidate.npus for one in found), rate=1.0,
         requests=len(wanted), best=best, options=[replace(one, why=_why(one, best)) for one in others], dropped=[],
         demand=figures, bounds=[], simulations=tally.count, events=tally.events, quick=False,
-        accuracy=plan_accuracy(cost_model(first), first, best, figures), headroom=room, losses=lost, prices=order.prices,
+        accuracy=plan_accuracy(cost_model(chosen), chosen, best, figures),
+        headroom=room, losses=lost, prices=order.prices,
         closed=order.trace.concurrency is not None,
     )  # fmt: skip
 
