@@ -42,8 +42,8 @@ COUNTS = frozenset(
 WORDS = frozenset(
     """
     address api-key cache-bust config dashboard dataset-path device endpoint engine extra-body faults fit group
-    header host label metadata message metrics-url model namespace only out percentile-metrics pool prices rank reference
-    result-filename set source system token tokenizer trace url request
+    header host label metadata message metrics-url model namespace only out percentile-metrics pool prices rank
+    reference result-filename set source system token tokenizer trace url request
     """.split()
 )
 """Names, addresses, files."""
