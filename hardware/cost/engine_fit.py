@@ -24,6 +24,7 @@ UNJUDGED_ERROR = {"decode": 0.10, "prefill": 0.15}
 prefill by factors of 2.3 to 2.6, which one number brings to within 7 %; see `hardware/cost/engines`."""
 _BETTER = 0.9
 """A further parameter has to bring errors of left-out rows down to this."""
+_ROUNDING = 1e-6
 _TIMES = ("work", "step_s", "token_s")
 
 
@@ -122,7 +123,7 @@ def _phase(kind: str, points: list[_Point]) -> PhaseFit:
     for form in forms[1:]:
         if len(points) > len(form):
             errors = _left_out(points, form)
-            if _mean(errors) < _BETTER * _mean(left_out):
+            if _mean(errors) + _ROUNDING < _BETTER * _mean(left_out):
                 best, left_out = form, errors
     times = _solve(points, best)
     judged = [abs(error) for error in left_out if error is not None]
