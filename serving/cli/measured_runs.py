@@ -8,16 +8,32 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
+import msgspec
+
 from hardware.cost.measured_file import MeasuredFile, MeasuredRow
-from loadgen.errors import LoadgenError
-from loadgen.record import SUCCESSES, RequestRecord
-from loadgen.run_folder import RESULT, read_records
+from hardware.nesting import parse_json
+from hardware.regular_file import read_regular_text
 from serving.errors import ConfigError
 
+RESULT = "result.json"
+REQUESTS = "requests.jsonl"
+"""Files of a run's folder; see `loadgen/run_folder.py`."""
 LEAST_TOKENS = 8
 """Of an answer that says something about decode."""
 LEAST_REQUESTS = 5
 """Of a run that says something about a kind of step."""
+
+
+class MeasuredRequest(msgspec.Struct, frozen=True):
+    """The part that is asked of one line of `requests.jsonl`; times in seconds from the start of the run."""
+
+    outcome: str
+    chunk_times_s: list[float]
+    warmup: bool = False
+    started_s: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 def is_run(path: Path) -> bool:
@@ -39,10 +55,7 @@ def rows_of_runs(path: Path, dies: int, per_npu: float) -> MeasuredFile:
         raise ConfigError(f"--fit {path}: holds no {RESULT}; run `loadgen run --out {path}/NAME` first")
     rows: list[MeasuredRow] = []
     for folder in folders:
-        try:
-            records = [record for record in read_records(folder) if _tells(record)]
-        except LoadgenError as error:
-            raise ConfigError(str(error)) from error
+        records = [record for record in _requests(folder / REQUESTS) if _tells(record)]
         rows += _decode_row(folder, records, dies, per_npu) + _prefill_row(folder, records, dies)
     if not rows:
         raise ConfigError(
@@ -52,16 +65,31 @@ def rows_of_runs(path: Path, dies: int, per_npu: float) -> MeasuredFile:
     return MeasuredFile(f"measured by loadgen: {path.resolve().name}", tuple(rows))
 
 
-def _tells(record: RequestRecord) -> bool:
+def _requests(path: Path) -> list[MeasuredRequest]:
+    """All lines of a run. Raises: ConfigError naming the line that cannot be read."""
+    found = []
+    try:
+        lines = read_regular_text(path).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--fit {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(msgspec.convert(parse_json(line), MeasuredRequest))
+        except ValueError as error:  # msgspec's too
+            raise ConfigError(f"{path}:{number}: not a request record ({error})") from None
+    return found
+
+
+def _tells(record: MeasuredRequest) -> bool:
     known = record.input_tokens is not None and record.output_tokens is not None and record.started_s is not None
-    return known and record.outcome in SUCCESSES and not record.warmup and len(record.chunks()) > 0
+    return known and record.outcome == "ok" and not record.warmup and len(record.chunk_times_s) > 0
 
 
-def _decode_row(folder: Path, records: Sequence[RequestRecord], dies: int, per_npu: float) -> list[MeasuredRow]:
+def _decode_row(folder: Path, records: Sequence[MeasuredRequest], dies: int, per_npu: float) -> list[MeasuredRow]:
     """Time per token and the batch that a token had around it, mean over the run's tokens."""
     spans, contexts, tokens = [], [], 0
     for record in records:
-        chunks, answer = record.chunks(), record.output_tokens or 0
+        chunks, answer = record.chunk_times_s, record.output_tokens or 0
         if answer >= LEAST_TOKENS and chunks[-1] > chunks[0]:
             spans.append((chunks[0], chunks[-1]))
             contexts.append((record.input_tokens or 0) + answer / 2)
@@ -92,12 +120,12 @@ def _together(spans: Iterable[tuple[float, float]]) -> float:
     return seen / weight
 
 
-def _prefill_row(folder: Path, records: Sequence[RequestRecord], dies: int) -> list[MeasuredRow]:
+def _prefill_row(folder: Path, records: Sequence[MeasuredRequest], dies: int) -> list[MeasuredRow]:
     """Time to first token of requests that had the instance for themselves until then."""
     alone, latest = [], float("-inf")
     ordered = sorted(records, key=lambda record: record.started_s or 0.0)
     for at, record in enumerate(ordered):
-        begin, first = record.started_s or 0.0, record.chunks()[0]
+        begin, first = record.started_s or 0.0, record.chunk_times_s[0]
         following = ordered[at + 1].started_s if at + 1 < len(ordered) else None
         if latest <= begin and (following is None or first <= following):
             alone.append(record)
@@ -111,6 +139,6 @@ def _prefill_row(folder: Path, records: Sequence[RequestRecord], dies: int) -> l
         "tokens_per_die": fmean(prompts) * (1 - cached) / dies,
         "prompt_tokens": fmean(prompts),
         "cached_share": cached,
-        "step_ms": 1e3 * median(record.chunks()[0] - (record.started_s or 0.0) for record in alone),
+        "step_ms": 1e3 * median(record.chunk_times_s[0] - (record.started_s or 0.0) for record in alone),
     }
     return [MeasuredRow(f"{folder}: prefill", "prefill", values, folder.name)]

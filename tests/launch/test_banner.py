@@ -75,4 +75,5 @@ def test_placeholder_tokens_are_announced() -> None:
         )
         text = banner(simulated, cluster)
         assert "  tokens           placeholders: simulated NPUs" in text
+        assert "  steps of         CloudMatrix-Infer itself; open engines need more" in text
         assert f"  accuracy         {accuracy}" in text if accuracy else "accuracy" not in text
