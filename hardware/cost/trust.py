@@ -120,6 +120,23 @@ def prefill_trust(
     return _trust(cost, "prefill", values)
 
 
+def expected(cost: CostModel) -> str:
+    """Error to expect of both kinds of steps where they were measured, before any load is known; or why none is known.
+
+    Effects: reads files of the device and of the engine.
+    """
+    engine = cost.engine or _own_engine()
+    if caution := model_trust(cost.shape, cost.engine) or _caution(cost.device, cost.engine):
+        return caution
+    texts = []
+    for kind, phase in (("decode", engine.decode), ("prefill", engine.prefill)):
+        if phase is None:
+            texts.append(f"{kind}: {_unknown(kind, engine)}")
+        else:
+            texts.append(f"{kind}: within {_percent(phase.expected_error)} inside of {fitted_region(phase)}")
+    return "; ".join(texts)
+
+
 def both_trusts(decode: Trust, prefill: Trust) -> str:
     """Both kinds of steps in one line, for reports of whole systems. Effects: none."""
     if decode.text == prefill.text:
@@ -157,7 +174,7 @@ def _trust(
     caution = model_trust(cost.shape, cost.engine) or _caution(cost.device, cost.engine)
     phase: EnginePhase | None = getattr(engine, kind)
     if phase is None:
-        caution = caution or f"not checked: no {kind} step of {engine.name} is known, the device file's stands in"
+        caution = caution or _unknown(kind, engine)
     if caution or phase is None:
         return Trust(None, caution)
     region = (*_of_full_steps(phase.region, values), *more)
@@ -170,6 +187,10 @@ def _trust(
     error = max(JUST_OUTSIDE, phase.expected_error + LEAST_STEP) + PER_DOUBLING * doublings
     named = [f"{quantity(one)} {values[one.name]:,.10g}, not {_range(one)}" for one in outside]
     return Trust(error, f"expect within {_percent(error)}, outside of what was fitted: {'; '.join(named)}")
+
+
+def _unknown(kind: str, engine: EngineProfile) -> str:
+    return f"not checked: no {kind} step of {engine.name} is known, the device file's stands in"
 
 
 def _caution(device: DeviceModel, engine: EngineProfile | None) -> str:

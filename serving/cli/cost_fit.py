@@ -11,7 +11,7 @@ from hardware.cost.accuracy import percent
 from hardware.cost.engine_file import engine_text
 from hardware.cost.engine_fit import EngineFit, PhaseFit, fit_engine
 from hardware.cost.measured_file import MeasuredFile, read_measured
-from hardware.cost.trust import fitted_region, quantity
+from hardware.cost.trust import OWN_DEVICE, fitted_region, quantity
 from serving.cli.cost_tables import plain_table
 from serving.cli.measured_runs import is_run, rows_of_runs
 from serving.errors import ConfigError
@@ -44,10 +44,12 @@ def fit(cost: CostModel, arguments: argparse.Namespace) -> int:
         print(json.dumps(_as_json(found), indent=2))
         return 0
     console = table_console()
+    own = cost.device.name == OWN_DEVICE
     for phase in found.phases:
-        _show(phase)
+        _show(phase, "what CloudMatrix-Infer needs on this device" if own else "what the device file says")
     for kind in sorted({"decode", "prefill"} - {phase.kind for phase in found.phases}):
-        console.print(f"\nno row of {kind}: its steps stay those of CloudMatrix-Infer, and count as not checked")
+        whose = "CloudMatrix-Infer" if own else "the device file"
+        console.print(f"\nno row of {kind}: its steps stay those of {whose}, and count as not checked")
     if out is not None:
         console.print(f"\nwrote {out}: use it with --engine {out}", highlight=False, soft_wrap=True)
     return 0
@@ -63,14 +65,13 @@ def _measured(cost: CostModel, source: Path, dies: int | None) -> MeasuredFile:
     return rows_of_runs(source, dies, cost.device.die.per_npu)
 
 
-def _show(found: PhaseFit) -> None:
+def _show(found: PhaseFit, base: str) -> None:
     phase, console = found.phase, table_console()
     counts = ((phase.rows, "row"), (phase.parameters, "parameter"), (found.degrees, "degree"))
     rows, parameters, degrees = (f"{n} {word}{'s' * (n != 1)}" for n, word in counts)
     console.print(f"\n[bold]{found.kind}[/bold]: {rows}, {parameters}, {degrees} of freedom")
     console.print(
-        f"  a step takes {phase.work:.4g} x what CloudMatrix-Infer needs on this device"
-        f" + {phase.step_s * 1e3:.3g} ms + {phase.token_s * 1e6:.3g} us a token"
+        f"  a step takes {phase.work:.4g} x {base} + {phase.step_s * 1e3:.3g} ms + {phase.token_s * 1e6:.3g} us a token"
     )
     table = plain_table("row", ">measured", ">predicted", ">error", ">left out", "source")
     for one in found.rows:

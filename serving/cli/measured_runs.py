@@ -99,7 +99,7 @@ def _decode_row(folder: Path, records: Sequence[MeasuredRequest], dies: int, per
     lasted = sum(end - begin for begin, end in spans)
     values = {
         "dies": float(dies),
-        "batch_per_npu": _together(spans) * per_npu / dies,
+        "batch_per_npu": round(_together(spans) * per_npu / dies, 3),
         "context_tokens": fmean(contexts),
         "drafts": 0.0,
         "acceptance": 0.0,

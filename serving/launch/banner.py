@@ -77,14 +77,13 @@ def _page_line(config: ServeConfig, url: str) -> str:
 def _placeholder_line(config: ServeConfig) -> str:
     if config.engine.executor != "simulated":
         return ""
-    from hardware.cost.trust import engine_text_of, model_trust  # only simulated systems need it
+    from hardware.cost.trust import engine_text_of, expected  # only simulated systems need it
     from serving.simulated_cost import simulated_cost
 
     cost = simulated_cost(config)
     text = "  tokens           placeholders: simulated NPUs take the time of the model and compute no text\n"
     text += f"  steps of         {engine_text_of(cost)}\n"
-    trust = model_trust(cost.shape, cost.engine)
-    return f"{text}  accuracy         {trust}\n" if trust else text
+    return f"{text}  accuracy         {expected(cost)}\n"
 
 
 def say(text: str) -> None:

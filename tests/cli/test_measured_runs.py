@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hardware.cost import CostModel, load_device
+from hardware.cost.engine_file import load_engine
+from hardware.cost.trust import expected
 from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.run_folder import REQUESTS, RESULT, RunFolder
 from serving.cli import command_parser
@@ -64,6 +67,16 @@ def test_a_folder_of_runs_and_its_fit(tmp_path: Path, capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     assert "decode: 2 rows, 1 parameter, 1 degree of freedom" in text
     assert "prefill: 1 row" in text
+
+
+def test_a_processor_as_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device = str(Path(__file__).parents[2] / "examples" / "cpu-device.toml")
+    alone(tmp_path / "one")
+    fit(str(tmp_path), "--dies", "2", "--device", device, "--out", str(tmp_path / "mine.toml"))
+    assert "x what the device file says" in capsys.readouterr().out
+    told = expected(CostModel(load_device(device), engine=load_engine(str(tmp_path / "mine.toml"))))
+    assert told.startswith("decode: within 10 % inside of batch 1 per NPU, context 205.5"), told
+    assert "; prefill: within 15 % inside of new tokens per die 75, prompts 200" in told
 
 
 def fit(*words: str) -> None:
