@@ -185,7 +185,7 @@ def _trust(
         return Trust(phase.expected_error, inside + note)
     doublings = sum(_away(one, values[one.name]) for one in outside)
     error = max(JUST_OUTSIDE, phase.expected_error + LEAST_STEP) + PER_DOUBLING * doublings
-    named = [f"{quantity(one)} {values[one.name]:,.10g}, not {_range(one)}" for one in outside]
+    named = [f"{quantity(one)} {_number(values[one.name])}, not {_range(one)}" for one in outside]
     return Trust(error, f"expect within {_percent(error)}, outside of what was fitted: {'; '.join(named)}")
 
 
@@ -243,4 +243,9 @@ def _percent(error: float) -> str:
 
 
 def _range(one: FittedRange) -> str:
-    return f"{one.low:,.10g}" if one.low == one.high else f"{one.low:,.10g} to {one.high:,.10g}"
+    low, high = _number(one.low), _number(one.high)
+    return low if low == high else f"{low} to {high}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:,.10g}"
