@@ -3,6 +3,7 @@
 from typing import Any
 
 from hardware.cost.calibrate import GOAL, LEFT_OUT_GOAL, Calibrated, GroupResult
+from hardware.cost.row_kind import RowKind
 
 
 def percent(value: float | None) -> str:
@@ -17,16 +18,16 @@ def calibration_markdown(found: Calibrated) -> str:
     Effects: none.
     """
     lines = [
-        "| | published | predicted | error | left out | source |",
-        "| --- | ---: | ---: | ---: | ---: | --- |",
+        "| | published | ours | error | left out | kind | source |",
+        "| --- | ---: | ---: | ---: | ---: | --- | --- |",
     ]
     for group in found.groups:
-        lines.append(f"| **{group.title}** ({counted(group)}) | | | | | |")
+        lines.append(f"| **{group.title}** ({counted(group)}) | | | | | | |")
         for result in group.rows:
             row = result.row
             lines.append(
                 f"| {row.name} | {row.published:,.4g} {row.unit} | {result.predicted:,.4g} | {percent(result.error)} "
-                f"| {percent(result.left_out)} | {row.source} |"
+                f"| {percent(result.left_out)} | {row.kind} | {row.source} |"
             )
     missed = misses(found)
     if missed:
@@ -38,8 +39,9 @@ def calibration_markdown(found: Calibrated) -> str:
 def counted(group: GroupResult) -> str:
     """Rows, parameters and degrees of freedom of a group, for a person. Effects: none."""
     if not group.frees:
-        return f"{len(group.rows)} rows, nothing fitted"
-    fitted = sum(result.row.fitted for result in group.rows)
+        told = f"{group.effective:g} parameters" if group.effective else "no parameter"
+        return f"{len(group.rows)} rows, {told}"
+    fitted = sum(result.row.kind is RowKind.FITTED for result in group.rows)
     rows, parameters = (f"{n} {word}{'s' * (n != 1)}" for n, word in ((fitted, "row"), (len(group.frees), "parameter")))
     chosen = f" and {group.chosen} chosen by hand" if group.chosen else ""
     return (
@@ -93,7 +95,7 @@ def _group_json(group: GroupResult) -> dict[str, Any]:
                 "unit": result.row.unit,
                 "error": result.error,
                 "left_out_error": result.left_out,
-                "fitted": result.row.fitted,
+                "kind": str(result.row.kind),
                 "met": result.met,
                 "note": result.note,
                 "source": result.row.source,

@@ -16,6 +16,7 @@ from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
 from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, PublishedRow
 from hardware.cost.published_gpu import H100_ROWS, H800_ROWS
 from hardware.cost.published_other import GEMM_ROWS, LOADING_ROWS, XDEEPSERVE_ROWS, exchange_rows
+from hardware.cost.row_kind import RowKind
 
 ROW_SPREAD = 0.02
 """Error of a row that is nothing special: figures are printed with two or three digits, and read off averages."""
@@ -66,7 +67,7 @@ _GROUPS: dict[str, tuple[FitGroup, ...]] = {
         FitGroup("decode", DECODE_ROWS, _DECODE_FREES, chosen=1),  # PUBLISHED_HALVES_FROM
         FitGroup("prefill and context cache", PREFILL_ROWS + CACHE_ROWS, _PREFILL_FREES),
         FitGroup("model loading, hand-off", LOADING_ROWS, ()),
-        FitGroup("xDeepServe (not fitted)", XDEEPSERVE_ROWS, ()),
+        FitGroup("xDeepServe", XDEEPSERVE_ROWS, ()),
     ),
     "h100": (
         FitGroup("prefill", tuple(row for row in H100_ROWS if row.group == "prefill"), _H100_PREFILL_FREES),
@@ -85,7 +86,7 @@ class RowResult:
 
     Attributes:
         error: relative, fitted to all rows.
-        left_out: relative, fitted to all other rows; None for rows that are checks only.
+        left_out: relative, fitted to all other rows; None for rows that calibration does not use.
         note: why the goal is missed, if it is.
     """
 
@@ -162,7 +163,7 @@ def calibrate(device: DeviceModel, shape: ModelShape = DEEPSEEK_R1, *, leave_out
 
 
 def _fit_group(device: DeviceModel, shape: ModelShape, group: FitGroup, leave_out: bool) -> GroupResult:
-    fitted = tuple(row for row in group.rows if row.fitted)
+    fitted = tuple(row for row in group.rows if row.kind is RowKind.FITTED) if group.frees else ()
     model = CostModel(device, shape)
     found: tuple[float, ...] = ()
     effective = 0.0
@@ -173,7 +174,7 @@ def _fit_group(device: DeviceModel, shape: ModelShape, group: FitGroup, leave_ou
     results = []
     for row in group.rows:
         error, left_out = row.error(model), None
-        if row.fitted and leave_out and len(fitted) > 1:
+        if row in fitted and leave_out and len(fitted) > 1:
             others = tuple(other for other in fitted if other is not row)
             errors = _errors(device, shape, group.frees, others)
             without = least_squares(group.frees, errors, ROW_SPREAD, [found], wide=False)

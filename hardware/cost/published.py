@@ -1,7 +1,7 @@
 """Published figures that the model is held against, and what the model says in their place.
 
-A row knows its source, how far the model may be off (the pinned tolerance of the fidelity tests), and whether
-calibration looks at it. Rows of one group share free parameters; see `calibrate`.
+A row knows its source, how far the model may be off (the pinned tolerance of the fidelity tests), and what agreement
+proves. Rows of one group share free parameters; see `calibrate`.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from typing import Literal
 
 from hardware.cost.cost_model import CostModel
 from hardware.cost.loads import DecodeLoad, PrefillLoad
+from hardware.cost.row_kind import RowKind
 
 Group = Literal["gemm", "exchange", "decode", "prefill", "context cache", "loading", "xDeepServe"]
 
@@ -22,7 +23,7 @@ class PublishedRow:
         published: in `unit`; for gains a factor.
         predict: the same from a model.
         tolerance: relative error that the pinned test allows.
-        fitted: calibration uses it; else it is a check only.
+        kind: what agreement proves. Calibration uses the fitted rows of groups that have parameters.
         note: why it cannot be met better, if it cannot.
     """
 
@@ -33,7 +34,7 @@ class PublishedRow:
     source: str
     predict: Callable[[CostModel], float]
     tolerance: float = 0.05
-    fitted: bool = True
+    kind: RowKind = RowKind.FITTED
     note: str = ""
 
     def error(self, model: CostModel) -> float:

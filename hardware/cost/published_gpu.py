@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from hardware.cost.cost_model import CostModel
 from hardware.cost.published import PublishedRow, prefill_load
+from hardware.cost.row_kind import RowKind
 
 _SGL = "SGLang, large-scale EP on 96 H100"
 _PROFILE = "DeepSeek profile-data"
@@ -42,7 +43,7 @@ H100_ROWS = (
         _SGL,
         _decode_mtp(128, 4050, 72, 0.6),
         tolerance=0.25,
-        fitted=False,
+        kind=RowKind.PREDICTED,
         note="how its MTP was simulated is not published in detail",
     ),
 )

@@ -9,6 +9,7 @@ from hardware.cost.disaggregated import disaggregated_decode_step
 from hardware.cost.exchange import combine_line, dispatch_line
 from hardware.cost.loads import DecodeLoad
 from hardware.cost.published import PublishedRow
+from hardware.cost.row_kind import RowKind
 
 _BF16_BYTES = 2
 
@@ -70,40 +71,35 @@ def exchange_rows(device: DeviceModel) -> tuple[PublishedRow, ...]:
 
 # --- model loading ------------------------------------------------------------------------------------------------
 _TABLE_2 = "V2 Table 2"
+
+
+def _loading(
+    name: str, published: float, unit: str, source: str, predict: Callable[[CostModel], float], kind: RowKind
+) -> PublishedRow:
+    return PublishedRow("loading", name, published, unit, source, predict, 0.01, kind)
+
+
 LOADING_ROWS = (
-    PublishedRow(
-        "loading",
+    _loading(
         "cold start, 8 loaders, one bucket",
         2560,
         "s",
         _TABLE_2,
-        lambda model: model.model_load_s("storage", 8),
-        0.01,
-        False,
+        lambda m: m.model_load_s("storage", 8),
+        RowKind.DERIVED,
     ),
-    PublishedRow(
-        "loading",
-        "cold start, through the pool once",
-        320,
-        "s",
-        _TABLE_2,
-        lambda model: model.model_load_s("storage"),
-        0.01,
-        False,
+    _loading(
+        "cold start, through the pool once", 320, "s", _TABLE_2, lambda m: m.model_load_s("storage"), RowKind.READ_BACK
     ),
-    PublishedRow("loading", "warm start", 5, "s", _TABLE_2, lambda model: model.model_load_s("pool"), 0.01, False),
-    PublishedRow(
-        "loading", "switch, 12.5 % cached", 281, "s", _TABLE_2, lambda model: model.model_switch_s(0.125), 0.01, False
-    ),
-    PublishedRow(
-        "loading",
+    _loading("warm start", 5, "s", _TABLE_2, lambda m: m.model_load_s("pool"), RowKind.READ_BACK),
+    _loading("switch, 12.5 % cached", 281, "s", _TABLE_2, lambda m: m.model_switch_s(0.125), RowKind.DERIVED),
+    _loading(
         "hand-off of 4K tokens, one link",
         11.5,
         "ms",
         "V2 4.3.3: 288 MB at 25 GB/s",
-        lambda model: model.handoff_s(model.kv_bytes(4096)) * 1e3,
-        0.01,
-        False,
+        lambda m: m.handoff_s(m.kv_bytes(4096)) * 1e3,
+        RowKind.DERIVED,
     ),
 )
 
@@ -147,24 +143,26 @@ _KERNEL = "its core attention is a quarter faster (327 us where CloudMatrix-Infe
 
 
 def _check(
-    name: str, published: float, predict: Callable[[CostModel], float], tolerance: float, note: str
+    name: str, published: float, predict: Callable[[CostModel], float], tolerance: float, kind: RowKind, note: str = ""
 ) -> PublishedRow:
     unit = "us" if published > 100 else "ms"
-    return PublishedRow("xDeepServe", name, published, unit, "xDeepServe 7.1", predict, tolerance, False, note)
+    return PublishedRow("xDeepServe", name, published, unit, "xDeepServe 7.1", predict, tolerance, kind, note)
 
 
 XDEEPSERVE_ROWS = (
-    _check("EP288, 60 per die, 3K", 93, _colocated, 0.1, _KERNEL),
-    _check("the same with its core attention", 93, lambda model: _colocated(_with_its_kernel(model)), 0.05, ""),
-    _check("split 480 : 288, 96 per die", 93, _split, 0.15, _KERNEL),
-    _check("the same with its core attention", 93, lambda model: _split(_with_its_kernel(model)), 0.05, ""),
-    _check("the same with its stage times", 93, _split_measured, 0.01, ""),
-    _check("split: attention, per half and layer", 0.7, _split_attention, 0.18, _KERNEL),
+    _check("EP288, 60 per die, 3K", 93, _colocated, 0.1, RowKind.PREDICTED, _KERNEL),
+    _check("the same with its core attention", 93, lambda m: _colocated(_with_its_kernel(m)), 0.05, RowKind.FITTED),
+    _check("split 480 : 288, 96 per die", 93, _split, 0.15, RowKind.FITTED, _KERNEL),
+    _check("the same with its core attention", 93, lambda m: _split(_with_its_kernel(m)), 0.05, RowKind.FITTED),
+    _check("the same with its stage times", 93, _split_measured, 0.01, RowKind.DERIVED),
+    _check("split: attention, per half and layer", 0.7, _split_attention, 0.18, RowKind.FITTED, _KERNEL),
     _check(
         "the same with its core attention",
         0.7,
-        lambda model: _split_attention(_with_its_kernel(model)),
+        lambda m: _split_attention(_with_its_kernel(m)),
         0.07,
+        RowKind.FITTED,
         "48 sequences' products and sending, each a few per cent over",
     ),
 )
+"""Split rows are told its times of sending, of scheduling and of the MTP layer: constants of `disaggregated`."""

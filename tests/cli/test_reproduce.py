@@ -27,7 +27,7 @@ def test_two_experiments_with_their_files(capsys: pytest.CaptureFixture[str], tm
     assert run("--only", "table11, table2", "--quick", "--out", str(folder)) == 0
     shown = capsys.readouterr().out
     assert shown.index("table2:") < shown.index("table11:")
-    assert "rows within 5%" in shown
+    assert "Predicted: no row; apart from these, within 5%:" in shown
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "report.md", "summary.svg"]
 
 

@@ -53,7 +53,7 @@ def print_reproduction(done: Reproduction, console: Console) -> None:
         console.print(terminal_table(select(rows_table(part), *_COLUMNS), console.width))
         for reason in reasons_of(part):
             style = "bold red" if reason.unexplained else "yellow"
-            lead = reason.text if reason.unexplained else f"Beyond 5 %, because {reason.text}"
+            lead = reason.text if reason.unexplained else f"Missed, because {reason.text}"
             console.print(Text(f"  {lead}: {reason.rows}.", style=style))
         for note in part.findings.notes:
             console.print(Text(f"  {note}", style="dim"))

@@ -1,6 +1,7 @@
 """Figures 14 and 20: two microbatches on split cores in decode."""
 
 from hardware.cost import CostModel, DecodeLoad
+from hardware.cost.row_kind import RowKind
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
 from serving.tools.paper.setting import Setting
@@ -25,17 +26,17 @@ def run(setting: Setting) -> Findings:
     rows = [
         Row(
             f"gain-{batch}", f"throughput with / without, batch {batch}", published, gain(cost, batch), "x", How.MODEL,
-            "CloudMatrix-Infer, Figure 20a", fitted=True, headline=True,
+            "CloudMatrix-Infer, Figure 20a", kind=RowKind.FITTED, headline=True,
         )
         for batch, published in _GAINS
     ]  # fmt: skip
     rows += [
         Row("layer", "layer time with / without, batch 96", 0.90, both / alone, "x", How.MODEL,
-            "CloudMatrix-Infer, Figure 20b", fitted=True, relation="~"),
+            "CloudMatrix-Infer, Figure 20b", kind=RowKind.FITTED, relation="~"),
         Row("attention", "attention stream on 16 of 24 cores", 600, cost.decode.attention_s(half, 16 / 24) * 1e6, "us",
-            How.MODEL, stream, fitted=True, relation="~"),
+            How.MODEL, stream, RowKind.FITTED, relation="~"),
         Row("experts", "expert stream on 8 of 24 cores", 600, cost.decode.expert_s(half, 8 / 24) * 1e6, "us", How.MODEL,
-            stream, fitted=True, relation="~"),
+            stream, RowKind.FITTED, relation="~"),
     ]  # fmt: skip
     plot = Plot(
         "throughput with / without microbatches, 4K context", "sequences per NPU", "x",

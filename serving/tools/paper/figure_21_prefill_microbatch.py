@@ -1,5 +1,6 @@
 """Figure 21: two microbatches in prefill."""
 
+from hardware.cost.row_kind import RowKind
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.prefill_bench import PrefillCase, measure_prefill
 from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
@@ -20,12 +21,12 @@ def run(setting: Setting) -> Findings:
     gains = [with_ / without for with_, without in zip(rates[True], rates[False], strict=True)]
     source = "CloudMatrix-Infer, Figure 21a"
     rows = (
-        Row("gain-most", "throughput with / without, largest", 1.31, max(gains), "x", How.RUN, source, fitted=True,
+        Row("gain-most", "throughput with / without, largest", 1.31, max(gains), "x", How.RUN, source, RowKind.FITTED,
             headline=True),
-        Row("gain-least", "throughput with / without, smallest", 1.23, min(gains), "x", How.RUN, source, fitted=True,
+        Row("gain-least", "throughput with / without, smallest", 1.23, min(gains), "x", How.RUN, source, RowKind.FITTED,
             headline=True),
         Row("layer", "layer time with / without, 4K prompts", 0.76, 1 / gains[2], "x", How.RUN,
-            "CloudMatrix-Infer, Figure 21b", fitted=True),
+            "CloudMatrix-Infer, Figure 21b", kind=RowKind.FITTED),
     )  # fmt: skip
     note = (
         "The paper gives the range over four prompt lengths, not the lengths; ours is over 1K, 2K, 4K and 8K: "

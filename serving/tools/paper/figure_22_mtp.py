@@ -1,6 +1,7 @@
 """Figure 22: one drafted token per step."""
 
 from hardware.cost import DecodeLoad
+from hardware.cost.row_kind import RowKind
 from serving.tools.paper.decode_bench import DecodeCase, measure_decode
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
@@ -33,12 +34,14 @@ def run(setting: Setting) -> Findings:
     }
     a, b = "CloudMatrix-Infer, Figure 22a", "CloudMatrix-Infer 5.4.2, Figure 22b"
     rows = (
-        Row("gain-most", "with / without, batch 8", 1.49, max(gains), "x", How.RUN, a, fitted=True, headline=True),
-        Row("gain-least", "with / without, batch 128", 1.06, min(gains), "x", How.RUN, a, fitted=True, headline=True),
-        Row("tokens", "tokens per step and sequence", 1.7, per_step, "tokens", How.RUN, b, fitted=True),
-        Row("layer-on", "layer, batch 96", 1260, layers[1] * 1e6, "us", How.MODEL, b, fitted=True, headline=True),
-        Row("layer-off", "layer, batch 96, off", 874, layers[0] * 1e6, "us", How.MODEL, b, fitted=True, headline=True),
-        Row("layer-ratio", "layer with / without", 1.44, layers[1] / layers[0], "x", How.MODEL, b, fitted=True),
+        Row("gain-most", "with / without, batch 8", 1.49, max(gains), "x", How.RUN, a, RowKind.FITTED, headline=True),
+        Row("gain-least", "with / without, batch 128", 1.06, min(gains), "x", How.RUN, a, RowKind.FITTED,
+            headline=True),
+        Row("tokens", "tokens per step and sequence", 1.7, per_step, "tokens", How.RUN, b, RowKind.READ_BACK),
+        Row("layer-on", "layer, batch 96", 1260, layers[1] * 1e6, "us", How.MODEL, b, RowKind.FITTED, headline=True),
+        Row("layer-off", "layer, batch 96, off", 874, layers[0] * 1e6, "us", How.MODEL, b, RowKind.FITTED,
+            headline=True),
+        Row("layer-ratio", "layer with / without", 1.44, layers[1] / layers[0], "x", How.MODEL, b, RowKind.DERIVED),
     )  # fmt: skip
     plot = Plot(
         "throughput with / without a drafted token, 4K + 256", "sequences per NPU", "x",

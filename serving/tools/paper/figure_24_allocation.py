@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from hardware.cost.row_kind import RowKind
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
 from serving.tools.paper.setting import Setting
@@ -135,11 +136,11 @@ def run(setting: Setting) -> Findings:
     small, large = MEANS
     rows = (
         Row("384-small", f"384 NPUs, mean block {small}", 94, at[small, 384], "% allocated", How.RUN, _SOURCE,
-            relation=">", fitted=True, headline=True),
+            relation=">", kind=RowKind.FITTED, headline=True),
         Row("224-small", f"224 NPUs, mean block {small}", 91, at[small, 224], "% allocated", How.RUN, _SOURCE,
-            relation="<", fitted=True, headline=True),
+            relation="<", kind=RowKind.FITTED, headline=True),
         Row("224-large", f"224 NPUs, mean block {large}", 85, at[large, 224], "% allocated", How.RUN, _SOURCE,
-            relation="<", fitted=True, headline=True),
+            relation="<", kind=RowKind.FITTED, headline=True),
     )  # fmt: skip
     left = "; ".join(f"{row.label}: {100 - row.published} published, {100 - (row.ours or 0):.1f} ours" for row in rows)
     notes = (_about(), f"In the share that is left over: {left} %.", _sensitivity(setting, steps))

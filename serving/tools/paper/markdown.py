@@ -7,9 +7,11 @@ from serving.tools.paper.reproduction import Reproduced, Reproduction
 from serving.tools.paper.tables import headline_table, rows_table
 
 HOW = (
-    "`run`: scheduler, engines or transfers ran in virtual time. `model`: one question to the cost model. `fitted`: "
-    "the cost model was given this figure, or a choice was made in view of it, so that agreement proves little. "
-    "`quoted`: another system's figure. A bound has an error only if it is broken."
+    "`run`: scheduler, engines or transfers ran in virtual time. `model`: one question to the cost model. `predicted`: "
+    "nothing was fitted to this figure, chosen in view of it or taken from its measurement; only these rows say how "
+    "far to trust a prediction. `fitted`: something was, or a part of the answer was given. `derived`: arithmetic on "
+    "published figures or on another row. `read back`: an input. `quoted`: another system's figure. A bound has an "
+    "error only if it is broken."
 )
 
 
@@ -39,7 +41,7 @@ def _section(part: Reproduced) -> list[str]:
     lines += markdown_table(rows_table(part))
     lines.append("")
     for reason in reasons_of(part):
-        lead = f"**{reason.text}**" if reason.unexplained else f"Beyond 5 %, because {reason.text}"
+        lead = f"**{reason.text}**" if reason.unexplained else f"Missed, because {reason.text}"
         lines.append(f"- {lead}: {reason.rows}.")
     lines += [f"- {note}" for note in findings.notes]
     return [*lines, ""] if lines[-1] else lines

@@ -2,6 +2,7 @@
 
 import re
 
+from hardware.cost.row_kind import RowKind
 from loadgen.report.fragments import Html, element, html, join, section, tile
 from loadgen.report.html import render
 from loadgen.report.page import Page, facts, tiles
@@ -17,10 +18,11 @@ from serving.version import VERSION
 
 _READ = (
     "A point for each published figure that is compared, further right where ours is larger; the band is 5 %. Point at "
-    "one for its figures. Hollow points agree because the model was given them: they prove little."
+    "one for its figures. Hollow points were fitted, derived or read back: that they agree proves little."
 )
 _GROUPS = {"table": "Tables", "fig": "Figures", "xds": "xDeepServe"}
 """What the navigation calls experiments whose names begin so; it leads to the first of them."""
+_KINDS = ((RowKind.FITTED, "Fitted"), (RowKind.DERIVED, "Derived"), (RowKind.READ_BACK, "Read back"))
 _FOOTNOTE = "Published figures: arXiv 2506.12708v2 (CloudMatrix-Infer), arXiv 2508.02520 (xDeepServe)."
 
 
@@ -69,9 +71,13 @@ def _drawing(done: Reproduction) -> Html:
 def _tiles(score: Score) -> list[Html]:
     unexplained = element("span", score.unexplained, "bad") if score.unexplained else score.unexplained
     return [
-        tile("Within 5 %", score.close, f"of {score.rows} rows", []),
-        tile("Within 5 %, nothing fitted", score.free_close, f"of {score.free} rows", []),
-        tile("Further off, with a reason", score.explained, "", []),
+        tile("Predicted within 5 %", score.predicted.close, f"of {score.predicted.rows} rows", []),
+        tile("Predicted within 10 %", score.predicted.near, f"of {score.predicted.rows} rows", []),
+        *(
+            tile(f"{name} within 5 %", score.counts[kind].close, f"of {score.counts[kind].rows} rows", [])
+            for kind, name in _KINDS
+        ),
+        tile("Missed, with a reason", score.explained, "", []),
         tile("Unexplained", unexplained, "", []),
         tile("Quoted from other systems", score.quoted, "", []),
     ]
@@ -81,7 +87,7 @@ def _notes(part: Reproduced) -> Html:
     """Reasons of what is far off, and what a reader has to know."""
     lines: list[Html] = []
     for reason in reasons_of(part):
-        lead = f"{reason.text}:" if reason.unexplained else f"Beyond 5 %, because {reason.text}:"
+        lead = f"{reason.text}:" if reason.unexplained else f"Missed, because {reason.text}:"
         marked = element("span", lead, "bad" if reason.unexplained else "warn")
         lines.append(Html(f"<li>{marked} {html(reason.rows)}.</li>"))
     lines += [element("li", note) for note in part.findings.notes]

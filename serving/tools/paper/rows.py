@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from hardware.cost.row_kind import RowKind
+from serving.errors import ServingError
+
 Relation = Literal["=", "<", ">", "~"]
 """How the paper states a figure: exactly, as a bound, or roughly."""
 
@@ -19,8 +22,6 @@ class How(StrEnum):
     """The scheduler, engines or transfers ran in virtual time."""
     MODEL = "model"
     """One question to the cost model."""
-    QUOTED = "quoted"
-    """Another system's figure, repeated for comparison; we have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,10 @@ class Row:
 
     Attributes:
         key: unique in its experiment.
-        published, ours: in `unit`; ours is None for what is only quoted.
-        fitted: the cost model was given this figure, or a parameter was fitted to it: agreement proves little.
+        published, ours: in `unit`; ours is None for what is only quoted, and so is `how`.
         source: where it was published.
-        relation: a bound has an error only if it is broken.
+        kind: what agreement proves.
+        relation: a bound has an error only if it is broken, and is missed then, however little.
         headline: belongs into the short table.
     """
 
@@ -41,11 +42,17 @@ class Row:
     published: float
     ours: float | None
     unit: str
-    how: How
+    how: How | None
     source: str
-    fitted: bool = False
+    kind: RowKind
     relation: Relation = "="
     headline: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a row that compares nothing and is not quoted, or the other way round. Raises: ServingError."""
+        quoted = self.kind is RowKind.QUOTED
+        if quoted != (self.ours is None) or quoted != (self.how is None):
+            raise ServingError(f"row {self.key} is {self.kind}, but ours is {self.ours} and how is {self.how}")
 
     @property
     def error(self) -> float | None:
@@ -59,10 +66,21 @@ class Row:
             return 0.0
         return self.ours / self.published - 1 if self.published else (0.0 if self.ours == 0 else float("inf"))
 
+    def within(self, error: float) -> bool:
+        """Whether ours is at most so far off, relatively; of a bound, whether it holds. Effects: none."""
+        if self.error is None:
+            return False
+        return self.error == 0 if self.relation in "<>" else abs(self.error) <= error
+
     @property
     def how_text(self) -> str:
-        """`run`, `model`, `quoted`, with `fitted` where that applies."""
-        return f"{self.how.value}, fitted" if self.fitted else self.how.value
+        """`run` or `model`, and the kind: "run, predicted"; "quoted" alone."""
+        return str(self.kind) if self.how is None else f"{self.how}, {self.kind}"
+
+
+def quoted(key: str, label: str, published: float, unit: str, source: str) -> Row:
+    """Another system's figure. Effects: none."""
+    return Row(key, label, published, None, unit, None, source, RowKind.QUOTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ SHOWN: dict[str, str] = {
     ),
     "table5": (
         "The published batch keeps its limit here, too, at nearly the published rate. How large a batch could be "
-        "is a prediction: it shows that published batches are not always the largest that the limit allows."
+        "follows from the fitted TPOT: published batches are not always the largest that the limit allows."
     ),
     "table7": (
         "Dispatch and combine take longer with more ranks, but little beyond 64. `line alone` is the cost model's "
@@ -54,16 +54,17 @@ SHOWN: dict[str, str] = {
         "block sizes is not published; the one that comes closest was chosen."
     ),
     "xds-peak": (
-        "With CloudMatrix-Infer's operators the iteration is a few per cent too long; with xDeepServe's own core "
-        "attention it is right. How a profiler shares the time among kernels is not modelled."
+        "Predicted from CloudMatrix-Infer's operators, the time per token is a few per cent too long; given "
+        "xDeepServe's own core attention it is right. Every kernel's share of an iteration is wrong: how a profiler "
+        "shares the time among kernels is not modelled."
     ),
     "xds-split": (
-        "Attention and experts on different dies: the layout as a whole is right once xDeepServe's own stage "
-        "times are used; by our operators attention is slower."
+        "Attention and experts on different dies: given xDeepServe's times of sending, the iteration by our operators "
+        "is slower; the experts' stage alone is a prediction, and wrong."
     ),
     "xds-production": (
-        "The whole simulated system, from gateway to decode, reproduces the time per token that production saw; "
-        "lengths and acceptance are unpublished and were chosen."
+        "The whole simulated system, from gateway to decode, at the request rate that meets the published TTFT. Rate, "
+        "lengths and acceptance are unpublished and were chosen, the last in view of the time per token."
     ),
 }
 """By the experiment's name."""

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from loadgen.report import numbers
+from hardware.cost.row_kind import RowKind
 from loadgen.report.fragments import Html, html
 from loadgen.report.html import stylesheet
 from serving.tools.paper import texts
@@ -16,7 +16,7 @@ from serving.tools.paper.reproduction import Reproduced, Reproduction
 from serving.tools.paper.rows import CLOSE, Row
 
 WIDTH = 960
-_LEFT, _RIGHT, _TOP, _LANE, _BOTTOM = 330, 90, 64, 22, 34
+_LEFT, _RIGHT, _TOP, _LANE, _BOTTOM = 330, 90, 84, 22, 34
 _TICKS = (-0.8, -0.5, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _LINEAR = 0.03
 """Errors below this are drawn about evenly, larger ones by their logarithm: the band stays wide, far rows in view."""
@@ -112,14 +112,14 @@ def _frame(lanes: Sequence[Reproduced], place: _Place, height: int) -> list[str]
     parts.append(f'<text x="{_LEFT - 12}" y="{bottom + 16}" text-anchor="end" fill="var(--soft)">{caption}</text>')
     for lane, part in enumerate(lanes):
         y = _TOP + _LANE * (lane + 0.5)
-        errors = [row.error for row in part.findings.rows if row.error is not None]
-        close = sum(abs(error) <= CLOSE for error in errors)
+        rows = [row for row in part.findings.rows if row.error is not None]
+        close = sum(row.within(CLOSE) for row in rows)
         title = part.experiment.title
         shown = title if len(title) <= _LETTERS else f"{title[:_LETTERS]}…"
         parts += [
             f'<line x1="{_LEFT}" y1="{y}" x2="{WIDTH - _RIGHT}" y2="{y}" stroke="var(--grid)"/>',
             f'<text x="{_LEFT - 12}" y="{y + 4}" text-anchor="end" fill="var(--ink)">{html(shown)}</text>',
-            f'<text x="{WIDTH - _RIGHT + 12}" y="{y + 4}" fill="var(--soft)">{close} of {len(errors)}</text>',
+            f'<text x="{WIDTH - _RIGHT + 12}" y="{y + 4}" fill="var(--soft)">{close} of {len(rows)}</text>',
         ]
     return parts
 
@@ -128,15 +128,16 @@ def _lane(part: Reproduced, y: float, place: _Place) -> list[str]:
     """A point for each row, which says what it is when pointed at; those that say least below the others."""
     rows = [row for row in part.findings.rows if row.error is not None and math.isfinite(row.error)]
     return [
-        _point(part, row, y, place) for row in sorted(rows, key=lambda row: (not row.fitted, bool(part.reason(row))))
+        _point(part, row, y, place)
+        for row in sorted(rows, key=lambda row: (row.kind is RowKind.PREDICTED, bool(part.reason(row))))
     ]
 
 
 def _point(part: Reproduced, row: Row, y: float, place: _Place) -> str:
     assert row.error is not None
-    reason = part.reason(row)
-    color = "red" if reason == UNEXPLAINED else "orange" if reason else "grey" if row.fitted else "blue"
-    fill = "var(--card)" if row.fitted else f"var(--{color})"
+    reason, predicted = part.reason(row), row.kind is RowKind.PREDICTED
+    color = "red" if reason == UNEXPLAINED else "orange" if reason else "blue" if predicted else "grey"
+    fill = f"var(--{color})" if predicted else "var(--card)"
     said = (
         f"{row.label}: published {texts.published_text(row)}, ours {texts.ours_text(row)} {row.unit} "
         f"({texts.error_text(row)}, {row.how_text})"
@@ -150,23 +151,23 @@ def _point(part: Reproduced, row: Row, y: float, place: _Place) -> str:
 def _legend(done: Reproduction) -> list[str]:
     """Meaning of the points, and the score; above the lanes."""
     score = done.score
-    within = f"{score.close} of {score.rows} published figures within {numbers.share(CLOSE, 0)}"
-    free = f"of the {score.free} to which nothing was fitted, {score.free_close}"
+    aside = f"apart from these, within 5 %: {score.aside}" if score.aside else ""
     names = [
-        ("blue", True, "nothing was fitted"),
-        ("grey", False, "the model was fitted to it"),
-        ("orange", True, "further off, with a reason"),
+        ("blue", True, "predicted"),
+        ("grey", False, "fitted, derived or read back"),
+        ("orange", True, "missed, with a reason"),
     ]
     if score.unexplained:
         names.append(("red", True, UNEXPLAINED.lower()))
     parts = [
-        f'<text x="16" y="24" fill="var(--ink)" font-size="14" font-weight="600">{html(within)}; {html(free)}</text>'
+        f'<text x="16" y="24" fill="var(--ink)" font-size="14" font-weight="600">{html(score.headline)}</text>',
+        f'<text x="16" y="44" fill="var(--soft)">{html(aside)}</text>',
     ]
     x = 22
     for color, filled, name in names:
         fill = f"var(--{color})" if filled else "var(--card)"
-        parts.append(f'<circle cx="{x}" cy="43" r="4" fill="{fill}" stroke="var(--{color})" stroke-width="1.5"/>')
-        parts.append(f'<text x="{x + 10}" y="47" fill="var(--soft)">{html(name)}</text>')
+        parts.append(f'<circle cx="{x}" cy="63" r="4" fill="{fill}" stroke="var(--{color})" stroke-width="1.5"/>')
+        parts.append(f'<text x="{x + 10}" y="67" fill="var(--soft)">{html(name)}</text>')
         x += 34 + 7 * len(name)
-    parts.append(f'<text x="{WIDTH - _RIGHT + 12}" y="47" fill="var(--soft)">within 5 %</text>')
+    parts.append(f'<text x="{WIDTH - _RIGHT + 12}" y="67" fill="var(--soft)">within 5 %</text>')
     return parts

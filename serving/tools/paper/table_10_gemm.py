@@ -1,5 +1,6 @@
 """Table 10: INT8 matrix products on one die."""
 
+from hardware.cost.row_kind import RowKind
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.rows import Findings, How, Row
 from serving.tools.paper.setting import Setting
@@ -24,9 +25,11 @@ def run(setting: Setting) -> Findings:
         seconds = 2 * groups * m * n * k / (die.gemm8_flops_per_s * calibration.gemm_utilisation)
         traffic = groups * (m * k + k * n + 2 * m * n)
         key, label = f"{groups}x{m}x{n}x{k}", f"{groups} groups of {m} x {n} x {k}"
-        rows.append(Row(f"rate-{key}", label, rate, traffic / seconds / 1e9, "GB/s", How.MODEL, _SOURCE, fitted=True))
+        rows.append(
+            Row(f"rate-{key}", label, rate, traffic / seconds / 1e9, "GB/s", How.MODEL, _SOURCE, RowKind.FITTED)
+        )
         ours = 100 * calibration.gemm_utilisation
-        rows.append(Row(f"used-{key}", label, used, ours, "% of INT8 peak", How.MODEL, _SOURCE, fitted=True))
+        rows.append(Row(f"used-{key}", label, used, ours, "% of INT8 peak", How.MODEL, _SOURCE, RowKind.FITTED))
     note = "The cost model has one utilisation, the mean of the six; traffic counts each operand once."
     return Findings(sorted(rows, key=lambda row: row.unit), (note,))
 

@@ -2,6 +2,7 @@
 
 import math
 
+from hardware.cost.row_kind import RowKind
 from hardware.spec.catalog import NODE_L1_UPLINKS, NODE_NPUS, UB_L2_PORTS, UB_SUBPLANES
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.rows import Findings, How, Row
@@ -30,8 +31,12 @@ def run(_setting: Setting) -> Findings:
     rows: list[Row] = []
     for npus, switches, used in _PUBLISHED:
         ours, share = switches_for(npus)
-        rows.append(Row(f"switches-{npus}", f"{npus} NPUs", switches, ours, "switches", How.MODEL, _SOURCE))
-        rows.append(Row(f"used-{npus}", f"{npus} NPUs", used, 100 * share, "% of ports", How.MODEL, _SOURCE))
+        rows.append(
+            Row(f"switches-{npus}", f"{npus} NPUs", switches, ours, "switches", How.MODEL, _SOURCE, RowKind.DERIVED)
+        )
+        rows.append(
+            Row(f"used-{npus}", f"{npus} NPUs", used, 100 * share, "% of ports", How.MODEL, _SOURCE, RowKind.DERIVED)
+        )
     return Findings(sorted(rows, key=lambda row: row.unit))
 
 

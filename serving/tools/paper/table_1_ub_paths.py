@@ -1,5 +1,6 @@
 """Table 1: what one die reads and writes over the UB fabric."""
 
+from hardware.cost.row_kind import RowKind
 from hardware.fabric import Fabric, TransferId
 from hardware.fabric.routes import route, ub_links, ub_measure
 from hardware.spec.catalog import CLOUDMATRIX384
@@ -34,8 +35,8 @@ def run(_setting: Setting) -> Findings:
             key = f"{other}-{operation}-{'far' if far else 'near'}".lower()
             reached, took = _LARGE / large / GIGA, small / MICROSECOND
             rows += [
-                Row(f"rate-{key}", label, rate, reached, "GB/s per die", How.RUN, _SOURCE, fitted=True),
-                Row(f"latency-{key}", f"{label}, 512 B", latency, took, "us", How.RUN, _SOURCE, fitted=True),
+                Row(f"rate-{key}", label, rate, reached, "GB/s per die", How.RUN, _SOURCE, RowKind.READ_BACK),
+                Row(f"latency-{key}", f"{label}, 512 B", latency, took, "us", How.RUN, _SOURCE, RowKind.READ_BACK),
             ]
     return Findings(
         sorted(rows, key=lambda row: row.key.startswith("latency")),

@@ -4,6 +4,7 @@ import random
 from collections import OrderedDict
 
 from hardware.cost import CostModel
+from hardware.cost.row_kind import RowKind
 from hardware.fabric import Fabric, Link, LinkId, TransferId
 from hardware.spec.plane import Plane
 from serving.tools.paper.experiment import Experiment
@@ -26,29 +27,31 @@ def run(setting: Setting) -> Findings:
     warm = cost.model_load_s("pool")
     switches = setting.size(200_000, 100_000)
     rows = [
-        Row("cold-none", "cold start of 8, no cache", 2560, contended, "s", How.RUN, _SOURCE, headline=True),
-        Row("cold-local", "cold start of 8, DRAM of each node", 2560, contended, "s", How.RUN, _SOURCE),
-        Row(
-            "cold-pool", "cold start of 8, memory pool", 320, pooled, "s", How.RUN, _SOURCE, fitted=True, headline=True
-        ),
-        Row("warm", "warm start from memory", 5, warm, "s", How.MODEL, _SOURCE, fitted=True),
-    ]
+        Row("cold-none", "cold start of 8, no cache", 2560, contended, "s", How.RUN, _SOURCE, RowKind.DERIVED,
+            headline=True),
+        Row("cold-local", "cold start of 8, DRAM of each node", 2560, contended, "s", How.RUN, _SOURCE,
+            RowKind.DERIVED),
+        Row("cold-pool", "cold start of 8, memory pool", 320, pooled, "s", How.RUN, _SOURCE, RowKind.READ_BACK),
+        Row("warm", "warm start from memory", 5, warm, "s", How.MODEL, _SOURCE, RowKind.READ_BACK),
+    ]  # fmt: skip
     for key, name, room, hit, seconds in (
         ("none", "no cache", 0, 0.0, 320),
         ("local", "DRAM of each node", 1, 0.125, 281),
         ("pool", "memory pool", MODELS, 1.0, 5),
     ):
         hits, mean = switching(cost, room, switches, draws)
-        rows.append(Row(f"hit-{key}", f"hit rate of a switch, {name}", 100 * hit, 100 * hits, "%", How.RUN, _SOURCE))
-        label = f"mean switch, {name}"
-        rows.append(
-            Row(f"switch-{key}", label, seconds, mean, "s", How.RUN, _SOURCE, fitted=room != 1, headline=room == 1)
-        )
+        kind = RowKind.DERIVED if room == 1 else RowKind.READ_BACK
+        rows += [
+            Row(f"hit-{key}", f"hit rate of a switch, {name}", 100 * hit, 100 * hits, "%", How.RUN, _SOURCE,
+                RowKind.DERIVED),
+            Row(f"switch-{key}", f"mean switch, {name}", seconds, mean, "s", How.RUN, _SOURCE, kind,
+                headline=room == 1),
+        ]  # fmt: skip
     for key, name, published, ours in (
         ("local", "DRAM of each node", 8, INSTANCES), ("pool", "memory pool", 1, 1),
     ):  # fmt: skip
         rows.append(
-            Row(f"dram-{key}", f"DRAM taken, {name}", published, ours, "x model", How.MODEL, _SOURCE, fitted=True)
+            Row(f"dram-{key}", f"DRAM taken, {name}", published, ours, "x model", How.MODEL, _SOURCE, RowKind.READ_BACK)
         )
     note = (
         f"One loader alone takes {alone:.0f} s, from which the bucket's effective 2.1 GB/s follows; eight share it. "

@@ -1,8 +1,9 @@
 """Table 3: prefill throughput beside other systems."""
 
+from hardware.cost.row_kind import RowKind
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.prefill_bench import PrefillCase, measure_prefill
-from serving.tools.paper.rows import Findings, How, Row
+from serving.tools.paper.rows import Findings, How, Row, quoted
 from serving.tools.paper.setting import Setting
 from serving.tools.paper.table_4_decode import NPU_INT8_TERA
 
@@ -23,17 +24,17 @@ def run(setting: Setting) -> Findings:
         ours = measure_prefill(setting.cost, PrefillCase(perfect_balance=perfect, overlap=True)).tokens_per_s
         label = f"CloudMatrix-Infer, {key} EPLB"
         rows.append(
-            Row(f"rate-{key}", label, rate, ours, "tok/s per NPU", How.RUN, _SOURCE, fitted=True, headline=True)
+            Row(f"rate-{key}", label, rate, ours, "tok/s per NPU", How.RUN, _SOURCE, RowKind.FITTED, headline=True)
         )
         rows.append(
             Row(
                 f"efficiency-{key}", label, efficiency, ours / NPU_INT8_TERA, "tok/s per TFLOPS", How.RUN, _SOURCE,
-                fitted=True,
+                RowKind.DERIVED,
             )
         )  # fmt: skip
     for key, label, rate, efficiency in _QUOTED:
-        rows.append(Row(f"{key}-rate", label, rate, None, "tok/s per NPU", How.QUOTED, _SOURCE))
-        rows.append(Row(f"{key}-efficiency", label, efficiency, None, "tok/s per TFLOPS", How.QUOTED, _SOURCE))
+        rows.append(quoted(f"{key}-rate", label, rate, "tok/s per NPU", _SOURCE))
+        rows.append(quoted(f"{key}-efficiency", label, efficiency, "tok/s per TFLOPS", _SOURCE))
     room = setting.cost.hbm_plan("prefill", 32).instance_kv_tokens
     note = (
         "16,384 tokens for each of 16 NPUs are 262,144 a step. By our memory plan an instance has room for the KV of "

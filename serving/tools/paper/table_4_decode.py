@@ -1,8 +1,9 @@
 """Table 4: decode throughput beside other systems."""
 
+from hardware.cost.row_kind import RowKind
 from serving.tools.paper.decode_bench import DecodeCase, measure_decode
 from serving.tools.paper.experiment import Experiment
-from serving.tools.paper.rows import Findings, How, Row
+from serving.tools.paper.rows import Findings, How, Row, quoted
 from serving.tools.paper.setting import Setting
 
 _SOURCE = "CloudMatrix-Infer, Table 4"
@@ -20,16 +21,17 @@ def run(setting: Setting) -> Findings:
     case = DecodeCase(96, 4096, 256, seed=setting.seed, sampled_dies=setting.size(320, 32))
     found = measure_decode(setting.cost, case)
     rows = [
-        Row("tpot", "CloudMatrix-Infer, batch 96, TPOT", 49.4, found.tpot_s * 1e3, "ms", How.RUN, _SOURCE, fitted=True),
-        Row("rate", "CloudMatrix-Infer", 1943, found.tokens_per_s, "tok/s per NPU", How.RUN, _SOURCE, fitted=True),
+        Row("tpot", "CloudMatrix-Infer, batch 96, TPOT", 49.4, found.tpot_s * 1e3, "ms", How.RUN, _SOURCE,
+            RowKind.FITTED),
+        Row("rate", "CloudMatrix-Infer", 1943, found.tokens_per_s, "tok/s per NPU", How.RUN, _SOURCE, RowKind.DERIVED),
         Row(
             "efficiency", "CloudMatrix-Infer", 1.29, found.tokens_per_s / NPU_INT8_TERA, "tok/s per TFLOPS", How.RUN,
-            _SOURCE, fitted=True,
+            _SOURCE, RowKind.DERIVED,
         ),
     ]  # fmt: skip
     for key, label, rate, efficiency in _QUOTED:
-        rows.append(Row(f"{key}-rate", label, rate, None, "tok/s per NPU", How.QUOTED, _SOURCE))
-        rows.append(Row(f"{key}-efficiency", label, efficiency, None, "tok/s per TFLOPS", How.QUOTED, _SOURCE))
+        rows.append(quoted(f"{key}-rate", label, rate, "tok/s per NPU", _SOURCE))
+        rows.append(quoted(f"{key}-efficiency", label, efficiency, "tok/s per TFLOPS", _SOURCE))
     return Findings(rows)
 
 

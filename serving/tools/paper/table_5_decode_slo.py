@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from hardware.cost.published import published_halves
+from hardware.cost.row_kind import RowKind
 from serving.tools.paper.decode_bench import DecodeCase, measure_decode
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
@@ -56,11 +57,11 @@ def run(setting: Setting) -> Findings:
         rows += [
             Row(
                 f"tpot-{point.key}", f"TPOT, {label}", point.tpot_ms, found.tpot_s * 1e3, "ms", How.RUN, _SOURCE,
-                fitted=True, headline=True,
+                kind=RowKind.FITTED, headline=True,
             ),
             Row(
                 f"rate-{point.key}", label, point.tokens_per_s, found.tokens_per_s, "tok/s per NPU", How.RUN, _SOURCE,
-                fitted=True, headline=True,
+                RowKind.DERIVED, headline=True,
             ),
         ]  # fmt: skip
         largest = largest_batch(setting, point)
@@ -73,6 +74,7 @@ def run(setting: Setting) -> Findings:
                 "sequences per NPU",
                 How.RUN,
                 _SOURCE,
+                RowKind.FITTED,
                 headline=True,
             )
         )

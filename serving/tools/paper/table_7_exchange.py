@@ -1,8 +1,9 @@
 """Table 7: dispatch and combine over the degree of expert parallelism."""
 
 from hardware.cost.exchange import combine_line, dispatch_line
+from hardware.cost.row_kind import RowKind
 from serving.tools.paper.experiment import Experiment
-from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
+from serving.tools.paper.rows import Curve, Findings, How, Plot, Row, quoted
 from serving.tools.paper.setting import Setting
 
 _SOURCE = "CloudMatrix-Infer, Table 7"
@@ -41,24 +42,33 @@ def run(setting: Setting) -> Findings:
             rows.append(
                 Row(
                     f"{operation}-{degree}", label, latency, line.seconds(degree) * 1e6, "us", How.MODEL, _SOURCE,
-                    fitted=True,
+                    kind=RowKind.READ_BACK,
                 )
             )  # fmt: skip
             rows.append(
                 Row(
                     f"{operation}-line-{degree}", label, latency, trend * 1e6, "us, line alone", How.MODEL, _SOURCE,
-                    fitted=True,
+                    kind=RowKind.FITTED,
                 )
             )  # fmt: skip
             ours = payload / (line.seconds(degree) - _FLOOR_S) / 1e9
             rows.append(
-                Row(f"{operation}-rate-{degree}", label, rate, ours, "GB/s per rank", How.MODEL, _SOURCE, fitted=True)
+                Row(
+                    f"{operation}-rate-{degree}",
+                    label,
+                    rate,
+                    ours,
+                    "GB/s per rank",
+                    How.MODEL,
+                    _SOURCE,
+                    kind=RowKind.FITTED,
+                )
             )
         for degree, latency, rate in zip(_DEGREES, *_DEEPEP[operation], strict=True):
             label = f"{operation}, EP{degree}, DeepEP on H800"
             key = f"{operation}-deepep"
-            rows.append(Row(f"{key}-{degree}", label, latency, None, "us", How.QUOTED, _SOURCE))
-            rows.append(Row(f"{key}-rate-{degree}", label, rate, None, "GB/s per rank", How.QUOTED, _SOURCE))
+            rows.append(quoted(f"{key}-{degree}", label, latency, "us", _SOURCE))
+            rows.append(quoted(f"{key}-rate-{degree}", label, rate, "GB/s per rank", _SOURCE))
         plots.append(
             Plot(
                 f"{operation}, batch 128 per rank", "EP degree", "us",

@@ -1,9 +1,10 @@
 """Tables 8 and 9: the MLA operator, bound by compute and by memory."""
 
 from hardware.cost import DecodeLoad
+from hardware.cost.row_kind import RowKind
 from hardware.spec.catalog import DIE_FP16
 from serving.tools.paper.experiment import Experiment
-from serving.tools.paper.rows import Findings, How, Row
+from serving.tools.paper.rows import Findings, How, Row, quoted
 from serving.tools.paper.setting import Setting
 
 _CONTEXT = 4096
@@ -23,9 +24,18 @@ def run(setting: Setting) -> Findings:
     one, two = "CloudMatrix-Infer, Table 8", "CloudMatrix-Infer, Table 9"
     return Findings(
         (
-            Row("compute", "CANN MLA, bound by compute", 65.4, used, "% of FP16 peak", How.MODEL, one, fitted=True),
-            Row("flashmla-compute", "FlashMLA on H800", 66.7, None, "% of FP16 peak", How.QUOTED, one),
-            Row("memory-rate", "CANN MLA, bound by memory", 1346, rate, "GB/s", How.MODEL, two, fitted=True),
+            Row(
+                "compute",
+                "CANN MLA, bound by compute",
+                65.4,
+                used,
+                "% of FP16 peak",
+                How.MODEL,
+                one,
+                kind=RowKind.READ_BACK,
+            ),
+            quoted("flashmla-compute", "FlashMLA on H800", 66.7, "% of FP16 peak", one),
+            Row("memory-rate", "CANN MLA, bound by memory", 1346, rate, "GB/s", How.MODEL, two, RowKind.READ_BACK),
             Row(
                 "memory",
                 "CANN MLA, bound by memory",
@@ -34,10 +44,10 @@ def run(setting: Setting) -> Findings:
                 "% of HBM rate",
                 How.MODEL,
                 two,
-                fitted=True,
+                kind=RowKind.READ_BACK,
             ),
-            Row("flashmla-memory-rate", "FlashMLA on H800", 3000, None, "GB/s", How.QUOTED, two),
-            Row("flashmla-memory", "FlashMLA on H800", 89.6, None, "% of HBM rate", How.QUOTED, two),
+            quoted("flashmla-memory-rate", "FlashMLA on H800", 3000, "GB/s", two),
+            quoted("flashmla-memory", "FlashMLA on H800", 89.6, "% of HBM rate", two),
         ),
         ("Both efficiencies are the cost model's inputs.",),
     )

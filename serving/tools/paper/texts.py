@@ -1,5 +1,6 @@
 """Rows as text, alike on the terminal, in Markdown and on the page."""
 
+from hardware.cost.row_kind import RowKind
 from loadgen.report import numbers
 from serving.tools.paper.reproduction import Reproduced
 from serving.tools.paper.rows import Row
@@ -26,7 +27,7 @@ def error_text(row: Row) -> str:
         return ""
     if row.relation in "<>" and error == 0:
         return "holds"
-    return numbers.change(error)
+    return f"{numbers.change(error)}, broken" if row.relation in "<>" else numbers.change(error)
 
 
 def figure(value: float) -> str:
@@ -35,7 +36,7 @@ def figure(value: float) -> str:
 
 
 def headlines(part: Reproduced) -> list[Row]:
-    """Rows for the short table: those marked; of an experiment without any, the one that is furthest off."""
+    """Rows for the short table: those predicted or marked; if there are none, the one that is furthest off."""
     compared = [row for row in part.findings.rows if row.error is not None]
-    marked = [row for row in compared if row.headline]
+    marked = [row for row in compared if row.headline or row.kind is RowKind.PREDICTED]
     return marked or sorted(compared, key=lambda row: -abs(row.error or 0.0))[:1]

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from hardware.cost.row_kind import RowKind
 from serving.config.cluster import ClusterConfig, HardwareConfig, NodeConfig
 from serving.config.engine import EngineConfig
 from serving.config.gateway import GatewayConfig
@@ -95,7 +96,7 @@ def run(setting: Setting) -> Findings:
     where = f"at {rate:.1f} requests/s"
     ttft_s = math.exp(_at(xs, [math.log(ttft) for ttft in ttfts], rate))
     rows = (
-        Row("ttft", f"mean TTFT {where}", 900, 1e3 * ttft_s, "ms", How.RUN, _SOURCE, fitted=True),
+        Row("ttft", f"mean TTFT {where}", 900, 1e3 * ttft_s, "ms", How.RUN, _SOURCE, RowKind.FITTED),
         Row(
             "tpot",
             f"mean TPOT {where}",
@@ -104,7 +105,7 @@ def run(setting: Setting) -> Findings:
             "ms, per token",
             How.RUN,
             _SOURCE,
-            fitted=True,
+            kind=RowKind.FITTED,
             headline=True,
         ),
     )

@@ -12,6 +12,7 @@ from hardware.cost.engine_file import load_engine
 from hardware.cost.engine_profile import EnginePhase
 from hardware.cost.prefill_step import PrefillLayer, PrefillStep
 from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, PublishedRow
+from hardware.cost.row_kind import RowKind
 from hardware.cost.trust import decode_trust, prefill_trust
 
 ASCEND = load_device("ascend-910c")
@@ -48,7 +49,7 @@ def fitted_loads(
     monkeypatch.setattr(PrefillStep, "layer", of_prefill)
     model = CostModel(ASCEND)
     for row in rows:
-        assert row.fitted
+        assert row.kind is RowKind.FITTED
         row.predict(model)
     return decodes, prefills
 

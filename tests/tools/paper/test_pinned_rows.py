@@ -36,10 +36,11 @@ ROWS = {
     ("fig23", "cut-half"): 0.20,
     ("fig23", "cut-most"): 0.08,
     ("fig23", "gain-half"): 0.09,
+    ("fig23", "planes"): 0.35,
     ("xds-peak", "iteration"): 0.08,
-    ("xds-peak", "tpot"): 0.08,
-    ("xds-peak", "rate"): 0.08,
-    ("xds-peak", "system"): 0.08,
+    ("xds-peak", "tpot"): 0.05,
+    ("xds-peak", "rate"): 0.05,
+    ("xds-peak", "system"): 0.05,
     ("xds-peak", "share-products"): 0.13,
     ("xds-peak", "share-attention"): 0.23,
     ("xds-peak", "share-combine"): 0.47,
@@ -79,10 +80,10 @@ def test_keys_are_unique(everything: Reproduction) -> None:
         assert len(keys) == len(set(keys)), part.experiment.name
 
 
-def test_whatever_is_beyond_five_per_cent_has_a_reason(everything: Reproduction) -> None:
+def test_whatever_is_missed_has_a_reason(everything: Reproduction) -> None:
     for part in everything.parts:
         for row in part.findings.rows:
-            far = row.error is not None and abs(row.error) > CLOSE
+            far = row.error is not None and not row.within(CLOSE)
             assert bool(part.reason(row)) == far
             assert part.reason(row) != UNEXPLAINED, (part.experiment.name, row)
     assert everything.score.unexplained == 0
@@ -92,5 +93,5 @@ def test_reasons_do_not_cover_much_more_than_is_needed(everything: Reproduction)
     for part in everything.parts:
         for row in part.findings.rows:
             miss = KNOWN_MISSES.get((part.experiment.name, row.key))
-            if miss is not None and row.error is not None and abs(row.error) > CLOSE:
+            if miss is not None and row.error is not None and not row.within(CLOSE):
                 assert miss.within <= max(2 * abs(row.error), abs(row.error) + 0.06), row.key

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hardware.cost.row_kind import RowKind
 from loadgen.report.chart import BarChart, ScatterChart
 from serving.errors import ConfigError
 from serving.tools.paper.charts import part_charts
@@ -55,7 +56,7 @@ def test_the_page_is_complete_and_asks_for_nothing(everything: Reproduction) -> 
 
 
 def test_text_is_escaped() -> None:
-    rows = (Row("row", "<b>bold</b>", 1.0, 1.0, "<i>", How.RUN, "a & b"),)
+    rows = (Row("row", "<b>bold</b>", 1.0, 1.0, "<i>", How.RUN, "a & b", RowKind.PREDICTED),)
     plots = (Plot("p", "x", "y", (Curve("ours", (1, 2), (1, 2)), Curve("published", (1, 2), (2, 1), published=True))),)
     experiment = Experiment("test", "<script>alert()</script>", "by hand", lambda _: Findings(rows, ("<u>",), plots))
     page = page_of(reproduce([experiment], Setting(quick=True)))
@@ -65,7 +66,10 @@ def test_text_is_escaped() -> None:
 
 
 def test_figures_stand_beside_each_other_with_their_error() -> None:
-    rows = (Row("a", "one", 100.0, 104.0, "ms", How.RUN, "s"), Row("b", "two", 0.0, 5.0, "ms", How.RUN, "s"))
+    rows = (
+        Row("a", "one", 100.0, 104.0, "ms", How.RUN, "s", RowKind.FITTED),
+        Row("b", "two", 0.0, 5.0, "ms", How.RUN, "s", RowKind.FITTED),
+    )
     plots = (Plot("p", "x", "y", (Curve("ours", (1, 2), (1, 2)), Curve("paper", (1, 2), (2, 1), published=True))),)
     experiment = Experiment("test", "t", "by hand", lambda _: Findings(rows, (), plots))
     (part,) = reproduce([experiment], Setting(quick=True)).parts

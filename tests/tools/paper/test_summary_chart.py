@@ -1,14 +1,16 @@
 """The picture of all rows: every row is a point, where its error says; the committed one is today's."""
 
+import html
 import re
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from hardware.cost.row_kind import RowKind
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.reproduction import Reproduction, reproduce
-from serving.tools.paper.rows import Findings, How, Row
+from serving.tools.paper.rows import Findings, How, Row, quoted
 from serving.tools.paper.setting import Setting
 from serving.tools.paper.summary_chart import WIDTH, summary_file, summary_svg
 
@@ -31,22 +33,30 @@ def drawn(*rows: Row) -> str:
     return summary_svg(reproduce([experiment], Setting(quick=True)))
 
 
-def row(key: str, ours: float | None, *, fitted: bool = False, published: float = 100.0) -> Row:
+def row(key: str, ours: float | None, kind: RowKind = RowKind.PREDICTED, *, published: float = 100.0) -> Row:
     """One that was published as 100."""
-    return Row(key, f"<{key}>", published, ours, "ms", How.RUN if ours is not None else How.QUOTED, "s", fitted=fitted)
+    if ours is None:
+        return quoted(key, f"<{key}>", published, "ms", "s")
+    return Row(key, f"<{key}>", published, ours, "ms", How.RUN, "s", kind)
 
 
 def test_every_compared_row_is_a_point(everything: Reproduction) -> None:
     found = points(summary_svg(everything))
-    assert len(found) == everything.score.rows
+    assert len(found) == sum(count.rows for count in everything.score.counts.values())
     assert len({y for _, y, _ in found}) == len(everything.parts)
     assert all(0 < x < WIDTH for x, _, _ in found)
     assert everything.score.text in summary_svg(everything)
+    assert html.escape(everything.score.headline) in summary_svg(everything)
 
 
 def test_points_stand_in_the_order_of_their_errors() -> None:
     drawing = drawn(
-        row("a", 50.0), row("b", 98.0), row("c", 100.0), row("d", 104.0, fitted=True), row("e", 230.0), row("q", None)
+        row("a", 50.0),
+        row("b", 98.0),
+        row("c", 100.0),
+        row("d", 104.0, RowKind.FITTED),
+        row("e", 230.0),
+        row("q", None),
     )
     places = {said[1]: x for x, _, said in points(drawing)}
     assert sorted(places, key=places.__getitem__) == list("abcde")
@@ -56,14 +66,21 @@ def test_points_stand_in_the_order_of_their_errors() -> None:
     assert places["a"] < left < places["b"] < places["d"] < right < places["e"]
 
 
-def test_what_is_unexplained_is_red_and_what_was_fitted_is_hollow() -> None:
-    drawing = drawn(row("a", 150.0), row("b", 100.0, fitted=True), row("c", 101.0))
+def test_what_is_unexplained_is_red_and_what_was_not_predicted_is_hollow() -> None:
+    drawing = drawn(
+        row("a", 150.0), row("b", 100.0, RowKind.FITTED), row("c", 101.0),
+        row("d", 1.0, RowKind.DERIVED, published=1.0),
+        row("e", 100.0, RowKind.READ_BACK),
+    )  # fmt: skip
+
     fills = {
         (circle[0].text or "")[1]: circle.attrib["fill"]
         for circle in ElementTree.fromstring(drawing).iter(f"{SVG}circle")
         if len(circle)
     }
-    assert fills == {"a": "var(--red)", "b": "var(--card)", "c": "var(--blue)"}
+    assert fills == {
+        "a": "var(--red)", "b": "var(--card)", "c": "var(--blue)", "d": "var(--card)", "e": "var(--card)",
+    }  # fmt: skip
     assert "unexplained" in drawing
 
 
