@@ -195,6 +195,19 @@ class CostModel:
         """Time until an instance has its weights; see `transfers.model_load_s`. Raises: SpecError. Effects: none."""
         return transfers.model_load_s(self.device, self.shape, source, loaders)
 
+    def regroup_s(self, before: int, after: int) -> Seconds:
+        """Time until each die of a decode group holds what it must in a group of another size.
+
+        Weights come over the scale-up fabric from dies that have them, to all dies at once.
+
+        Args:
+            before, after: dies of the group.
+        Raises: SpecError as `hbm_plan`.
+        Effects: none.
+        """
+        more = self.hbm_plan("decode", after).weights - self.hbm_plan("decode", before).weights
+        return transfers.ub_read_s(self.device, max(0, more), pooled=False)
+
     def model_switch_s(self, hit_rate: float) -> Seconds:
         """Mean time to switch to another model; see `transfers.model_switch_s`. Raises: SpecError. Effects: none."""
         return transfers.model_switch_s(self.device, self.shape, hit_rate)

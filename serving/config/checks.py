@@ -27,12 +27,12 @@ def check_consistency(config: ServeConfig, source: str, *, own_nodes: bool = Tru
         source: the file's name, to begin each message.
         own_nodes: whether the nodes are those of the file; if not, `check_nodes` comes when they are known.
     Raises: ConfigError if two nodes share a name, or two servers a port, a pool begins empty and nobody would wake it,
-        the autoscaler's least is above its most or its budget below what there is, a step cannot feed the sequences
-        that it may hold, an instance or memory server is larger than a node, all of them together are larger than the
-        cluster, tenants cannot be told apart, no browser can send an allowed origin or host, no proxy can show the root
-        path, settings of health or of the KV-cache pool contradict each other, responses have no place to be kept,
-        settings contradict the simulated device, or an instance of several ranks has an executor or a device that knows
-        none.
+        the autoscaler's least is above its most, its budget below what there is, or its parts make no instance, a step
+        cannot feed the sequences that it may hold, an instance or memory server is larger than a node, all of them
+        together are larger than the cluster, tenants cannot be told apart, no browser can send an allowed origin or
+        host, no proxy can show the root path, settings of health or of the KV-cache pool contradict each other,
+        responses have no place to be kept, settings contradict the simulated device, or an instance of several ranks
+        has an executor or a device that knows none.
     Effects: none.
     """
     try:
@@ -41,6 +41,7 @@ def check_consistency(config: ServeConfig, source: str, *, own_nodes: bool = Tru
         check_ports(config)
         _check_empty(config)
         _check_bounds(config)
+        _check_parts(config)
         for name, pool in config.pools.items():
             _check_step(name, pool)
             _check_ranks(name, pool, config)
@@ -169,6 +170,23 @@ def _check_bounds(config: ServeConfig) -> None:
         raise ConfigError(
             f"[autoscaler] npu_budget = {settings.npu_budget}, but the pools begin with {begun} NPUs: raise it or lower"
             f" replicas"
+        )
+
+
+def _check_parts(config: ServeConfig) -> None:
+    scaler, npus = config.autoscaler, config.decode.npus_per_instance
+    step, low, high = scaler.decode_step_npus, scaler.min_decode_npus, scaler.max_decode_npus
+    if not step:
+        return
+    if any(size % step for size in (low, npus, high)):
+        raise ConfigError(
+            f"[autoscaler] decode_step_npus = {step}: min_decode_npus = {low}, max_decode_npus = {high} and [decode]"
+            f" npus_per_instance = {npus} must be multiples of it"
+        )
+    if not low <= npus <= high:
+        raise ConfigError(
+            f"[decode] npus_per_instance = {npus}, but [autoscaler] min_decode_npus and max_decode_npus allow {low} to"
+            f" {high}: change either"
         )
 
 

@@ -4,6 +4,7 @@ The first rule that holds is the one that is told, so those that say more about 
 """
 
 from serving.config.inert_rule import ALL, PLAN, SERVE, VIRTUAL, Rule
+from serving.config.inert_sizes import SIZE_RULES
 from serving.config.key import keys_of
 from serving.config.serve import ServeConfig
 
@@ -34,7 +35,10 @@ def _asks_reasoning(config: ServeConfig) -> bool:
 
 
 _LIVE_ONLY = "in virtual time, only in a system that runs (`cloudmatrix serve`)"
-_SCALER_KEYS = "period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget requests_per_instance"
+_SCALER_KEYS = (
+    "period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget requests_per_instance"
+    " decode_step_npus min_decode_npus max_decode_npus"
+)
 _BOUNDS = "min_prefill max_prefill min_decode max_decode min_kvcache max_kvcache"
 _CACHE_KEYS = (
     "ub_memory_mib ssd_mib ssd_path write_through eviction high_water low_water slab_kib lease_s write_lease_s"
@@ -108,7 +112,8 @@ _IN_VIRTUAL_TIME = (
     ),
 )
 
-_KEPT_SIZES = ("engine.drain_s", "kvcache.drain_s", "simulation.model_load", "simulation.start_s")
+_STARTS = ("simulation.model_load", "simulation.start_s", "simulation.warm_npus", "simulation.graphs_s")
+_KEPT_SIZES = ("engine.drain_s", "kvcache.drain_s", *_STARTS)
 """In virtual time they are about instances that come or go because a pool changes its size."""
 
 _IN_PLANS = (
@@ -146,7 +151,7 @@ _BY_EXECUTOR = (
     ),
     Rule(
         SERVE,
-        keys_of("simulation", "supernodes gateway_s model_load start_s"),
+        (*keys_of("simulation", "supernodes gateway_s resize_pause_s"), *_STARTS),
         "in a system that runs, only in virtual time (`cloudmatrix simulate`)",
     ),
     Rule(
@@ -375,4 +380,7 @@ _BY_CACHE = (
     ),
 )
 
-RULES = (*_ON_EXISTING_RAY, *_IN_VIRTUAL_TIME, *_IN_PLANS, *_BY_EXECUTOR, *_BY_MODE, *_BY_POLICY, *_BY_CACHE)
+RULES = (
+    *(*_ON_EXISTING_RAY, *_IN_VIRTUAL_TIME, *_IN_PLANS, *_BY_EXECUTOR),
+    *(*_BY_MODE, *SIZE_RULES, *_BY_POLICY, *_BY_CACHE),
+)

@@ -52,6 +52,15 @@ class AutoscalerConfig:
         low=0.0,
     )
     npu_budget: int = key("NPUs that the engine pools may have together; 0 = all there are", default=0, low=0)
+    decode_step_npus: int = key(
+        "virtual time: NPUs by which decode instances, as many as `[decode] replicas`, grow and shrink while they "
+        "serve; 0 = whole instances come and go",
+        default=0,
+        low=0,
+        high=384,
+    )
+    min_decode_npus: int = key("of one decode instance that changes its size: fewest NPUs", default=40, low=1, high=384)
+    max_decode_npus: int = key("of one decode instance that changes its size: most NPUs", default=160, low=1, high=384)
     requests_per_instance: float = key("`requests` only: requests under way per instance", default=16.0, low=0.1)
     min_prefill: int = key("fewest prefill instances", default=1, low=0, high=384)
     max_prefill: int = key("most prefill instances", default=24, low=1, high=384)

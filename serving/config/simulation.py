@@ -68,6 +68,22 @@ class SimulationConfig:
         low=0.0,
         high=86_400.0,
     )
+    warm_npus: int = key(
+        "NPUs whose processes run already, without a model, for instances that start or grow: those start without the "
+        "process's 30 s; what was used is there again after them",
+        default=0,
+        low=0,
+        high=384,
+    )
+    graphs_s: float = key(
+        "loading compiled graphs, the last phase of a start or of a change of size [s]",
+        default=0.0,
+        low=0.0,
+        high=3600.0,
+    )
+    resize_pause_s: float = key(
+        "a decode instance that changes its size stands still for so long [s]", default=0.5, low=0.0, high=3600.0
+    )
     output_tokens: int = key(
         "live: mean length of answers to requests without `max_tokens` [tokens]; others get all that they ask for",
         default=256,

@@ -56,7 +56,8 @@ UPGRADE_RULES = (
         keys_of(
             "autoscaler",
             "nodes node_wait_s spread_after_s period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget"
-            " requests_per_instance min_prefill max_prefill min_decode max_decode min_kvcache max_kvcache",
+            " requests_per_instance min_prefill max_prefill min_decode max_decode min_kvcache max_kvcache"
+            " decode_step_npus min_decode_npus max_decode_npus",
         ),
         in_place=(AUTOSCALER, BOARD),
     ),

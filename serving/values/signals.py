@@ -27,6 +27,9 @@ class PoolSignals(Struct, frozen=True, gc=False):
         crowd: sequences that it can decode at once for a while without breaking that promise, which is a mean over a
             request's life; 0 = not known. seats: that it can hold, in time or not; 0 = not known.
         held_until: time until which a person's target stands; 0 = none.
+        start_s: from a decision to one more that serves [s]; 0 = as `ScalingSignals` says.
+        abilities: sequences that 0, 1, 2, ... replicas decode at once within the promise, where a replica is a part of
+            an instance that grows and shrinks: twice as many parts do more than twice as much. Empty = in proportion.
     """
 
     pool: str
@@ -47,6 +50,8 @@ class PoolSignals(Struct, frozen=True, gc=False):
     crowd: float = 0.0
     seats: int = 0
     held_until: float = 0.0
+    start_s: float = 0.0
+    abilities: tuple[float, ...] = ()
 
 
 class CacheSignals(Struct, frozen=True, gc=False):

@@ -67,15 +67,18 @@ class DecodeInstance:
         """Duration of the iteration that runs [s]; 0 when none does."""
         self._queue = around.queue
         self._times = around.times
+        self._around = around
+        self._settings = settings
+        self._drafts, self._acceptance, self._at_once = drafts, acceptance, at_once
+        self._die_blocks = kv_blocks
+        self._step_dies = 0
+        """Dies by which steps are predicted; 0 = as configured."""
         self._slowdown = slowdown
         self._refresh = refresh
         self._balance = DpBalance(groups, settings.max_sequences)
         self._booked: dict[SequenceId, tuple[int, int]] = {}
         self._block_tokens = settings.block_tokens
-        self._groups = [
-            DecodeGroup(self._seat(die, settings, kv_blocks, around), drafts, acceptance, at_once)
-            for die in range(groups)
-        ]
+        self._groups = [self._group(die) for die in range(groups)]
         self._block_pools = [group.seat.engine.scheduler.blocks.pool for group in self._groups]
         self._queues = [group.seat.engine.scheduler.waiting.items for group in self._groups]
         self._timers: dict[int, WakeTimer] = {}
@@ -94,13 +97,14 @@ class DecodeInstance:
         self._growth = np.zeros(groups)
         self._batch = 0
         self._fed = 0
-        self._drafts = drafts
         self._still_until = 0.0
         self._work_s = 0.0
         """Of `step_s`, without standing still."""
 
-    def _seat(self, die: int, settings: EngineSettings, kv_blocks: int, around: Surroundings) -> EngineSeat:
-        return EngineSeat(InstanceEngine(settings, kv_blocks), self.name, die, around, self._kick, self._ended)
+    def _group(self, die: int) -> DecodeGroup:
+        engine = InstanceEngine(self._settings, self._die_blocks)
+        seat = EngineSeat(engine, self.name, die, self._around, self._kick, self._ended)
+        return DecodeGroup(seat, self._drafts, self._acceptance, self._at_once)
 
     # ---- orders ----------------------------------------------------------------------------------------------------
 
@@ -246,7 +250,7 @@ class DecodeInstance:
 
     def _kick(self, seat: EngineSeat) -> None:
         """A group has news: its plan ends at the next boundary."""
-        if not self.alive:
+        if not self.alive or seat.dead:
             return
         group, now = self._groups[seat.die], self._queue.now
         if not self.step_s and now > self._at_s:
@@ -340,7 +344,8 @@ class DecodeInstance:
         contexts = self._growth * (iteration + 0.5 * stretch)
         contexts += self._base
         context = float(np.maximum.reduce(contexts))
-        base = self._times.decode(float(self._largest), context, self._batch / len(self._groups))
+        mean = self._batch / len(self._groups)
+        base = self._times.decode(float(self._largest), context, mean, self._step_dies)
         chunk = 0.0
         for die in touched:
             group = self._groups[die]

@@ -3,7 +3,7 @@
     target = serving + starting + replacing + waiting for NPUs          (once nothing is to leave)
              up        │          │           └ started as soon as others have left
                        │          └ lost to a fault; its recovery starts it again
-                       └ has its NPUs; serves after `start_s`
+                       └ has its NPUs; serves after the phases of its start
 
 Too many? First those go that wait or were lost, then those that start, the latest first, then those that serve, the
 emptiest first: it takes nothing new, finishes what ends soon, hands its streams on, and goes.
@@ -12,53 +12,43 @@ emptiest first: it takes nothing new, finishes what ends soon, hands its streams
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from hardware.cost.cost_model import CostModel
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.prefill import PrefillInstance
+from serving.virtual.start_phases import StartPhases, WarmProcesses
 
 if TYPE_CHECKING:
     from serving.virtual.supernode import Supernode
 
-ENGINE_START_S = 30.0
-"""An engine without weights. Source: xDeepServe's parent system, 26-32 s; none if instances are kept pre-warmed."""
 DRAIN_LOOK_S = 1.0
 """A leaving instance is asked so often whether it is empty."""
 _FIRST_SERVED = ("decode", "prefill")
 """Who gets NPUs that have become free: requests that generate already are kept first."""
 
 
-def start_up_s(cost: CostModel, source: str, measured_s: float = 0.0) -> float:
-    """From the decision to a serving instance [s].
-
-    Args:
-        source: `[simulation] model_load`.
-        measured_s: `[simulation] start_s`; 0 = it was not measured.
-    """
-    if measured_s:
-        return measured_s
-    if source == "prewarmed":
-        return float(cost.model_load_s("prewarmed"))
-    return ENGINE_START_S + float(cost.model_load_s("storage" if source == "storage" else "pool"))
-
-
 class EngineSizes:
     """The sizes of one supernode's engine pools.
 
     Args:
-        start_s: from a decision to a serving instance [s].
+        phases: of a start.
     Attributes:
+        warm: processes that wait for an instance.
         targets: instances that each pool should have.
         replacing: instances of each pool that were lost and will be started again by whoever counted them here.
     """
 
-    def __init__(self, node: "Supernode", start_s: float) -> None:
-        self.start_s = start_s
+    def __init__(self, node: "Supernode", phases: StartPhases) -> None:
+        self.phases = phases
+        self.warm = WarmProcesses(node.config.simulation.warm_npus)
         self.targets = {pool: settings.replicas for pool, settings in node.config.pools.items()}
         self.replacing: Counter[str] = Counter()
         self._node = node
         self._drain_s = node.config.engine.drain_s
         self._starts: dict[str, list[int]] = {pool: [] for pool in self.targets}
         self._serial = 0
+
+    def start_s(self, pool: str) -> float:
+        """From a decision to one more instance that serves [s]."""
+        return self.phases.seconds(warm=self.warm.npus(self._node.queue.now) >= self._npus(pool))
 
     def serving(self, pool: str) -> int:
         """Instances that are up and not leaving."""
@@ -106,7 +96,9 @@ class EngineSizes:
             while self.missing(pool) > 0 and self.free_npus >= self._npus(pool):
                 self._serial += 1
                 self._starts[pool].append(self._serial)
-                self._node.queue.at(self._node.queue.now + self.start_s, self._started, (pool, self._serial))
+                now = self._node.queue.now
+                seconds = self.phases.seconds(warm=self.warm.take(self._npus(pool), now))
+                self._node.queue.at(now + seconds, self._started, (pool, self._serial))
 
     def replaced(self, pool: str) -> bool | None:
         """Replace a lost instance that was counted as such, if that is still wanted and possible.

@@ -43,7 +43,8 @@ class VirtualMovers:
         """See `Movers`. A source that dies meanwhile makes the pull fail at its end."""
         knows = self._network.knows
         nbytes = tokens * self._token_bytes if knows(order.ticket.source) and knows(target) else 0
-        self._network.handoff(order.ticket.source, target, die, nbytes, self._pulled, (order, nbytes, done))
+        source, source_die = order.ticket.source, order.ticket.generation
+        self._network.handoff(source, target, die, nbytes, self._pulled, (order, nbytes, done), source_die)
 
     def _pulled(self, move: tuple[PullOrder, int, Done]) -> None:
         order, nbytes, done = move

@@ -81,10 +81,20 @@ class Network:
         nbytes: int,
         done: Done,
         argument: Any,  # noqa: ANN401 - handed to `done`
+        source_die: int = 0,
     ) -> None:
-        """Move KV blocks from a prefill instance to a die of a decode instance, then call `done(argument)`."""
+        """Move KV blocks from a prefill instance to a die of a decode instance, then call `done(argument)`.
+
+        Args:
+            source_die: counts if both are the same instance: it shrinks, and its streams move together.
+        """
         if source not in self._dies or target not in self._dies:
             self._queue.at(self._queue.now, done, argument)
+            return
+        if source == target:
+            dies = self._dies[source]
+            within = route(Plane.RDMA, dies[source_die], dies[die])
+            self._begin(within, nbytes, RDMA_LATENCY_S, done, argument)
             return
         key = source, target, die
         path = self._routes.get(key)

@@ -51,6 +51,10 @@ class NpuPlacement:
         for npu in npus:
             self._free[self._place(npu)] = True
 
+    def work(self, npus: tuple[NpuId, ...]) -> bool:
+        """Whether none of them is broken."""
+        return not any(self._place(npu) in self._broken for npu in npus)
+
     def fail(self, npu: NpuId) -> None:
         """Take an NPU out of use until `repair`, as often as it failed."""
         self._broken[self._place(npu)] += 1

@@ -16,8 +16,12 @@ class StepDurations(Protocol):
         """One prefill step of one instance; see `hardware.cost.loads.PrefillLoad`."""
         ...
 
-    def decode(self, requests: float, context_tokens: float, mean_requests: float) -> float:
-        """One decode iteration of one instance; see `hardware.cost.loads.DecodeLoad`."""
+    def decode(self, requests: float, context_tokens: float, mean_requests: float, dies: int = 0) -> float:
+        """One decode iteration of one instance; see `hardware.cost.loads.DecodeLoad`.
+
+        Args:
+            dies: of the instance; 0 = as configured.
+        """
         ...
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:

@@ -40,6 +40,8 @@ class ScalingDriver:
         for change in sorted(decision.changes, key=lambda one: one.target > one.before):  # who gives NPUs goes first
             self._carry_out(change)
         node.sizes.fill()
+        if node.parts is not None:
+            node.parts.fill()
         if node.busy:
             self.start()
 
@@ -51,7 +53,9 @@ class ScalingDriver:
         node.book.decided(
             now, "scale", change.pool, f"{change.before} -> {change.target}", f"{change.kind.value}: {change.reason}"
         )
-        if change.pool != "kvcache":
+        if change.pool == "decode" and node.parts is not None:
+            node.parts.set_target(change.target)
+        elif change.pool != "kvcache":
             node.sizes.set_target(change.pool, change.target)
         elif node.memory_sizes is not None:
             node.memory_sizes.set_target(change.target)

@@ -3,13 +3,17 @@
 import math
 from bisect import bisect_left
 
+from msgspec.structs import replace
+
 from hardware.cost.cost_model import mtp_tokens_per_step
+from serving.config.cluster import DIES_PER_NPU
 from serving.config.serve import ServeConfig
 from serving.ids import ReplicaId
 from serving.scaling.core.decode_ability import CROWD_SPREAD, TPOT_SPREAD, DecodeAbility, Expected
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_sizes import MemorySizes
+from serving.virtual.part_sizes import PartSizes
 from serving.virtual.ports import StepDurations
 from serving.virtual.supernode import Supernode
 
@@ -30,6 +34,8 @@ class SignalReader:
         self._decode = DecodeAbility(expected_decode(config, times))
         simulation = node.config.simulation
         self._tokens_per_step = mtp_tokens_per_step(simulation.drafts, simulation.acceptance)
+        self._expected = {config.decode.npus_per_instance: self._decode.expected.most}  # type: ignore[union-attr] # given
+        """Sequences of one decode instance within the promise, by its NPUs, as the cost model says."""
         self._stepped: dict[ReplicaId, tuple[int, float]] = {}
         """Steps and time that instances had taken at the last look."""
 
@@ -52,7 +58,7 @@ class SignalReader:
             traffic=book.tally.traffic(book.rows, book.tokens_out, [one.waiting() for one in node.gateways], now),
             npus_free=max(0, min(free, budget - taken)),
             npus_total=budget,
-            start_s=node.sizes.start_s,
+            start_s=max(node.sizes.start_s(pool) for pool in node.config.pools),
         )
 
     def _see_decode(self) -> None:
@@ -64,9 +70,59 @@ class SignalReader:
             if one.meter.steps > steps and one.batch:
                 seconds = one.meter.busy_s - busy_s
                 token_s = seconds / (one.meter.steps - steps) / self._tokens_per_step
-                self._decode.see(one.batch, token_s, seconds)
+                self._decode.see(one.batch / self._share(one.npus), token_s, seconds)
+
+    def _share(self, npus: int) -> float:
+        """Ability of a decode instance of so many NPUs, in that of one of the configured size."""
+        config, expected = self._node.config, self._expected
+        if npus not in expected:
+            expected[npus] = expected_decode(config, self._node.times, npus).most
+        return expected[npus] / expected[config.decode.npus_per_instance]
 
     def _pool(self, pool: str) -> PoolSignals:
+        if pool == "decode" and self._node.parts is not None:
+            return self._parts(self._node.parts)
+        return self._instances(pool)
+
+    def _parts(self, sizes: PartSizes) -> PoolSignals:
+        """Decode instances that change their size, as so many parts of theirs."""
+        whole = self._instances("decode")
+        per_instance = whole.npus_per_instance // sizes.step
+        leaving = sizes.leaving_npus // sizes.step
+        there = sum(one.npus for one in self._node.decodes) // sizes.step
+        low, high = sizes.bounds
+        count = max(1, whole.running)
+        abilities = tuple(whole.max_sequences * count * self._part(sizes, parts / count) for parts in range(high + 1))
+        now = min(max(sizes.target, low), high)
+        crowded = whole.crowd / whole.max_sequences if whole.max_sequences > 0 else 0.0
+        return replace(
+            whole,
+            target=sizes.target,
+            running=there - leaving,
+            starting=max(0, sizes.target - (there - leaving)),
+            draining=leaving,
+            npus_per_instance=sizes.step,
+            max_sequences=abilities[now] / now,
+            low=low,
+            high=high,
+            crowd=crowded * abilities[now] / now,
+            seats=whole.seats // per_instance,
+            start_s=sizes.start_s(),
+            abilities=abilities,
+        )
+
+    def _part(self, sizes: PartSizes, parts: float) -> float:
+        """Ability of an instance of so many parts, in that of one of the configured size; in proportion below the
+        fewest, and between whole parts.
+        """
+        fewest = sizes.fewest
+        if parts < fewest:
+            return parts / fewest * self._share(fewest * sizes.step)
+        below = math.floor(parts)
+        here, next_ = self._share(below * sizes.step), self._share((below + 1) * sizes.step)
+        return here + (parts - below) * (next_ - here)
+
+    def _instances(self, pool: str) -> PoolSignals:
         node, sizes = self._node, self._node.sizes
         there = node.instances(pool)
         up = [one for one in there if not one.draining]
@@ -90,6 +146,7 @@ class SignalReader:
             high=high,
             crowd=self._most(CROWD_SPREAD) if pool == "decode" else 0.0,
             seats=section.max_sequences,
+            start_s=sizes.start_s(pool),
         )
 
     def _most(self, spread: float) -> float:
@@ -130,27 +187,33 @@ def prompt_rate(config: ServeConfig, times: StepDurations) -> float:
     return tokens / times.prefill(tokens, tokens * TYPICAL_PROMPT / 2)
 
 
-def expected_decode(config: ServeConfig, times: StepDurations) -> Expected:
-    """Load that one decode instance can carry by the cost model."""
-    most = _sequences_in_time(config, times)
-    slope_s = (_token_s(config, times, most) - _token_s(config, times, most / 2)) / (most / 2)
+def expected_decode(config: ServeConfig, times: StepDurations, npus: int = 0) -> Expected:
+    """Load that one decode instance can carry by the cost model.
+
+    Args:
+        npus: of the instance; 0 = as configured.
+    """
+    dies = (npus or config.decode.npus_per_instance) * DIES_PER_NPU
+    most = _sequences_in_time(config, times, dies)
+    slope_s = (_token_s(config, times, most, dies) - _token_s(config, times, most / 2, dies)) / (most / 2)
     return Expected(most, slope_s)
 
 
-def _sequences_in_time(config: ServeConfig, times: StepDurations) -> int:
+def _sequences_in_time(config: ServeConfig, times: StepDurations, dies: int) -> int:
     """Most sequences of an instance at which tokens still come often enough."""
     limit_s = config.slo.tpot_s / TPOT_SPREAD
 
     def late(sequences: int) -> bool:
-        return _token_s(config, times, sequences) > limit_s
+        return _token_s(config, times, sequences, dies) > limit_s
 
-    return max(1, bisect_left(range(config.decode.max_sequences), True, key=lambda count: late(count + 1)))
+    seats = config.decode.max_sequences * dies // config.decode.dies_per_instance
+    return max(1, bisect_left(range(seats), True, key=lambda count: late(count + 1)))
 
 
-def _token_s(config: ServeConfig, times: StepDurations, sequences: float) -> float:
+def _token_s(config: ServeConfig, times: StepDurations, sequences: float, dies: int) -> float:
     """Mean time per token with so many sequences in an instance, by its fullest die [s]."""
     simulation = config.simulation
-    mean = sequences / config.decode.dies_per_instance
+    mean = sequences / dies
     fullest = mean + FULLEST * math.sqrt(mean)
-    step_s = times.decode(fullest, fullest * TYPICAL_PROMPT, mean)
+    step_s = times.decode(fullest, fullest * TYPICAL_PROMPT, mean, dies)
     return step_s / mtp_tokens_per_step(simulation.drafts, simulation.acceptance)

@@ -9,6 +9,7 @@ from msgspec.structs import replace as replace_struct
 from hardware.cost.cost_model import CostModel
 from hardware.spec.catalog import CLOUDMATRIX384
 from hardware.topology import DieId, NpuId, Topology
+from serving.config.cluster import DIES_PER_NPU
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.gateway.core.from_config import core_settings
@@ -16,7 +17,8 @@ from serving.ids import BlockHash, GatewayId, ReplicaId, SequenceId
 from serving.instance.core.from_config import engine_settings
 from serving.virtual.decode import REFRESH_STEPS, DecodeInstance
 from serving.virtual.directory import Directory
-from serving.virtual.engine_sizes import EngineSizes, start_up_s
+from serving.virtual.elastic_decode import ElasticDecode
+from serving.virtual.engine_sizes import EngineSizes
 from serving.virtual.events import EventQueue
 from serving.virtual.gateway import VirtualGateway
 from serving.virtual.journal_book import Book
@@ -25,11 +27,13 @@ from serving.virtual.memory_sizes import MemorySizes
 from serving.virtual.meter import WorkDone
 from serving.virtual.movers import VirtualMovers
 from serving.virtual.network import Network
+from serving.virtual.part_sizes import PartSizes
 from serving.virtual.placement import NpuPlacement
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.result import InstanceTotals
 from serving.virtual.seat import Surroundings
 from serving.virtual.slowdown import JITTER_STEPS, Slowdown
+from serving.virtual.start_phases import start_phases
 from serving.virtual.times import TableTimes
 from serving.virtual.work_done import LoadMarks
 from serving.virtual.workload.block_names import BlockNames
@@ -82,7 +86,10 @@ class Supernode:
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
         """The NPUs of each instance."""
         self._serial = {"prefill": 0, "decode": 0}
-        self.sizes = EngineSizes(self, start_up_s(cost, config.simulation.model_load, config.simulation.start_s))
+        self.sizes = EngineSizes(self, start_phases(cost, config.simulation))
+        scaler = config.autoscaler
+        resized = scaler.decode_step_npus > 0 and scaler.policy != "none"
+        self.parts = PartSizes(self, scaler.decode_step_npus) if resized else None
         self.slowdowns: dict[ReplicaId, Slowdown] = {}
         """By which factor each instance's steps are longer than predicted."""
         self._stretch = 1.0
@@ -131,6 +138,18 @@ class Supernode:
         instance.alive = False
         for gateway in self.gateways:
             gateway.instance_lost(name)
+
+    def move_instance(self, instance: ElasticDecode, npus: tuple[NpuId, ...]) -> None:
+        """A decode instance has these NPUs from now on. Effects: it pauses; gateways hear of its new room."""
+        name = instance.name
+        self.places[name] = npus
+        self.slowdowns[name].set("dies", self._slowest(npus))
+        dies = self.placement.dies_of(npus)
+        self.network.leave(name)
+        self.network.join(name, dies, len(npus))
+        instance.resize(len(dies), len(npus), self.config.simulation.resize_pause_s)
+        for gateway in self.gateways:
+            gateway.learn(instance)
 
     def drain(self, instance: PrefillInstance | DecodeInstance) -> None:
         """Stop an instance from taking anything new from now on, and let every gateway know."""
@@ -195,7 +214,8 @@ class Supernode:
     def _decode(self, name: ReplicaId) -> DecodeInstance:
         pool, simulation = self.config.decode, self.config.simulation
         groups = pool.dies_per_instance
-        blocks = self.cost.hbm_plan("decode", groups).kv_tokens // self.config.engine.block_tokens
+        fewest = groups if self.parts is None else self.parts.fewest * self.parts.step * DIES_PER_NPU
+        blocks = self.cost.hbm_plan("decode", fewest).kv_tokens // self.config.engine.block_tokens
         of_a_group = replace(
             pool,
             max_sequences=max(1, pool.max_sequences // groups),
@@ -203,7 +223,8 @@ class Supernode:
         )
         settings = engine_settings(self.config, "decode", of_a_group, MODEL_LEN, blocks, draft_tokens=simulation.drafts)
         settings = replace(settings, cache_decoded=not self.config.model.reasoning)
-        return DecodeInstance(
+        make = DecodeInstance if self.parts is None else ElasticDecode
+        return make(
             name, "decode", pool.npus_per_instance, groups, settings, blocks, self._around, self.slowdowns[name],
             simulation.drafts, simulation.acceptance,
             JITTER_STEPS if self.slowdowns[name].varies else REFRESH_STEPS,

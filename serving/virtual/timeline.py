@@ -37,6 +37,8 @@ class Timeline:
         passed_s = node.queue.now - self.points[-1].at_s if self.points else 0.0
         serving = {pool: sum(one.npus for one in node.instances(pool)) for pool in ("prefill", "decode")}
         starting = node.sizes.starting_npus
+        growing = 0 if node.parts is None else node.parts.growing_npus
+        leaving = 0 if node.parts is None else node.parts.leaving_npus
         busy = sum(serving.values())
         ub, rdma = node.network.ub_bytes + node.expert_bytes, node.network.rdma_bytes
         used = {one.name: one.kv_used() for one in node.everyone}
@@ -59,7 +61,7 @@ class Timeline:
                 pool_share=node.pool.fill if node.pool is not None else 0.0,
                 prefill_npus=serving["prefill"],
                 decode_npus=serving["decode"],
-                starting_npus=starting,
+                starting_npus=starting + growing,
                 idle_npus=max(0, node.placement.idle - starting),
                 ub_bytes=ub,
                 rdma_bytes=rdma,
@@ -68,12 +70,12 @@ class Timeline:
                 rdma_share=(rdma - self._before[1]) / (_RDMA * span),
                 vpc_share=0.0,
                 step_s=max((one.step_s for one in decodes), default=0.0),
-                draining_npus=sum(one.npus for one in node.everyone if one.draining),
+                draining_npus=sum(one.npus for one in node.everyone if one.draining) + leaving,
                 memory_servers=len(node.pool.active()) if node.pool is not None else 0,
             )
         )
         self._before = ub, rdma
-        self.npu_seconds += (busy + starting) * passed_s
+        self.npu_seconds += (busy + starting + growing) * passed_s
 
 
 def _share(used: int, total: int) -> float:

@@ -34,6 +34,8 @@ class DpBalance:
         if groups < 1 or max_sequences < 1:
             raise LedgerError(f"{groups} groups of {max_sequences} sequences cannot decode anything")
         self.max_sequences = max_sequences
+        self.open = groups
+        """Groups that take sequences: the first ones."""
         self.blocks = [0] * groups
         """KV blocks in use and promised, by group."""
         self.sequences = [0] * groups
@@ -46,7 +48,7 @@ class DpBalance:
         found = None
         while self._heap and found is None:
             blocks, sequences, group = entry = self._heap[0]
-            if blocks != self.blocks[group] or sequences != self.sequences[group]:
+            if group >= self.open or blocks != self.blocks[group] or sequences != self.sequences[group]:
                 heappop(self._heap)
             elif sequences >= self.max_sequences:
                 aside.append(heappop(self._heap))
@@ -56,8 +58,32 @@ class DpBalance:
             heappush(self._heap, entry)
         if found is not None:
             return GroupChoice(found[2], f"{found[0]} KV blocks, the least of the groups with a free seat")
-        *_, group = min(zip(self.sequences, self.blocks, range(len(self.blocks)), strict=True))
+        *_, group = min(zip(self.sequences, self.blocks, range(self.open), strict=False))
         return GroupChoice(group, f"no group has a free seat; {self.sequences[group]} sequences are the fewest")
+
+    @property
+    def open_blocks(self) -> int:
+        """KV blocks in use and promised in groups that take sequences."""
+        return sum(self.blocks[: self.open])
+
+    def close(self, groups: int) -> None:
+        """Let only the first groups take sequences from now on. Raises: LedgerError if that leaves none."""
+        if not 1 <= groups <= self.open:
+            raise LedgerError(f"{groups} of {self.open} groups cannot stay open")
+        self.open = groups
+
+    def resize(self, groups: int) -> None:
+        """Have so many groups from now on, all of them open.
+
+        Raises: LedgerError if one that goes has sequences.
+        """
+        if groups < 1 or any(self.sequences[groups:]):
+            raise LedgerError(f"groups beyond {groups} still have sequences, or none would be left")
+        missing = max(0, groups - len(self.blocks))
+        self.blocks = self.blocks[:groups] + [0] * missing
+        self.sequences = self.sequences[:groups] + [0] * missing
+        self.open = groups
+        self._rebuild()
 
     def add(self, group: int, blocks: int) -> None:
         """Book a sequence with the blocks that it is going to use."""
@@ -77,6 +103,8 @@ class DpBalance:
             raise LedgerError(f"group {group} gave back more than it had")
         heappush(self._heap, (self.blocks[group], self.sequences[group], group))
         if len(self._heap) > 8 * len(self.blocks) + 64:
-            loads = zip(self.blocks, self.sequences, range(len(self.blocks)), strict=True)
-            self._heap = list(loads)
-            heapify(self._heap)
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._heap = list(zip(self.blocks, self.sequences, range(len(self.blocks)), strict=True))
+        heapify(self._heap)

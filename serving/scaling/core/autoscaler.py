@@ -73,7 +73,9 @@ class Autoscaler:
         seconds = 0.0 if self._before is None else max(0.0, signals.now - self._before.now)
         self._see(signals, seconds)
         room = self._room.see(signals)
-        outlooks = [self._mind(pool).outlook(signals.now, pool, signals.start_s) for pool in signals.pools]
+        outlooks = [
+            self._mind(pool).outlook(signals.now, pool, pool.start_s or signals.start_s) for pool in signals.pools
+        ]
         if not all(mind.settled(signals.now, self._settling_s(signals)) for mind in self._minds.values()):
             self._blame.clear()
         demands = self._demands(signals, outlooks)

@@ -14,6 +14,7 @@ from serving.scaling.core.course import Course
 from serving.scaling.core.demand import Demand, Outlook, unknown
 from serving.scaling.core.fast_rate import FastRate
 from serving.scaling.core.gains import Gains
+from serving.scaling.core.unit_ability import parts_for
 from serving.values.signals import PoolSignals
 
 RESIDENCE_S = 200.0
@@ -97,7 +98,7 @@ class DecodeWork:
         urgent, why_urgent = self._urgent(pool, outlook, coming, aim)
         return Demand(
             load=self._instances(pool, expected),
-            noise=self._instances(pool, noise),
+            noise=self._more_instances(pool, expected, noise),
             sure=self._instances(pool, sure),
             steady=self._instances(pool, self._stock.steady),
             heading=self._instances(pool, heading),
@@ -141,7 +142,7 @@ class DecodeWork:
         """
         blocks = pool.kv_blocks_used * sequences / max(1, pool.sequences)
         crowd = max(pool.crowd or FULL * pool.max_sequences, aim * pool.max_sequences)
-        slow = sequences / crowd if crowd > 0 else 0.0
+        slow = self._by_sequences(pool, sequences * pool.max_sequences / crowd) if crowd > 0 else 0.0
         seats = sequences / pool.seats if pool.seats > 0 else 0.0
         return max(slow, seats / FULL, self._by_blocks(pool, blocks) / FULL)
 
@@ -164,8 +165,16 @@ class DecodeWork:
         each = self._blocks.mean / self._stock.mean if self._stock.mean > 0 else 0.0
         return max(self._by_sequences(pool, sequences), self._by_blocks(pool, sequences * each))
 
+    def _more_instances(self, pool: PoolSignals, sequences: float, more: float) -> float:
+        """Instances that so many more sequences take; where parts do more together, fewer than they take alone."""
+        if not pool.abilities:
+            return self._instances(pool, more)
+        return self._instances(pool, sequences + more) - self._instances(pool, sequences)
+
     @staticmethod
     def _by_sequences(pool: PoolSignals, sequences: float) -> float:
+        if pool.abilities:
+            return parts_for(sequences, pool.abilities)
         return sequences / pool.max_sequences if pool.max_sequences > 0 else 0.0
 
     @staticmethod

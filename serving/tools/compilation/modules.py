@@ -81,6 +81,7 @@ COMPILED = (
     "serving.virtual.decode",
     "serving.virtual.decode_group",
     "serving.virtual.directory",
+    "serving.virtual.elastic_decode",
     "serving.virtual.events",
     "serving.virtual.gateway",
     "serving.virtual.journal_book",

@@ -82,7 +82,7 @@ class _Times:
         """See `StepTimes`."""
         raise ServingError("a decode bench computes no prompts")
 
-    def decode(self, requests: float, context_tokens: float, mean_requests: float) -> float:
+    def decode(self, requests: float, context_tokens: float, mean_requests: float, dies: int = 0) -> float:
         """See `StepTimes`."""
         return self._table.seconds(requests, context_tokens, mean_requests)
 

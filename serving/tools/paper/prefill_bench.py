@@ -100,7 +100,7 @@ class _Times:
         )
         return self._cost.prefill_step_s(load)
 
-    def decode(self, requests: float, context_tokens: float, mean_requests: float) -> float:
+    def decode(self, requests: float, context_tokens: float, mean_requests: float, dies: int = 0) -> float:
         """See `StepTimes`."""
         raise ServingError("a prefill bench does not decode")
 

@@ -22,7 +22,7 @@ class Steady:
     def prefill(self, tokens: float, attended_tokens: float) -> float:
         return 1.0
 
-    def decode(self, requests: float, context_tokens: float, mean_requests: float) -> float:
+    def decode(self, requests: float, context_tokens: float, mean_requests: float, dies: int = 0) -> float:
         return 1.0
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:

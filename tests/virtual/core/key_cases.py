@@ -133,6 +133,15 @@ _SLO = config(
     slo={"tpot_s": 0.018, "ttft_s": 0.5},
 )
 
+_PARTS = {
+    "autoscaler.decode_step_npus": 8,
+    "autoscaler.min_decode_npus": 32,
+    "autoscaler.max_decode_npus": 64,
+    "simulation.model_load": "pool",
+    "simulation.graphs_s": 0.5,
+    "simulation.warm_npus": 64,
+}
+
 _ALONE = {
     "prefill.replicas": 0,
     "decode.replicas": 1,
@@ -148,6 +157,7 @@ CASES = {
     "alone": Case(changed(_MOVED, _ALONE), lambda: burst(80, prompt=400, output=16, every_s=0.005)),
     "slo": Case(_SLO, wave),
     "requests": Case(changed(_SLO, {"autoscaler.policy": "requests"}), wave),
+    "parts": Case(changed(_SLO, _PARTS), wave),
     "no cache": Case(changed(_PLAIN, {"kvcache.replicas": 0, "simulation.drafts": 0}), crowd),
     "no reuse": Case(changed(_PLAIN, {"engine.prefix_reuse": False, "simulation.spike_share": 0.0}), crowd),
     "no SSD": Case(changed(_PLAIN, {"kvcache.ssd_mib": 0}), crowd),

@@ -77,6 +77,12 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "simulation.spike_factor": ("plain", 30.0),
     "simulation.model_load": ("slo", "pool"),
     "simulation.start_s": ("slo", 40.0),
+    "simulation.warm_npus": ("parts", 0),
+    "simulation.graphs_s": ("parts", 3.0),
+    "simulation.resize_pause_s": ("parts", 2.0),
+    "autoscaler.decode_step_npus": ("parts", 16),
+    "autoscaler.min_decode_npus": ("parts", 24),
+    "autoscaler.max_decode_npus": ("parts", 40),
     "simulation.gateway_s": ("plain", 0.1),
     "simulation.status_period_s": ("plain", 1.0),
     "slo.ttft_s": ("plain", 0.1),
@@ -118,7 +124,10 @@ ELSEWHERE = {
 }
 """Shown by the tests below, or of no effect by nature."""
 
-OF_SCRIPTS = {"engine.drain_s", "kvcache.drain_s", "simulation.model_load", "simulation.start_s", "autoscaler.period_s"}
+OF_SCRIPTS = {
+    *("engine.drain_s", "kvcache.drain_s", "simulation.model_load", "simulation.start_s", "simulation.graphs_s"),
+    *("simulation.warm_npus", "autoscaler.period_s"),
+}
 """Listed without a policy, since pools then keep their sizes; but the script of a test changes them."""
 
 

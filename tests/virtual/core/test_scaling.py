@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,11 @@ from hardware.cost import CostModel, load_device
 from hardware.faults import Fault, FaultKind
 from hardware.units import Seconds
 from serving.config.serve import ServeConfig
-from serving.virtual.engine_sizes import start_up_s
 from serving.virtual.report.result_json import result_json
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import Outcome, SimResult, SimulatedPoint
 from serving.virtual.run import simulate
+from serving.virtual.start_phases import start_phases
 from tests.virtual.core.case import burst, config, workload
 from tests.virtual.core.scripted_scaler import ScriptedScaler
 
@@ -32,10 +33,16 @@ def finished(result: SimResult) -> bool:
 
 def test_an_instance_starts_after_its_weights_have_come() -> None:
     cost = CostModel(load_device("ascend-910c"))
-    assert start_up_s(cost, "prewarmed") == 0.0
-    assert start_up_s(cost, "pool") == pytest.approx(35.0, abs=1.0)
-    assert start_up_s(cost, "storage") == pytest.approx(350.0, abs=10.0)
-    assert start_up_s(cost, "storage", measured_s=12.5) == 12.5
+    shipped = config().simulation
+
+    def seconds(*, warm: bool = False, **values: Any) -> float:
+        return start_phases(cost, replace(shipped, **values)).seconds(warm=warm)
+
+    assert seconds(model_load="prewarmed") == 0.0
+    assert seconds(model_load="pool") == pytest.approx(35.0, abs=1.0)
+    assert seconds(model_load="pool", graphs_s=8.0, warm=True) == pytest.approx(13.0, abs=1.0)
+    assert seconds(model_load="storage") == pytest.approx(350.0, abs=10.0)
+    assert seconds(model_load="storage", start_s=12.5, warm=True) == 12.5
 
 
 def test_pools_grow_after_the_start_up_and_shrink_when_empty() -> None:
