@@ -18,7 +18,7 @@ _MOSTLY = 80
 _HEAD = ("load", "way", "requests", "attained", "TTFT", "TPOT", "NPU-h", "÷ static", "changes/h", "instances")
 
 
-def play_all(loads: list[Load], plot: Path | None, *, baseline: bool) -> dict[str, dict[str, object]]:
+def play_all(loads: list[Load], plot: Path | None, *, baseline: bool) -> dict[str, object]:
     """Play and print, a line for each.
 
     Args:
@@ -27,7 +27,7 @@ def play_all(loads: list[Load], plot: Path | None, *, baseline: bool) -> dict[st
     Returns: load -> way -> figures.
     """
     print(_line(_HEAD), flush=True)
-    told: dict[str, dict[str, object]] = {}
+    told: dict[str, object] = {}
     for load in loads:
         trials = _play(load, plot if load is loads[0] else None, baseline=baseline)
         told[load.name] = {trial.way: dataclasses.asdict(trial) for trial in trials}
