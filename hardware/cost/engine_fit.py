@@ -67,7 +67,14 @@ class EngineFit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Point:
+class MeasuredStep:
+    """One measured step and what a cost model says of it.
+
+    Attributes:
+        measured_s / base_s: of the step; by the model [s].
+        tokens: that the fullest die computes.
+    """
+
     row: MeasuredRow
     measured_s: float
     base_s: float
@@ -86,7 +93,7 @@ def fit_engine(cost: CostModel, rows: Sequence[MeasuredRow], *, name: str, title
     """
     phases = []
     for kind in ("decode", "prefill"):
-        points = [_point(cost, row) for row in rows if row.phase == kind]
+        points = [measured_step(cost, row) for row in rows if row.phase == kind]
         if points:
             phases.append(_phase(kind, points))
     found = {phase.kind: phase.phase for phase in phases}
@@ -101,23 +108,28 @@ def _prefill_load(row: MeasuredRow) -> PrefillLoad:
     return PrefillLoad(tokens, tokens * prompt * (1 + cached) / 2, dies, first=prompt * cached)
 
 
-def _point(cost: CostModel, row: MeasuredRow) -> _Point:
+def measured_step(cost: CostModel, row: MeasuredRow) -> MeasuredStep:
+    """Step that a row is of, predicted by a model, with its engine if it has one.
+
+    Raises: SpecError for drafts of a model that has none.
+    Effects: none.
+    """
     values, per_npu = row.values, cost.device.die.per_npu
     if row.phase == "decode":
         load = cost.even_load(
             values["batch_per_npu"], values["context_tokens"], dies=int(values["dies"]), drafts=int(values["drafts"])
         )
         step_s = values["tpot_ms"] / 1e3 * mtp_tokens_per_step(load.drafts, values["acceptance"])
-        return _Point(row, step_s, cost.decode_step_s(load), load.requests * (1 + load.drafts))
+        return MeasuredStep(row, step_s, cost.decode_step_s(load), load.requests * (1 + load.drafts))
     tokens = values["tokens_per_die"]
     if "step_ms" in values:
         step_s = values["step_ms"] / 1e3
     else:
         step_s = tokens / (1 - values["cached_share"]) * per_npu / values["tokens_per_s_per_npu"]
-    return _Point(row, step_s, cost.prefill_step_s(_prefill_load(row)), tokens)
+    return MeasuredStep(row, step_s, cost.prefill_step_s(_prefill_load(row)), tokens)
 
 
-def _phase(kind: str, points: list[_Point]) -> PhaseFit:
+def _phase(kind: str, points: list[MeasuredStep]) -> PhaseFit:
     forms: list[tuple[int, ...]] = [(0,), (0, 1), (0, 2), (0, 1, 2)]
     best, left_out = forms[0], _left_out(points, forms[0])
     for form in forms[1:]:
@@ -144,7 +156,7 @@ def _phase(kind: str, points: list[_Point]) -> PhaseFit:
     return PhaseFit(kind, phase, tuple(rows))
 
 
-def _region(kind: str, points: list[_Point]) -> tuple[FittedRange, ...]:
+def _region(kind: str, points: list[MeasuredStep]) -> tuple[FittedRange, ...]:
     ranges = []
     for name in DECODE_RANGES if kind == "decode" else PREFILL_RANGES:
         values = [point.row.values[name] for point in points]
@@ -152,7 +164,7 @@ def _region(kind: str, points: list[_Point]) -> tuple[FittedRange, ...]:
     return tuple(ranges)
 
 
-def _left_out(points: list[_Point], form: tuple[int, ...]) -> list[float | None]:
+def _left_out(points: list[MeasuredStep], form: tuple[int, ...]) -> list[float | None]:
     """Error of each point by the fit to all others; None where there is no other."""
     if len(points) < 2:
         return [None]
@@ -169,7 +181,7 @@ def _mean(errors: list[float | None]) -> float:
     return math.sqrt(sum(known) / len(known)) if known else 0.0
 
 
-def _solve(points: list[_Point], form: tuple[int, ...]) -> tuple[float, float, float]:
+def _solve(points: list[MeasuredStep], form: tuple[int, ...]) -> tuple[float, float, float]:
     """Times with the smallest squared relative errors, none below zero.
 
     Args:

@@ -18,8 +18,8 @@ Examples:
   cloudmatrix cost --calibrate --device h100
   cloudmatrix cost --engine vllm-ascend --batch 48 --dies 32
   cloudmatrix cost --fit measured.csv --out my-engine.toml
-
   cloudmatrix cost --fit runs --dies 32 --out my-engine.toml
+  cloudmatrix cost --judge others.csv --engine my-engine.toml
 
 measured.csv: one measured step of your engine a row; two are enough, one of prefill and one of decode, more are better.
 The first line names columns; empty cells and lines that begin with "#" say nothing.
@@ -63,6 +63,9 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="find the profile of an engine from its measured steps, whose columns are named below; or from the folder"
         " of a run of `loadgen run --out`, or of several: add --dies",
+    )
+    what.add_argument(
+        "--judge", metavar="FILE", help="predict measured steps that --engine was not fitted to; columns as of --fit"
     )
     what.add_argument("--list", action="store_true", help="devices and engines that come with the package")
     cost.add_argument("--out", metavar="FILE", help="with --fit: write the profile there, for --engine; ends in .toml")

@@ -33,7 +33,8 @@ from hardware.cost.engine_file import engine_names, load_engine
 from hardware.cost.trust import Trust, decode_trust, engine_text_of, model_trust, prefill_trust
 from hardware.units import format_bytes
 from serving.cli.cost_fit import fit
-from serving.cli.cost_flags import check_flags
+from serving.cli.cost_flags import check_flags, check_no_flags
+from serving.cli.cost_judge import judge_file
 from serving.cli.cost_tables import plain_table
 from serving.cli.model_option import folder_of
 from serving.errors import ConfigError
@@ -66,7 +67,11 @@ def answer(arguments: argparse.Namespace) -> int:
     engine = load_engine(arguments.engine) if arguments.engine else None
     model = CostModel(load_device(arguments.device), _shape(arguments.model), engine)
     if arguments.fit:
+        check_no_flags(arguments, "--fit")
         return fit(model, arguments)
+    if arguments.judge:
+        check_no_flags(arguments, "--judge")
+        return judge_file(model, arguments)
     if arguments.calibrate:
         return _calibrate(model, arguments)
     _check(arguments)

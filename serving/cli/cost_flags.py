@@ -9,6 +9,18 @@ PREFILL_FLAGS = {"prompt": 4096, "reuse": 0.0, "perfect_balance": False}
 """Flags that only one kind of step has, with their defaults."""
 
 
+def check_no_flags(arguments: argparse.Namespace, question: str) -> None:
+    """Refuse flags of a step where rows of a file say what steps they are.
+
+    Args:
+        question: the flag that names the file.
+    Raises: ConfigError.
+    """
+    for name, default in (DECODE_FLAGS | PREFILL_FLAGS).items():
+        if getattr(arguments, name) != default:
+            raise ConfigError(f"--{name.replace('_', '-')} is of one step; rows of {question} say their own")
+
+
 def check_flags(arguments: argparse.Namespace) -> None:
     """Refuse flags of a question that was not asked.
 

@@ -313,3 +313,31 @@ def test_engines_are_refused_in_one_line(tmp_path: Path, words: tuple[str, ...],
     measured.write_text(MEASURED, encoding="utf-8")
     with pytest.raises((ConfigError, SpecError), match=told):
         cost(*(str(measured) if word == "{}" else word for word in words))
+
+
+def test_an_engine_is_judged_by_rows_that_it_has_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--judge", "hardware/cost/engines/vllm-ascend.csv", "--engine", "sglang-ascend")
+    text = printed(capsys, *words)
+    for part in ("vllm-ascend.csv:7", "TPOT 48.8 ms", "2,284 tokens/s a NPU", "within", "2 of 2 rows within the error"):
+        assert part in text
+    decode, prefill = answer(capsys, *words)
+    assert decode["error"] == pytest.approx(decode["predicted_s"] / decode["measured_s"] - 1)
+    assert decode["held"]
+    assert prefill["held"]
+    assert prefill["error"] < 0, "faster than it was: a higher rate"
+    assert re.search(r"2,284 tokens/s a NPU +2,[5-9]\d\d tokens/s a NPU", text)
+
+
+def test_what_a_judged_row_was_said_to_be_and_is_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = tmp_path / "slow.csv"
+    rows.write_text("phase,dies,batch_per_npu,context_tokens,tpot_ms\ndecode,320,96,4096,150\n")
+    text = printed(capsys, "--judge", str(rows))
+    assert "!" in text
+    assert "0 of 1 rows within the error" in text
+
+
+@pytest.mark.parametrize("flag", [("--batch", "8"), ("--reuse", "0.5"), ("--microbatch",)])
+@pytest.mark.parametrize("question", ["--fit", "--judge"])
+def test_flags_of_one_step_do_not_go_with_rows(question: str, flag: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=f"{flag[0]} is of one step; rows of {question} say their own"):
+        cost(question, "hardware/cost/engines/vllm-ascend.csv", *flag)

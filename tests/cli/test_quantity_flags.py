@@ -41,7 +41,7 @@ COUNTS = frozenset(
 """Numbers that are neither durations nor sizes: counts, rates, weights, and lengths in tokens."""
 WORDS = frozenset(
     """
-    address api-key cache-bust config dashboard dataset-path device endpoint engine extra-body faults fit group
+    address api-key cache-bust config dashboard dataset-path device endpoint engine extra-body faults fit group judge
     header host label metadata message metrics-url model namespace only out percentile-metrics pool prices rank
     reference result-filename set source system token tokenizer trace url request
     """.split()
