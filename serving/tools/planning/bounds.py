@@ -75,7 +75,7 @@ def misfit(cost: CostModel, role: str, npus: int) -> str | None:
 
 def least_prefills(cost: CostModel, config: ServeConfig, demand: PlanDemand, shape: Shape, target: PlanTarget) -> int:
     """Instances that compute the prompts at the rate at which they come, at the least."""
-    best = prefill_tokens_per_s(cost, config, shape)
+    best = prefill_tokens_per_s(cost, config, shape, demand.attended)
     needed = float(np.sort(demand.uncached)[: int(target.attainment * len(demand))].sum())
     return max(1, math.ceil(_SAFETY * needed / (demand.duration_s + target.ttft_s) / best))
 
@@ -100,13 +100,17 @@ def decode_tokens_per_s(
     )
 
 
-def prefill_tokens_per_s(cost: CostModel, config: ServeConfig, shape: Shape) -> float:
-    """Prompt tokens per second of one instance at its best, by the cost model."""
+def prefill_tokens_per_s(cost: CostModel, config: ServeConfig, shape: Shape, attended: float) -> float:
+    """Prompt tokens per second of one instance at its best, by the cost model.
+
+    Args:
+        attended: tokens that each of them attends to, as `demand.attended_by_each` says.
+    """
     perfect = config.simulation.expert_balance == "perfect"
     table = cost.prefill_table(dies=shape.npus * DIES_PER_NPU, perfect_balance=perfect)
     tokens = float(shape.limit * shape.npus)
     parts = {tokens, tokens / 4, min(tokens, 4096.0), min(tokens, 16384.0)}
-    return max(part / float(table.seconds(part, part * part / 2)) for part in sorted(parts))
+    return max(part / float(table.seconds(part, part * attended)) for part in sorted(parts))
 
 
 def batch_of(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, target: PlanTarget) -> int:

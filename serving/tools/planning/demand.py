@@ -39,6 +39,21 @@ class PlanDemand:
         """Prompt tokens that have to be computed even with an ideal cache."""
         return self.prompt - self.reused
 
+    @property
+    def attended(self) -> float:
+        """Tokens that each of those attends to, in the mean."""
+        return attended_by_each(self.uncached, self.reused)
+
+
+def attended_by_each(new: Ints, reused: Ints) -> float:
+    """Tokens that a computed prompt token attends to, in the mean over prompts.
+
+    Args:
+        new, reused: tokens of each prompt that are computed, and that a cache has. [requests] int64
+    """
+    total = float(new.sum())
+    return float((new * (reused + new / 2)).sum()) / total if total else 0.0
+
 
 def demand(workload: RequestStream, *, reuse: bool, most: int = READ_AT_MOST) -> PlanDemand:
     """Read a workload.

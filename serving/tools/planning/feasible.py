@@ -85,7 +85,8 @@ def capacity_per_s(
 ) -> float:
     """Requests per second that a split serves at most, by the cost model with an ideal cache."""
     context = float(demand.prompt.mean())
-    prompts = one.prefills * bounds.prefill_tokens_per_s(cost, config, one.prefill) / float(demand.uncached.mean())
+    rate = one.prefills * bounds.prefill_tokens_per_s(cost, config, one.prefill, demand.attended)
+    prompts = rate / float(demand.uncached.mean())
     tokens = one.decodes * bounds.decode_tokens_per_s(cost, config, context, one.decode, target)
     return min(prompts, tokens / float(demand.output.mean()))
 

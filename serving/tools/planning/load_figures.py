@@ -36,8 +36,9 @@ def shape_bounds(
     """
     context = float(demand.prompt.mean())
     found = [
-        ShapeBound("prefill", shape.npus, shape.limit, bounds.prefill_tokens_per_s(cost, config, shape), floor.least)
+        ShapeBound("prefill", shape.npus, shape.limit, rate, floor.least)
         for shape, floor in begin.prefill.items()
+        for rate in (bounds.prefill_tokens_per_s(cost, config, shape, demand.attended),)
     ]
     found += [
         ShapeBound(

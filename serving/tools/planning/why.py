@@ -9,6 +9,7 @@ from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.tools.planning.bounds import prefill_tokens_per_s
 from serving.tools.planning.candidate import DIES_PER_NPU, Candidate
+from serving.tools.planning.demand import attended_by_each
 from serving.tools.planning.verdict import PlanTarget
 from serving.virtual.report.latencies import Flags, Latencies, ints
 from serving.virtual.report.pools import pool_summaries
@@ -50,7 +51,9 @@ def _prefill_state(
     candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, target: PlanTarget
 ) -> str:
     """How often more waits than can be computed in time."""
-    rate = candidate.prefills * prefill_tokens_per_s(cost, config, candidate.prefill)
+    prompt, cached = ints(result.requests.prompt_tokens), ints(result.requests.cached_tokens)
+    attended = attended_by_each(prompt - cached, cached)
+    rate = candidate.prefills * prefill_tokens_per_s(cost, config, candidate.prefill, attended)
     points = _under_load(result)
     over = sum(point.prefill_queue_tokens > rate * target.ttft_s for point in points) / max(1, len(points))
     busy = next(one.busy_share for one in pool_summaries(result) if one.name == "prefill")

@@ -97,6 +97,23 @@ def test_floors_grow_with_the_load(cost: CostModel) -> None:
     assert bounds.least_decodes(cost, CONFIG, many, decode, target) > 1
 
 
+def test_a_step_of_many_prompts_is_not_taken_for_one_long_prompt(cost: CostModel) -> None:
+    """An instance's best rate is that of the cost model for a full step of such prompts."""
+    shape, asked = Shape(16, 4096), made((4000, 100, 0), (2000, 100, 0))
+    tokens = 16 * 4096
+    attended = (4000**2 + 2000**2) / 2 / 6000
+    full = tokens / cost.prefill_table(dies=32).seconds(tokens, tokens * attended)
+    assert asked.attended == pytest.approx(attended)
+    assert bounds.prefill_tokens_per_s(cost, CONFIG, shape, asked.attended) == pytest.approx(full)
+    one_prompt = tokens / cost.prefill_table(dies=32).seconds(tokens, tokens**2 / 2)
+    assert full > 1.5 * one_prompt
+
+
+def test_what_a_cache_has_is_attended_to_and_not_computed() -> None:
+    assert made((4000, 100, 3000)).attended == 3000 + 500
+    assert made((4000, 100, 3000), (2000, 100, 0)).attended == pytest.approx((1000 * 3500 + 2000 * 1000) / 3000)
+
+
 def test_capacity_grows_with_instances(cost: CostModel) -> None:
     target, load = PlanTarget(2, 0.05, 0.9), made((4000, 400, 0))
     one = Candidate(Shape(16, 16_384), 1, Shape(64, 96), 1)
