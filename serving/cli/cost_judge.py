@@ -54,7 +54,7 @@ def _place(one: JudgedRow) -> str:
 
 
 def _quantities(one: JudgedRow) -> tuple[str, str]:
-    """What was measured and what is predicted, in the row's own unit: of a rate, the inverse of a time's error."""
+    """Measured and predicted value in the row's own unit; a rate is off by the inverse of a time's error."""
     name = next(key for key in ("tpot_ms", "step_ms", "tokens_per_s_per_npu") if key in one.row.values)
     text, power = _QUANTITIES.get(name, _RATE)
     value = one.row.values[name]

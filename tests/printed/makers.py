@@ -1,5 +1,6 @@
 """What makes the output that READMEs show: a function each, by the name of the block."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -36,11 +37,24 @@ def simulate() -> str:
     return done.stdout
 
 
+@functools.cache
 def plan() -> str:
-    """The answer of `examples/plan.sh`: how many NPUs a small load needs."""
+    """The answer of `examples/plan.sh`: how many NPUs a load needs."""
     done = run_example("plan.sh")
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def plan_in_short() -> str:
+    """The same without explanations: the answer, its plans, what it has in reserve, keeps and costs."""
+    answer, plans, reserve, losses, costs, *_ = plan().split("\n\n")
+    tables = (table.partition(f"\n{note}")[0] for table, note in zip((plans, losses, costs), _NOTES, strict=True))
+    plans, losses, costs = tables
+    return "\n\n".join((answer.partition("\n  ")[0], plans, reserve, losses, costs)) + "\n"
+
+
+_NOTES = ("prefill + decode: instances", "Lost in the middle", "Over the time")
+"""How the explanations of those tables begin."""
 
 
 def story(url: str) -> str:
@@ -59,7 +73,12 @@ def turns(url: str) -> str:
     return done.stdout
 
 
-ALONE: dict[str, Callable[[], str]] = {"simulate": simulate, "plan": plan, "load test": load_test}
+ALONE: dict[str, Callable[[], str]] = {
+    "simulate": simulate,
+    "plan": plan,
+    "plan in short": plan_in_short,
+    "load test": load_test,
+}
 """These need no running system."""
 SERVED: dict[str, Callable[[str], str]] = {"story": story, "turns": turns}
 """These take the address of one that serves the bundled model and has served nothing before; in this order."""

@@ -153,7 +153,10 @@ def headroom_text(plan: CapacityPlan) -> str:
         return ""
     parts = [f"{name} {_factor(factor)}" for name, factor in (("TTFT", room.ttft), ("TPOT", room.tpot))]
     share = f"{100 * plan.target.attainment:.4g} %"
-    return f"{plan.best.label} keeps, for {share} of requests, {' and '.join(parts)}."
+    text = f"{plan.best.label} keeps, for {share} of requests, {' and '.join(parts)}."
+    if room.ttft < room.tpot:
+        text += " Where prompts wait for prefill, decode gets no more load."
+    return text
 
 
 def cost_table(plan: CapacityPlan) -> Table:

@@ -158,8 +158,12 @@ def test_a_plan_shows_its_margins_only_when_asked(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("room", "text"),
     [
-        (Headroom(1.42, MOST), "TTFT up to 1.42 x this load and TPOT up to 8 x this load (the most that was tried)."),
-        (Headroom(0.0, 0.25), "TTFT not even at 0.125 x this load and TPOT up to 0.25 x this load."),
+        (Headroom(MOST, 1.42), "TTFT up to 8 x this load (the most that was tried) and TPOT up to 1.42 x this load."),
+        (
+            Headroom(0.0, 0.25),
+            "TTFT not even at 0.125 x this load and TPOT up to 0.25 x this load. Where prompts wait for prefill, "
+            "decode gets no more load.",
+        ),
     ],
 )
 def test_headroom_in_words(trace: Path, room: Headroom, text: str) -> None:
