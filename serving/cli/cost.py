@@ -65,7 +65,9 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
         " of a run of `loadgen run --out`, or of several: add --dies",
     )
     what.add_argument(
-        "--judge", metavar="FILE", help="predict measured steps that --engine was not fitted to; columns as of --fit"
+        "--judge",
+        metavar="FILE",
+        help="predict measured steps that --engine was not fitted to: a file or runs, as of --fit",
     )
     what.add_argument("--list", action="store_true", help="devices and engines that come with the package")
     cost.add_argument("--out", metavar="FILE", help="with --fit: write the profile there, for --engine; ends in .toml")

@@ -10,10 +10,9 @@ from hardware.cost import CostModel
 from hardware.cost.accuracy import percent
 from hardware.cost.engine_file import engine_text
 from hardware.cost.engine_fit import EngineFit, PhaseFit, fit_engine
-from hardware.cost.measured_file import MeasuredFile, read_measured
 from hardware.cost.trust import OWN_DEVICE, fitted_region, quantity
 from serving.cli.cost_tables import plain_table
-from serving.cli.measured_runs import is_run, rows_of_runs
+from serving.cli.measured_runs import measured_rows
 from serving.errors import ConfigError
 from serving.terminal import table_console
 
@@ -33,7 +32,7 @@ def fit(cost: CostModel, arguments: argparse.Namespace) -> int:
     if cost.engine is not None:
         raise ConfigError("--fit finds a profile: it takes no --engine")
     name = (out or source).stem
-    measured = _measured(cost, source, arguments.dies)
+    measured = measured_rows(source, arguments.dies, cost.device.die.per_npu, flag="--fit")
     found = fit_engine(cost, measured.rows, name=name, title=measured.title or f"fitted to {source.name}")
     if out is not None:
         try:
@@ -53,16 +52,6 @@ def fit(cost: CostModel, arguments: argparse.Namespace) -> int:
     if out is not None:
         console.print(f"\nwrote {out}: use it with --engine {out}", highlight=False, soft_wrap=True)
     return 0
-
-
-def _measured(cost: CostModel, source: Path, dies: int | None) -> MeasuredFile:
-    if not is_run(source):
-        if dies is not None:
-            raise ConfigError(f"--dies goes with runs of loadgen: rows of {source} say it themselves")
-        return read_measured(source)
-    if dies is None:
-        raise ConfigError(f"--fit {source}: add --dies N, of the instance that was measured: runs do not say it")
-    return rows_of_runs(source, dies, cost.device.die.per_npu)
 
 
 def _show(found: PhaseFit, base: str) -> None:

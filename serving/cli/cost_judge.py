@@ -7,9 +7,9 @@ from pathlib import Path
 from hardware.cost import CostModel
 from hardware.cost.accuracy import percent
 from hardware.cost.engine_judge import JudgedRow, judge
-from hardware.cost.measured_file import read_measured
 from hardware.cost.trust import engine_text_of
 from serving.cli.cost_tables import plain_table
+from serving.cli.measured_runs import measured_rows
 from serving.terminal import table_console
 
 _QUANTITIES = {"tpot_ms": ("TPOT {:,.3g} ms", 1), "step_ms": ("step {:,.4g} ms", 1)}
@@ -22,10 +22,11 @@ def judge_file(cost: CostModel, arguments: argparse.Namespace) -> int:
     Args:
         cost: of the device and model that the rows are of, with the engine that is judged.
     Returns: exit code.
-    Raises: SpecError; a bad row gives one line.
+    Raises: ConfigError, SpecError; a bad row gives one line.
     Effects: reads the rows, prints.
     """
-    rows = judge(cost, read_measured(Path(arguments.judge)).rows)
+    source, per_npu = Path(arguments.judge), cost.device.die.per_npu
+    rows = judge(cost, measured_rows(source, arguments.dies, per_npu, flag="--judge").rows)
     if arguments.json:
         print(json.dumps([_as_json(one) for one in rows], indent=2))
         return 0

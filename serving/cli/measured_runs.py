@@ -1,4 +1,4 @@
-"""Rows for `cloudmatrix cost --fit` from runs of `loadgen`: one of decode a run, and one of prefill where it shows.
+"""Rows for `cost --fit` and `cost --judge` from runs of `loadgen`: one of decode a run, one of prefill where it shows.
 
 What a client sees of an engine: the time per token of sequences that decode together, and the time to first token of
 requests before which nothing waited. The latter holds gateway and handoff too: they come out as fixed time a step.
@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 import msgspec
 
-from hardware.cost.measured_file import MeasuredFile, MeasuredRow
+from hardware.cost.measured_file import MeasuredFile, MeasuredRow, read_measured
 from hardware.nesting import parse_json
 from hardware.regular_file import read_regular_text
 from serving.errors import ConfigError
@@ -36,30 +36,44 @@ class MeasuredRequest(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
 
 
-def is_run(path: Path) -> bool:
-    """Whether a path is the folder of runs, rather than a file of rows. Effects: looks."""
-    return path.is_dir()
+def measured_rows(path: Path, dies: int | None, per_npu: float, *, flag: str) -> MeasuredFile:
+    """Rows of a file, or of runs where the path is a folder.
+
+    Args:
+        dies: as of `rows_of_runs`; None for a file, whose rows say it.
+        flag: that named the path, for messages.
+    Raises: ConfigError, SpecError; a bad row gives one line.
+    Effects: reads the file or the runs.
+    """
+    if not path.is_dir():
+        if dies is not None:
+            raise ConfigError(f"--dies goes with runs of loadgen: rows of {path} say it themselves")
+        return read_measured(path)
+    if dies is None:
+        raise ConfigError(f"{flag} {path}: add --dies N, of the instance that was measured: runs do not say it")
+    return rows_of_runs(path, dies, per_npu, flag=flag)
 
 
-def rows_of_runs(path: Path, dies: int, per_npu: float) -> MeasuredFile:
+def rows_of_runs(path: Path, dies: int, per_npu: float, *, flag: str = "--fit") -> MeasuredFile:
     """Rows of a run's folder, or of all runs right below a folder.
 
     Args:
         dies: of the instance that decodes, and of the one that takes prompts.
         per_npu: dies of an NPU.
+        flag: that named the path, for messages.
     Raises: ConfigError if there is no run, or none says anything.
     Effects: reads the runs.
     """
     folders = [path] if (path / RESULT).exists() else sorted(below.parent for below in path.glob(f"*/{RESULT}"))
     if not folders:
-        raise ConfigError(f"--fit {path}: holds no {RESULT}; run `loadgen run --out {path}/NAME` first")
+        raise ConfigError(f"{flag} {path}: holds no {RESULT}; run `loadgen run --out {path}/NAME` first")
     rows: list[MeasuredRow] = []
     for folder in folders:
         records = [record for record in _requests(folder / REQUESTS) if _tells(record)]
         rows += _decode_row(folder, records, dies, per_npu) + _prefill_row(folder, records, dies)
     if not rows:
         raise ConfigError(
-            f"--fit {path}: no run has {LEAST_REQUESTS} answers of {LEAST_TOKENS} tokens, or so many prompts that "
+            f"{flag} {path}: no run has {LEAST_REQUESTS} answers of {LEAST_TOKENS} tokens, or so many prompts that "
             "nothing waited before"
         )
     return MeasuredFile(f"measured by loadgen: {path.resolve().name}", tuple(rows))
@@ -71,7 +85,7 @@ def _requests(path: Path) -> list[MeasuredRequest]:
     try:
         lines = read_regular_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--fit {path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     for number, line in enumerate(lines, 1):
         try:
             found.append(msgspec.convert(parse_json(line), MeasuredRequest))

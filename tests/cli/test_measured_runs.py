@@ -79,6 +79,23 @@ def test_a_processor_as_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "; prefill: within 15 % inside of new tokens per die 75, prompts 200" in told
 
 
+def test_runs_judge_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alone(tmp_path / "fit" / "one")
+    together(tmp_path / "other" / "eight")
+    mine = str(tmp_path / "mine.toml")
+    fit(str(tmp_path / "fit"), "--dies", "2", "--out", mine)
+    capsys.readouterr()
+    words = ["cost", "--judge", str(tmp_path / "other"), "--engine", mine]
+    arguments = command_parser("cost").parse_args([*words, "--dies", "2"])
+    arguments.run(arguments)
+    text = capsys.readouterr().out
+    assert "eight: decode" in text
+    assert "TPOT 30 ms" in text
+    arguments = command_parser("cost").parse_args(words)
+    with pytest.raises(ConfigError, match=r"--judge .*: add --dies N"):
+        arguments.run(arguments)
+
+
 def fit(*words: str) -> None:
     arguments: argparse.Namespace = command_parser("cost").parse_args(["cost", "--fit", *words])
     arguments.run(arguments)
