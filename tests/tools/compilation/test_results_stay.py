@@ -15,10 +15,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(900)]
 
 AUTOSCALED = CONFIG.with_name("cloudmatrix384-autoscaled.toml")
 LOAD = ("--poisson", "6", "--prompt", "3000", "--output", "120", "--reuse", "0.4")
+PARTS = [
+    *("--set", "autoscaler.decode_step_npus=8", "--set", "autoscaler.min_decode_npus=24"),
+    *("--set", "autoscaler.max_decode_npus=96", "--set", "simulation.graphs_s=2"),
+]
 RUNS: dict[str, tuple[Path, list[str]]] = {
     "plain": (CONFIG, ["--duration", "120", "--check", "--requests"]),
     "faults": (CONFIG, ["--duration", "60", "--fault-rate", "1e5", "--seed", "5", "--check", "--requests"]),
     "scaling": (AUTOSCALED, ["--duration", "300"]),
+    "parts": (AUTOSCALED, ["--duration", "120", *PARTS]),
     "processes": (CONFIG, ["--duration", "40", "--supernodes", "3", "--processes", "2", "--requests"]),
 }
 
