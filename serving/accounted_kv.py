@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hardware.cost.model_config import load_shape
 from serving.config.serve import ServeConfig
+from serving.simulated_cost import simulated_shape
 
 LEAST_BYTES = 64
 """Of one real block; also what its size is rounded up to."""
@@ -51,12 +51,12 @@ class AccountedKv:
 def accounted_kv(config: ServeConfig) -> AccountedKv | None:
     """The block size of a simulated model; None where KV is real.
 
-    Raises: SpecError if the model folder holds no shape that the cost model knows.
-    Effects: reads the model's config.json.
+    Raises: SpecError if the model folder holds no shape that the cost model knows, or the device cannot be read.
+    Effects: reads the model's config.json and the device's file.
     """
     if config.engine.executor != "simulated":
         return None
-    token = load_shape(config.model.path).kv_token_bytes()
+    token = simulated_shape(config).kv_token_bytes()
     block = token * config.engine.block_tokens
     units = max(1, -(-block // (config.simulation.kv_shrink * LEAST_BYTES)))
     return AccountedKv(block, units * LEAST_BYTES, token)

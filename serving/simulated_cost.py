@@ -2,19 +2,39 @@
 
 from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
+from hardware.cost.device_model import DeviceModel
 from hardware.cost.engine_file import load_engine
 from hardware.cost.model_config import load_shape
+from hardware.cost.model_shape import ModelShape
+from hardware.cost.served_shape import served_shape
 from serving.config.serve import ServeConfig
 
 
 def simulated_cost(config: ServeConfig) -> CostModel:
     """Cost model of a configuration.
 
-    Raises: SpecError if device, model or engine cannot be read, or drafts are configured of a model that has none.
+    Raises: SpecError if device, model or engine cannot be read, drafts are configured of a model that has none, or
+        weights or KV have a format that the device cannot be priced with.
     Effects: reads their files.
     """
     simulation = config.simulation
-    shape = load_shape(config.model.path)
+    device = load_device(simulation.device)
+    shape = simulated_shape(config, device)
     shape.check_drafts(simulation.drafts)
     engine = load_engine(simulation.engine) if simulation.engine else None
-    return CostModel(load_device(simulation.device), shape, engine)
+    return CostModel(device, shape, engine)
+
+
+def simulated_shape(config: ServeConfig, device: DeviceModel | None = None) -> ModelShape:
+    """Shape of a configuration's model, in the formats of `[simulation]`.
+
+    Args:
+        device: of `[simulation]`; None = it is read.
+    Raises: SpecError as `simulated_cost`.
+    Effects: reads its files.
+    """
+    simulation = config.simulation
+    weights = "" if simulation.weights == "auto" else simulation.weights
+    kv = None if simulation.kv == "auto" else simulation.kv
+    shape = load_shape(config.model.path, weights=weights, kv=kv)
+    return served_shape(shape, device or load_device(simulation.device), asked=bool(weights))

@@ -130,6 +130,13 @@ class LatentAttentionSizes:
         """Values of one token that prefill sends between the dies of its heads and the die of its position."""
         return self.result_values
 
+    def read_bytes(self, *, int8: bool = False) -> int:
+        """Bytes of one cached token that core attention reads in one layer; as `token_bytes`, without indexer's key.
+
+        Effects: none.
+        """
+        return self.token_bytes(int8=int8) - (self.indexer.dim * BF16_BYTES if self.indexer else 0)
+
     def token_bytes(self, *, int8: bool = False) -> int:
         """Cache of one token in one layer.
 
@@ -213,6 +220,10 @@ class GroupedAttentionSizes:
     def exchanged_values(self) -> int:
         """Values of one token that prefill sends between dies: queries to the dies of their heads, results back."""
         return 2 * self.result_values
+
+    def read_bytes(self, *, int8: bool = False) -> int:
+        """Bytes of one cached token that core attention reads in one layer: all. Effects: none."""
+        return self.token_bytes(int8=int8)
 
     def token_bytes(self, *, int8: bool = False) -> int:
         """Cache of one token in one layer.

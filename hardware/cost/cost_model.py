@@ -12,6 +12,7 @@ from hardware.cost.loads import DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.memory_plan import HbmPlan, Role, hbm_plan
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
 from hardware.cost.prefill_step import PrefillStep
+from hardware.cost.served_shape import check_formats
 from hardware.cost.step_tables import DecodeTable, PrefillTable
 from hardware.cost.transfers import WeightSource
 from hardware.errors import SpecError
@@ -38,6 +39,7 @@ class CostModel:
 
     Args:
         engine: whose steps these are; None = of the engine that the device file was fitted to.
+    Raises: SpecError for formats of weights or KV that the device cannot be priced with.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class CostModel:
         self.engine = engine
         self._decode_phase = None if engine is None else engine.decode
         self._prefill_phase = None if engine is None else engine.prefill
+        check_formats(shape, device)
         self.decode = DecodeStep(device, shape)
         self.prefill = PrefillStep(device, shape)
 
@@ -217,5 +220,5 @@ class CostModel:
         return hbm_plan(self.device, self.shape, role, dies)
 
     def kv_bytes(self, tokens: float) -> float:
-        """Bytes of the cache of some tokens, all layers, BF16. Effects: none."""
+        """Bytes of the cache of some tokens, all layers. Effects: none."""
         return tokens * self.shape.kv_token_bytes()

@@ -7,7 +7,7 @@ memory is the read of its weights or of the KV cache, which needs no cores to sp
 import math
 from dataclasses import dataclass
 
-from hardware.cost.attention import BF16_BYTES, INT8_BYTES
+from hardware.cost.attention import BF16_BYTES
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.exchange import combine_line, dispatch_line
 from hardware.cost.expert_load import busiest_tokens, expert_copies, experts_read, has_shared_dies, largest_draw
@@ -41,32 +41,40 @@ def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
     """Coefficients of one model on one device.
 
     `core_t` is per query token and cached token, `core_w` per cached token of one sequence.
-    Source: shapes from the model; peaks and efficiencies from the device file.
+    Weights that are unpacked are multiplied in the type of their products, and read as they are stored; kernels of each
+    type are taken to reach the share of its peak that those of 8 bits do.
+    Source: shapes and formats from the model; peaks and efficiencies from the device file.
+    Raises: SpecError for a type of products that the device does not multiply.
     Effects: none.
     """
     die, cal = device.die, device.calibration
-    gemm8 = die.gemm8_flops_per_s * cal.gemm_utilisation
+    formats, int8_kv = shape.formats, shape.int8_kv
+    gemm, gemm_e = (
+        die.products_per_s(one.products, device.name) * cal.gemm_utilisation
+        for one in (formats.attention, formats.experts)
+    )
+    weight, weight_e = formats.attention.bytes, formats.experts.bytes
     gemm16 = die.bf16_flops_per_s * cal.gemm_utilisation
     skinny = die.hbm_bytes_per_s * cal.weight_memory_efficiency
     merge = 2 * shape.hidden * shape.hidden
     attention = shape.attention
     into, out_of = attention.key_up_weights, attention.value_up_weights
     return DecodeTerms(
-        prolog_t=2 * shape.prolog_weights / gemm8 + 2 * into / gemm16,
-        prolog_w=(shape.prolog_weights * INT8_BYTES + into * BF16_BYTES) / skinny,
-        output_t=2 * shape.output_weights / gemm8 + 2 * out_of / gemm16,
-        output_w=(shape.output_weights * INT8_BYTES + out_of * BF16_BYTES) / skinny,
+        prolog_t=2 * shape.prolog_weights / gemm + 2 * into / gemm16,
+        prolog_w=(shape.prolog_weights * weight + into * BF16_BYTES) / skinny,
+        output_t=2 * shape.output_weights / gemm + 2 * out_of / gemm16,
+        output_w=(shape.output_weights * weight + out_of * BF16_BYTES) / skinny,
         core_t=attention.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation),
         core_single_t=attention.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation_single),
-        core_w=attention.attended_values * BF16_BYTES / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
-        dense_t=2 * shape.dense_weights / gemm8,
-        dense_w=shape.dense_weights * INT8_BYTES / skinny,
-        expert_t=2 * shape.expert_weights / gemm8,
-        expert_w=shape.expert_weights * INT8_BYTES / skinny,
-        merge_t=2 * merge / gemm8,
-        merge_w=merge * INT8_BYTES / skinny,
-        head_t=2 * shape.head_weights / gemm8,
-        head_w=shape.head_weights * INT8_BYTES / skinny,
+        core_w=attention.read_bytes(int8=int8_kv) / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
+        dense_t=2 * shape.dense_weights / gemm,
+        dense_w=shape.dense_weights * weight / skinny,
+        expert_t=2 * shape.expert_weights / gemm_e,
+        expert_w=shape.expert_weights * weight_e / skinny,
+        merge_t=2 * merge / gemm,
+        merge_w=merge * weight / skinny,
+        head_t=2 * shape.head_weights / gemm,
+        head_w=shape.head_weights * weight / skinny,
         indexer=indexer_terms(device, shape, cal.core_utilisation),
     )
 

@@ -51,6 +51,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
 }
 _MAY_BE_ZERO = frozenset(
     {
+        "die.fp8_flops_per_s",
         "layout.redundant_share",
         "layout.shared_die_share",
         "layout.communication_cores",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hardware.cost.constant import Constant
+from hardware.cost.weight_format import Products
+from hardware.errors import SpecError
 
 DecodeOverlap = Literal["split-cores", "hidden-communication"]
 PrefillAttention = Literal["sp-tp-sp", "data-parallel"]
@@ -20,16 +22,31 @@ class Die:
 
     Attributes:
         cores: what streams can divide: cube cores, or streaming multiprocessors.
+        fp8_flops_per_s: 0 = the die multiplies no FP8.
         vector_flops_per_s: element-wise operations in FP32.
     """
 
     per_npu: float
     cores: float
     bf16_flops_per_s: float
-    gemm8_flops_per_s: float
+    int8_flops_per_s: float
+    fp8_flops_per_s: float
     vector_flops_per_s: float
     hbm_bytes: float
     hbm_bytes_per_s: float
+
+    def products_per_s(self, products: Products, name: str) -> float:
+        """Peak of matrix products of one type.
+
+        Args:
+            name: of the device, for the message.
+        Raises: SpecError if the die has none of that type.
+        Effects: none.
+        """
+        peaks = {"int8": self.int8_flops_per_s, "fp8": self.fp8_flops_per_s, "bf16": self.bf16_flops_per_s}
+        if not peaks[products]:
+            raise SpecError(f"{name} multiplies no {products.upper()}: name other weights, e.g. w8a8")
+        return peaks[products]
 
 
 @dataclass(frozen=True, slots=True)

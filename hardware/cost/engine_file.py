@@ -59,14 +59,15 @@ def parse_engine(text: str, name: str) -> EngineProfile:
         raw = parse_toml(text)
     except ValueError as error:
         raise SpecError(f"engine {name}: no TOML: {error}") from error
-    _check_keys(name, "", raw, _WORDS, optional=tuple(_RANGES))
-    for key in _WORDS:
+    _check_keys(name, "", raw, _WORDS, optional=("formats", *_RANGES))
+    for key in (*_WORDS, *({"formats"} & raw.keys())):
         if not isinstance(raw[key], str) or not raw[key].strip():
             raise SpecError(f"engine {name}: {key} is {raw[key]!r}; it must be a name")
     if not any(kind in raw for kind in _RANGES):
         raise SpecError(f"engine {name}: neither [decode] nor [prefill]: it says nothing about any step")
     phases = {kind: _phase(name, kind, raw[kind]) if kind in raw else None for kind in _RANGES}
-    return EngineProfile(name, raw["title"], raw["device"], raw["model"], phases["decode"], phases["prefill"])
+    formats = raw.get("formats", "")
+    return EngineProfile(name, raw["title"], raw["device"], raw["model"], phases["decode"], phases["prefill"], formats)
 
 
 def _phase(name: str, kind: str, raw: object) -> EnginePhase:
@@ -131,6 +132,8 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 def engine_text(profile: EngineProfile) -> str:
     """The text of a profile's file, which `parse_engine` reads back. Effects: none."""
     lines = [f"{key} = {json.dumps(getattr(profile, key), ensure_ascii=False)}" for key in _WORDS]
+    if profile.formats:
+        lines.append(f"formats = {json.dumps(profile.formats)}")
     for kind in _RANGES:
         phase: EnginePhase | None = getattr(profile, kind)
         if phase is None:

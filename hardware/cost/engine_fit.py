@@ -16,6 +16,7 @@ from hardware.cost.cost_model import CostModel, mtp_tokens_per_step
 from hardware.cost.engine_profile import DECODE_RANGES, PREFILL_RANGES, EnginePhase, EngineProfile, FittedRange
 from hardware.cost.loads import PrefillLoad
 from hardware.cost.measured_file import MeasuredRow
+from hardware.cost.weight_format import AS_PUBLISHED
 
 LEAST_ERROR = 0.05
 """Expected of any profile, however well it meets its rows: that is what the published engine's own rows are met to."""
@@ -97,7 +98,9 @@ def fit_engine(cost: CostModel, rows: Sequence[MeasuredRow], *, name: str, title
         if points:
             phases.append(_phase(kind, points))
     found = {phase.kind: phase.phase for phase in phases}
-    profile = EngineProfile(name, title, cost.device.name, cost.shape.name, found.get("decode"), found.get("prefill"))
+    shape, (decode, prefill) = cost.shape, (found.get(kind) for kind in ("decode", "prefill"))
+    formats = "" if shape.formats == AS_PUBLISHED else shape.formats.text
+    profile = EngineProfile(name, title, cost.device.name, shape.name, decode, prefill, formats)
     return EngineFit(profile, tuple(phases))
 
 

@@ -62,6 +62,7 @@ class EngineProfile:
         name: of the file, without its ending.
         title: for people.
         device: that the rows are of; model: likewise.
+        formats: of the rows' weights and KV; empty = 8-bit weights and BF16, as all published ones.
         decode / prefill: None = no step of that kind is known, and the device's own calibration stands in.
     """
 
@@ -71,3 +72,4 @@ class EngineProfile:
     model: str
     decode: EnginePhase | None
     prefill: EnginePhase | None
+    formats: str = ""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from hardware.cost.attention import BF16_BYTES, INT8_BYTES
+from hardware.cost.attention import BF16_BYTES
 from hardware.cost.decode_terms import group_terms
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.expert_load import expert_copies
@@ -24,7 +24,7 @@ class HbmPlan:
     """One die's memory.
 
     Attributes:
-        weights: with attention replicated; INT8 but for the absorbed matrices, the gates and indexers.
+        weights: with attention replicated, in the model's formats; absorbed matrices, gates and indexers in BF16.
         buffers: of dispatch and combine.
         workspace: what engines leave free: activations, fragmentation, the runtime.
         kv: the rest.
@@ -89,30 +89,30 @@ def _way_out(shape: ModelShape, weights: int, buffers: int) -> str:
 
 def _replicated_bytes(shape: ModelShape) -> int:
     """Weights that every die has: attention, dense layers, gates, embedding, head; one MTP module more."""
-    absorbed = shape.absorbed_weights * (BF16_BYTES - INT8_BYTES)
-    layer = shape.attention_weights * INT8_BYTES + absorbed
+    each = shape.formats.attention.bytes
+    layer = shape.attention_weights * each + shape.absorbed_weights * (BF16_BYTES - each)
     layers = shape.layers + shape.mtp_layers
     gates = (shape.moe_layers + shape.mtp_layers) * shape.router_weights * BF16_BYTES
-    merging = shape.mtp_layers * 2 * shape.hidden * shape.hidden * INT8_BYTES
+    merging = shape.mtp_layers * 2 * shape.hidden * shape.hidden * each
     choosing = shape.indexer.layers + shape.mtp_layers if shape.indexer else 0
-    return (
+    return round(
         layers * layer
         + choosing * shape.indexer_weights * BF16_BYTES
         + gates
         + merging
-        + shape.dense_layers * shape.dense_weights
-        + shape.embedding_and_head_weights * INT8_BYTES
+        + shape.dense_layers * shape.dense_weights * each
+        + shape.embedding_and_head_weights * each
     )
 
 
 def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> int:
-    layers = shape.moe_layers + shape.mtp_layers
+    layers, each = shape.moe_layers + shape.mtp_layers, shape.formats.experts.bytes
     if not layers:
         return 0
     if role == "prefill":
         routed = -(-round(expert_copies(device.layout, shape, dies)) // dies)
-        return layers * (routed + shape.shared_experts) * shape.expert_weights * INT8_BYTES
-    return layers * group_terms(device, shape, dies).experts * shape.expert_weights * INT8_BYTES
+        return round(layers * (routed + shape.shared_experts) * shape.expert_weights * each)
+    return round(layers * group_terms(device, shape, dies).experts * shape.expert_weights * each)
 
 
 def _buffer_bytes(shape: ModelShape, role: Role, dies: int) -> int:

@@ -4,11 +4,13 @@ An architecture that is not in `PRICED_FAMILIES` is refused by name.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hardware.cost.attention import AttentionSizes, GroupedAttentionSizes, IndexerSizes, LatentAttentionSizes
+from hardware.cost.checkpoint_format import checkpoint_formats
 from hardware.cost.model_shape import ModelShape
+from hardware.cost.weight_format import KvFormat, formats_named
 from hardware.errors import SpecError
 from hardware.nesting import parse_json
 from hardware.regular_file import read_regular_text
@@ -63,14 +65,18 @@ PRICED_FAMILIES: Mapping[str, PricedFamily] = {
 """By `model_type`. Source: the configuration classes of transformers 5.24."""
 
 
-def shape_from_config(config: Mapping[str, object], name: str) -> ModelShape:
+def shape_from_config(
+    config: Mapping[str, object], name: str, *, weights: str = "", kv: KvFormat | None = None
+) -> ModelShape:
     """Read a shape from the contents of a `config.json`.
 
     Args:
         config: its top level; unknown keys are ignored, as every checkpoint has many.
         name: what to call the model in messages and reports.
+        weights: their formats by name, see `formats_named`; empty = as the configuration states.
+        kv: format of the cache; None = as the configuration states.
     Raises: SpecError for an architecture that is not known, naming those that are; or naming the first key that is
-        missing or no whole number.
+        missing or no whole number; or a quantisation that is not priced.
     Effects: none.
     """
     kind = config.get("model_type")
@@ -82,6 +88,10 @@ def shape_from_config(config: Mapping[str, object], name: str) -> ModelShape:
     layers = keys.whole("num_hidden_layers")
     dense = _dense_layers(keys, family, layers)
     tied = config.get("tie_word_embeddings")
+    if weights:
+        formats = formats_named(weights, experts=family.experts)
+    else:
+        formats = checkpoint_formats(config, name, experts=family.experts)
     return ModelShape(
         name=name,
         hidden=keys.whole("hidden_size"),
@@ -96,12 +106,15 @@ def shape_from_config(config: Mapping[str, object], name: str) -> ModelShape:
         vocab=keys.whole("vocab_size"),
         mtp_layers=keys.first(_DRAFT_KEYS, 0) if family.experts else 0,
         tied_head=family.tied if tied is None else bool(tied),
+        formats=replace(formats, kv=kv or formats.kv),
     )
 
 
-def load_shape(path: Path) -> ModelShape:
+def load_shape(path: Path, *, weights: str = "", kv: KvFormat | None = None) -> ModelShape:
     """Read a shape from a checkpoint folder or its `config.json`.
 
+    Args:
+        weights, kv: as for `shape_from_config`.
     Raises: SpecError if there is no readable config of an architecture that is known.
     Effects: reads one file.
     """
@@ -116,7 +129,7 @@ def load_shape(path: Path) -> ModelShape:
         raise SpecError(f"{file}: no JSON: {error}") from error
     if not isinstance(config, dict):
         raise SpecError(f"{file}: is no JSON object")
-    return shape_from_config(config, file.absolute().parent.name)
+    return shape_from_config(config, file.absolute().parent.name, weights=weights, kv=kv)
 
 
 @dataclass(frozen=True, slots=True)

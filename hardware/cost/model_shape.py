@@ -7,7 +7,8 @@ weights; norms and biases are too small to matter. `model_config` reads a shape 
 import math
 from dataclasses import dataclass, fields
 
-from hardware.cost.attention import BF16_BYTES, INT8_BYTES, AttentionSizes, IndexerSizes, LatentAttentionSizes
+from hardware.cost.attention import BF16_BYTES, AttentionSizes, IndexerSizes, LatentAttentionSizes
+from hardware.cost.weight_format import AS_PUBLISHED, ModelFormats
 from hardware.errors import SpecError
 from hardware.units import Bytes, Flops
 
@@ -31,6 +32,7 @@ class ModelShape:
         active_experts: routed experts that each token visits.
         mtp_layers: multi-token-prediction modules that the checkpoint has.
         tied_head: the embedding is the LM head too, and stored once.
+        formats: of weights and KV cache, as the model is served.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ModelShape:
     vocab: int
     mtp_layers: int
     tied_head: bool = False
+    formats: ModelFormats = AS_PUBLISHED
 
     def __post_init__(self) -> None:
         owners: list[ModelShape | AttentionSizes | IndexerSizes] = [self, self.attention]
@@ -149,22 +152,24 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """All weights of the main model, without MTP modules."""
-        experts = (self.experts + self.shared_experts) * self.expert_weights + self.router_weights
         return (
             self.layers * self.attention_weights
             + self._indexers
-            + self.moe_layers * experts
+            + self.moe_layers * self.router_weights
+            + self._all_experts
             + self.dense_layers * self.dense_weights
             + self.embedding_and_head_weights
         )
 
     @property
     def weight_bytes(self) -> Bytes:
-        """The model as it is stored with 8-bit weights: one byte each, as the paper's 671 GB for 671 B weights.
+        """The model as it is stored: with 8-bit weights one byte each, as the paper's 671 GB for 671 B weights.
 
         Source: CloudMatrix384 paper, Table 2.
         """
-        return Bytes(self.parameters * INT8_BYTES)
+        experts, formats = self._all_experts, self.formats
+        rest = self.parameters - experts
+        return Bytes(round(rest * formats.attention.bytes + experts * formats.experts.bytes))
 
     @property
     def linear_flops_per_token(self) -> Flops:
@@ -193,17 +198,29 @@ class ModelShape:
         return self.linear_flops_per_token / growing if growing else math.inf
 
     @property
+    def _all_experts(self) -> int:
+        """Weights of routed and shared experts in all layers."""
+        return self.moe_layers * (self.experts + self.shared_experts) * self.expert_weights
+
+    @property
     def _indexers(self) -> int:
         """Weights of all layers' indexers."""
         return self.indexer.layers * self.indexer_weights if self.indexer else 0
 
     # --- cache and messages ------------------------------------------------------------------------------------
-    def kv_token_bytes(self, *, int8: bool = False) -> Bytes:
+    def kv_token_bytes(self, *, int8: bool | None = None) -> Bytes:
         """Cache of one token in all layers, BF16 or INT8: see `token_bytes` of the attention.
 
+        Args:
+            int8: None = as the model's formats say.
         Effects: none.
         """
-        return Bytes(self.layers * self.attention.token_bytes(int8=int8))
+        return Bytes(self.layers * self.attention.token_bytes(int8=self.int8_kv if int8 is None else int8))
+
+    @property
+    def int8_kv(self) -> bool:
+        """Whether the cache is INT8, else BF16."""
+        return self.formats.kv == "int8"
 
     @property
     def dispatch_bytes(self) -> int:

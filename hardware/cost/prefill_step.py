@@ -14,7 +14,7 @@ Source: DeepSeek-V3.2-Exp report, sections 1 and 3: masked in short prompts.
 import math
 from typing import NamedTuple
 
-from hardware.cost.attention import BF16_BYTES, INT8_BYTES
+from hardware.cost.attention import BF16_BYTES
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.expert_load import NEVER, REDUNDANT_FROM, expert_copies, experts_read
 from hardware.cost.indexer_terms import indexer_terms
@@ -57,7 +57,12 @@ class PrefillStep:
         self.device = device
         self.shape = shape
         die, cal = device.die, device.calibration
-        self._gemm8 = die.gemm8_flops_per_s * cal.gemm_utilisation
+        formats = shape.formats
+        self._weight, self._expert_weight = formats.attention.bytes, formats.experts.bytes
+        self._gemm, self._expert_gemm = (
+            die.products_per_s(one.products, device.name) * cal.gemm_utilisation
+            for one in (formats.attention, formats.experts)
+        )
         core_rate = die.bf16_flops_per_s * cal.prefill_core_utilisation
         self._core = shape.attention.prefill_core_flops / core_rate
         self._chosen_core = shape.attention.decode_core_flops / core_rate
@@ -95,12 +100,12 @@ class PrefillStep:
             dense: one of the layers with an ordinary feed-forward.
         Effects: none.
         """
-        dies, small, gemm8 = load.dies, self._small, self._gemm8
+        dies, small, gemm = load.dies, self._small, self._gemm
         n = load.tokens / dies
         away = (dies - 1) / dies
         if dense:
             slow, feed = 1.0, float(self._dense_weights)
-            feed_weights = feed
+            feed_bytes, feed_gemm = feed * self._weight, gemm
         else:
             slow = self._slow if halves > 1 else 1.0
             held = (self._all_copies if dies >= REDUNDANT_FROM else self.shape.experts) / dies
@@ -110,16 +115,17 @@ class PrefillStep:
             feed = self._expert_weights * active
             if load.tokens < self._few_tokens * halves:
                 held = min(held, experts_read(math.ceil(held), dies, self._missed ** (load.tokens / halves)))
-            feed_weights = self._expert_weights * (held + self._shared_experts)
+            feed_bytes = self._expert_weights * (held + self._shared_experts) * self._expert_weight
+            feed_gemm = self._expert_gemm
         own = 1 + small / max(n / halves, 1.0)
-        weights = (self._attention_weights + feed_weights) * INT8_BYTES * halves / self._skinny
-        products = 2 * self._attention_weights * n * own / gemm8 * slow
+        weights = (self._attention_weights * self._weight + feed_bytes) * halves / self._skinny
+        products = 2 * self._attention_weights * n * own / gemm * slow
         core = load.attended_tokens / dies * self._core * slow
         indexer = 0.0
         if self._reach.limit is not None:
             core, indexer = self._limited(load, n, halves)
             core, indexer = core * slow, indexer * slow
-        experts = 2 * feed * n / gemm8 * slow
+        experts = 2 * feed * n / feed_gemm * slow
         gather = (dies - 1) * n * self._gathered_bytes / self._collective if self._split else 0.0
         heads = n * self._heads_bytes * away / self._collective if self._split else 0.0
         vector = self._vector_s * n
@@ -167,7 +173,7 @@ class PrefillStep:
 
         Effects: none.
         """
-        head = self.shape.head_weights * INT8_BYTES / self._skinny
+        head = self.shape.head_weights * self._weight / self._skinny
         return head + self.device.calibration.prefill_fixed_s
 
     def seconds(self, load: PrefillLoad) -> Seconds:

@@ -20,7 +20,7 @@ def _gemm(groups: int, m: int, n: int, k: int) -> Callable[[CostModel], float]:
 
     def predict(model: CostModel) -> float:
         utilisation = model.device.calibration.gemm_utilisation
-        seconds = groups * 2 * m * n * k / (model.device.die.gemm8_flops_per_s * utilisation)
+        seconds = groups * 2 * m * n * k / (model.device.die.int8_flops_per_s * utilisation)
         return groups * (m * k + k * n + _BF16_BYTES * m * n) / seconds / 1e9
 
     return predict

@@ -18,6 +18,7 @@ from hardware.cost.engine_file import OWN_ENGINE, load_engine
 from hardware.cost.engine_profile import EnginePhase, EngineProfile, FittedRange
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
 from hardware.cost.published import published_halves
+from hardware.cost.weight_format import FP8, W8A8, ModelFormats
 
 OWN_DEVICE = "ascend-910c"
 JUST_OUTSIDE = 0.10
@@ -34,6 +35,8 @@ MOST_ERROR = 1.0
 _HALVED = FittedRange("half batches at batch", 24, 128)
 """Published batches of two halves."""
 _ROUNDING = 1e-9
+_MEASURED_FORMATS = (ModelFormats(W8A8, W8A8), ModelFormats(FP8, FP8))
+"""Formats of the rows that were fitted: INT8 on Ascends, FP8 on GPUs."""
 _NAMES = {
     "batch_per_npu": "batch",
     "context_tokens": "context",
@@ -70,15 +73,25 @@ def model_trust(shape: ModelShape, engine: EngineProfile | None = None) -> str:
 
     Effects: none.
     """
-    like_r1 = replace(shape, name=DEEPSEEK_R1.name) == DEEPSEEK_R1
+    like_r1 = replace(shape, name=DEEPSEEK_R1.name, formats=DEEPSEEK_R1.formats) == DEEPSEEK_R1
     of = DEEPSEEK_R1.name if engine is None else engine.model
     if like_r1 if of == DEEPSEEK_R1.name else of == shape.name:
-        return ""
+        return _formats_trust(shape, engine)
     if engine is not None and engine.name != OWN_ENGINE:
         return f"not checked: {engine.name} was measured with {engine.model}, not with {shape.name}"
     if isinstance(shape.attention, GroupedAttentionSizes):
         return "not checked: no published row of grouped attention was fitted"
     return "not checked: all published rows are of DeepSeek-R1"
+
+
+def _formats_trust(shape: ModelShape, engine: EngineProfile | None) -> str:
+    """Caution with formats that were not measured; empty for those that were."""
+    measured = [one.text for one in _MEASURED_FORMATS]
+    if engine is not None and engine.formats:
+        measured = [engine.formats]
+    if shape.formats.text in measured:
+        return ""
+    return f"not checked: no row of {shape.formats.text} was fitted, but of {' and of '.join(measured)}"
 
 
 def decode_trust(

@@ -91,6 +91,14 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
     add_engine(cost)
     cost.add_argument("--model", default="deepseek-r1", metavar="MODEL", help=model_help)
     cost.add_argument(
+        "--weights",
+        default="",
+        metavar="FORMAT",
+        help="of the model: w8a8, fp8, bf16, w4a8, w8a16, w4a16, mxfp4, or two of them: attention+experts (default: as"
+        " its config.json states, FP8 as W8A8 on a device that multiplies none)",
+    )
+    cost.add_argument("--kv", choices=("bf16", "int8"), help="format of the KV cache (default: as config.json says)")
+    cost.add_argument(
         "--dies", type=int, metavar="N", help="of the instance (default: 320 or 144 for decode, 32 for prefill)"
     )
     cost.add_argument(

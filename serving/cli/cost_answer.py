@@ -29,8 +29,11 @@ from hardware.cost.accuracy import (
 from hardware.cost.calibrate import Calibrated, calibrate, has_rows
 from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
+from hardware.cost.device_model import DeviceModel
 from hardware.cost.engine_file import engine_names, load_engine
+from hardware.cost.served_shape import served_shape
 from hardware.cost.trust import Trust, decode_trust, engine_text_of, model_trust, prefill_trust
+from hardware.cost.weight_format import formats_named
 from hardware.units import format_bytes
 from serving.cli.cost_fit import fit
 from serving.cli.cost_flags import check_flags, check_no_flags
@@ -65,7 +68,8 @@ def answer(arguments: argparse.Namespace) -> int:
     if arguments.out and not arguments.fit:
         raise ConfigError("--out is where --fit writes the profile: add --fit FILE")
     engine = load_engine(arguments.engine) if arguments.engine else None
-    model = CostModel(load_device(arguments.device), _shape(arguments.model), engine)
+    device = load_device(arguments.device)
+    model = CostModel(device, _shape(arguments, device), engine)
     if arguments.fit:
         check_no_flags(arguments, "--fit")
         return fit(model, arguments)
@@ -83,11 +87,14 @@ def answer(arguments: argparse.Namespace) -> int:
     return _decode(model, arguments)
 
 
-def _shape(name: str) -> ModelShape:
+def _shape(arguments: argparse.Namespace, device: DeviceModel) -> ModelShape:
+    """The model that is asked for, in the formats that are asked for or that its config.json states."""
+    name, weights, kv = arguments.model, arguments.weights, arguments.kv
     if name == DEEPSEEK_R1.name:
-        return DEEPSEEK_R1
+        formats = formats_named(weights or "w8a8", experts=True, kv=kv or "bf16")
+        return served_shape(replace(DEEPSEEK_R1, formats=formats), device, asked=True)
     folder = folder_of(name, "config")
-    shape = load_shape(folder)
+    shape = served_shape(load_shape(folder, weights=weights, kv=kv), device, asked=bool(weights))
     return shape if folder == Path(name) else replace(shape, name=name)
 
 
@@ -140,7 +147,7 @@ def _list(*, as_json: bool) -> int:
         table.add_row(
             device.name,
             device.title,
-            f"{die.gemm8_flops_per_s / 1e12:,.0f} T/s",
+            f"{die.int8_flops_per_s / 1e12:,.0f} T/s",
             f"{die.bf16_flops_per_s / 1e12:,.0f} T/s",
             f"{format_bytes(int(die.hbm_bytes))}, {die.hbm_bytes_per_s / 1e12:.2f} TB/s",
             "known" if has_rows(device) else "not checked",
@@ -179,7 +186,7 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
         f"{model.shape.name} on {model.device.title}, decode on {dies} dies: batch {arguments.batch:,.10g} per NPU, "
         f"{arguments.context:,.10g} tokens each, {drafts}\n\n"
         f"[bold]TPOT {tpot_s * 1e3:,.1f} ms, {arguments.batch / tpot_s:,.0f} tokens/s per NPU[/bold] ({trust.text})\n"
-        f"engine: {engine_text_of(model)}\n"
+        f"engine: {engine_text_of(model)}; {model.shape.formats.text}\n"
         f"step {cost.total_s * 1e3:,.1f} ms, layer {cost.layer_s * 1e6:,.0f} us; "
         f"KV room {plan.kv_tokens:,} tokens per die: {fits:,} such sequences per NPU"
     )
@@ -211,6 +218,7 @@ def _trusted(model: CostModel, trust: Trust | None) -> dict[str, Any]:
     return {
         "device": model.device.name,
         "engine": engine_text_of(model),
+        "formats": model.shape.formats.text,
         "expected_error": None if trust is None else trust.error,
         "trust": None if trust is None else trust.text,
     }
@@ -258,7 +266,7 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
         f"{arguments.prefill:,.0f} tokens in prompts of {arguments.prompt:,.10g}, "
         f"{100 * arguments.reuse:g} % cached\n\n"
         f"[bold]step {cost.total_s * 1e3:,.1f} ms, {rate_per_npu:,.0f} prompt tokens/s per NPU[/bold] ({trust.text})"
-        f"\nengine: {engine_text_of(model)}"
+        f"\nengine: {engine_text_of(model)}; {model.shape.formats.text}"
         f"\n{halves}; layer {cost.layer_s * 1e3:.2f} ms{loading if cached else ''}"
     )
     if arguments.prefill > room:

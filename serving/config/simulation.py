@@ -7,6 +7,7 @@ from serving.config.key import key
 
 Executor = Literal["auto", "native", "torch", "simulated"]
 ExpertBalance = Literal["default", "perfect"]
+SimulatedKv = Literal["auto", "bf16", "int8"]
 ModelLoad = Literal["pool", "storage", "prewarmed"]
 
 
@@ -23,6 +24,15 @@ class SimulationConfig:
         "engine whose steps are simulated: a name that `cloudmatrix cost --list` shows, or a TOML file that "
         "`cloudmatrix cost --fit` wrote; empty = the one that the device file was fitted to, CloudMatrix-Infer",
         default="",
+    )
+    weights: str = key(
+        "formats of the model's weights: `auto` = as its config.json states, FP8 as W8A8 on a device that multiplies "
+        "none; else `w8a8`, `fp8`, `bf16`, `w4a8`, `w8a16`, `w4a16`, `mxfp4`, or two of them: `attention+experts`",
+        default="auto",
+        low=1,
+    )
+    kv: SimulatedKv = key(
+        "format of the KV cache: `auto` = as the model's config.json states, else `bf16`", default="auto"
     )
     supernodes: int = key(
         "equal supernodes, each with its own share of the requests; virtual time only", default=1, low=1, high=1024

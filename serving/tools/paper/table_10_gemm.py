@@ -22,7 +22,7 @@ def run(setting: Setting) -> Findings:
     die, calibration = setting.cost.device.die, setting.cost.device.calibration
     rows: list[Row] = []
     for groups, m, n, k, rate, used in _PUBLISHED:
-        seconds = 2 * groups * m * n * k / (die.gemm8_flops_per_s * calibration.gemm_utilisation)
+        seconds = 2 * groups * m * n * k / (die.int8_flops_per_s * calibration.gemm_utilisation)
         traffic = groups * (m * k + k * n + 2 * m * n)
         key, label = f"{groups}x{m}x{n}x{k}", f"{groups} groups of {m} x {n} x {k}"
         rows.append(

@@ -12,6 +12,13 @@ _R1 = {
 }  # fmt: skip
 _SPARSE = {"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
 
+INT8 = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {
+        "all": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}
+    },
+}
+
 KNOWN: dict[str, dict[str, Any]] = {
     "deepseek-r1": {"model_type": "deepseek_v3", **_R1, "rope_theta": 10000},
     "deepseek-v3.2": {"model_type": "deepseek_v32", **_R1, **_SPARSE},
@@ -98,6 +105,10 @@ KNOWN: dict[str, dict[str, Any]] = {
         "vocab_size": 151552, "num_nextn_predict_layers": 1, "tie_word_embeddings": False,
     },
 }  # fmt: skip
+
+
+KNOWN = {name: {"quantization_config": INT8, **config} for name, config in KNOWN.items()}
+"""All in W8A8, as Ascends serve them."""
 
 
 def known(name: str) -> ModelShape:

@@ -67,6 +67,8 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "model.reasoning": ("moved", True),
     "simulation.device": ("plain", "h800"),
     "simulation.engine": ("plain", "vllm-ascend"),
+    "simulation.weights": ("plain", "bf16+w4a8"),
+    "simulation.kv": ("plain", "int8"),
     "simulation.seed": ("plain", 5),
     "simulation.drafts": ("plain", 0),
     "simulation.acceptance": ("plain", 0.2),
