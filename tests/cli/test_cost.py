@@ -341,3 +341,17 @@ def test_what_a_judged_row_was_said_to_be_and_is_not(capsys: pytest.CaptureFixtu
 def test_flags_of_one_step_do_not_go_with_rows(question: str, flag: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=f"{flag[0]} is of one step; rows of {question} say their own"):
         cost(question, "hardware/cost/engines/vllm-ascend.csv", *flag)
+
+
+def test_formats_are_as_stated_or_as_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = str(STORYTELLER.parent / "deepseek-r1-shape")
+    assert "weights W8A8; KV BF16" in printed(capsys, "--model", shape), "its FP8 as Ascends serve it"
+    assert answer(capsys, "--model", shape, "--device", "h800")["formats"] == "weights FP8; KV BF16"
+    asked = answer(capsys, "--weights", "w4a8", "--kv", "int8")
+    assert asked["formats"] == "weights W8A8, of experts W4A8; KV INT8"
+    assert asked["kv_tokens_per_die"] > 1.7 * answer(capsys)["kv_tokens_per_die"]
+    assert asked["expected_error"] is None
+    with pytest.raises(SpecError, match="ascend-910c multiplies no FP8"):
+        cost("--weights", "fp8")
+    with pytest.raises(SpecError, match="'int7' are not known"):
+        cost("--weights", "int7")
