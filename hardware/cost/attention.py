@@ -130,7 +130,7 @@ class LatentAttentionSizes:
         """Values of one token that prefill sends between the dies of its heads and the die of its position."""
         return self.result_values
 
-    def read_bytes(self, *, int8: bool = False) -> int:
+    def attended_bytes(self, *, int8: bool = False) -> int:
         """Bytes of one cached token that core attention reads in one layer; as `token_bytes`, without indexer's key.
 
         Effects: none.
@@ -221,7 +221,7 @@ class GroupedAttentionSizes:
         """Values of one token that prefill sends between dies: queries to the dies of their heads, results back."""
         return 2 * self.result_values
 
-    def read_bytes(self, *, int8: bool = False) -> int:
+    def attended_bytes(self, *, int8: bool = False) -> int:
         """Bytes of one cached token that core attention reads in one layer: all. Effects: none."""
         return self.token_bytes(int8=int8)
 

@@ -48,7 +48,7 @@ def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
     Effects: none.
     """
     die, cal = device.die, device.calibration
-    formats, int8_kv = shape.formats, shape.int8_kv
+    formats = shape.formats
     gemm, gemm_e = (
         die.products_per_s(one.products, device.name) * cal.gemm_utilisation
         for one in (formats.attention, formats.experts)
@@ -66,7 +66,7 @@ def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
         output_w=(shape.output_weights * weight + out_of * BF16_BYTES) / skinny,
         core_t=attention.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation),
         core_single_t=attention.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation_single),
-        core_w=attention.read_bytes(int8=int8_kv) / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
+        core_w=attention.attended_bytes(int8=formats.int8_kv) / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
         dense_t=2 * shape.dense_weights / gemm,
         dense_w=shape.dense_weights * weight / skinny,
         expert_t=2 * shape.expert_weights / gemm_e,

@@ -215,12 +215,7 @@ class ModelShape:
             int8: None = as the model's formats say.
         Effects: none.
         """
-        return Bytes(self.layers * self.attention.token_bytes(int8=self.int8_kv if int8 is None else int8))
-
-    @property
-    def int8_kv(self) -> bool:
-        """Whether the cache is INT8, else BF16."""
-        return self.formats.kv == "int8"
+        return Bytes(self.layers * self.attention.token_bytes(int8=self.formats.int8_kv if int8 is None else int8))
 
     @property
     def dispatch_bytes(self) -> int:

@@ -66,8 +66,13 @@ class ModelFormats:
             weights = f"{weights}, of experts {self.experts.name.upper()}"
         return f"weights {weights}; KV {self.kv.upper()}"
 
+    @property
+    def int8_kv(self) -> bool:
+        """Whether the cache is INT8."""
+        return self.kv == "int8"
+
     def on_device_without_fp8(self) -> "ModelFormats":
-        """What a device that multiplies no FP8 serves of an FP8 checkpoint: W8A8, converted before.
+        """Formats in which a device that multiplies no FP8 serves an FP8 checkpoint: W8A8, converted before.
 
         Source: CloudMatrix384 paper 4.5: the engine serves R1, whose checkpoint is FP8, in INT8.
         Effects: none.

@@ -3,6 +3,7 @@
 from typing import Any
 
 from hardware.cost import ModelShape, shape_from_config
+from serving.model.quantization import INT8_ACTIVATIONS, INT8_FORMAT, INT8_METHOD, INT8_WEIGHTS
 
 _R1 = {
     "hidden_size": 7168, "num_hidden_layers": 61, "first_k_dense_replace": 3, "num_attention_heads": 128,
@@ -13,11 +14,11 @@ _R1 = {
 _SPARSE = {"index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128}
 
 INT8 = {
-    "quant_method": "compressed-tensors",
+    "quant_method": INT8_METHOD, "format": INT8_FORMAT,
     "config_groups": {
-        "all": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}
+        "all": {"targets": ["Linear"], "weights": INT8_WEIGHTS, "input_activations": INT8_ACTIVATIONS}
     },
-}
+}  # fmt: skip
 
 KNOWN: dict[str, dict[str, Any]] = {
     "deepseek-r1": {"model_type": "deepseek_v3", **_R1, "rope_theta": 10000},
