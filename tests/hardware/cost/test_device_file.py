@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hardware.cost import device_names, load_device
+from hardware.cost import CostModel, DecodeLoad, PrefillLoad, device_names, load_device
 from hardware.cost.device_file import FOLDER, parse_device
+from hardware.cost.trust import decode_trust
 from hardware.errors import SpecError
 from hardware.spec import catalog
 
@@ -24,12 +25,41 @@ def test_a_number_may_be_a_figure_of_the_catalogue() -> None:
 
 
 def test_every_shipped_device_loads_and_every_number_has_a_source() -> None:
-    assert device_names() == ("ascend-910c", "h100", "h200", "h800")
+    assert device_names() == ("ascend-910b", "ascend-910c", "ascend-910c-560t", "h100", "h20", "h200", "h800")
     for name in device_names():
         device = load_device(name)
         assert device.name == name
         assert len(device.constants) > 60
         assert all(len(constant.source) > 5 for constant in device.constants.values())
+
+
+def test_a_slower_bin_has_other_peaks_and_the_same_memory_and_links() -> None:
+    fast, slow = load_device("ascend-910c"), load_device("ascend-910c-560t")
+    assert (slow.die.int8_flops_per_s, slow.die.bf16_flops_per_s) == (560e12, 245.8e12)
+    assert (slow.die.hbm_bytes, slow.die.hbm_bytes_per_s) == (fast.die.hbm_bytes, fast.die.hbm_bytes_per_s)
+    assert (slow.links, slow.loading, slow.experts) == (fast.links, fast.loading, fast.experts)
+    ratio = slow.calibration.prefill_vector_s / fast.calibration.prefill_vector_s
+    assert ratio == pytest.approx(fast.die.vector_flops_per_s / slow.die.vector_flops_per_s, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ascend-910b", "ascend-910c-560t", "h20", "h200"])
+def test_devices_without_rows_have_nothing_fitted_and_are_not_trusted(name: str) -> None:
+    device = load_device(name)
+    assert not [key for key, one in device.constants.items() if one.status == "fitted"]
+    assert decode_trust(CostModel(device), 96, 4096).error is None
+
+
+def test_a_step_follows_the_peaks_of_the_device() -> None:
+    """H20: a seventh of the H200's products, five sixths of its memory rate. A2: exchanges over RDMA."""
+    small, large = DecodeLoad(4, 4 * 1024), PrefillLoad(262_144, 262_144 * 2048)
+    h20, h200, a2, a3, slow = (
+        CostModel(load_device(one)) for one in ("h20", "h200", "ascend-910b", "ascend-910c", "ascend-910c-560t")
+    )
+    assert h20.prefill_step_s(large) > 3 * h200.prefill_step_s(large)
+    assert h200.decode_step_s(small) < h20.decode_step_s(small) < 1.5 * h200.decode_step_s(small)
+    in_turn = DecodeLoad(48, 48 * 4096, microbatch=False)
+    assert a2.decode_step_s(in_turn) > 1.2 * a3.decode_step_s(in_turn)
+    assert a3.prefill_step_s(large) < slow.prefill_step_s(large) < 1.5 * a3.prefill_step_s(large)
 
 
 def test_a_file_of_one_s_own(tmp_path: Path) -> None:
@@ -90,8 +120,8 @@ def test_wrong_structure_is_named(text: str, words: str) -> None:
 
 
 def test_unknown_and_unreadable_devices(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"no device named 'ascend-910b' \(did you mean ascend-910c\?\); there"):
-        load_device("ascend-910b")
+    with pytest.raises(SpecError, match=r"no device named 'ascend-910d' \(did you mean ascend-910c\?\); there"):
+        load_device("ascend-910d")
     with pytest.raises(SpecError, match="cannot be read: No such file"):
         load_device(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")

@@ -90,7 +90,9 @@ def test_the_terms_of_deepseek_r1_are_what_the_published_rows_were_fitted_with()
         ("qwen2.5-7b", 7.62, 57_344, 29_568),
         ("qwen3-0.6b", 0.596, 114_688, 59_136),
         ("qwen3-30b-a3b", 30.5, 98_304, 50_688),
+        ("qwen3-235b-a22b", 235, 192_512, 99_264),
         ("gpt-oss-20b", 20.9, 49_152, 26_112),
+        ("glm-4.5", 353, 376_832, 194_304),
         ("glm-4.5-air", 106, 188_416, 97_152),
     ],
 )
@@ -107,10 +109,34 @@ def test_every_known_model_is_counted() -> None:
 
 
 def test_active_parameters_of_mixtures() -> None:
-    """Those that a token meets, without the embedding: 3.3 B, 12 B and 37 B by their publishers, with it."""
-    for name, billions in (("qwen3-30b-a3b", 3.3), ("glm-4.5-air", 12), ("deepseek-r1", 37)):
+    """Those that a token meets, without the embedding: 3.3, 22, 32, 12 and 37 B by their publishers, with it."""
+    for name, billions in (
+        ("qwen3-30b-a3b", 3.3),
+        ("qwen3-235b-a22b", 22),
+        ("glm-4.5", 32),
+        ("glm-4.5-air", 12),
+        ("deepseek-r1", 37),
+    ):
         model = known(name)
         assert model.linear_flops_per_token / 2 == pytest.approx(billions * 1e9, rel=0.1)
+
+
+def test_a_mixture_with_grouped_attention_by_hand() -> None:
+    """Qwen3-235B-A22B: 94 layers of 64 heads over 4 KV heads of 128, 128 experts of width 1,536; hidden width 4,096."""
+    model = known("qwen3-235b-a22b")
+    attention = 4096 * (64 + 2 * 4) * 128 + 64 * 128 * 4096
+    assert model.attention_weights == attention
+    assert model.parameters == 94 * (attention + 128 * 3 * 4096 * 1536 + 4096 * 128) + 2 * 151_936 * 4096
+    assert model.kv_token_bytes() == 94 * 2 * 4 * 128 * 2
+
+
+def test_a_mixture_with_dense_layers_by_hand() -> None:
+    """GLM-4.5: 92 layers of 96 heads over 8, three of them dense; 160 experts and a shared one of width 1,536."""
+    model = known("glm-4.5")
+    attention = 5120 * (96 + 2 * 8) * 128 + 96 * 128 * 5120
+    experts = 161 * 3 * 5120 * 1536 + 5120 * 160
+    assert model.parameters == 92 * attention + 89 * experts + 3 * 3 * 5120 * 12_288 + 2 * 151_552 * 5120
+    assert model.kv_token_bytes() == 92 * 2 * 8 * 128 * 2
 
 
 def test_grouped_attention_by_hand() -> None:
