@@ -43,7 +43,7 @@ WORDS = frozenset(
     """
     address api-key cache-bust config dashboard dataset-path device endpoint engine extra-body faults fit group judge
     header host label metadata message metrics-url model namespace only out percentile-metrics pool prices rank
-    reference result-filename set source system token tokenizer trace url request
+    reference result-filename set source system token tokenizer trace url request weights
     """.split()
 )
 """Names, addresses, files."""
