@@ -99,6 +99,16 @@ class LatentAttentionSizes:
         return self.heads * self.v_dim * self.kv_rank
 
     @property
+    def head_weights(self) -> int:
+        """Projections out of the compressed query and the latent, of which prefill by heads needs its own heads' only.
+
+        Source: CloudMatrix384 paper 4.3.1: between the two exchanges, up-projections and core attention are split by
+            heads, without absorption.
+        """
+        queries = self.q_rank * self.heads * (self.nope_dim + self.rope_dim)
+        return queries + self.key_up_weights + self.value_up_weights
+
+    @property
     def result_values(self) -> int:
         """Values that core attention gives for one token: the input of the output projection."""
         return self.heads * self.v_dim

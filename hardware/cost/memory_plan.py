@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from hardware.cost.attention import BF16_BYTES
+from hardware.cost.attention import BF16_BYTES, LatentAttentionSizes
 from hardware.cost.decode_terms import group_terms
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.expert_load import expert_copies
@@ -24,7 +24,8 @@ class HbmPlan:
     """One die's memory.
 
     Attributes:
-        weights: with attention replicated, in the model's formats; absorbed matrices, gates and indexers in BF16.
+        weights: in the model's formats; absorbed matrices, gates and indexers in BF16. Attention is replicated, but for
+            what prefill splits by heads.
         buffers: of dispatch and combine.
         workspace: what engines leave free: activations, fragmentation, the runtime.
         kv: the rest.
@@ -56,7 +57,7 @@ def hbm_plan(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> H
     if role not in ("prefill", "decode", "aggregated") or dies < 1:
         raise SpecError(f"no memory plan for role {role!r} on {dies} dies")
     hbm = int(device.die.hbm_bytes)
-    weights = _replicated_bytes(shape) + _expert_bytes(device, shape, role, dies)
+    weights = _replicated_bytes(device, shape, role, dies) + _expert_bytes(device, shape, role, dies)
     buffers = _buffer_bytes(shape, role, dies)
     workspace = int(hbm * (1 - device.calibration.hbm_share))
     kv = hbm - weights - buffers - workspace
@@ -87,10 +88,22 @@ def _way_out(shape: ModelShape, weights: int, buffers: int) -> str:
     return f"give the instance {'more' if weights > buffers else 'fewer'} dies"
 
 
-def _replicated_bytes(shape: ModelShape) -> int:
+def _attention_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> float:
+    """Attention of one layer on one die: all of it, absorbed matrices in BF16; of prefill by heads, one die's heads.
+
+    Aggregated dies decode as well, and sparse attention may prefill with absorbed weights.
+    """
+    each, attention = shape.formats.attention.bytes, shape.attention
+    by_heads = role == "prefill" and device.layout.prefill_attention == "sp-tp-sp"
+    if by_heads and isinstance(attention, LatentAttentionSizes) and attention.indexer is None:
+        return (shape.attention_weights - attention.head_weights * (1 - 1 / dies)) * each
+    return shape.attention_weights * each + shape.absorbed_weights * (BF16_BYTES - each)
+
+
+def _replicated_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> int:
     """Weights that every die has: attention, dense layers, gates, embedding, head; one MTP module more."""
     each = shape.formats.attention.bytes
-    layer = shape.attention_weights * each + shape.absorbed_weights * (BF16_BYTES - each)
+    layer = _attention_bytes(device, shape, role, dies)
     layers = shape.layers + shape.mtp_layers
     gates = (shape.moe_layers + shape.mtp_layers) * shape.router_weights * BF16_BYTES
     merging = shape.mtp_layers * 2 * shape.hidden * shape.hidden * each

@@ -113,9 +113,9 @@ def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_prompts_that_do_not_fit_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "does not fit" not in printed(capsys, "--prefill", "262100")
+    assert "does not fit" not in printed(capsys, "--prefill", "323500")
     assert "does not fit into the memory" in printed(capsys, "--prefill", "1e6")
-    assert answer(capsys, "--prefill", "65536")["kv_tokens_per_instance"] == 262_103
+    assert answer(capsys, "--prefill", "65536")["kv_tokens_per_instance"] == 323_509
 
 
 def test_the_largest_batch_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

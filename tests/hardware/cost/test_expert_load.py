@@ -109,8 +109,9 @@ def test_what_a_die_of_a_small_instance_holds() -> None:
     assert plan.weights == everywhere + 59 * 17 * shape.expert_weights
     assert plan.weights == pytest.approx(60.2e9, rel=0.01)
     assert plan.instance_kv_tokens > 300_000
-    with pytest.raises(SpecError, match=r"room for 3,\d+ tokens of KV cache only; give the instance more dies"):
-        MODEL.hbm_plan("prefill", 16)
+    assert MODEL.hbm_plan("prefill", 16).instance_kv_tokens > 60_000, "as those who run it have it, on 8 NPUs"
+    with pytest.raises(SpecError, match=r"does not fit on 12 dies .* give the instance more dies"):
+        MODEL.hbm_plan("prefill", 12)
     with pytest.raises(SpecError, match=r"does not fit on 8 dies .* no room for KV cache"):
         MODEL.hbm_plan("decode", 8)
 

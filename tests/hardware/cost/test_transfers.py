@@ -6,6 +6,7 @@ import pytest
 
 from hardware.cost import DEEPSEEK_R1, CostModel, load_device
 from hardware.errors import SpecError
+from tests.hardware.cost.known import known
 
 
 def test_a_handoff_shares_its_links(model: CostModel) -> None:
@@ -56,9 +57,20 @@ def test_memory_of_a_decode_die(model: CostModel) -> None:
 
 def test_memory_of_a_prefill_die(model: CostModel) -> None:
     plan = model.hbm_plan("prefill", 32)
-    assert plan.weights == pytest.approx(40e9, rel=0.05)
+    assert plan.weights == pytest.approx(37.7e9, rel=0.01)
     assert plan.instance_kv_tokens == plan.kv_tokens, "every die of the group holds the same latents"
-    assert 100_000 < plan.kv_tokens < 400_000
+    assert 16 * 16_384 < plan.kv_tokens < 400_000, "a published step fits: Table 3 of the paper"
+
+
+def test_up_projections_of_prefill_lie_where_their_heads_are(model: CostModel) -> None:
+    """Paper 4.3.1: split by heads and not absorbed, between the two exchanges; 62 layers with the MTP module."""
+    whole, split = model.hbm_plan("decode", 32).weights, model.hbm_plan("prefill", 32).weights
+    heads, absorbed = 128 * (1536 * 192 + 512 * 256), 128 * 512 * 256
+    assert whole - split == 62 * (heads * 31 // 32 + absorbed)
+    indexed = CostModel(load_device("ascend-910c"), known("deepseek-v3.2"))
+    assert indexed.hbm_plan("prefill", 32).weights == indexed.hbm_plan("decode", 32).weights, "may be absorbed"
+    apart = CostModel(load_device("h800"))
+    assert apart.hbm_plan("prefill", 32).weights == apart.hbm_plan("decode", 32).weights, "own prompts, all heads"
 
 
 def test_memory_of_both_together(model: CostModel) -> None:
