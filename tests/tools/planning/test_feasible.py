@@ -37,10 +37,10 @@ def begin(cost: CostModel, wanted: SearchLimits, target: PlanTarget, *requests: 
 
 
 def test_sizes_that_do_not_fit_the_memory_are_dropped_with_the_reason(cost: CostModel) -> None:
-    found = begin(cost, SearchLimits((8, 16), (64,), 384), PlanTarget(2, 0.05, 0.9), (1000, 100, 0))
+    found = begin(cost, SearchLimits((4, 16), (64,), 384), PlanTarget(2, 0.05, 0.9), (1000, 100, 0))
     assert {one.npus for one in found.space.prefill} == {16}
     assert "does not fit" in found.dropped[0].why
-    assert "8 NPUs" in found.dropped[0].what
+    assert "4 NPUs" in found.dropped[0].what
 
 
 def test_sizes_whose_idle_instance_is_too_slow_are_dropped(cost: CostModel) -> None:
