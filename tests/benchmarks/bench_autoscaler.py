@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def command_line(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """What is asked for; by whoever started this, if no words are given."""
+    """Options among some words; among those that this program was started with, if none are given."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.bench_autoscaler",
         description=__doc__,

@@ -125,16 +125,21 @@ class SequenceBlocks:
 
         Effects: extends `hashes` and `num_published`.
         """
-        if not self.prefix_reuse:
-            return
-        full = sequence.num_computed // self.block_tokens
-        if full > sequence.num_published and not self.cache_decoded:
-            full = min(full, len(sequence.spec.prompt) // self.block_tokens)
+        full = self._matchable(sequence)
         if full <= sequence.num_published:
             return
         self._hash(sequence, full)
         self.pool.publish(sequence.blocks, sequence.hashes, sequence.num_published, full)
         sequence.num_published = full
+
+    def _matchable(self, sequence: LiveSequence) -> int:
+        """How many of the first rows others may match, when they are published."""
+        if not self.prefix_reuse:
+            return 0
+        full = sequence.num_computed // self.block_tokens
+        if full > sequence.num_published and not self.cache_decoded:
+            full = min(full, len(sequence.spec.prompt) // self.block_tokens)
+        return full
 
     def slide(self, sequence: LiveSequence) -> None:
         """Free what no later token sees: nothing here. Call after `publish`."""

@@ -104,11 +104,7 @@ class WindowedBlocks(SequenceBlocks):
 
     def publish(self, sequence: LiveSequence) -> None:
         """Make the rows that became full matchable, block by block; see `SequenceBlocks.publish`."""
-        if not self.prefix_reuse:
-            return
-        full = sequence.num_computed // self.block_tokens
-        if full > sequence.num_published and not self.cache_decoded:
-            full = min(full, len(sequence.spec.prompt) // self.block_tokens)
+        full = self._matchable(sequence)
         if full <= sequence.num_published:
             return
         self._hash(sequence, full)
