@@ -11,6 +11,7 @@ from hardware.cost.explain import decode_cost, prefill_cost
 from hardware.cost.loads import DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.memory_plan import HbmPlan, Role, hbm_plan
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
+from hardware.cost.parallelism import WHOLE, Parallelism
 from hardware.cost.prefill_step import PrefillStep
 from hardware.cost.served_shape import check_formats
 from hardware.cost.step_tables import DecodeTable, PrefillTable
@@ -39,11 +40,18 @@ class CostModel:
 
     Args:
         engine: whose steps these are; None = of the engine that the device file was fitted to.
+        decode, prefill: how an instance of each role divides its work.
     Raises: SpecError for formats of weights or KV that the device cannot be priced with.
     """
 
     def __init__(
-        self, device: DeviceModel, shape: ModelShape = DEEPSEEK_R1, engine: EngineProfile | None = None
+        self,
+        device: DeviceModel,
+        shape: ModelShape = DEEPSEEK_R1,
+        engine: EngineProfile | None = None,
+        *,
+        decode: Parallelism = WHOLE,
+        prefill: Parallelism = WHOLE,
     ) -> None:
         self.device = device
         self.shape = shape
@@ -51,8 +59,8 @@ class CostModel:
         self._decode_phase = None if engine is None else engine.decode
         self._prefill_phase = None if engine is None else engine.prefill
         check_formats(shape, device)
-        self.decode = DecodeStep(device, shape)
-        self.prefill = PrefillStep(device, shape)
+        self.decode = DecodeStep(device, shape, decode)
+        self.prefill = PrefillStep(device, shape, prefill)
 
     # --- steps -------------------------------------------------------------------------------------------------
     def decode_step_s(self, load: DecodeLoad) -> Seconds:
@@ -217,7 +225,8 @@ class CostModel:
 
     def hbm_plan(self, role: Role, dies: int) -> HbmPlan:
         """Contents of a die's HBM; see `memory_plan.hbm_plan`. Raises: SpecError. Effects: none."""
-        return hbm_plan(self.device, self.shape, role, dies)
+        step = self.prefill if role == "prefill" else self.decode
+        return hbm_plan(self.device, self.shape, role, dies, step.parallelism)
 
     def kv_bytes(self, tokens: float) -> float:
         """Bytes of the cache of some tokens, all layers. Effects: none."""

@@ -14,6 +14,7 @@ from hardware.cost.decode_terms import DecodeTerms, GroupTerms, decode_terms, gr
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.loads import DecodeLoad
 from hardware.cost.model_shape import ModelShape
+from hardware.cost.parallelism import WHOLE, Parallelism
 from hardware.units import Seconds
 
 
@@ -46,9 +47,10 @@ class HalfBatch(NamedTuple):
 class DecodeStep:
     """Decode steps of one model on one device. Keeps what does not depend on the load."""
 
-    def __init__(self, device: DeviceModel, shape: ModelShape) -> None:
+    def __init__(self, device: DeviceModel, shape: ModelShape, parallelism: Parallelism = WHOLE) -> None:
         self.device = device
         self.shape = shape
+        self.parallelism = parallelism
         self.terms: DecodeTerms = decode_terms(device, shape)
         self._groups: dict[int, GroupTerms] = {}
         self._reach = shape.attention.reach(shape.layers)

@@ -8,6 +8,7 @@ from hardware.cost.decode_terms import group_terms
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.expert_load import expert_copies
 from hardware.cost.model_shape import ModelShape
+from hardware.cost.parallelism import WHOLE, Parallelism
 from hardware.errors import SpecError
 from hardware.units import Bytes
 
@@ -43,12 +44,15 @@ class HbmPlan:
     instance_kv_tokens: int
 
 
-def hbm_plan(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> HbmPlan:
+def hbm_plan(
+    device: DeviceModel, shape: ModelShape, role: Role, dies: int, parallelism: Parallelism = WHOLE
+) -> HbmPlan:
     """Plan the memory of an instance's dies.
 
     Args:
         role: `aggregated` plans for both steps: decode's layout, prefill's and decode's buffers.
         dies: of the instance.
+        parallelism: of that role.
     Raises: SpecError if the weights do not fit, or leave prefill less room than one die's part of a step; or for an
         unknown role.
     Effects: none.

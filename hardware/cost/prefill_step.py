@@ -20,6 +20,7 @@ from hardware.cost.expert_load import NEVER, REDUNDANT_FROM, expert_copies, expe
 from hardware.cost.indexer_terms import indexer_terms
 from hardware.cost.loads import PrefillLoad
 from hardware.cost.model_shape import ModelShape
+from hardware.cost.parallelism import WHOLE, Parallelism
 from hardware.units import Seconds
 
 
@@ -53,9 +54,10 @@ class PrefillLayer(NamedTuple):
 class PrefillStep:
     """Prefill steps of one model on one device."""
 
-    def __init__(self, device: DeviceModel, shape: ModelShape) -> None:
+    def __init__(self, device: DeviceModel, shape: ModelShape, parallelism: Parallelism = WHOLE) -> None:
         self.device = device
         self.shape = shape
+        self.parallelism = parallelism
         die, cal = device.die, device.calibration
         formats = shape.formats
         self._weight, self._expert_weight = formats.attention.bytes, formats.experts.bytes
