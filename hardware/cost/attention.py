@@ -88,6 +88,22 @@ class LatentAttentionSizes:
         q = hidden * self.q_rank + self.q_rank * queries if self.q_rank else hidden * queries
         return q + hidden * (self.kv_rank + self.rope_dim)
 
+    def die_prolog_weights(self, hidden: int, tp: int) -> float:
+        """Those of `prolog_weights` that one of `tp` dies has: its heads' queries, and all down-projections.
+
+        Effects: none.
+        """
+        down = hidden * (self.q_rank + self.kv_rank + self.rope_dim)
+        return down + (self.prolog_weights(hidden) - down) / tp
+
+    def cache_parts(self, tp: int) -> int:
+        """Parts into which `tp` dies split a token's cache: one, as all heads read the same latent. Effects: none."""
+        return 1
+
+    def splits_into(self, tp: int) -> bool:
+        """Whether `tp` dies can have equal numbers of heads. Effects: none."""
+        return self.heads % tp == 0
+
     @property
     def key_up_weights(self) -> int:
         """Latent to keys; decode folds it into the query (absorption), in BF16."""
@@ -188,6 +204,21 @@ class GroupedAttentionSizes:
         Effects: none.
         """
         return hidden * (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    def die_prolog_weights(self, hidden: int, tp: int) -> float:
+        """Those of `prolog_weights` that one of `tp` dies has; KV heads are copied where there are too few of them.
+
+        Effects: none.
+        """
+        return hidden * (self.heads / tp + 2 * self.kv_heads / self.cache_parts(tp)) * self.head_dim
+
+    def cache_parts(self, tp: int) -> int:
+        """Parts into which `tp` dies split a token's cache: whole KV heads. Effects: none."""
+        return min(tp, self.kv_heads)
+
+    def splits_into(self, tp: int) -> bool:
+        """Whether `tp` dies can have equal numbers of heads and of KV heads. Effects: none."""
+        return self.heads % tp == 0 and (self.kv_heads % tp == 0 or tp % self.kv_heads == 0)
 
     @property
     def key_up_weights(self) -> int:

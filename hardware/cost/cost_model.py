@@ -41,7 +41,8 @@ class CostModel:
     Args:
         engine: whose steps these are; None = of the engine that the device file was fitted to.
         decode, prefill: how an instance of each role divides its work.
-    Raises: SpecError for formats of weights or KV that the device cannot be priced with.
+    Raises: SpecError for formats of weights or KV that the device cannot be priced with, and for a division of the work
+        that the model or the device does not allow.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class CostModel:
         self._decode_phase = None if engine is None else engine.decode
         self._prefill_phase = None if engine is None else engine.prefill
         check_formats(shape, device)
+        decode.check(device, shape)
+        prefill.check(device, shape)
         self.decode = DecodeStep(device, shape, decode)
         self.prefill = PrefillStep(device, shape, prefill)
 
@@ -74,7 +77,10 @@ class CostModel:
 
     def _decode_s(self, load: DecodeLoad) -> Seconds:
         step_s, phase = self.decode.seconds(load), self._decode_phase
-        return step_s if phase is None else Seconds(phase.seconds(step_s, load.requests * (1 + load.drafts)))
+        return step_s if phase is None else Seconds(phase.seconds(step_s, self._die_tokens(load)))
+
+    def _die_tokens(self, load: DecodeLoad) -> float:
+        return load.requests * (1 + load.drafts) / self.decode.parallelism.attention_tp
 
     def prefill_step_s(self, load: PrefillLoad) -> Seconds:
         """Duration of one prefill step [s]. Effects: none."""
@@ -88,19 +94,29 @@ class CostModel:
         Effects: none that shows.
         """
         self.shape.check_drafts(load.drafts)
-        return decode_step_with(self._decode_phase, decode_cost(self.decode, load), load)
+        return decode_step_with(self._decode_phase, decode_cost(self.decode, load), self._die_tokens(load))
 
     def prefill_step(self, load: PrefillLoad) -> PredictedStep:
         """One prefill step, taken apart into its operators. Effects: none."""
         return prefill_step_with(self._prefill_phase, prefill_cost(self.prefill, load), load)
 
     def decode_table(self, *, dies: int = 320, drafts: int = 1, microbatch: bool | None = None) -> DecodeTable:
-        """A fast table of decode steps, empty at first. Raises: SpecError as `decode_step_s`. Effects: none."""
+        """A fast table of decode steps, empty at first.
+
+        Raises: SpecError as `decode_step_s`, and for groups that do not divide the dies.
+        Effects: none.
+        """
         self.shape.check_drafts(drafts)
+        self.decode.parallelism.check_dies(self.device, dies)
         return DecodeTable(self.decode, dies=dies, drafts=drafts, microbatch=microbatch, engine=self._decode_phase)
 
     def prefill_table(self, *, dies: int = 32, perfect_balance: bool = False, microbatch: bool = True) -> PrefillTable:
-        """A fast table of prefill steps, empty at first. Effects: none."""
+        """A fast table of prefill steps, empty at first.
+
+        Raises: SpecError for groups that do not divide the dies.
+        Effects: none.
+        """
+        self.prefill.parallelism.check_dies(self.device, dies)
         return PrefillTable(
             self.prefill,
             dies=dies,
@@ -137,11 +153,14 @@ class CostModel:
         """An even batch as a load.
 
         Args:
-            batch: sequences per NPU. With fewer sequences than dies those that have one set the pace.
+            batch: sequences per NPU. With fewer sequences than dies, or than groups of dies that share their sequences,
+                those that have one set the pace.
             context: of each sequence [tokens].
+        Raises: SpecError for groups that do not divide the dies.
         Effects: none.
         """
-        mean = batch / self.device.die.per_npu
+        self.decode.parallelism.check_dies(self.device, dies)
+        mean = batch / self.device.die.per_npu * self.decode.parallelism.attention_tp
         fullest = max(1.0, mean)
         return DecodeLoad(fullest, fullest * context, None if mean == fullest else mean, dies, drafts, microbatch)
 
@@ -173,13 +192,13 @@ class CostModel:
         return bisect_left(range(1, most + 1), True, key=lambda batch: not holds(batch))
 
     def batch_that_fits(self, context: float, *, dies: int = 320) -> int:
-        """Sequences per NPU whose cache fits; each lies whole on one die.
+        """Sequences per NPU whose cache fits; each lies whole on one die, or in one group of dies.
 
         Raises: SpecError as `hbm_plan`.
         Effects: none.
         """
-        on_a_die = self.hbm_plan("decode", dies).kv_tokens / max(context, 1.0)
-        return int(on_a_die) * round(self.device.die.per_npu)
+        in_a_group = self.hbm_plan("decode", dies).kv_tokens / max(context, 1.0)
+        return int(in_a_group) * round(self.device.die.per_npu) // self.decode.parallelism.attention_tp
 
     # --- transfers, loading, memory ----------------------------------------------------------------------------
     def handoff_s(self, nbytes: float, links: int = 1) -> Seconds:

@@ -6,10 +6,13 @@ stream has part of the cores, and the best part is searched; elsewhere computati
 hides. A step is all layers, the MTP modules (each one more layer), LM heads and sampling. A dense model has a
 feed-forward in place of the expert stream and no half batches: there is no exchange that they could hide. Core
 attention reads the context as far as the model's attention reaches; sparse attention's indexer scores all of it.
+
+Where groups of dies share their sequences, attention has the tokens of a group, and all else a die's share of them.
 """
 
 from typing import NamedTuple
 
+from hardware.cost.collectives import Collectives, collectives
 from hardware.cost.decode_terms import DecodeTerms, GroupTerms, decode_terms, group_terms
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.loads import DecodeLoad
@@ -25,6 +28,7 @@ class HalfBatch(NamedTuple):
         prolog_c / output_c / core_c / expert_c / dense_c: compute; `_w`: memory.
         attention_vector / expert_vector: element-wise work.
         exchange: dispatch and combine.
+        collective: of hidden rows within a group of dies; 0 where each die has sequences of its own.
         index_c / score_c / score_w / score_vector: sparse attention's indexer; all 0 without one.
     """
 
@@ -38,6 +42,7 @@ class HalfBatch(NamedTuple):
     expert_w: float
     expert_vector: float
     dense_c: float
+    collective: float = 0.0
     index_c: float = 0.0
     score_c: float = 0.0
     score_w: float = 0.0
@@ -51,7 +56,9 @@ class DecodeStep:
         self.device = device
         self.shape = shape
         self.parallelism = parallelism
-        self.terms: DecodeTerms = decode_terms(device, shape)
+        self.terms: DecodeTerms = decode_terms(device, shape, parallelism)
+        self.collectives: Collectives = collectives(device, shape, parallelism)
+        self._tp = parallelism.attention_tp
         self._groups: dict[int, GroupTerms] = {}
         self._reach = shape.attention.reach(shape.layers)
         self._exchanges = shape.experts > 0
@@ -91,6 +98,13 @@ class DecodeStep:
             return load.context_tokens
         return self._reach.tokens(load.context_tokens / load.requests) * load.requests
 
+    def own(self, tokens: float) -> float:
+        """Tokens of the fullest die of a group that has some tokens: its share of them, but whole ones.
+
+        Effects: none.
+        """
+        return tokens if self._tp == 1 else max(tokens / self._tp, min(tokens, 1.0))
+
     def half_batch(self, load: DecodeLoad, halves: int) -> HalfBatch:
         """Operators of one of `halves` equal parts of the batch.
 
@@ -99,7 +113,8 @@ class DecodeStep:
         c, cal, group = self.terms, self.device.calibration, self.group(load.dies)
         rows = 1 + load.drafts
         tokens = load.requests * rows / halves
-        mean = tokens if load.mean_requests is None else load.mean_requests * rows / halves
+        own = self.own(tokens)
+        mean = (load.requests if load.mean_requests is None else load.mean_requests) * rows / halves / self._tp
         context = load.context_tokens / halves
         read = self.read_tokens(load) / halves
         core_t = c.core_t if load.drafts else c.core_single_t
@@ -109,12 +124,13 @@ class DecodeStep:
             core_t * rows * read,
             c.core_w * read,
             c.output_t * tokens,
-            cal.attention_vector_s * tokens,
-            2 * cal.exchange_floor_s + (group.dispatch_t + group.combine_t) * tokens,
+            cal.attention_vector_s * own,
+            2 * cal.exchange_floor_s + (group.dispatch_t + group.combine_t) * own,
             c.expert_t * (group.busiest(mean) + cal.small_gemm_tokens * experts),
             c.expert_w * experts,
-            cal.expert_vector_s * tokens,
+            cal.expert_vector_s * own,
             c.dense_t * tokens,
+            self.collectives.pair_s + self.collectives.pair_t * tokens,
         )
         if c.indexer is None:
             return half
@@ -141,6 +157,7 @@ class DecodeStep:
             + (output if output > c.output_w else c.output_w)
             + half.attention_vector / share
             + self.device.calibration.attention_start_s
+            + half.collective
             + (self.indexer_s(half, share) if c.indexer is not None else 0.0)
         )
 
@@ -173,7 +190,7 @@ class DecodeStep:
         )
 
     def dense_s(self, half: HalfBatch, share: float) -> float:
-        """Time of a dense layer in place of the expert stream: one feed-forward, no exchange.
+        """Time of a dense layer in place of the expert stream: one feed-forward, no dispatch.
 
         Effects: none.
         """
@@ -182,6 +199,7 @@ class DecodeStep:
             (product if product > self.terms.dense_w else self.terms.dense_w)
             + half.expert_vector / share
             + self.device.calibration.expert_start_s
+            + half.collective
         )
 
     def best_share(self, half: HalfBatch) -> float:
@@ -236,17 +254,24 @@ class DecodeStep:
         Effects: none.
         """
         c, cal = self.terms, self.device.calibration
-        requests = load.requests
-        tokens = requests * (1 + load.drafts)
-        head = max(c.head_t * tokens, c.head_w)
-        draft = max(c.head_t * requests, c.head_w) + max(c.merge_t * tokens, c.merge_w)
+        requests, tokens = self.own(load.requests), self.own(load.requests * (1 + load.drafts))
+        head = self.head_s(tokens)
+        draft = self.head_s(requests) + max(c.merge_t * tokens, c.merge_w)
         return cal.step_start_s + cal.sampling_s * tokens + head + load.drafts * draft
+
+    def head_s(self, rows: float) -> float:
+        """One LM head for the rows of one die, with what a split one exchanges.
+
+        Effects: none.
+        """
+        c, between = self.terms, self.collectives
+        return max(c.head_t * rows, c.head_w) + between.head_s + between.head_t * rows
 
     def seconds(self, load: DecodeLoad) -> Seconds:
         """Duration of one step.
 
         Args:
-            load: of the fullest die; see `DecodeLoad`.
+            load: of the fullest die, or of the fullest group; see `DecodeLoad`.
         Returns: elapsed time [s].
         Effects: none.
         Source: CloudMatrix384 paper 4.2.3, 4.2.4; efficiencies from the device file.

@@ -13,6 +13,7 @@ from hardware.cost.exchange import combine_line, dispatch_line
 from hardware.cost.expert_load import busiest_tokens, expert_copies, experts_read, has_shared_dies, largest_draw
 from hardware.cost.indexer_terms import IndexerTerms, indexer_terms
 from hardware.cost.model_shape import ModelShape
+from hardware.cost.parallelism import WHOLE, Parallelism
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,12 @@ class DecodeTerms:
     indexer: IndexerTerms | None = None
 
 
-def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
+def decode_terms(device: DeviceModel, shape: ModelShape, parallelism: Parallelism = WHOLE) -> DecodeTerms:
     """Coefficients of one model on one device.
+
+    Where a group of dies shares its sequences, tokens are the group's, and so is the cache; a die has its heads' part
+    of the products, but all down-projections of latent attention, all of the indexer, and all of the latents.
+    A split LM head has more rows for fewer columns: its products stay, its reads shrink.
 
     `core_t` is per query token and cached token, `core_w` per cached token of one sequence.
     Weights that are unpacked are multiplied in the type of their products, and read as they are stored; kernels of each
@@ -58,23 +63,27 @@ def decode_terms(device: DeviceModel, shape: ModelShape) -> DecodeTerms:
     skinny = die.hbm_bytes_per_s * cal.weight_memory_efficiency
     merge = 2 * shape.hidden * shape.hidden
     attention = shape.attention
-    into, out_of = attention.key_up_weights, attention.value_up_weights
+    tp = parallelism.attention_tp
+    prolog = attention.die_prolog_weights(shape.hidden, tp)
+    output, dense, head = shape.output_weights / tp, shape.dense_weights / tp, shape.head_weights / parallelism.head_tp
+    into, out_of = attention.key_up_weights / tp, attention.value_up_weights / tp
+    core, cached = attention.decode_core_flops / tp, attention.attended_bytes(int8=formats.int8_kv)
     return DecodeTerms(
-        prolog_t=2 * shape.prolog_weights / gemm + 2 * into / gemm16,
-        prolog_w=(shape.prolog_weights * weight + into * BF16_BYTES) / skinny,
-        output_t=2 * shape.output_weights / gemm + 2 * out_of / gemm16,
-        output_w=(shape.output_weights * weight + out_of * BF16_BYTES) / skinny,
-        core_t=attention.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation),
-        core_single_t=attention.decode_core_flops / (die.bf16_flops_per_s * cal.core_utilisation_single),
-        core_w=attention.attended_bytes(int8=formats.int8_kv) / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
-        dense_t=2 * shape.dense_weights / gemm,
-        dense_w=shape.dense_weights * weight / skinny,
+        prolog_t=2 * prolog / gemm + 2 * into / gemm16,
+        prolog_w=(prolog * weight + into * BF16_BYTES) / skinny,
+        output_t=2 * output / gemm + 2 * out_of / gemm16,
+        output_w=(output * weight + out_of * BF16_BYTES) / skinny,
+        core_t=core / (die.bf16_flops_per_s * cal.core_utilisation),
+        core_single_t=core / (die.bf16_flops_per_s * cal.core_utilisation_single),
+        core_w=cached / attention.cache_parts(tp) / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
+        dense_t=2 * dense / gemm,
+        dense_w=dense * weight / skinny,
         expert_t=2 * shape.expert_weights / gemm_e,
         expert_w=shape.expert_weights * weight_e / skinny,
         merge_t=2 * merge / gemm,
         merge_w=merge * weight / skinny,
         head_t=2 * shape.head_weights / gemm,
-        head_w=shape.head_weights * weight / skinny,
+        head_w=head * weight / skinny,
         indexer=indexer_terms(device, shape, cal.core_utilisation),
     )
 

@@ -13,7 +13,7 @@ from hardware.cost.weight_format import Products
 from hardware.errors import SpecError
 
 DecodeOverlap = Literal["split-cores", "hidden-communication"]
-PrefillAttention = Literal["sp-tp-sp", "data-parallel"]
+PrefillAttention = Literal["sp-tp-sp", "data-parallel", "context-parallel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,13 @@ class Die:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Links of a die: the scale-up fabric (to other dies, to pooled memory), RDMA, the datacentre."""
+    """Links of a die: the scale-up fabric (to other dies, to pooled memory), RDMA, the datacentre.
 
+    Attributes:
+        scale_up_dies: dies that the scale-up fabric joins: no tensor-parallel group is larger.
+    """
+
+    scale_up_dies: float
     peer_read_bytes_per_s: float
     peer_read_latency_s: float
     peer_write_bytes_per_s: float
@@ -85,7 +90,8 @@ class Layout:
         shared_die_share: share of a decode group's dies that hold only shared experts; 0 = every die has them.
         decode_overlap: two half batches, each on its part of the cores; or one after the other, with communication
             of one half behind the computation of the other.
-        prefill_attention: sequence- and head-split over the instance, or each die its own prompts.
+        prefill_attention: sequence- and head-split over the instance, or each die its own prompts, or sequence-split
+            with all heads of a token on its die.
         communication_cores: taken from computation while prefill sends.
     """
 
@@ -139,7 +145,7 @@ class Calibration:
         prefill_imbalance: routed matrix work of the busiest die against the mean, default expert placement.
         prefill_launch_s: per layer and half batch.
         bulk_exchange_bytes_per_s: dispatch and combine by bulk copies, per die.
-        collective_bytes_per_s: all-gather and all-to-all, per die.
+        collective_bytes_per_s: all-gather, reduce-scatter and all-to-all, per die.
         prefill_fixed_s: per prefill step, outside of layers and LM head.
         small_gemm_tokens: rows at which a matrix product reaches half of `gemm_utilisation`.
         pool_load_bytes_per_s: effective rate at which one NPU loads cached prefixes.

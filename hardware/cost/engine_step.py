@@ -3,24 +3,25 @@
 from dataclasses import replace
 
 from hardware.cost.engine_profile import EnginePhase
-from hardware.cost.loads import CostPart, DecodeLoad, PredictedStep, PrefillLoad
+from hardware.cost.loads import CostPart, PredictedStep, PrefillLoad
 from hardware.units import Seconds
 
 _OUTSIDE = -1
 
 
-def decode_step_with(phase: EnginePhase | None, step: PredictedStep, load: DecodeLoad) -> PredictedStep:
+def decode_step_with(phase: EnginePhase | None, step: PredictedStep, tokens: float) -> PredictedStep:
     """One decode step of an engine.
 
     Args:
         phase: of its profile; None = the step is its own already.
+        tokens: of one die.
     Effects: none.
     """
-    return step if phase is None else _scaled(phase, step, load.requests * (1 + load.drafts))
+    return step if phase is None else _scaled(phase, step, tokens)
 
 
 def prefill_step_with(phase: EnginePhase | None, step: PredictedStep, load: PrefillLoad) -> PredictedStep:
-    """One prefill step of an engine; arguments as of `decode_step_with`. Effects: none."""
+    """One prefill step of an engine; `phase` as of `decode_step_with`. Effects: none."""
     return step if phase is None else _scaled(phase, step, load.tokens / load.dies)
 
 

@@ -7,10 +7,12 @@ return.
 from hardware.cost.attention import LatentAttentionSizes
 from hardware.cost.decode_step import DecodeStep, HalfBatch
 from hardware.cost.loads import CostPart, DecodeLoad, PredictedStep, PrefillLoad
+from hardware.cost.parallelism import die_attention_weights
 from hardware.cost.prefill_step import PrefillLayer, PrefillStep
 from hardware.units import Seconds
 
 ATTENTION, EXPERTS, OUTSIDE = 0, 1, -1
+_PAIR = "reduce-scatter and all-gather"
 
 
 def decode_cost(step: DecodeStep, load: DecodeLoad) -> PredictedStep:
@@ -63,6 +65,8 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
     context = load.context_tokens / halves
     absorption = ", absorption in BF16" if shape.absorbed_weights else ""
     read = step.read_tokens(load) / halves
+    tp = step.parallelism.attention_tp
+    prolog = shape.attention.die_prolog_weights(shape.hidden, tp)
     cached = f"{context:,.0f}" if read == context else f"{read:,.0f} of {context:,.0f}"
     return [
         _product(
@@ -72,7 +76,7 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
             half.prolog_c,
             c.prolog_w,
             share,
-            f"{tokens:g} tokens x 2 x {shape.prolog_weights / 1e6:.1f} M weights{absorption}",
+            f"{tokens:g} tokens x 2 x {prolog / 1e6:.1f} M weights{absorption}",
         ),
         _product(
             "core attention",
@@ -81,7 +85,7 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
             half.core_c,
             half.core_w,
             share,
-            f"{1 + load.drafts} rows x {cached} cached tokens x {shape.attention.decode_core_flops:,.0f} flop",
+            f"{1 + load.drafts} rows x {cached} cached tokens x {shape.attention.decode_core_flops / tp:,.0f} flop",
         ),
         *_indexer_parts(step, load, half, share, runs),
         _product(
@@ -91,7 +95,7 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
             half.output_c,
             c.output_w,
             share,
-            f"{tokens:g} tokens x 2 x {shape.output_weights / 1e6:.1f} M weights{absorption}",
+            f"{tokens:g} tokens x 2 x {shape.output_weights / tp / 1e6:.1f} M weights{absorption}",
         ),
         _part(
             "attention vector work",
@@ -99,9 +103,10 @@ def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share:
             half.attention_vector / share,
             runs,
             "vector",
-            f"{tokens:g} tokens x {cal.attention_vector_s * 1e6:.2f} us / {share:.3f} of the cores",
+            f"{step.own(tokens):g} tokens x {cal.attention_vector_s * 1e6:.2f} us / {share:.3f} of the cores",
         ),
         _part("attention start-up", ATTENTION, cal.attention_start_s, runs, "latency", "kernel starts"),
+        *([_part(_PAIR, ATTENTION, half.collective, runs, "network", f"{tokens:g} tokens, TP{tp}")] if tp > 1 else []),
     ]
 
 
@@ -124,8 +129,9 @@ def _indexer_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: f
 def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: float, runs: int) -> list[CostPart]:
     cal, group = step.device.calibration, step.group(load.dies)
     halves = 2 if step.uses_microbatch(load) else 1
-    tokens = load.requests * (1 + load.drafts) / halves
-    mean = tokens if load.mean_requests is None else load.mean_requests * (1 + load.drafts) / halves
+    tokens = step.own(load.requests * (1 + load.drafts) / halves)
+    requests = load.requests if load.mean_requests is None else load.mean_requests
+    mean = requests * (1 + load.drafts) / halves / step.parallelism.attention_tp
     floor, read = cal.exchange_floor_s, group.read(mean * load.dies)
 
     def exchange(name: str, per_token: float) -> CostPart:
@@ -161,17 +167,18 @@ def _dense_part(step: DecodeStep, half: HalfBatch, share: float, runs: int) -> C
     once = step.dense_s(half, share)
     bound = "compute" if half.dense_c / share > step.terms.dense_w else "memory"
     instead = "; in place of experts" if step.shape.experts else ""
-    text = f"{step.shape.dense_weights / 1e6:.0f} M weights, vector work and start-up{instead}"
+    weights = step.shape.dense_weights / step.parallelism.attention_tp
+    text = f"{weights / 1e6:.0f} M weights, vector work and start-up{instead}"
     return _part("dense feed-forward", EXPERTS, once, runs, bound, text)
 
 
 def _outside_parts(step: DecodeStep, load: DecodeLoad) -> list[CostPart]:
-    c, cal, requests = step.terms, step.device.calibration, load.requests
-    tokens = requests * (1 + load.drafts)
-    head = max(c.head_t * tokens, c.head_w)
+    c, cal, requests = step.terms, step.device.calibration, step.own(load.requests)
+    tokens = step.own(load.requests * (1 + load.drafts))
+    head, weights = step.head_s(tokens), step.shape.head_weights / step.parallelism.head_tp
     bound = "compute" if c.head_t * tokens > c.head_w else "memory"
     parts = [
-        _part("LM head", OUTSIDE, head, 1, bound, f"{step.shape.head_weights / 1e6:.0f} M weights, {tokens:g} tokens"),
+        _part("LM head", OUTSIDE, head, 1, bound, f"{weights / 1e6:.0f} M weights, {tokens:g} tokens"),
         _part(
             "sampling",
             OUTSIDE,
@@ -183,7 +190,7 @@ def _outside_parts(step: DecodeStep, load: DecodeLoad) -> list[CostPart]:
         _part("step start", OUTSIDE, cal.step_start_s, 1, "latency", "what the graph launch does not hide"),
     ]
     if load.drafts:
-        draft = max(c.head_t * requests, c.head_w) + max(c.merge_t * tokens, c.merge_w)
+        draft = step.head_s(requests) + max(c.merge_t * tokens, c.merge_w)
         text = "LM head and merging product of each MTP module; its layer is among the layers"
         parts.append(_part("MTP head", OUTSIDE, draft, load.drafts, "memory", text))
     return parts
@@ -227,7 +234,7 @@ _INDEXER = "its products, scores of all attended tokens, and the choice"
 
 def _prefill_parts(step: PrefillStep, load: PrefillLoad, layer: PrefillLayer, dense: PrefillLayer) -> list[CostPart]:
     shape, cal = step.shape, step.device.calibration
-    n = load.tokens / load.dies
+    n, tp = load.tokens / load.dies, step.parallelism.attention_tp
     moe, few = shape.moe_layers, shape.dense_layers
 
     def part(name: str, stream: int, pick: str, bound: str, formula: str) -> CostPart:
@@ -247,7 +254,7 @@ def _prefill_parts(step: PrefillStep, load: PrefillLoad, layer: PrefillLayer, de
             ATTENTION,
             "products",
             bound,
-            f"{n:,.0f} tokens x {shape.attention_weights / 1e6:.1f} M",
+            f"{n:,.0f} tokens x {tp * die_attention_weights(shape, tp) / 1e6:.1f} M",
         ),
         part(
             "core attention",
@@ -260,6 +267,7 @@ def _prefill_parts(step: PrefillStep, load: PrefillLoad, layer: PrefillLayer, de
         part(f"{'expert' if moe else 'feed-forward'} products", ATTENTION, "experts", bound, feed),
         part(f"all-gather of {rows}", ATTENTION, "gather", "network", rate),
         part("all-to-all of heads", ATTENTION, "exchange_heads", "network", rate),
+        *([part(_PAIR, ATTENTION, "collective", "network", rate)] if tp > 1 else []),
         part("vector work", ATTENTION, "vector", "vector", f"{n:,.0f} tokens"),
         part("kernel starts", ATTENTION, "launch", "latency", "per layer and half batch"),
     ]

@@ -10,9 +10,9 @@ class DecodeLoad:
     """One decode step of one instance; all dies run in step, so the fullest one counts.
 
     Attributes:
-        requests: sequences on the fullest die.
+        requests: sequences on the fullest die, or where dies share their sequences, on the fullest group of them.
         context_tokens: sum of their context lengths [tokens].
-        mean_requests: sequences per die, mean over the instance's dies: what experts are sent; None = `requests`.
+        mean_requests: sequences per die or group, mean over the instance: what experts are sent; None = `requests`.
         dies: of the instance, which is one expert-parallel group.
         drafts: MTP tokens drafted per sequence.
         microbatch: two overlapping half batches; None = where they are faster. A dense model has none.

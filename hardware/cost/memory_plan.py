@@ -8,7 +8,7 @@ from hardware.cost.decode_terms import group_terms
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.expert_load import expert_copies
 from hardware.cost.model_shape import ModelShape
-from hardware.cost.parallelism import WHOLE, Parallelism
+from hardware.cost.parallelism import WHOLE, Parallelism, die_attention_weights
 from hardware.errors import SpecError
 from hardware.units import Bytes
 
@@ -26,12 +26,13 @@ class HbmPlan:
 
     Attributes:
         weights: in the model's formats; absorbed matrices, gates and indexers in BF16. Attention is replicated, but for
-            what prefill splits by heads.
+            what prefill splits by heads, and for groups of dies that share their sequences.
         buffers: of dispatch and combine.
         workspace: what engines leave free: activations, fragmentation, the runtime.
         kv: the rest.
-        kv_tokens: tokens whose cache fits into `kv`, if the die holds its requests alone. Decode dies do; prefill dies
-            all hold the same cache rows, so that an instance holds this many as a whole.
+        kv_tokens: tokens whose cache fits into `kv`, if the die holds its requests alone, or those of a group of dies
+            that share them. Decode dies do; prefill dies of a split sequence all hold the same cache rows, so that an
+            instance holds this many as a whole.
         instance_kv_tokens: of the whole instance.
     """
 
@@ -53,19 +54,22 @@ def hbm_plan(
         role: `aggregated` plans for both steps: decode's layout, prefill's and decode's buffers.
         dies: of the instance.
         parallelism: of that role.
-    Raises: SpecError if the weights do not fit, or leave prefill less room than one die's part of a step; or for an
-        unknown role.
+    Raises: SpecError if the weights do not fit, or leave prefill less room than one die's part of a step; for groups
+        that do not divide the dies; or for an unknown role.
     Effects: none.
     Source: CloudMatrix384 paper 4.1, 4.2.1; relation E28 (one expert per decode die, ten per prefill die).
     """
     if role not in ("prefill", "decode", "aggregated") or dies < 1:
         raise SpecError(f"no memory plan for role {role!r} on {dies} dies")
+    parallelism.check_dies(device, dies)
     hbm = int(device.die.hbm_bytes)
-    weights = _replicated_bytes(device, shape, role, dies) + _expert_bytes(device, shape, role, dies)
+    layout = parallelism.prefill_layout(device) if role == "prefill" else "data-parallel"
+    by_heads = dies if layout == "sp-tp-sp" else 0
+    weights = _replicated_bytes(shape, by_heads, parallelism) + _expert_bytes(device, shape, role, dies)
     buffers = _buffer_bytes(shape, role, dies)
     workspace = int(hbm * (1 - device.calibration.hbm_share))
     kv = hbm - weights - buffers - workspace
-    tokens = max(kv, 0) // shape.kv_token_bytes()
+    tokens = max(kv, 0) * shape.attention.cache_parts(parallelism.attention_tp) // shape.kv_token_bytes()
     least = 1 if role == "decode" else PREFILL_TOKENS_PER_DIE
     if tokens < least:
         short = f"{weights / 1e9:.1f} GB of weights and {buffers / 1e9:.1f} GB of buffers"
@@ -74,7 +78,7 @@ def hbm_plan(
             f"{shape.name} does not fit on {dies} dies of {device.name}: {short} leave {room}; "
             f"{_way_out(shape, weights, buffers)}"
         )
-    shared = role == "prefill" and device.layout.prefill_attention == "sp-tp-sp"
+    holders = dies // parallelism.attention_tp if layout == "data-parallel" else 1
     return HbmPlan(
         Bytes(hbm),
         Bytes(weights),
@@ -82,32 +86,40 @@ def hbm_plan(
         Bytes(workspace),
         Bytes(kv),
         tokens,
-        tokens * (1 if shared else dies),
+        tokens * holders,
     )
 
 
 def _way_out(shape: ModelShape, weights: int, buffers: int) -> str:
     if not shape.experts:
-        return "each die holds all of a dense model: splitting its products over dies is not priced"
-    return f"give the instance {'more' if weights > buffers else 'fewer'} dies"
+        return "give a dense model a larger attention_tp, which splits its weights over dies"
+    return f"give the instance {'more' if weights > buffers else 'fewer'} dies, or a larger attention_tp"
 
 
-def _attention_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> float:
-    """Attention of one layer on one die: all of it, absorbed matrices in BF16; of prefill by heads, one die's heads.
+def _attention_bytes(shape: ModelShape, by_heads: int, tp: int) -> float:
+    """Attention of one layer on one die: its part, absorbed matrices in BF16; of prefill by heads, one die's heads.
 
-    Aggregated dies decode as well, and sparse attention may prefill with absorbed weights.
+    Sparse attention may prefill with absorbed weights.
+
+    Args:
+        by_heads: dies that split prefill's heads; 0 = none do.
     """
     each, attention = shape.formats.attention.bytes, shape.attention
-    by_heads = role == "prefill" and device.layout.prefill_attention == "sp-tp-sp"
     if by_heads and isinstance(attention, LatentAttentionSizes) and attention.indexer is None:
-        return (shape.attention_weights - attention.head_weights * (1 - 1 / dies)) * each
-    return shape.attention_weights * each + shape.absorbed_weights * (BF16_BYTES - each)
+        return (shape.attention_weights - attention.head_weights * (1 - 1 / by_heads)) * each
+    return die_attention_weights(shape, tp) * each + shape.absorbed_weights / tp * (BF16_BYTES - each)
 
 
-def _replicated_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> int:
-    """Weights that every die has: attention, dense layers, gates, embedding, head; one MTP module more."""
-    each = shape.formats.attention.bytes
-    layer = _attention_bytes(device, shape, role, dies)
+def _replicated_bytes(shape: ModelShape, by_heads: int, parallelism: Parallelism) -> int:
+    """Weights beside experts: attention, dense layers, gates, embedding, head; one MTP module more.
+
+    The embedding stays whole on each die, and with it a head that is tied to it.
+    """
+    each, tp = shape.formats.attention.bytes, parallelism.attention_tp
+    layer = _attention_bytes(shape, by_heads, tp)
+    ends = shape.embedding_and_head_weights
+    if not shape.tied_head:
+        ends = round(ends - shape.head_weights * (1 - 1 / parallelism.head_tp))
     layers = shape.layers + shape.mtp_layers
     gates = (shape.moe_layers + shape.mtp_layers) * shape.router_weights * BF16_BYTES
     merging = shape.mtp_layers * 2 * shape.hidden * shape.hidden * each
@@ -117,8 +129,8 @@ def _replicated_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: 
         + choosing * shape.indexer_weights * BF16_BYTES
         + gates
         + merging
-        + shape.dense_layers * shape.dense_weights * each
-        + shape.embedding_and_head_weights * each
+        + shape.dense_layers * shape.dense_weights / tp * each
+        + ends * each
     )
 
 

@@ -6,6 +6,10 @@ parallel). Grouped attention has no latents: cache rows are gathered, queries go
 half batches, dispatch and combine (bulk copies) and their vector work run beside the matrix products of the other
 half. Elsewhere each die has its own prompts, and sending takes some of its cores.
 
+Two more layouts can be asked for. Context parallel: each die has all heads of its part of the sequence, and only cache
+rows are gathered; latents must then be expanded by each die for all tokens, or weights absorbed, whichever is faster.
+Tensor parallel: the dies of a group share prompts, heads and dense feed-forwards; see `collectives`.
+
 Sparse attention has the faster of two forms: all tokens in plain form, those that were not chosen masked; or the
 chosen ones with absorbed weights, as decode has it. Both exchange what dense attention does, and the indexer's keys.
 Source: DeepSeek-V3.2-Exp report, sections 1 and 3: masked in short prompts.
@@ -15,12 +19,13 @@ import math
 from typing import NamedTuple
 
 from hardware.cost.attention import BF16_BYTES
+from hardware.cost.collectives import collectives
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.expert_load import NEVER, REDUNDANT_FROM, expert_copies, experts_read
 from hardware.cost.indexer_terms import indexer_terms
 from hardware.cost.loads import PrefillLoad
 from hardware.cost.model_shape import ModelShape
-from hardware.cost.parallelism import WHOLE, Parallelism
+from hardware.cost.parallelism import WHOLE, Parallelism, die_attention_weights
 from hardware.units import Seconds
 
 
@@ -38,12 +43,14 @@ class PrefillLayer(NamedTuple):
     exchange: float
     hidden_vector: float
     indexer: float = 0.0
+    collective: float = 0.0
 
     @property
     def main(self) -> float:
         """The stream with the matrix products; never faster than its weights can be read."""
-        products, core, experts, gather, exchange_heads, vector, launch, weights, _, _, indexer = self
-        return max(products + experts, weights) + core + gather + exchange_heads + vector + launch + indexer
+        products, core, experts, gather, exchange_heads, vector, launch, weights, _, _, indexer, collective = self
+        work = max(products + experts, weights) + core + gather + exchange_heads + vector + launch + indexer
+        return work + collective
 
     @property
     def hidden(self) -> float:
@@ -71,11 +78,20 @@ class PrefillStep:
         self._reach = shape.attention.reach(shape.layers)
         self._indexer = indexer_terms(device, shape, cal.prefill_core_utilisation)
         self._skinny = die.hbm_bytes_per_s * cal.weight_memory_efficiency
-        self._split = device.layout.prefill_attention == "sp-tp-sp"
+        layout, tp = parallelism.prefill_layout(device), parallelism.attention_tp
+        self._tp = tp
+        self._split = layout != "data-parallel"
+        self._by_context = layout == "context-parallel"
+        self._between = collectives(device, shape, parallelism)
         self._slow = die.cores / (die.cores - device.layout.communication_cores)
-        self._gathered_bytes = shape.attention.gathered_values * BF16_BYTES
-        self._heads_bytes = shape.attention.exchanged_values * BF16_BYTES
-        self._attention_weights = shape.attention_weights
+        attention = shape.attention
+        gathered = attention.cached_values if self._by_context else attention.gathered_values
+        self._gathered_bytes = gathered * BF16_BYTES
+        self._heads_bytes = 0 if self._by_context else attention.exchanged_values * BF16_BYTES
+        self._absorbed_weights = shape.absorbed_weights
+        # What a die has of the weights, and what it multiplies for each of its own tokens.
+        self._attention_weights = die_attention_weights(shape, tp)
+        self._own_weights = self._attention_weights * tp
         self._dense_weights = shape.dense_weights
         self._expert_weights = shape.expert_weights
         self._message_bytes = shape.active_experts * (shape.dispatch_bytes + shape.combine_bytes)
@@ -107,7 +123,7 @@ class PrefillStep:
         away = (dies - 1) / dies
         if dense:
             slow, feed = 1.0, float(self._dense_weights)
-            feed_bytes, feed_gemm = feed * self._weight, gemm
+            feed_bytes, feed_gemm = feed / self._tp * self._weight, gemm
         else:
             slow = self._slow if halves > 1 else 1.0
             held = (self._all_copies if dies >= REDUNDANT_FROM else self.shape.experts) / dies
@@ -119,14 +135,16 @@ class PrefillStep:
                 held = min(held, experts_read(math.ceil(held), dies, self._missed ** (load.tokens / halves)))
             feed_bytes = self._expert_weights * (held + self._shared_experts) * self._expert_weight
             feed_gemm = self._expert_gemm
-        own = 1 + small / max(n / halves, 1.0)
+        own = 1 + small / max(n * self._tp / halves, 1.0)
         weights = (self._attention_weights * self._weight + feed_bytes) * halves / self._skinny
-        products = 2 * self._attention_weights * n * own / gemm * slow
+        products = 2 * self._own_weights * n * own / gemm * slow
         core = load.attended_tokens / dies * self._core * slow
         indexer = 0.0
         if self._reach.limit is not None:
             core, indexer = self._limited(load, n, halves)
             core, indexer = core * slow, indexer * slow
+        if self._by_context and self._indexer is None:
+            core = self._expanded(load, core, n)
         experts = 2 * feed * n / feed_gemm * slow
         gather = (dies - 1) * n * self._gathered_bytes / self._collective if self._split else 0.0
         heads = n * self._heads_bytes * away / self._collective if self._split else 0.0
@@ -134,8 +152,17 @@ class PrefillStep:
         launch = self._launch_s * halves
         exchange = 0.0 if dense else n * self._message_bytes * away / self._bulk
         hidden = self._hidden_vector_s * n
+        pairs = (2 if dense else 1) if self._tp > 1 else 0
+        between = pairs * (self._between.pair_s * halves + self._between.pair_t * n * self._tp)
         # By place: by name this would take as long as all of the above.
-        return PrefillLayer(products, core, experts, gather, heads, vector, launch, weights, exchange, hidden, indexer)
+        return PrefillLayer(
+            products, core, experts, gather, heads, vector, launch, weights, exchange, hidden, indexer, between
+        )
+
+    def _expanded(self, load: PrefillLoad, core: float, n: float) -> float:
+        """Core attention of a die that has all heads: latents of other dies' tokens expanded, or weights absorbed."""
+        elsewhere = 2 * self._absorbed_weights * (load.tokens - n) / self._gemm
+        return min(core + elsewhere, core * self._chosen_core / self._core)
 
     def _limited(self, load: PrefillLoad, n: float, halves: int) -> tuple[float, float]:
         """Core attention and indexer of one layer on one die where core attention does not read whole contexts."""
@@ -144,8 +171,8 @@ class PrefillStep:
         index = self._indexer
         if index is None:
             return read * self._core, 0.0
-        products = max(index.product_t * n, index.product_w * halves)
-        scores = (index.score_t + index.score_vector_t) * attended
+        products = max(index.product_t * n * self._tp, index.product_w * halves)
+        scores = (index.score_t + index.score_vector_t) * attended * self._tp
         return min(attended * self._core, read * self._chosen_core), products + scores
 
     def layer_s(self, load: PrefillLoad, *, microbatch: bool, dense: bool = False) -> float:
@@ -175,7 +202,7 @@ class PrefillStep:
 
         Effects: none.
         """
-        head = self.shape.head_weights * self._weight / self._skinny
+        head = self.shape.head_weights / self.parallelism.head_tp * self._weight / self._skinny + self._between.head_s
         return head + self.device.calibration.prefill_fixed_s
 
     def seconds(self, load: PrefillLoad) -> Seconds:

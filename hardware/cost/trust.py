@@ -17,6 +17,7 @@ from hardware.cost.device_model import DeviceModel
 from hardware.cost.engine_file import OWN_ENGINE, load_engine
 from hardware.cost.engine_profile import EnginePhase, EngineProfile, FittedRange
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
+from hardware.cost.parallelism import Parallelism
 from hardware.cost.published import published_halves
 from hardware.cost.weight_format import FP8, W8A8, ModelFormats
 
@@ -140,10 +141,15 @@ def expected(cost: CostModel) -> str:
     """
     engine = cost.engine or _own_engine()
     if caution := model_trust(cost.shape, cost.engine) or _caution(cost.device, cost.engine):
-        return caution
+        if cost.decode.parallelism == cost.prefill.parallelism:
+            return _with_division(caution, cost.decode.parallelism)
+        both = (_with_division(caution, step.parallelism) for step in (cost.decode, cost.prefill))
+        return "; ".join(f"{kind}: {text}" for kind, text in zip(("decode", "prefill"), both, strict=True))
     texts = []
-    for kind, phase in (("decode", engine.decode), ("prefill", engine.prefill)):
-        if phase is None:
+    for kind, step, phase in (("decode", cost.decode, engine.decode), ("prefill", cost.prefill, engine.prefill)):
+        if division := _with_division("", step.parallelism):
+            texts.append(f"{kind}: {division}")
+        elif phase is None:
             texts.append(f"{kind}: {_unknown(kind, engine)}")
         else:
             texts.append(f"{kind}: within {_percent(phase.expected_error)} inside of {fitted_region(phase)}")
@@ -185,6 +191,7 @@ def _trust(
     """
     engine = cost.engine or _own_engine()
     caution = model_trust(cost.shape, cost.engine) or _caution(cost.device, cost.engine)
+    caution = _with_division(caution, getattr(cost, kind).parallelism)
     phase: EnginePhase | None = getattr(engine, kind)
     if phase is None:
         caution = caution or _unknown(kind, engine)
@@ -200,6 +207,14 @@ def _trust(
     error = max(JUST_OUTSIDE, phase.expected_error + LEAST_STEP) + PER_DOUBLING * doublings
     named = [f"{quantity(one)} {_number(values[one.name])}, not {_range(one)}" for one in outside]
     return Trust(error, f"expect within {_percent(error)}, outside of what was fitted: {'; '.join(named)}")
+
+
+def _with_division(caution: str, parallelism: Parallelism) -> str:
+    """A caution, and one with a division of the work that no row has; empty without either."""
+    if not parallelism.unmeasured:
+        return caution
+    division = f"no row has {parallelism.unmeasured}"
+    return f"{caution}; {division}" if caution else f"not checked: {division}"
 
 
 def _unknown(kind: str, engine: EngineProfile) -> str:

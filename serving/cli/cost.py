@@ -1,9 +1,11 @@
 """`cloudmatrix cost`: what one step takes on a device, operator by operator, and how far that can be trusted."""
 
 import argparse
+from typing import get_args
 
+from hardware.cost.device_model import PrefillAttention
 from loadgen.quantities import Duration
-from serving.cli.cost_flags import DECODE_FLAGS, PREFILL_FLAGS
+from serving.cli.cost_flags import DECODE_FLAGS, DIVISION_FLAGS, PREFILL_FLAGS
 from serving.cli.engine_option import add_engine
 
 DESCRIPTION = """\
@@ -16,6 +18,7 @@ Examples:
   cloudmatrix cost --tpot 30ms
   cloudmatrix cost --prefill 65536 --reuse 0.5
   cloudmatrix cost --calibrate --device h100
+  cloudmatrix cost --dies 16 --attention-tp 2 --batch 16
   cloudmatrix cost --engine vllm-ascend --batch 48 --dies 32
   cloudmatrix cost --fit measured.csv --out my-engine.toml
   cloudmatrix cost --fit runs --dies 32 --out my-engine.toml
@@ -43,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     _add_questions(parser)
     _add_system(parser)
-    parser.set_defaults(**DECODE_FLAGS, **PREFILL_FLAGS)
+    parser.set_defaults(**DECODE_FLAGS, **PREFILL_FLAGS, **DIVISION_FLAGS)
 
 
 def _add_questions(cost: argparse.ArgumentParser) -> None:
@@ -100,6 +103,20 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
     cost.add_argument("--kv", choices=("bf16", "int8"), help="format of the KV cache (default: as config.json says)")
     cost.add_argument(
         "--dies", type=int, metavar="N", help="of the instance (default: 320 or 144 for decode, 32 for prefill)"
+    )
+    cost.add_argument(
+        "--attention-tp",
+        type=int,
+        metavar="N",
+        help="dies that share their sequences, each with its part of the heads and of dense layers (default 1)",
+    )
+    cost.add_argument(
+        "--head-tp", type=int, metavar="N", help="dies that share the LM head, each with its part (default 1)"
+    )
+    cost.add_argument(
+        "--prefill-attention",
+        choices=get_args(PrefillAttention),
+        help="prefill: how dies share prompts, where --attention-tp is 1 (default: as the device file says)",
     )
     cost.add_argument(
         "--drafts", type=int, metavar="N", help="tokens that MTP drafts per step; 0 = off (default 1, 0 without MTP)"

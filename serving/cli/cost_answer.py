@@ -31,6 +31,7 @@ from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.engine_file import engine_names, load_engine
+from hardware.cost.parallelism import Parallelism
 from hardware.cost.served_shape import served_shape
 from hardware.cost.trust import Trust, decode_trust, engine_text_of, model_trust, prefill_trust
 from hardware.cost.weight_format import formats_named
@@ -69,7 +70,8 @@ def answer(arguments: argparse.Namespace) -> int:
         raise ConfigError("--out is where --fit writes the profile: add --fit FILE")
     engine = load_engine(arguments.engine) if arguments.engine else None
     device = load_device(arguments.device)
-    model = CostModel(device, _shape(arguments, device), engine)
+    division = Parallelism(arguments.attention_tp, arguments.head_tp, arguments.prefill_attention)
+    model = CostModel(device, _shape(arguments, device), engine, decode=division, prefill=division)
     if arguments.fit:
         check_no_flags(arguments, "--fit")
         return fit(model, arguments)
@@ -171,10 +173,12 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     trust = _decode_trust(model, arguments, arguments.batch)
     plan = model.hbm_plan("decode", dies)
     fits = model.batch_that_fits(arguments.context, dies=dies)
+    tp = model.decode.parallelism.attention_tp
+    holder = "die" if tp == 1 else f"group of {tp} dies"
     numbers = {
         "tpot_s": tpot_s,
         "tokens_per_s_per_npu": arguments.batch / tpot_s,
-        "kv_tokens_per_die": plan.kv_tokens,
+        "kv_tokens_per_die" if tp == 1 else "kv_tokens_per_group": plan.kv_tokens,
         "batch_that_fits": fits,
         **_trusted(model, trust),
     }
@@ -188,7 +192,7 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
         f"[bold]TPOT {tpot_s * 1e3:,.1f} ms, {arguments.batch / tpot_s:,.0f} tokens/s per NPU[/bold] ({trust.text})\n"
         f"engine: {engine_text_of(model)}; {model.shape.formats.text}\n"
         f"step {cost.total_s * 1e3:,.1f} ms, layer {cost.layer_s * 1e6:,.0f} us; "
-        f"KV room {plan.kv_tokens:,} tokens per die: {fits:,} such sequences per NPU"
+        f"KV room {plan.kv_tokens:,} tokens per {holder}: {fits:,} such sequences per NPU"
     )
     if arguments.batch > fits:
         console.print("[yellow]this batch does not fit into the memory: only its time is predicted[/yellow]")

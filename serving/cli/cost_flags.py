@@ -5,8 +5,10 @@ import argparse
 from serving.errors import ConfigError
 
 DECODE_FLAGS = {"batch": 96, "context": 4096, "drafts": None, "acceptance": 0.7, "microbatch": None}
-PREFILL_FLAGS = {"prompt": 4096, "reuse": 0.0, "perfect_balance": False}
+PREFILL_FLAGS = {"prompt": 4096, "reuse": 0.0, "perfect_balance": False, "prefill_attention": None}
 """Flags that only one kind of step has, with their defaults."""
+DIVISION_FLAGS = {"attention_tp": 1, "head_tp": 1}
+"""Flags that either kind of step has, with their defaults."""
 
 
 def check_no_flags(arguments: argparse.Namespace, question: str) -> None:
@@ -16,7 +18,7 @@ def check_no_flags(arguments: argparse.Namespace, question: str) -> None:
         question: the flag that names the file.
     Raises: ConfigError.
     """
-    for name, default in (DECODE_FLAGS | PREFILL_FLAGS).items():
+    for name, default in (DECODE_FLAGS | PREFILL_FLAGS | DIVISION_FLAGS).items():
         if getattr(arguments, name) != default:
             raise ConfigError(f"--{name.replace('_', '-')} is of one step; rows of {question} say their own")
 

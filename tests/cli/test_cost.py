@@ -164,7 +164,7 @@ def test_a_mixture_with_grouped_attention(capsys: pytest.CaptureFixture[str], tm
         ("llama-3.1-8b", ("--drafts", "1"), "llama-3.1-8b: has no MTP module to draft 1 tokens with"),
         ("llama-3.1-8b", ("--microbatch",), "--microbatch hides dispatch and combine, and llama-3.1-8b is dense"),
         ("llama-3.1-8b", ("--calibrate",), "--calibrate refits to published rows, which are of DeepSeek-R1"),
-        ("llama-3.1-70b", (), "each die holds all of a dense model"),
+        ("llama-3.1-70b", (), "give a dense model a larger attention_tp"),
         ("kimi-k2", ("--drafts", "1"), "kimi-k2: has no MTP module"),
     ],
 )

@@ -1,0 +1,74 @@
+"""`cloudmatrix cost` of attention and LM head over several dies, and of layouts of prefill."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from hardware.errors import SpecError
+from serving.cli import command_parser
+from serving.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+
+
+def cost(*words: str) -> None:
+    arguments = command_parser("cost").parse_args(["cost", *words])
+    assert arguments.run(arguments) == 0
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    cost(*words)
+    return capsys.readouterr().out
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    return json.loads(printed(capsys, *words, "--json"))
+
+
+def test_attention_and_head_over_several_dies(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--dies", "16", "--attention-tp", "2", "--head-tp", "8", "--batch", "16", "--explain")
+    for words in (
+        "tokens per group of 2 dies",
+        "reduce-scatter and all-gather",
+        "116 M weights",
+        "no row has attention",
+    ):
+        assert words in text
+    found = answer(capsys, "--dies", "16", "--attention-tp", "2")
+    assert found["kv_tokens_per_group"] > answer(capsys, "--dies", "16")["kv_tokens_per_die"]
+    assert found["expected_error"] is None
+    largest = [answer(capsys, "--tpot", "40ms", "--dies", "16", "--attention-tp", tp)["batch_per_npu"] for tp in "12"]
+    assert largest[0] < largest[1], "a die that holds fewer weights holds more sequences"
+
+
+def test_layouts_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
+    own, named, other = (
+        answer(capsys, "--prefill", "65536", *words)["tokens_per_s_per_npu"]
+        for words in ((), ("--prefill-attention", "sp-tp-sp"), ("--prefill-attention", "data-parallel"))
+    )
+    assert own == named < other
+    text = printed(capsys, "--prefill", "65536", "--dies", "16", "--attention-tp", "4", "--explain")
+    assert "not checked: no row has attention TP 4" in text
+    assert "reduce-scatter and all-gather" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--prefill-attention", "sp-tp-sp"), "--prefill-attention goes with --prefill"),
+        (("--attention-tp", "3"), "attention_tp is 3, which does not divide the 128 heads"),
+        (("--attention-tp", "2", "--dies", "15"), "attention_tp is 2, which does not divide an instance of 15 dies"),
+        (("--head-tp", "0"), "head_tp is 0; it must be a whole number of dies from 1 up"),
+        (("--head-tp", "16", "--device", "h100"), "head_tp is 16, but the scale-up fabric of h100 joins 8"),
+        (("--fit", "rows.csv", "--attention-tp", "2"), "--attention-tp is of one step; rows of --fit say their own"),
+        (("--prefill", "1e4", "--attention-tp", "2", "--prefill-attention", "sp-tp-sp"), "name one of them"),
+    ],
+)
+def test_divisions_that_cannot_be(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises((ConfigError, SpecError), match=re.escape(message)):
+        cost(*words)
