@@ -6,15 +6,18 @@ from hardware.cost.device_model import DeviceModel
 from hardware.cost.engine_file import load_engine
 from hardware.cost.model_config import load_shape
 from hardware.cost.model_shape import ModelShape
+from hardware.cost.parallelism import Parallelism
 from hardware.cost.served_shape import served_shape
 from serving.config.serve import ServeConfig
+from serving.config.simulation import SimulationConfig
 
 
 def simulated_cost(config: ServeConfig) -> CostModel:
     """Cost model of a configuration.
 
     Raises: SpecError if device, model or engine cannot be read, drafts are configured of a model that has none, or
-        weights or KV have a format that the device cannot be priced with.
+        weights or KV have a format that the device cannot be priced with, or the work is divided as the model or
+        the device does not allow.
     Effects: reads their files.
     """
     simulation = config.simulation
@@ -22,7 +25,21 @@ def simulated_cost(config: ServeConfig) -> CostModel:
     shape = simulated_shape(config, device)
     shape.check_drafts(simulation.drafts)
     engine = load_engine(simulation.engine) if simulation.engine else None
-    return CostModel(device, shape, engine)
+    decode, prefill = divisions(simulation)
+    return CostModel(device, shape, engine, decode=decode, prefill=prefill)
+
+
+def divisions(simulation: SimulationConfig) -> tuple[Parallelism, Parallelism]:
+    """How decode and prefill instances divide their work.
+
+    Raises: SpecError for a layout that contradicts a degree.
+    Effects: none.
+    """
+    layout = None if simulation.prefill_attention == "device" else simulation.prefill_attention
+    return (
+        Parallelism(simulation.decode_attention_tp, simulation.head_tp),
+        Parallelism(simulation.prefill_attention_tp, simulation.head_tp, layout),
+    )
 
 
 def simulated_shape(config: ServeConfig, device: DeviceModel | None = None) -> ModelShape:

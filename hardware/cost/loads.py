@@ -37,6 +37,8 @@ class PrefillLoad:
         dies: of the instance, over which sequence and heads are split.
         perfect_balance: experts' load ideally even; else as published with the default EPLB.
         microbatch: two overlapping half batches.
+        largest: computed tokens of the longest prompt, 0 = unknown: where `Parallelism` gives dies or groups prompts of
+            their own, the fullest one has these at least. A device's own layout is taken to fill its dies evenly.
         first: cached tokens before each prompt's first computed one; only windows and sparse attention ask for them.
     """
 
@@ -46,6 +48,7 @@ class PrefillLoad:
     perfect_balance: bool = False
     microbatch: bool = True
     first: float = 0.0
+    largest: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class HbmPlan:
             that share them. Decode dies do; prefill dies of a split sequence all hold the same cache rows, so that an
             instance holds this many as a whole.
         instance_kv_tokens: of the whole instance.
+        groups: of dies that hold caches of their own: as many as dies where each die does.
+        parts: into which the dies of a group split a token's cache; 1 = each has all of it.
     """
 
     hbm: Bytes
@@ -43,6 +45,8 @@ class HbmPlan:
     kv: Bytes
     kv_tokens: int
     instance_kv_tokens: int
+    groups: int
+    parts: int
 
 
 def hbm_plan(
@@ -69,7 +73,8 @@ def hbm_plan(
     buffers = _buffer_bytes(shape, role, dies)
     workspace = int(hbm * (1 - device.calibration.hbm_share))
     kv = hbm - weights - buffers - workspace
-    tokens = max(kv, 0) * shape.attention.cache_parts(parallelism.attention_tp) // shape.kv_token_bytes()
+    parts = shape.attention.cache_parts(parallelism.attention_tp)
+    tokens = max(kv, 0) * parts // shape.kv_token_bytes()
     least = 1 if role == "decode" else PREFILL_TOKENS_PER_DIE
     if tokens < least:
         short = f"{weights / 1e9:.1f} GB of weights and {buffers / 1e9:.1f} GB of buffers"
@@ -78,7 +83,7 @@ def hbm_plan(
             f"{shape.name} does not fit on {dies} dies of {device.name}: {short} leave {room}; "
             f"{_way_out(shape, weights, buffers)}"
         )
-    holders = dies // parallelism.attention_tp if layout == "data-parallel" else 1
+    groups = dies // parallelism.attention_tp if layout == "data-parallel" else 1
     return HbmPlan(
         Bytes(hbm),
         Bytes(weights),
@@ -86,7 +91,9 @@ def hbm_plan(
         Bytes(workspace),
         Bytes(kv),
         tokens,
-        tokens * holders,
+        tokens * groups,
+        groups,
+        parts,
     )
 
 

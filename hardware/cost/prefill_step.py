@@ -81,6 +81,7 @@ class PrefillStep:
         layout, tp = parallelism.prefill_layout(device), parallelism.attention_tp
         self._tp = tp
         self._split = layout != "data-parallel"
+        self._own_prompts = layout == "data-parallel" and parallelism != WHOLE
         self._by_context = layout == "context-parallel"
         self._between = collectives(device, shape, parallelism)
         self._slow = die.cores / (die.cores - device.layout.communication_cores)
@@ -121,6 +122,8 @@ class PrefillStep:
         dies, small, gemm = load.dies, self._small, self._gemm
         n = load.tokens / dies
         away = (dies - 1) / dies
+        # Of the fullest die, or of a die of the fullest group; experts get the tokens of all dies evenly.
+        full = max(n, load.largest / self._tp) if self._own_prompts else n
         if dense:
             slow, feed = 1.0, float(self._dense_weights)
             feed_bytes, feed_gemm = feed / self._tp * self._weight, gemm
@@ -135,9 +138,9 @@ class PrefillStep:
                 held = min(held, experts_read(math.ceil(held), dies, self._missed ** (load.tokens / halves)))
             feed_bytes = self._expert_weights * (held + self._shared_experts) * self._expert_weight
             feed_gemm = self._expert_gemm
-        own = 1 + small / max(n * self._tp / halves, 1.0)
+        own = 1 + small / max(full * self._tp / halves, 1.0)
         weights = (self._attention_weights * self._weight + feed_bytes) * halves / self._skinny
-        products = 2 * self._own_weights * n * own / gemm * slow
+        products = 2 * self._own_weights * full * own / gemm * slow
         core = load.attended_tokens / dies * self._core * slow
         indexer = 0.0
         if self._reach.limit is not None:
@@ -145,15 +148,17 @@ class PrefillStep:
             core, indexer = core * slow, indexer * slow
         if self._by_context and self._indexer is None:
             core = self._expanded(load, core, n)
-        experts = 2 * feed * n / feed_gemm * slow
+        if full > n > 0:
+            core, indexer = core * full / n, indexer * full / n
+        experts = 2 * feed * (full if dense else n) / feed_gemm * slow
         gather = (dies - 1) * n * self._gathered_bytes / self._collective if self._split else 0.0
         heads = n * self._heads_bytes * away / self._collective if self._split else 0.0
-        vector = self._vector_s * n
+        vector = self._vector_s * full
         launch = self._launch_s * halves
-        exchange = 0.0 if dense else n * self._message_bytes * away / self._bulk
-        hidden = self._hidden_vector_s * n
+        exchange = 0.0 if dense else full * self._message_bytes * away / self._bulk
+        hidden = self._hidden_vector_s * full
         pairs = (2 if dense else 1) if self._tp > 1 else 0
-        between = pairs * (self._between.pair_s * halves + self._between.pair_t * n * self._tp)
+        between = pairs * (self._between.pair_s * halves + self._between.pair_t * full * self._tp)
         # By place: by name this would take as long as all of the above.
         return PrefillLayer(
             products, core, experts, gather, heads, vector, launch, weights, exchange, hidden, indexer, between

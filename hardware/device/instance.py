@@ -8,7 +8,8 @@ die has left:
                                      same b on every die: the fullest die decides
 
 A block lives whole on one die (with one latent head there is nothing to split), and attention is data-parallel over the
-dies, so all of them get the same number.
+dies, so all of them get the same number. Where groups of dies share their sequences, each die of a group holds a block,
+or its KV heads' part of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -103,55 +104,42 @@ class VirtualInstance:
             raise SpecError(f"a KV block of {block_bytes} bytes cannot be; it must be above zero")
         return len(self._ledgers) * min(ledger.free_bytes // block_bytes for ledger in self._ledgers)
 
-    def reserve_kv_cache(self, block_bytes: int, max_blocks: int | None = None) -> int:
+    def reserve_kv_cache(
+        self, block_bytes: int, max_blocks: int | None = None, *, groups: int | None = None, parts: int = 1
+    ) -> int:
         """Reserves the KV cache and says how many blocks it has.
 
         Args:
             block_bytes: one block, all layers.
-            max_blocks: take no more than this in all; it is rounded down to a whole number per die.
-        Returns: blocks over all dies, at least one per die.
-        Raises: HbmExhaustedError if not one block per die fits (or `max_blocks` allows none); SpecError if the block
-            size is not above zero; HbmReservationError if the cache is already reserved.
+            max_blocks: take no more than this in all; it is rounded down to a whole number per group.
+            groups: of dies, equally large, that hold their blocks together; None = each die holds its own.
+            parts: into which the dies of a group split a block; 1 = every die of it holds all of the block.
+        Returns: blocks over all groups, at least one per group.
+        Raises: HbmExhaustedError if not one block per group fits (or `max_blocks` allows none); SpecError if the block
+            size is not above zero or groups do not divide the dies; HbmReservationError if the cache is already
+            reserved.
         Effects: every die holds its blocks' bytes under `KV_CACHE`; `kv_blocks` is set.
         """
         if KV_CACHE in self._ledgers[0].reservations:
             raise HbmReservationError(f"instance {self.name!r} has its KV cache already; release it first")
-        fitting = self.kv_capacity_blocks(block_bytes)
+        dies = len(self._ledgers)
+        groups = dies if groups is None else groups
+        if groups < 1 or dies % groups or parts < 1:
+            raise SpecError(f"instance {self.name!r}: {dies} dies cannot be {groups} equal groups, blocks in {parts}")
+        on_a_die = -(-block_bytes // parts)
+        fitting = self.kv_capacity_blocks(on_a_die) // dies * groups
         wanted = fitting if max_blocks is None else min(fitting, max_blocks)
-        per_die = wanted // len(self._ledgers)
-        if per_die < 1:
+        per_group = wanted // groups
+        if per_group < 1:
             free = min(ledger.free_bytes for ledger in self._ledgers)
             raise HbmExhaustedError(
-                f"instance {self.name!r}: {wanted} KV blocks of {format_bytes(block_bytes)} are less than one for each "
-                f"of {len(self._ledgers)} dies ({format_bytes(free)} free on the fullest one); take more NPUs, a "
-                "larger HBM per die, smaller blocks or a larger block limit"
+                f"instance {self.name!r}: {wanted} KV blocks of {format_bytes(on_a_die)} are less than one for each "
+                f"of {groups} {'dies' if groups == dies else 'groups of dies'} ({format_bytes(free)} free on the "
+                "fullest die); take more NPUs, a larger HBM per die, smaller blocks or a larger block limit"
             )
-        self.reserve_per_die(KV_CACHE, per_die * block_bytes)
-        self.kv_blocks = per_die * len(self._ledgers)
+        self.reserve_per_die(KV_CACHE, per_group * on_a_die)
+        self.kv_blocks = per_group * groups
         return self.kv_blocks
-
-    def reserve_replicated_kv_cache(self, block_bytes: int, max_blocks: int | None = None) -> int:
-        """Reserves a KV cache that every die holds as a whole, as prefill over split sequences and heads needs it.
-
-        Args:
-            block_bytes: one block, all layers; every die holds its copy.
-            max_blocks: take no more than this.
-        Returns: blocks of the instance: what fits on the fullest die.
-        Raises: as `reserve_kv_cache`.
-        Effects: every die holds the bytes of all blocks under `KV_CACHE`; `kv_blocks` is set.
-        """
-        if KV_CACHE in self._ledgers[0].reservations:
-            raise HbmReservationError(f"instance {self.name!r} has its KV cache already; release it first")
-        fitting = self.kv_capacity_blocks(block_bytes) // len(self._ledgers)
-        blocks = fitting if max_blocks is None else min(fitting, max_blocks)
-        if blocks < 1:
-            raise HbmExhaustedError(
-                f"instance {self.name!r}: not one KV block of {format_bytes(block_bytes)} fits on each of "
-                f"{len(self._ledgers)} dies; take smaller blocks or a larger block limit"
-            )
-        self.reserve_per_die(KV_CACHE, blocks * block_bytes)
-        self.kv_blocks = blocks
-        return blocks
 
     @property
     def predicted_s(self) -> float:

@@ -246,7 +246,8 @@ def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
     seen = arguments.prompt * (arguments.reuse + (1 - arguments.reuse) / 2)
     microbatch = arguments.microbatch is not False
     first = arguments.prompt * arguments.reuse
-    load = PrefillLoad(new, new * seen, dies, arguments.perfect_balance, microbatch, first)
+    largest = min(new, arguments.prompt - first)
+    load = PrefillLoad(new, new * seen, dies, arguments.perfect_balance, microbatch, first, largest)
     cost = model.prefill_step(load)
     npus = dies / model.device.die.per_npu
     cached = model.kv_bytes(arguments.prefill * arguments.reuse)

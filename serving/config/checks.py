@@ -4,7 +4,7 @@ import re
 from urllib.parse import urlsplit
 
 from hardware.units import MIB
-from serving.config.cluster import NodeConfig
+from serving.config.cluster import DIES_PER_NPU, NodeConfig
 from serving.config.health import HealthConfig
 from serving.config.kvcache import KvCacheConfig
 from serving.config.model import ModelConfig
@@ -236,7 +236,8 @@ def _check_ranks(name: str, pool: PoolConfig, config: ServeConfig) -> None:
 
 
 def _check_simulation(config: ServeConfig) -> None:
-    """Refuse settings that contradict the simulated device, which decides them."""
+    """Refuse settings that contradict the simulated device, which decides them, or that divide no instance."""
+    _check_division(config)
     if config.engine.executor != "simulated":
         return
     if config.hardware.hbm_per_die_mib:
@@ -253,6 +254,26 @@ def _check_simulation(config: ServeConfig) -> None:
         raise ConfigError(
             f"[kvcache] ssd_mib = {config.kvcache.ssd_mib}, but simulated blocks have no bytes to put on disk: set it"
             f" to 0"
+        )
+
+
+def _check_division(config: ServeConfig) -> None:
+    """Refuse groups of dies that do not divide an instance, or its parts."""
+    simulation, decode, prefill = config.simulation, config.decode.dies_per_instance, config.prefill.dies_per_instance
+    parts = {"[autoscaler] decode_step_npus": config.autoscaler.decode_step_npus * DIES_PER_NPU}
+    for name, tp, sizes in (
+        ("decode_attention_tp", simulation.decode_attention_tp, {"[decode]": decode} | parts),
+        ("prefill_attention_tp", simulation.prefill_attention_tp, {"[prefill]": prefill}),
+        ("head_tp", simulation.head_tp, {"[decode]": decode, "[prefill]": prefill} | parts),
+    ):
+        for of, dies in sizes.items():
+            if dies % tp:
+                raise ConfigError(f"[simulation] {name} = {tp} does not divide the {dies} dies of {of}: change either")
+    layout = simulation.prefill_attention
+    if simulation.prefill_attention_tp > 1 and layout not in {"device", "data-parallel"}:
+        raise ConfigError(
+            f'[simulation] prefill_attention = "{layout}" is over all dies, prefill_attention_tp ='
+            f" {simulation.prefill_attention_tp} over groups of them: set one of them"
         )
 
 

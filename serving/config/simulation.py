@@ -8,6 +8,7 @@ from serving.config.key import key
 Executor = Literal["auto", "native", "torch", "simulated"]
 ExpertBalance = Literal["default", "perfect"]
 SimulatedKv = Literal["auto", "bf16", "int8"]
+PrefillLayout = Literal["device", "sp-tp-sp", "data-parallel", "context-parallel"]
 ModelLoad = Literal["pool", "storage", "prewarmed"]
 
 
@@ -34,6 +35,20 @@ class SimulationConfig:
     kv: SimulatedKv = key(
         "format of the KV cache: `auto` = as the model's config.json states, else `bf16`", default="auto"
     )
+    decode_attention_tp: int = key(
+        "dies of a decode instance that share their sequences, each with its part of the heads and of dense "
+        "feed-forwards; latents and down-projections are copied",
+        default=1,
+        low=1,
+        high=768,
+    )
+    prefill_attention_tp: int = key("the same of prefill instances", default=1, low=1, high=768)
+    prefill_attention: PrefillLayout = key(
+        "how dies of a prefill instance share prompts: `device` = as the device's file says; split by sequence and "
+        "heads, `sp-tp-sp`, or by sequence alone, `context-parallel`; each die or group its own, `data-parallel`",
+        default="device",
+    )
+    head_tp: int = key("dies that share the LM head, each with its part of the vocabulary", default=1, low=1, high=768)
     supernodes: int = key(
         "equal supernodes, each with its own share of the requests; virtual time only", default=1, low=1, high=1024
     )

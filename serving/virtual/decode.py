@@ -71,8 +71,8 @@ class DecodeInstance:
         self._settings = settings
         self._drafts, self._acceptance, self._at_once = drafts, acceptance, at_once
         self._die_blocks = kv_blocks
-        self._step_dies = 0
-        """Dies by which steps are predicted; 0 = as configured."""
+        self._step_groups = 0
+        """Groups by which steps are predicted; 0 = as configured."""
         self._slowdown = slowdown
         self._refresh = refresh
         self._balance = DpBalance(groups, settings.max_sequences)
@@ -345,7 +345,7 @@ class DecodeInstance:
         contexts += self._base
         context = float(np.maximum.reduce(contexts))
         mean = self._batch / len(self._groups)
-        base = self._times.decode(float(self._largest), context, mean, self._step_dies)
+        base = self._times.decode(float(self._largest), context, mean, self._step_groups)
         chunk = 0.0
         for die in touched:
             group = self._groups[die]

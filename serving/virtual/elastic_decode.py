@@ -49,7 +49,7 @@ class ElasticDecode(DecodeInstance):
         self._requests = self._requests[:groups] + [0] * more
         self._base = np.append(self._base[:groups], np.zeros(more))
         self._growth = np.append(self._growth[:groups], np.zeros(more))
-        self._step_dies = groups
+        self._step_groups = groups
         self.npus, self.kv_blocks = npus, groups * self._die_blocks
         self.stall(pause_s)
 

@@ -120,7 +120,7 @@ class PartSizes:
     def _shrink(self, instance: ElasticDecode, npus: int) -> None:
         node = self._node
         self._changing[instance] = npus
-        instance.close(npus * DIES_PER_NPU)
+        instance.close(node.groups_of(npus))
         moves_s = node.cost.regroup_s(instance.npus * DIES_PER_NPU, npus * DIES_PER_NPU)
         ready_s = node.queue.now + moves_s + node.config.simulation.graphs_s
         node.queue.at(node.queue.now, self._shrunk, _Shrinkage(instance, npus, ready_s))

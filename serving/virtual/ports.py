@@ -12,20 +12,20 @@ from serving.values.orders import Order
 class StepDurations(Protocol):
     """Durations of steps [s]."""
 
-    def prefill(self, tokens: float, attended_tokens: float) -> float:
+    def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
         """One prefill step of one instance; see `hardware.cost.loads.PrefillLoad`."""
         ...
 
-    def decode(self, requests: float, context_tokens: float, mean_requests: float, dies: int = 0) -> float:
+    def decode(self, requests: float, context_tokens: float, mean_requests: float, groups: int = 0) -> float:
         """One decode iteration of one instance; see `hardware.cost.loads.DecodeLoad`.
 
         Args:
-            dies: of the instance; 0 = as configured.
+            groups: of dies that share their sequences, of the instance; 0 = as configured.
         """
         ...
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:
-        """Time that one die of a decode instance takes for a prompt chunk of its own, beside the others' decoding."""
+        """Time that one die or group of a decode instance takes for a prompt chunk of its own, beside decoding."""
         ...
 
 

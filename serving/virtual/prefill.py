@@ -169,14 +169,15 @@ class PrefillInstance:
             self._timer.set(answer.at if answer is not None else None)
             return
         self._plan = plan = answer.plan
-        tokens = attended = 0.0
+        tokens = attended = largest = 0.0
         for step in plan.sequences:
             fed = len(step.tokens)
             tokens += fed
+            largest = max(largest, fed)
             attended += fed * (step.start + 0.5 * fed)
         now = self._queue.now
         begins = max(now, self._ready_s)
-        duration = begins - now + self._times.prefill(tokens, attended) * self._slowdown(plan.step)
+        duration = begins - now + self._times.prefill(tokens, attended, largest) * self._slowdown(plan.step)
         self._ready_s = now + duration
         self._speed.observe(int(tokens + attended / self._attention_tokens), duration)
         self._step = now, duration, int(tokens), attended, self.meter.busy_s

@@ -194,26 +194,27 @@ def expected_decode(config: ServeConfig, times: StepDurations, npus: int = 0) ->
         npus: of the instance; 0 = as configured.
     """
     dies = (npus or config.decode.npus_per_instance) * DIES_PER_NPU
-    most = _sequences_in_time(config, times, dies)
-    slope_s = (_token_s(config, times, most, dies) - _token_s(config, times, most / 2, dies)) / (most / 2)
+    groups = dies // config.simulation.decode_attention_tp
+    seats = config.decode.max_sequences * dies // config.decode.dies_per_instance
+    most = _sequences_in_time(config, times, groups, seats)
+    slope_s = (_token_s(config, times, most, groups) - _token_s(config, times, most / 2, groups)) / (most / 2)
     return Expected(most, slope_s)
 
 
-def _sequences_in_time(config: ServeConfig, times: StepDurations, dies: int) -> int:
-    """Most sequences of an instance at which tokens still come often enough."""
+def _sequences_in_time(config: ServeConfig, times: StepDurations, groups: int, seats: int) -> int:
+    """Most sequences of an instance, of at most its seats, at which tokens still come often enough."""
     limit_s = config.slo.tpot_s / TPOT_SPREAD
 
     def late(sequences: int) -> bool:
-        return _token_s(config, times, sequences, dies) > limit_s
+        return _token_s(config, times, sequences, groups) > limit_s
 
-    seats = config.decode.max_sequences * dies // config.decode.dies_per_instance
     return max(1, bisect_left(range(seats), True, key=lambda count: late(count + 1)))
 
 
-def _token_s(config: ServeConfig, times: StepDurations, sequences: float, dies: int) -> float:
-    """Mean time per token with so many sequences in an instance, by its fullest die [s]."""
+def _token_s(config: ServeConfig, times: StepDurations, sequences: float, groups: int) -> float:
+    """Mean time per token with so many sequences in an instance, by its fullest die or group [s]."""
     simulation = config.simulation
-    mean = sequences / dies
+    mean = sequences / groups
     fullest = mean + FULLEST * math.sqrt(mean)
-    step_s = times.decode(fullest, fullest * TYPICAL_PROMPT, mean, dies)
+    step_s = times.decode(fullest, fullest * TYPICAL_PROMPT, mean, groups)
     return step_s / mtp_tokens_per_step(simulation.drafts, simulation.acceptance)

@@ -118,7 +118,7 @@ class Supernode:
         (self.prefills if isinstance(instance, PrefillInstance) else self.decodes).append(instance)  # type: ignore[arg-type]
         self._started[name] = self.queue.now
         self.directory.put(instance)
-        self.network.join(name, self.placement.dies_of(npus), len(npus))
+        self.network.join(name, self._ends(pool, npus), len(npus))
         for gateway in self.gateways:
             gateway.learn(instance)
         return instance
@@ -144,12 +144,21 @@ class Supernode:
         name = instance.name
         self.places[name] = npus
         self.slowdowns[name].set("dies", self._slowest(npus))
-        dies = self.placement.dies_of(npus)
+        ends = self._ends("decode", npus)
         self.network.leave(name)
-        self.network.join(name, dies, len(npus))
-        instance.resize(len(dies), len(npus), self.config.simulation.resize_pause_s)
+        self.network.join(name, ends, len(npus))
+        instance.resize(len(ends), len(npus), self.config.simulation.resize_pause_s)
         for gateway in self.gateways:
             gateway.learn(instance)
+
+    def groups_of(self, npus: int) -> int:
+        """Groups of dies that share their sequences, of a decode instance: as many as dies without attention TP."""
+        return npus * DIES_PER_NPU // self.cost.decode.parallelism.attention_tp
+
+    def _ends(self, pool: str, npus: tuple[NpuId, ...]) -> tuple[DieId, ...]:
+        """The dies of an instance that send and receive handoffs: of a decode group that shares sequences the first."""
+        dies = self.placement.dies_of(npus)
+        return dies if pool == "prefill" else dies[:: self.cost.decode.parallelism.attention_tp]
 
     def drain(self, instance: PrefillInstance | DecodeInstance) -> None:
         """Stop an instance from taking anything new from now on, and let every gateway know."""
@@ -213,8 +222,8 @@ class Supernode:
 
     def _decode(self, name: ReplicaId) -> DecodeInstance:
         pool, simulation = self.config.decode, self.config.simulation
-        groups = pool.dies_per_instance
-        fewest = groups if self.parts is None else self.parts.fewest * self.parts.step * DIES_PER_NPU
+        groups = self.groups_of(pool.npus_per_instance)
+        fewest = pool.dies_per_instance if self.parts is None else self.parts.fewest * self.parts.step * DIES_PER_NPU
         blocks = self.cost.hbm_plan("decode", fewest).kv_tokens // self.config.engine.block_tokens
         of_a_group = replace(
             pool,

@@ -17,22 +17,24 @@ class TableTimes:
         self._perfect = config.expert_balance == "perfect"
         self._cost = cost
         self._drafts = config.drafts
+        self._tp = cost.decode.parallelism.attention_tp
         self._decode = cost.decode_table(dies=decode_dies, drafts=config.drafts)
         self._others = {decode_dies: self._decode}
 
-    def prefill(self, tokens: float, attended_tokens: float) -> float:
+    def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
         """See `StepTimes`."""
-        return self._cost.prefill_step_s(PrefillLoad(tokens, attended_tokens, self._prefill_dies, self._perfect))
+        load = PrefillLoad(tokens, attended_tokens, self._prefill_dies, self._perfect, largest=largest)
+        return self._cost.prefill_step_s(load)
 
-    def decode(self, requests: float, context_tokens: float, mean_requests: float, dies: int = 0) -> float:
+    def decode(self, requests: float, context_tokens: float, mean_requests: float, groups: int = 0) -> float:
         """See `StepDurations`."""
-        table = self._of(dies) if dies else self._decode
+        table = self._of(groups * self._tp) if groups else self._decode
         return table.seconds(requests, context_tokens, mean_requests)
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:
         """See `StepTimes`. As long as a prefill instance takes for as many tokens on each of its dies."""
-        dies = self._prefill_dies
-        return self.prefill(float(tokens * dies), attended_tokens * dies)
+        copies = self._prefill_dies / self._tp
+        return self.prefill(tokens * copies, attended_tokens * copies)
 
     def _of(self, dies: int) -> DecodeTable:
         table = self._others.get(dies)

@@ -127,8 +127,9 @@ class Troubles:
         places = self._node.placement.dies_of(self._node.places[instance.name])
         if isinstance(instance, PrefillInstance):  # all dies share every sequence: it is lost once
             dies = dies[:1]
-        for die in dies:
-            hit, tokens = instance.lose_die(places.index(DieId(npu, die)), share)
+        tp = 1 if isinstance(instance, PrefillInstance) else self._node.cost.decode.parallelism.attention_tp
+        for group in sorted({places.index(DieId(npu, die)) // tp for die in dies}):
+            hit, tokens = instance.lose_die(group, share)
             cost.hit += hit
             cost.tokens += tokens
 

@@ -23,6 +23,7 @@ from serving.instance.live.compute_simulated import plain_words
 from serving.instance.live.make_compute import make_compute
 from serving.instance.live.npu_of import npu_of
 from serving.instance.live.slowdown import slowdown_of
+from serving.simulated_cost import simulated_cost
 from tests.live.harness import small_config
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import SPARSE
@@ -55,6 +56,16 @@ def test_kv_blocks_are_what_the_memory_plan_leaves(shm: Path) -> None:
     assert 0.99 < prefill.npus.used_bytes / prefill.npus.capacity_bytes <= 1.0
     decode = make_compute(supernode(), place("decode", 160, shm), None)
     assert decode.kv.count == 320 * (cost.hbm_plan("decode", 320).kv_tokens // 512)
+
+
+def test_kv_blocks_of_dies_that_share_their_sequences(shm: Path) -> None:
+    shared = replace(supernode(), simulation=SimulationConfig(decode_attention_tp=8, prefill_attention_tp=4))
+    cost = simulated_cost(shared)
+    decode = make_compute(shared, place("decode", 160, shm), None)
+    assert decode.kv.count == 320 // 8 * (cost.hbm_plan("decode", 320).kv_tokens // 512), "latents are in each die"
+    assert decode.npus.used_bytes <= decode.npus.capacity_bytes
+    prefill = make_compute(shared, place("prefill", 16, shm), None)
+    assert prefill.kv.count == 32 // 4 * (cost.hbm_plan("prefill", 32).kv_tokens // 512)
 
 
 def test_a_model_that_does_not_fit_says_so(shm: Path) -> None:

@@ -33,7 +33,7 @@ class DecodeDies:
     """The seats of one instance. Whoever is not in a step has left.
 
     Args:
-        dies: of the instance.
+        dies: of the instance; groups of them where they share their sequences.
         max_sequences: of the instance; shared out evenly.
         block_tokens: of one KV block.
     """

@@ -47,7 +47,7 @@ class StepTimes:
         dies: of the instance.
         drafts: tokens that MTP drafts.
         prefill_dies: of a prefill instance. Decode dies hold their sequences alone, so that a prompt chunk there takes
-            as long as a prefill instance does for as many tokens on each of its dies.
+            as long as a prefill instance does for as many tokens on each of its dies, and groups of them likewise.
         perfect_balance: of experts, in prefill.
         slowdown: factor on the duration of step n; None = always 1.
     """
@@ -68,25 +68,34 @@ class StepTimes:
         self._drafts = drafts
         self._perfect_balance = perfect_balance
         self._slowdown = slowdown
-        self._chunk_dies = prefill_dies if role is EngineRole.DECODE else dies
-        self._chunk_copies = prefill_dies if role is EngineRole.DECODE else 1
+        tp = cost.decode.parallelism.attention_tp
+        self._groups = dies // tp
+        self._on_decode_dies = role is EngineRole.DECODE
+        self._chunk_dies = prefill_dies if self._on_decode_dies else dies
+        self._chunk_copies = prefill_dies / tp if self._on_decode_dies else 1
 
-    def step_s(self, step: int, load: DieLoad, tokens: int, attended_tokens: float) -> float:
+    def step_s(self, step: int, load: DieLoad, tokens: int, attended_tokens: float, largest: int = 0) -> float:
         """One step.
 
         Args:
             load: what decodes.
-            tokens, attended_tokens: of prompt chunks; see `hardware.cost.loads.PrefillLoad`.
+            tokens, attended_tokens, largest: of prompt chunks; see `hardware.cost.loads.PrefillLoad`.
         Effects: none.
         """
         seconds = 0.0
         if load.sequences:
-            mean = load.sequences / self._dies
+            mean = load.sequences / self._groups
             decode = DecodeLoad(load.requests, load.context_tokens, mean, self._dies, self._drafts)
             seconds += self._cost.decode_step_s(decode)
         if tokens:
             copies = self._chunk_copies
-            chunk = PrefillLoad(tokens * copies, attended_tokens * copies, self._chunk_dies, self._perfect_balance)
+            chunk = PrefillLoad(
+                tokens * copies,
+                attended_tokens * copies,
+                self._chunk_dies,
+                self._perfect_balance,
+                largest=0 if self._on_decode_dies else largest,
+            )
             seconds += self._cost.prefill_step_s(chunk)
         return seconds * (self._slowdown(step) if self._slowdown is not None else 1.0)
 
@@ -156,7 +165,7 @@ class SimulatedExecutor:
             self._grammars.begin_step()
         dies = self._dies
         dies.begin()
-        chunk_tokens, attended = 0, 0.0
+        chunk_tokens, attended, largest = 0, 0.0, 0
         results: list[SequenceResult] = []
         for step in plan.sequences:
             fed, order = len(step.tokens), step.sample
@@ -164,9 +173,10 @@ class SimulatedExecutor:
                 results.append(self._decode(step, order))
                 continue
             chunk_tokens += fed
+            largest = max(largest, fed)
             attended += fed * (step.start + 0.5 * fed)
             results.append(self._chunk(step, fed))
-        seconds = self._times.step_s(plan.step, dies.end(), chunk_tokens, attended)
+        seconds = self._times.step_s(plan.step, dies.end(), chunk_tokens, attended, largest)
         self._pacer.end(seconds)
         return StepResult(plan.step, tuple(results), seconds)
 

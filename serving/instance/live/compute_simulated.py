@@ -96,7 +96,7 @@ class SimulatedCompute:
         executor = SimulatedExecutor(
             times,
             answers,
-            DecodeDies(dies, pool.max_sequences, block_tokens),
+            DecodeDies(dies // self._cost.decode.parallelism.attention_tp, pool.max_sequences, block_tokens),
             BlockStamps(arena, self.kv.real_bytes, block_tokens),
             self._pace,
             decodes=self._role is not EngineRole.PREFILL,
@@ -145,9 +145,8 @@ class SimulatedCompute:
         npus.reserve_per_die(BUFFERS, plan.buffers)
         npus.reserve_per_die(WORKSPACE, plan.workspace)
         most = blocks_in_ub(ub_bytes, block_bytes)
-        replicated = plan.instance_kv_tokens <= plan.kv_tokens and len(npus.dies) > 1
-        reserve = npus.reserve_replicated_kv_cache if replicated else npus.reserve_kv_cache
-        return KvBlocks(reserve(block_bytes, max_blocks=most), self._accounted.real_bytes, block_bytes)
+        blocks = npus.reserve_kv_cache(block_bytes, max_blocks=most, groups=plan.groups, parts=plan.parts)
+        return KvBlocks(blocks, self._accounted.real_bytes, block_bytes)
 
 
 def plain_words(tokenizer: Tokenizer) -> tuple[int, ...]:

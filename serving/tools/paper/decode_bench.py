@@ -78,11 +78,11 @@ class _Times:
     def __init__(self, cost: CostModel, case: DecodeCase) -> None:
         self._table = cost.decode_table(dies=DIES_PER_NPU * case.npus, drafts=case.drafts, microbatch=case.halves)
 
-    def prefill(self, tokens: float, attended_tokens: float) -> float:
+    def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
         """See `StepTimes`."""
         raise ServingError("a decode bench computes no prompts")
 
-    def decode(self, requests: float, context_tokens: float, mean_requests: float, dies: int = 0) -> float:
+    def decode(self, requests: float, context_tokens: float, mean_requests: float, groups: int = 0) -> float:
         """See `StepTimes`."""
         return self._table.seconds(requests, context_tokens, mean_requests)
 

@@ -92,7 +92,7 @@ class _Times:
         self._cost = cost
         self._case = case
 
-    def prefill(self, tokens: float, attended_tokens: float) -> float:
+    def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
         """See `StepTimes`."""
         case = self._case
         load = PrefillLoad(
@@ -100,7 +100,7 @@ class _Times:
         )
         return self._cost.prefill_step_s(load)
 
-    def decode(self, requests: float, context_tokens: float, mean_requests: float, dies: int = 0) -> float:
+    def decode(self, requests: float, context_tokens: float, mean_requests: float, groups: int = 0) -> float:
         """See `StepTimes`."""
         raise ServingError("a prefill bench does not decode")
 

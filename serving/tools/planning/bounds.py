@@ -56,7 +56,8 @@ def decode_times(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus:
 def least_step_s(cost: CostModel, npus: int, context: float, drafts: int) -> float:
     """A decode step of one sequence in an otherwise empty instance [s]."""
     dies = npus * DIES_PER_NPU
-    return float(cost.decode_step_s(DecodeLoad(1, max(1.0, context), 1 / dies, dies, drafts)))
+    groups = dies // cost.decode.parallelism.attention_tp
+    return float(cost.decode_step_s(DecodeLoad(1, max(1.0, context), 1 / groups, dies, drafts)))
 
 
 def share_within(times: NDArray[np.float64], limit_s: float) -> float:

@@ -159,18 +159,32 @@ def test_check_finds_blocks_without_bytes() -> None:
 def test_a_replicated_cache_is_whole_on_every_die() -> None:
     instance = make()
     instance.reserve_spread(WEIGHTS, 402)
-    assert instance.reserve_replicated_kv_cache(100, max_blocks=20) == instance.kv_blocks == 8
+    assert instance.reserve_kv_cache(100, max_blocks=20, groups=1) == instance.kv_blocks == 8
     assert instance.used_bytes == 402 + 4 * 800
     instance.check()
     with pytest.raises(HbmReservationError, match="has its KV cache already"):
-        instance.reserve_replicated_kv_cache(100)
+        instance.reserve_kv_cache(100, groups=1)
     instance.release(KV_CACHE)
-    assert instance.reserve_replicated_kv_cache(100, max_blocks=3) == 3
+    assert instance.reserve_kv_cache(100, max_blocks=3, groups=1) == 3
     instance.release(KV_CACHE)
-    with pytest.raises(HbmExhaustedError, match="not one KV block"):
-        instance.reserve_replicated_kv_cache(1000)
+    with pytest.raises(HbmExhaustedError, match="less than one for each of 1 groups of dies"):
+        instance.reserve_kv_cache(1000, groups=1)
     with pytest.raises(SpecError):
-        instance.reserve_replicated_kv_cache(0)
+        instance.reserve_kv_cache(0, groups=1)
+
+
+def test_groups_of_dies_hold_blocks_together() -> None:
+    """Two groups of two dies: each die has whole blocks of its group, or half of each."""
+    instance = make()
+    instance.reserve_spread(WEIGHTS, 402)
+    assert instance.reserve_kv_cache(100, groups=2) == 2 * 8
+    instance.release(KV_CACHE)
+    assert instance.reserve_kv_cache(100, groups=2, parts=2) == 2 * 17
+    assert instance.used_bytes == 402 + 4 * 17 * 50
+    instance.check()
+    instance.release(KV_CACHE)
+    with pytest.raises(SpecError, match="4 dies cannot be 3 equal groups"):
+        instance.reserve_kv_cache(100, groups=3)
 
 
 def test_predicted_time_is_that_of_the_group_not_of_its_npus_together() -> None:

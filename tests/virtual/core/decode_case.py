@@ -19,10 +19,10 @@ BLOCK = 16
 class Steady:
     """Every iteration takes a second; a prompt chunk half a second more."""
 
-    def prefill(self, tokens: float, attended_tokens: float) -> float:
+    def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
         return 1.0
 
-    def decode(self, requests: float, context_tokens: float, mean_requests: float, dies: int = 0) -> float:
+    def decode(self, requests: float, context_tokens: float, mean_requests: float, groups: int = 0) -> float:
         return 1.0
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:

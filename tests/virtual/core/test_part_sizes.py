@@ -11,7 +11,9 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.virtual.result import Outcome, SimResult, SimulatedPoint
 from serving.virtual.run import cost_model, simulate
+from serving.virtual.scaling_signals import expected_decode
 from serving.virtual.start_phases import PROCESS_S, WarmProcesses
+from serving.virtual.times import TableTimes
 from tests.virtual.core.case import config, workload
 from tests.virtual.core.key_cases import changed
 from tests.virtual.core.scripted_scaler import ScriptedScaler
@@ -107,6 +109,15 @@ def test_abilities_rise_faster_than_parts() -> None:
     assert list(abilities) == sorted(set(abilities))
     assert abilities[8] > 1.1 * 2 * abilities[4]
     assert abilities[2] == pytest.approx(abilities[4] / 2)
+
+
+def test_parts_of_an_instance_are_whole_groups() -> None:
+    settings = parts(decode_attention_tp=4)
+    result, _ = played([(20.0, "decode", 8), (50.0, "decode", 4)], settings)
+    assert [at(result, time_s).decode_npus for time_s in (19.0, 40.0, result.totals.end_s)] == [48, 64, 32]
+    abilities = [expected_decode(settings, TableTimes(cost_model(settings), settings.simulation, 32, 96), npus)
+                 for npus in (32, 64)]  # fmt: skip
+    assert 0 < abilities[0].most < abilities[1].most
 
 
 @pytest.mark.parametrize(("parts_then", "node"), [(8, "n4"), (4, "n4"), (8, "n10")])
