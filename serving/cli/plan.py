@@ -132,6 +132,10 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "first (default: as configured, and what TPOT allows by the cost model)",
     )  # fmt: skip
     choices.add_argument(
+        "--attention-tp", type=_numbers, default="", metavar="N,N", help="dies of a decode instance that share their "
+        "sequences, the preferred number first (default: as configured)",
+    )  # fmt: skip
+    choices.add_argument(
         "--cache-nodes", type=int, metavar="N", help="memory servers (default: one on each node that is filled)"
     )
 
@@ -200,7 +204,8 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
     return PlanQuestion(
         config=_seeded(config, seed), trace=_trace(arguments, seed), target=_target(arguments, config),
         wanted=SearchLimits(
-            arguments.sizes_prefill, arguments.sizes_decode, budget, arguments.step_tokens, arguments.batch
+            arguments.sizes_prefill, arguments.sizes_decode, budget, arguments.step_tokens, arguments.batch,
+            arguments.attention_tp,
         ),
         question=question, cache_nodes=arguments.cache_nodes, quick=arguments.quick,
         headroom=arguments.headroom, losses=arguments.losses,
@@ -218,7 +223,7 @@ def comparison_of(arguments: argparse.Namespace) -> "ComparisonQuestion":
 
     searching = ("npus", "least", "highest_rate", "quick", "sizes_prefill", "sizes_decode", "step_tokens", "batch")
     usual = {"sizes_prefill": _numbers(PREFILL_SIZES), "sizes_decode": _numbers(DECODE_SIZES)}
-    for name in (*searching, "cache_nodes"):
+    for name in (*searching, "attention_tp", "cache_nodes"):
         if (value := getattr(arguments, name)) and value != usual.get(name):
             raise ConfigError(f"--{name.replace('_', '-')} is for a search; --compare takes pools as files have them")
     if len(arguments.compare) < 2:

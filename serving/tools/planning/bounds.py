@@ -5,7 +5,8 @@ luckiest drafts. What fails here fails in every simulation, so it need not be si
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from hardware.cost import CostModel
 from hardware.cost.loads import DecodeLoad
 from hardware.errors import SpecError
 from serving.config.serve import ServeConfig
+from serving.errors import ConfigError
 from serving.tools.planning.candidate import DIES_PER_NPU, Shape
 from serving.tools.planning.demand import PlanDemand
 from serving.tools.planning.verdict import PlanTarget
@@ -30,6 +32,22 @@ class Dropped:
 
     what: str
     why: str
+
+
+@lru_cache(maxsize=32)
+def decode_cost(cost: CostModel, attention_tp: int) -> CostModel:
+    """The cost model with so many dies of a decode instance sharing their sequences.
+
+    Raises: ConfigError if the model or the device does not allow it.
+    """
+    decode = cost.decode.parallelism
+    if decode.attention_tp == attention_tp:
+        return cost
+    try:
+        divided = replace(decode, attention_tp=attention_tp)
+        return CostModel(cost.device, cost.shape, cost.engine, decode=divided, prefill=cost.prefill.parallelism)
+    except SpecError as error:
+        raise ConfigError(str(error)) from error
 
 
 def prefill_times(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int) -> NDArray[np.float64]:
@@ -95,9 +113,9 @@ def decode_tokens_per_s(
     cost: CostModel, config: ServeConfig, context: float, shape: Shape, target: PlanTarget
 ) -> float:
     """Output tokens per second of one instance with the largest batch that keeps TPOT, by the cost model."""
-    dies = shape.npus * DIES_PER_NPU
+    dies, divided = shape.npus * DIES_PER_NPU, decode_cost(cost, shape.attention_tp)
     return work_done.decode_tokens_per_s(
-        cost, config, context, shape.npus, dies, shape.limit * DIES_PER_NPU, target.tpot_s
+        divided, config, context, shape.npus, dies, shape.limit * DIES_PER_NPU, target.tpot_s
     )
 
 

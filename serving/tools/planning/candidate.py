@@ -14,10 +14,17 @@ class Shape:
     Attributes:
         npus: of one instance; fixes the expert-parallel degree.
         limit: of its batch. Prefill: prompt tokens of a step for each NPU. Decode: sequences for each die.
+        attention_tp: dies of a decode instance that share their sequences; of prefill as configured.
     """
 
     npus: int
     limit: int
+    attention_tp: int = 1
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The kind of instance, without its batch limit."""
+        return self.npus, self.attention_tp
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,8 +48,9 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """The split in one look: "6 x 16 + 1 x 160"."""
-        return f"{self.prefills} x {self.prefill.npus} + {self.decodes} x {self.decode.npus}"
+        """The split in one look: "6 x 16 + 1 x 160", with attention TP 4 in decode "6 x 16 + 1 x 160 TP4"."""
+        tp = self.decode.attention_tp
+        return f"{self.prefills} x {self.prefill.npus} + {self.decodes} x {self.decode.npus}{f' TP{tp}' * (tp > 1)}"
 
     @property
     def limits(self) -> str:
@@ -83,10 +91,10 @@ class SearchSpace:
 
     def plain(self) -> "SearchSpace":
         """The same sizes, each with its preferred batch limit only."""
-        first: list[dict[int, Shape]] = [{}, {}]
+        first: list[dict[tuple[int, int], Shape]] = [{}, {}]
         for sizes, shapes in zip(first, (self.prefill, self.decode), strict=True):
             for shape in shapes:
-                sizes.setdefault(shape.npus, shape)
+                sizes.setdefault(shape.size, shape)
         return SearchSpace(tuple(first[0].values()), tuple(first[1].values()), self.budget)
 
     def candidates(self) -> Iterator[Candidate]:
@@ -99,7 +107,7 @@ class SearchSpace:
 
     def variants(self, candidate: Candidate) -> list[Candidate]:
         """The same split with another batch limit in one of the pools."""
-        prefills = [one for one in self.prefill if one.npus == candidate.prefill.npus]
-        decodes = [one for one in self.decode if one.npus == candidate.decode.npus]
+        prefills = [one for one in self.prefill if one.size == candidate.prefill.size]
+        decodes = [one for one in self.decode if one.size == candidate.decode.size]
         found = [replace(candidate, prefill=one) for one in prefills if one != candidate.prefill]
         return found + [replace(candidate, decode=one) for one in decodes if one != candidate.decode]

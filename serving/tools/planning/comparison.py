@@ -89,7 +89,11 @@ def split_of(config: ServeConfig) -> Candidate:
     return Candidate(
         Shape(prefill.npus_per_instance, max(1, prefill.max_step_tokens // prefill.npus_per_instance)),
         prefill.replicas,
-        Shape(decode.npus_per_instance, max(1, decode.max_sequences // (decode.npus_per_instance * DIES_PER_NPU))),
+        Shape(
+            decode.npus_per_instance,
+            max(1, decode.max_sequences // (decode.npus_per_instance * DIES_PER_NPU)),
+            config.simulation.decode_attention_tp,
+        ),
         decode.replicas,
     )
 

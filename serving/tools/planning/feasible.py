@@ -21,13 +21,18 @@ from serving.tools.planning.verdict import PlanTarget
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """Choices that the user leaves to the search. Limits: None = chosen from the configuration and the SLOs."""
+    """Choices that the user leaves to the search. Limits: none = chosen from the configuration and the SLOs.
+
+    Attributes:
+        attention_tp: dies of a decode instance that share their sequences; none = as configured.
+    """
 
     prefill_sizes: tuple[int, ...]
     decode_sizes: tuple[int, ...]
     budget: int
     prefill_limits: tuple[int, ...] = ()
     decode_limits: tuple[int, ...] = ()
+    attention_tp: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +59,19 @@ def start(
     """
     dropped: list[Dropped] = []
     prefills = _sizes(_prefill_side(cost, config, demand, target), wanted.prefill_sizes, cost, wanted, target, dropped)
-    decodes = _sizes(_decode_side(cost, config, demand, target), wanted.decode_sizes, cost, wanted, target, dropped)
+    decodes = _decode_sizes(cost, config, demand, wanted, target, dropped)
     prefill_shapes = [Shape(npus, limit) for limit in _prefill_limits(config, wanted) for npus in prefills]
     decode_shapes = [
-        Shape(npus, limit)
-        for npus in decodes
-        for limit in wanted.decode_limits or _decode_limits(cost, config, demand, npus, target)
+        Shape(npus, limit, tp)
+        for npus, tp in decodes
+        for limit in wanted.decode_limits or _decode_limits(bounds.decode_cost(cost, tp), config, demand, npus, target)
     ]
     space = SearchSpace(tuple(prefill_shapes), tuple(decode_shapes), wanted.budget)
-    if min(prefills) + min(decodes) > wanted.budget:
+    smallest = min(npus for npus, _ in decodes)
+    if min(prefills) + smallest > wanted.budget:
         raise ConfigError(
             f"{wanted.budget} NPUs hold no plan: the smallest prefill and decode instances take {min(prefills)} + "
-            f"{min(decodes)}"
+            f"{smallest}"
         )
     prefill = {
         one: Floor(least, f"by the cost model, {least - 1} x {one.npus} NPUs compute prompts slower than they come")
@@ -104,11 +110,17 @@ class _Side:
     limit_s: float
     times: Callable[[int], NDArray[np.float64]]
     floor_s: Callable[[int], float]
+    attention_tp: int = 1
 
     @property
     def limit(self) -> str:
         """In words, as in "TTFT of 2 s"."""
         return f"{self.metric} of {numbers.limit(self.limit_s)}"
+
+    def instances(self, npus: int) -> str:
+        """Instances of one size, in words."""
+        divided = f", attention TP {self.attention_tp}" if self.attention_tp > 1 else ""
+        return f"{self.pool} instances of {npus} NPUs{divided}"
 
 
 def _prefill_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget) -> _Side:
@@ -125,7 +137,35 @@ def _decode_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, targe
     return _Side(
         "decode", "TPOT", target.tpot_s, lambda npus: bounds.decode_times(cost, config, demand, npus),
         lambda npus: bounds.least_step_s(cost, npus, context, drafts) / tokens,
+        cost.decode.parallelism.attention_tp,
     )  # fmt: skip
+
+
+def _decode_sizes(
+    cost: CostModel,
+    config: ServeConfig,
+    demand: PlanDemand,
+    wanted: SearchLimits,
+    target: PlanTarget,
+    dropped: list[Dropped],
+) -> list[tuple[int, int]]:
+    """Sizes of decode instances, each with its attention TP, that can hold the limit at all.
+
+    Raises: ConfigError if there is none, or the model does not allow one of the degrees.
+    Effects: adds the others to `dropped`.
+    """
+    found: list[tuple[int, int]] = []
+    refused: ConfigError | None = None
+    for tp in wanted.attention_tp or (config.simulation.decode_attention_tp,):
+        divided = bounds.decode_cost(cost, tp)
+        side = _decode_side(divided, config, demand, target)
+        try:
+            found += [(npus, tp) for npus in _sizes(side, wanted.decode_sizes, divided, wanted, target, dropped)]
+        except ConfigError as error:
+            refused = refused or error
+    if refused is not None and not found:
+        raise refused
+    return found
 
 
 def _sizes(
@@ -144,7 +184,7 @@ def _sizes(
     kept: list[int] = []
     closest: tuple[float, int] = (-1.0, 0)
     for npus in sizes:
-        if _too_large(npus, side.pool, cost, wanted, dropped):
+        if _too_large(npus, side, cost, wanted, dropped):
             continue
         share = bounds.share_within(side.times(npus), side.limit_s)
         closest = max(closest, (share, npus))
@@ -152,18 +192,18 @@ def _sizes(
             kept.append(npus)
         else:
             why = f"even an idle one keeps {side.limit} for {numbers.share(share)} of requests only"
-            dropped.append(Dropped(f"{side.pool} instances of {npus} NPUs", why))
+            dropped.append(Dropped(side.instances(npus), why))
     if not kept:
         raise _impossible(side, *closest, target, dropped)
     return kept
 
 
-def _too_large(npus: int, role: str, cost: CostModel, wanted: SearchLimits, dropped: list[Dropped]) -> bool:
-    reason = bounds.misfit(cost, role, npus)
+def _too_large(npus: int, side: _Side, cost: CostModel, wanted: SearchLimits, dropped: list[Dropped]) -> bool:
+    reason = bounds.misfit(cost, side.pool, npus)
     if reason is None and npus >= wanted.budget:
         reason = f"one of them leaves nothing of {wanted.budget} NPUs for the other pool"
     if reason is not None:
-        dropped.append(Dropped(f"{role} instances of {npus} NPUs", reason))
+        dropped.append(Dropped(side.instances(npus), reason))
     return reason is not None
 
 

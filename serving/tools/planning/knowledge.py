@@ -78,7 +78,7 @@ class Knowledge:
     def alike(self, one: Candidate, other: Candidate) -> bool:
         """Whether two that differ in decode's batch limit alone must do the same: batches stay far below both."""
         verdict = self.tried.get(one)
-        same = replace(one, decode=other.decode) == other and one.decode.npus == other.decode.npus
+        same = replace(one, decode=other.decode) == other and one.decode.size == other.decode.size
         return same and verdict is not None and 2 * verdict.batch <= min(one.decode.limit, other.decode.limit)
 
     def reason(self, candidate: Candidate) -> str:

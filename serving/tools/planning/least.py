@@ -49,7 +49,7 @@ def _wave(ranked: list[Candidate]) -> list[Candidate]:
     """The first ones, no two of which differ in decode's batch limit alone: one verdict may tell of both."""
     chosen: dict[Candidate, Candidate] = {}
     for one in ranked:
-        chosen.setdefault(replace(one, decode=Shape(one.decode.npus, 0)), one)
+        chosen.setdefault(replace(one, decode=replace(one.decode, limit=0)), one)
         if len(chosen) == WAVE:
             break
     return list(chosen.values())
@@ -63,9 +63,9 @@ def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: i
     space = known.space
     chosen = [replace(best, prefills=best.prefills // 2)] if best.prefills > 1 else []
     chosen += neighbours(best, space, +1) + [one for one in space.variants(best) if not known.alike(best, one)]
-    pairs = {(best.prefill.npus, best.decode.npus)}
+    pairs = {(best.prefill.npus, best.decode.size)}
     for candidate in sorted(space.candidates(), key=space.rank):
-        pair = candidate.prefill.npus, candidate.decode.npus
+        pair = candidate.prefill.npus, candidate.decode.size
         if pair in pairs or len(pairs) > most:
             continue
         if candidate.prefills >= known.prefill[candidate.prefill].least and (
@@ -78,9 +78,9 @@ def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: i
 
 def most_generous(space: SearchSpace) -> list[Candidate]:
     """For each pair of sizes the split of the whole budget that is nearest to half and half; preferred limits."""
-    found: dict[tuple[int, int], Candidate] = {}
+    found: dict[tuple[int, tuple[int, int]], Candidate] = {}
     for one in space.candidates():
-        pair = one.prefill.npus, one.decode.npus
+        pair = one.prefill.npus, one.decode.size
         before = found.get(pair)
         if before is None or _imbalance(one, space) < _imbalance(before, space):
             found[pair] = one

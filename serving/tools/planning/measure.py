@@ -58,6 +58,7 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
         ),
         kvcache=replace(config.kvcache, replicas=servers if config.kvcache.replicas else 0),
         autoscaler=replace(config.autoscaler, policy="none"),
+        simulation=replace(config.simulation, decode_attention_tp=candidate.decode.attention_tp),
         slo=slo,
     )  # fmt: skip
 

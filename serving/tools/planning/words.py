@@ -6,7 +6,7 @@ from loadgen.report import numbers
 from loadgen.report.table import Table, TableRow, Tone, columns, table_of
 from serving.tools.planning.margins import MOST
 from serving.tools.planning.order import ORDERS
-from serving.tools.planning.plan import CapacityPlan, Option
+from serving.tools.planning.plan import CapacityPlan, Option, ShapeBound
 
 HEADS = (
     "prefill + decode", "tokens/NPU", "batch/die", "NPUs", "servers", "TTFT p99", "TPOT p99", "attained", "goodput/s",
@@ -138,12 +138,17 @@ def bounds_table(plan: CapacityPlan) -> Table:
     )  # fmt: skip
     rows = [
         (
-            f"{one.pool}, {one.npus} NPUs", f"{one.limit:,} {units[one.pool]}", numbers.significant(one.tokens_per_s),
+            _instances(one), f"{one.limit:,} {units[one.pool]}", numbers.significant(one.tokens_per_s),
             numbers.significant(asked[one.pool]), numbers.count(one.least), numbers.count(one.least * one.npus),
         )
         for one in plan.bounds
     ]  # fmt: skip
     return table_of(heads, rows, BOUNDS)
+
+
+def _instances(one: ShapeBound) -> str:
+    divided = f", TP{one.attention_tp}" if one.attention_tp > 1 else ""
+    return f"{one.pool}, {one.npus} NPUs{divided}"
 
 
 def headroom_text(plan: CapacityPlan) -> str:
