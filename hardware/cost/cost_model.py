@@ -5,9 +5,11 @@ from bisect import bisect_left
 from hardware.cost import transfers
 from hardware.cost.decode_step import DecodeStep
 from hardware.cost.device_model import DeviceModel
+from hardware.cost.disaggregated import ApartDecodeStep
 from hardware.cost.engine_profile import EngineProfile
 from hardware.cost.engine_step import decode_step_with, prefill_step_with
 from hardware.cost.explain import decode_cost, prefill_cost
+from hardware.cost.explain_apart import apart_cost
 from hardware.cost.loads import DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.memory_plan import HbmPlan, Role, hbm_plan
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
@@ -62,7 +64,9 @@ class CostModel:
         check_formats(shape, device)
         decode.check(device, shape)
         prefill.check(device, shape)
-        self.decode = DecodeStep(device, shape, decode)
+        if prefill.expert_dies:
+            raise SpecError("expert_dies is of decode: no prefill with experts on dies of their own is priced")
+        self.decode = (ApartDecodeStep if decode.expert_dies else DecodeStep)(device, shape, decode)
         self.prefill = PrefillStep(device, shape, prefill)
 
     # --- steps -------------------------------------------------------------------------------------------------
@@ -94,7 +98,9 @@ class CostModel:
         Effects: none that shows.
         """
         self.shape.check_drafts(load.drafts)
-        return decode_step_with(self._decode_phase, decode_cost(self.decode, load), self._die_tokens(load))
+        step = self.decode
+        cost = apart_cost(step, load) if isinstance(step, ApartDecodeStep) else decode_cost(step, load)
+        return decode_step_with(self._decode_phase, cost, self._die_tokens(load))
 
     def prefill_step(self, load: PrefillLoad) -> PredictedStep:
         """One prefill step, taken apart into its operators. Effects: none."""
@@ -160,7 +166,7 @@ class CostModel:
         Effects: none.
         """
         self.decode.parallelism.check_dies(self.device, dies)
-        mean = batch / self.device.die.per_npu * self.decode.parallelism.attention_tp
+        mean = batch / self.device.die.per_npu * (dies / self.decode.parallelism.groups(dies))
         fullest = max(1.0, mean)
         return DecodeLoad(fullest, fullest * context, None if mean == fullest else mean, dies, drafts, microbatch)
 
@@ -198,7 +204,7 @@ class CostModel:
         Effects: none.
         """
         in_a_group = self.hbm_plan("decode", dies).kv_tokens / max(context, 1.0)
-        return int(in_a_group) * round(self.device.die.per_npu) // self.decode.parallelism.attention_tp
+        return int(in_a_group) * self.decode.parallelism.groups(dies) * round(self.device.die.per_npu) // dies
 
     # --- transfers, loading, memory ----------------------------------------------------------------------------
     def handoff_s(self, nbytes: float, links: int = 1) -> Seconds:

@@ -4,14 +4,20 @@ Attention dies form domains that take turns at the expert dies. Each attention d
 one is away (sent to the experts, multiplied, sent back), the other computes. If the experts keep up, an iteration is
 attention time alone, plus the last exchange that nothing hides.
 
-    iteration = start + MTP layers + 2 * layers * max(attention, experts' turn) + last exchange
+    iteration = start + MTP layers + 2 * layers * pace + last exchange
+    pace      = the longest of: attention with sending; experts' turn; half of a round trip
+
+A small batch is faster as a whole: one round trip a layer, of which nothing is hidden.
+
+Scheduling, MTP layers and the two exchanges are times of the one published deployment. Exchanges grow with the load of
+their fuller end, with the size of a message and with the copies of a token. Dense layers count as expert layers.
 """
 
 from dataclasses import dataclass
 
-from hardware.cost.cost_model import CostModel
+from hardware.cost.decode_step import DecodeStep
+from hardware.cost.decode_terms import MEASURED_COMBINE_BYTES, MEASURED_DISPATCH_BYTES
 from hardware.cost.loads import DecodeLoad
-from hardware.errors import SpecError
 from hardware.units import MICROSECOND, MILLISECOND, Seconds
 
 HALVES = 2
@@ -21,6 +27,10 @@ MTP_LAYER_S = 5 * MILLISECOND
 """One MTP layer, which is not split. Source: xDeepServe 7.1."""
 MEASURED_TOKENS = 96
 """Tokens of a half batch at which the stages were measured: 48 sequences, each with one draft."""
+MEASURED_ARRIVING = 96 * 480 / 3 / 288
+"""Tokens that an expert die stood for then: 480 attention dies in 3 domains, 288 expert dies."""
+MEASURED_COPIES = 9
+"""Copies of a token that were sent: 8 routed and a shared expert on dies of their own."""
 SEND_S = 172 * MICROSECOND
 """Attention to experts. Source: xDeepServe 3.3."""
 RETURN_S = 193 * MICROSECOND
@@ -32,75 +42,111 @@ class DisaggregatedStep:
     """One iteration.
 
     Attributes:
+        halves: parts of a batch: 2, or 1 = the whole at once.
         attention_s: one half batch in one layer on an attention die, gate and sending included.
         send_s / experts_s / return_s: stages of one half batch of one domain.
         turn_s: how often the expert dies can take a half batch of the same domain: domains times the longest stage.
-        bound: `attention` or `experts`: which of the two sets the pace.
+        pace_s: from one half batch to the next, in one layer.
+        bound: `attention`, `experts` or `round trip`: which of them sets the pace.
     """
 
     total_s: Seconds
+    halves: int
     attention_s: Seconds
     send_s: Seconds
     experts_s: Seconds
     return_s: Seconds
     turn_s: Seconds
+    pace_s: Seconds
     bound: str
+
+    @property
+    def last_s(self) -> Seconds:
+        """The last exchange, which no other half hides; 0 for a whole batch, whose layers contain theirs."""
+        return Seconds(self.send_s + self.experts_s + self.return_s if self.halves > 1 else 0.0)
 
     def tpot_s(self, tokens_per_step: float) -> Seconds:
         """Time per output token. Effects: none."""
         return Seconds(self.total_s / tokens_per_step)
 
 
-def disaggregated_decode_step(
-    model: CostModel,
-    *,
-    requests: float,
-    context_tokens: float,
-    attention_dies: int = 480,
-    expert_dies: int = 288,
-    domains: int = 3,
-    drafts: int = 1,
-    attention_s: float | None = None,
-    experts_s: float | None = None,
-) -> DisaggregatedStep:
-    """One iteration of the split layout.
+class ApartDecodeStep(DecodeStep):
+    """Decode steps of instances whose experts lie on dies of their own.
 
-    Args:
-        requests: sequences per attention die; all dies alike.
-        context_tokens: sum of their contexts.
-        domains: groups of attention dies that take turns.
-        attention_s / experts_s: measured stage times to use instead of the model's.
-    Raises: SpecError for a layout without dies, domains that do not divide the attention dies, or a dense model.
-    Effects: none that shows.
-    Source: xDeepServe 5.2, 7.1.
+    A load is of attention dies: `requests` of the fullest one, `mean_requests` over all of them, `dies` of both kinds.
     """
-    if not model.shape.experts:
-        raise SpecError(f"model {model.shape.name}: has no experts to put on dies of their own")
-    if min(attention_dies, expert_dies, domains) < 1 or attention_dies % domains:
-        raise SpecError(f"{attention_dies} attention dies in {domains} domains, {expert_dies} expert dies: impossible")
-    step, shape, cal = model.decode, model.shape, model.device.calibration
-    load = DecodeLoad(requests, context_tokens, None, expert_dies, drafts, True)
-    half = step.half_batch(load, HALVES)
-    tokens = requests * (1 + drafts) / HALVES
-    size = tokens / MEASURED_TOKENS
-    floor = cal.exchange_floor_s
-    send, back = floor + (SEND_S - floor) * size, floor + (RETURN_S - floor) * size
-    attention = (step.attention_s(half, 1.0) + send) if attention_s is None else attention_s
-    group = step.group(expert_dies)
-    arriving = tokens * attention_dies / domains / expert_dies
-    rows = group.busiest(arriving) + cal.small_gemm_tokens * group.read(arriving * expert_dies)
-    product = max(step.terms.expert_t * rows, half.expert_w)
-    experts = product + cal.expert_vector_s * arriving + cal.expert_start_s if experts_s is None else experts_s
-    turn = domains * max(send, experts, back)
-    pace = max(attention, turn)
-    tail = send + experts + back
-    total = SCHEDULING_S + drafts * MTP_LAYER_S + HALVES * shape.layers * pace + tail
-    return DisaggregatedStep(
-        Seconds(total),
-        Seconds(attention),
-        Seconds(send),
-        Seconds(experts),
-        Seconds(back),
-        Seconds(turn),
-        "attention" if attention >= turn else "experts",
-    )
+
+    def seconds(self, load: DecodeLoad) -> Seconds:
+        """Duration of one step [s], in halves or as a whole: as the load says, else whichever is faster.
+
+        Effects: none.
+        """
+        return self.iteration(load).total_s
+
+    def uses_microbatch(self, load: DecodeLoad) -> bool:
+        """Whether this step runs as two half batches. Effects: none."""
+        return self.iteration(load).halves > 1
+
+    def iteration(self, load: DecodeLoad) -> DisaggregatedStep:
+        """One step with its stages.
+
+        Effects: none.
+        """
+        if load.microbatch is not None:
+            return self.stages(load, HALVES if load.microbatch else 1)
+        halved, whole = self.stages(load, HALVES), self.stages(load, 1)
+        return halved if halved.total_s < whole.total_s else whole
+
+    def stages(
+        self, load: DecodeLoad, halves: int, attention_s: float | None = None, experts_s: float | None = None
+    ) -> DisaggregatedStep:
+        """One step in so many parts.
+
+        Args:
+            attention_s / experts_s: measured stage times to use instead of the model's.
+        Effects: none that shows.
+        Source: xDeepServe 5.2, 7.1.
+        """
+        expert_dies, domains, cal = self.parallelism.expert_dies, self.parallelism.domains, self.device.calibration
+        rows = 1 + load.drafts
+        requests = load.requests if load.mean_requests is None else load.mean_requests
+        on_attention = DecodeLoad(load.requests, load.context_tokens, requests, expert_dies, load.drafts, halves > 1)
+        half, group = self.half_batch(on_attention, halves), self.group(expert_dies)
+        arriving = requests * rows / halves * self.parallelism.groups(load.dies) / domains / expert_dies
+        send, back = self._exchange_s(load.requests * rows / halves, arriving)
+        attention = (self.attention_s(half, 1.0) + send) if attention_s is None else attention_s
+        read = group.read(arriving * expert_dies)
+        product = self.terms.expert_t * (group.busiest(arriving) + cal.small_gemm_tokens * read)
+        product = max(product, self.terms.expert_w * read)
+        experts = product + cal.expert_vector_s * arriving + cal.expert_start_s if experts_s is None else experts_s
+        turn = domains * max(send, experts, back)
+        trip = (attention + experts + back) / halves
+        pace = max(attention, turn, trip)
+        last = send + experts + back if halves > 1 else 0.0
+        layers = halves * self.shape.layers * pace
+        return DisaggregatedStep(
+            Seconds(SCHEDULING_S + load.drafts * MTP_LAYER_S + layers + last),
+            halves,
+            Seconds(attention),
+            Seconds(send),
+            Seconds(experts),
+            Seconds(back),
+            Seconds(turn),
+            Seconds(pace),
+            "experts" if pace == turn else "attention" if pace == attention else "round trip",
+        )
+
+    def _exchange_s(self, tokens: float, arriving: float) -> tuple[float, float]:
+        """Times of sending and of returning.
+
+        Args:
+            tokens: of a part of the batch, on the fullest attention die.
+            arriving: tokens that an expert die stands for: those of a domain over all expert dies.
+        """
+        shape, floor = self.shape, self.device.calibration.exchange_floor_s
+        own_dies = self.group(self.parallelism.expert_dies).shared_visits > 0
+        copies = shape.active_experts + (shape.shared_experts if own_dies else 0)
+        size = max(tokens / MEASURED_TOKENS, arriving / MEASURED_ARRIVING) * (copies / MEASURED_COPIES)
+        send = floor + (SEND_S - floor) * size * (shape.dispatch_bytes / MEASURED_DISPATCH_BYTES)
+        back = floor + (RETURN_S - floor) * size * (shape.combine_bytes / MEASURED_COMBINE_BYTES)
+        return send, back

@@ -27,7 +27,7 @@ def decode_cost(step: DecodeStep, load: DecodeLoad) -> PredictedStep:
     share = step.best_share(half) if shared else 1.0
     rest = 1 - share if shared else 1.0
     runs = (step.shape.moe_layers + load.drafts) * halves
-    parts = _attention_parts(step, load, half, share, (step.shape.layers + load.drafts) * halves)
+    parts = attention_parts(step, load, half, share, (step.shape.layers + load.drafts) * halves)
     if runs:
         parts += _expert_parts(step, load, half, rest, runs)
     if step.shape.dense_layers:
@@ -58,7 +58,14 @@ def _product(name: str, stream: int, runs: int, compute: float, memory: float, s
     return _part(name, stream, max(slower, memory), runs, bound, formula)
 
 
-def _attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: float, runs: int) -> list[CostPart]:
+def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: float, runs: int) -> list[CostPart]:
+    """Operators of the attention stream.
+
+    Args:
+        half: of a part of the batch; runs: of each operator in the step.
+        share: of the cores that the stream has.
+    Effects: none.
+    """
     shape, cal, c = step.shape, step.device.calibration, step.terms
     halves = 2 if step.uses_microbatch(load) else 1
     tokens = load.requests * (1 + load.drafts) / halves

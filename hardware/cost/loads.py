@@ -13,7 +13,7 @@ class DecodeLoad:
         requests: sequences on the fullest die, or where dies share their sequences, on the fullest group of them.
         context_tokens: sum of their context lengths [tokens].
         mean_requests: sequences per die or group, mean over the instance: what experts are sent; None = `requests`.
-        dies: of the instance, which is one expert-parallel group.
+        dies: of the instance, which is one expert-parallel group; those with experts only count, too.
         drafts: MTP tokens drafted per sequence.
         microbatch: two overlapping half batches; None = where they are faster. A dense model has none.
     """

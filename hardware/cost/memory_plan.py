@@ -21,8 +21,17 @@ PREFILL_TOKENS_PER_DIE = 8_192
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertDie:
+    """Memory of a die that holds experts only. Attributes as of `HbmPlan`; the rest is free."""
+
+    weights: Bytes
+    buffers: Bytes
+    free: Bytes
+
+
+@dataclass(frozen=True, slots=True)
 class HbmPlan:
-    """One die's memory.
+    """One die's memory; where experts have dies of their own, an attention die's.
 
     Attributes:
         weights: in the model's formats; absorbed matrices, gates and indexers in BF16. Attention is replicated, but for
@@ -36,6 +45,7 @@ class HbmPlan:
         instance_kv_tokens: of the whole instance.
         groups: of dies that hold caches of their own: as many as dies where each die does.
         parts: into which the dies of a group split a token's cache; 1 = each has all of it.
+        expert_die: where experts have dies of their own; those hold no cache. None = there are none.
     """
 
     hbm: Bytes
@@ -47,6 +57,7 @@ class HbmPlan:
     instance_kv_tokens: int
     groups: int
     parts: int
+    expert_die: ExpertDie | None = None
 
 
 def hbm_plan(
@@ -65,13 +76,18 @@ def hbm_plan(
     """
     if role not in ("prefill", "decode", "aggregated") or dies < 1:
         raise SpecError(f"no memory plan for role {role!r} on {dies} dies")
+    if parallelism.expert_dies and role != "decode":
+        raise SpecError(f"expert_dies is of decode: no {role} with experts on dies of their own is priced")
     parallelism.check_dies(device, dies)
     hbm = int(device.die.hbm_bytes)
     layout = parallelism.prefill_layout(device) if role == "prefill" else "data-parallel"
     by_heads = dies if layout == "sp-tp-sp" else 0
-    weights = _replicated_bytes(shape, by_heads, parallelism) + _expert_bytes(device, shape, role, dies)
-    buffers = _buffer_bytes(shape, role, dies)
     workspace = int(hbm * (1 - device.calibration.hbm_share))
+    apart = parallelism.expert_dies
+    expert_die = _expert_die(device, shape, dies, apart, hbm - workspace) if apart else None
+    experts = _draft_expert_bytes(device, shape, dies - apart) if apart else _expert_bytes(device, shape, role, dies)
+    weights = _replicated_bytes(shape, by_heads, parallelism) + experts
+    buffers = _buffer_bytes(shape, role, apart or dies)
     kv = hbm - weights - buffers - workspace
     parts = shape.attention.cache_parts(parallelism.attention_tp)
     tokens = max(kv, 0) * parts // shape.kv_token_bytes()
@@ -83,7 +99,7 @@ def hbm_plan(
             f"{shape.name} does not fit on {dies} dies of {device.name}: {short} leave {room}; "
             f"{_way_out(shape, weights, buffers)}"
         )
-    groups = dies // parallelism.attention_tp if layout == "data-parallel" else 1
+    groups = parallelism.groups(dies) if layout == "data-parallel" else 1
     return HbmPlan(
         Bytes(hbm),
         Bytes(weights),
@@ -94,6 +110,7 @@ def hbm_plan(
         tokens * groups,
         groups,
         parts,
+        expert_die,
     )
 
 
@@ -149,6 +166,35 @@ def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int)
         routed = -(-round(expert_copies(device.layout, shape, dies)) // dies)
         return round(layers * (routed + shape.shared_experts) * shape.expert_weights * each)
     return round(layers * group_terms(device, shape, dies).experts * shape.expert_weights * each)
+
+
+def _draft_expert_bytes(device: DeviceModel, shape: ModelShape, dies: int) -> int:
+    """Experts of MTP modules, which are not split: spread over the attention dies."""
+    if not shape.mtp_layers:
+        return 0
+    held = group_terms(device, shape, dies).experts
+    return round(shape.mtp_layers * held * shape.expert_weights * shape.formats.experts.bytes)
+
+
+def _expert_die(device: DeviceModel, shape: ModelShape, dies: int, expert_dies: int, room: int) -> ExpertDie:
+    """A die with its part of all layers' experts but those of MTP modules.
+
+    Its buffers are for all attention dies, of whichever domain.
+
+    Args:
+        room: of a die, without what engines leave free [bytes].
+    Raises: SpecError if they do not fit.
+    """
+    held = group_terms(device, shape, expert_dies).experts
+    weights = round(shape.moe_layers * held * shape.expert_weights * shape.formats.experts.bytes)
+    buffers = _buffer_bytes(shape, "decode", dies - expert_dies)
+    if weights + buffers > room:
+        raise SpecError(
+            f"experts of {shape.name} do not fit on {expert_dies} dies of {device.name}: {held} a layer are "
+            f"{weights / 1e9:.1f} GB beside {buffers / 1e9:.1f} GB of buffers, a die has {room / 1e9:.1f} GB; raise "
+            "expert_dies"
+        )
+    return ExpertDie(Bytes(weights), Bytes(buffers), Bytes(room - weights - buffers))
 
 
 def _buffer_bytes(shape: ModelShape, role: Role, dies: int) -> int:

@@ -1,7 +1,7 @@
 """Division of one instance's work over its dies: what stays the same from step to step, one value for each role.
 
 Default values are the published placement: attention data-parallel in decode, laid out in prefill as the device file
-says, LM head whole on every die, one expert-parallel group of all dies.
+says, LM head whole on every die, one expert-parallel group of all dies. Or experts have dies of their own.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,16 @@ class Parallelism:
         head_tp: dies that share the LM head, each with its part of the vocabulary.
         prefill_attention: layout in place of the device file's; None = that one, or groups where `attention_tp` is
             above 1. Only prefill asks for it.
+        expert_dies: of a decode instance, that hold the routed and shared experts and nothing else; the others do the
+            attention and hold no experts. 0 = every die does both.
+        domains: groups of attention dies that take turns at the expert dies; without these it means nothing.
     """
 
     attention_tp: int = 1
     head_tp: int = 1
     prefill_attention: PrefillAttention | None = None
+    expert_dies: int = 0
+    domains: int = 3
 
     def __post_init__(self) -> None:
         for name in ("attention_tp", "head_tp"):
@@ -36,6 +41,22 @@ class Parallelism:
                 f"prefill_attention {self.prefill_attention} is over all dies: it has no attention_tp of "
                 f"{self.attention_tp}; name one of them"
             )
+        if self.expert_dies < 0 or self.domains < 1:
+            raise SpecError(f"{self.expert_dies} expert dies and {self.domains} domains cannot be: 0 and 1 at least")
+        if self.expert_dies and max(self.attention_tp, self.head_tp) > 1:
+            name = "attention_tp" if self.attention_tp > 1 else "head_tp"
+            raise SpecError(f"{name} is {getattr(self, name)}, but beside expert_dies only 1 is priced: leave one out")
+
+    def groups(self, dies: int) -> int:
+        """Dies, or groups of dies that share them, that have sequences of their own, in an instance of some dies.
+
+        Effects: none.
+        """
+        return (dies - self.expert_dies) // self.attention_tp
+
+    def dies_of(self, groups: int) -> int:
+        """Dies of an instance with so many groups. Effects: none."""
+        return groups * self.attention_tp + self.expert_dies
 
     def prefill_layout(self, device: DeviceModel) -> PrefillAttention:
         """Layout of prefill's attention: between groups of `attention_tp` dies, each has its own prompts.
@@ -49,9 +70,11 @@ class Parallelism:
     def check(self, device: DeviceModel, shape: ModelShape) -> None:
         """Check that a model can be divided like this on a device.
 
-        Raises: SpecError for heads that do not divide, or groups beyond the scale-up fabric.
+        Raises: SpecError for heads that do not divide, groups beyond the scale-up fabric, or experts of a dense model.
         Effects: none.
         """
+        if self.expert_dies and not shape.experts:
+            raise SpecError(f"expert_dies is {self.expert_dies}, but {shape.name} is dense: it has no experts")
         tp, most = self.attention_tp, round(device.links.scale_up_dies)
         if not shape.attention.splits_into(tp):
             kv_heads = getattr(shape.attention, "kv_heads", None)
@@ -77,6 +100,19 @@ class Parallelism:
         for name in ("attention_tp", "head_tp"):
             if dies % getattr(self, name):
                 raise SpecError(f"{name} is {getattr(self, name)}, which does not divide an instance of {dies} dies")
+        if not self.expert_dies:
+            return
+        attention = dies - self.expert_dies
+        if attention < 1:
+            raise SpecError(
+                f"expert_dies is {self.expert_dies}, which leaves no die of {dies} for attention: give the instance "
+                "more dies, or fewer of them to experts"
+            )
+        if attention % self.domains:
+            raise SpecError(
+                f"domains is {self.domains}, which does not divide {attention} attention dies ({dies} without the "
+                f"{self.expert_dies} of experts)"
+            )
 
     @property
     def unmeasured(self) -> str:
@@ -87,6 +123,26 @@ class Parallelism:
             (self.prefill_attention is not None, f"{self.prefill_attention} attention in prefill"),
         )
         return ", ".join(text for is_so, text in named if is_so)
+
+    @property
+    def caution(self) -> str:
+        """Why this division cannot be judged by published rows, for a person; empty for the published placement."""
+        texts = [f"no row has {self.unmeasured}"] if self.unmeasured else []
+        if self.expert_dies:
+            texts.append(
+                "attention and experts on dies of their own were measured in one deployment only, xDeepServe's 480 + "
+                "288 dies in 3 domains, whose exchange times stand in"
+            )
+        return "; ".join(texts)
+
+
+def domains_of(dies: int, expert_dies: int, wanted: int) -> int:
+    """Domains for an instance: so many as are wanted, or else the most below that divide its attention dies.
+
+    Effects: none.
+    """
+    attention = dies - expert_dies
+    return next((count for count in range(wanted, 0, -1) if attention % count == 0), 1)
 
 
 WHOLE = Parallelism()

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from hardware.cost.cost_model import CostModel
 from hardware.cost.device_model import DeviceModel
-from hardware.cost.disaggregated import disaggregated_decode_step
+from hardware.cost.disaggregated import HALVES, ApartDecodeStep
 from hardware.cost.exchange import combine_line, dispatch_line
 from hardware.cost.loads import DecodeLoad
+from hardware.cost.parallelism import Parallelism
 from hardware.cost.published import PublishedRow
 from hardware.cost.row_kind import RowKind
 
@@ -124,19 +125,27 @@ def _colocated(model: CostModel) -> float:
     return model.decode_step_s(DecodeLoad(60, 60 * _XDS_CONTEXT, None, 288, 1, False)) * 1e3
 
 
+def experts_apart(model: CostModel) -> ApartDecodeStep:
+    """Steps of the same machine with 480 dies for attention and 288 for experts, in three domains.
+
+    Effects: none.
+    """
+    return ApartDecodeStep(model.device, model.shape, Parallelism(expert_dies=288, domains=3))
+
+
+_SPLIT_LOAD = DecodeLoad(96, 96 * _XDS_CONTEXT, None, 768, 1, True)
+
+
 def _split(model: CostModel) -> float:
-    return disaggregated_decode_step(model, requests=96, context_tokens=96 * _XDS_CONTEXT).total_s * 1e3
+    return experts_apart(model).stages(_SPLIT_LOAD, HALVES).total_s * 1e3
 
 
 def _split_measured(model: CostModel) -> float:
-    step = disaggregated_decode_step(
-        model, requests=96, context_tokens=96 * _XDS_CONTEXT, attention_s=0.7e-3, experts_s=0.12e-3
-    )
-    return step.total_s * 1e3
+    return experts_apart(model).stages(_SPLIT_LOAD, HALVES, 0.7e-3, 0.12e-3).total_s * 1e3
 
 
 def _split_attention(model: CostModel) -> float:
-    return disaggregated_decode_step(model, requests=96, context_tokens=96 * _XDS_CONTEXT).attention_s * 1e3
+    return experts_apart(model).stages(_SPLIT_LOAD, HALVES).attention_s * 1e3
 
 
 _KERNEL = "its core attention is a quarter faster (327 us where CloudMatrix-Infer's 246 TFLOPS give 417 us)"

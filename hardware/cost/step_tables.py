@@ -44,7 +44,7 @@ class DecodeTable:
         self._engine = engine
         self._step, self._dies, self._drafts, self._microbatch = step, dies, drafts, microbatch
         self._tp = step.parallelism.attention_tp
-        self._groups = dies // self._tp
+        self._groups = step.parallelism.groups(dies)
         self._cells: dict[tuple[int, int], tuple[float, float, float, float]] = {}
 
     def seconds(self, requests: float, context_tokens: float, mean_requests: float | None = None) -> Seconds:

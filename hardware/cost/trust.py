@@ -211,9 +211,9 @@ def _trust(
 
 def _with_division(caution: str, parallelism: Parallelism) -> str:
     """A caution, and one with a division of the work that no row has; empty without either."""
-    if not parallelism.unmeasured:
+    division = parallelism.caution
+    if not division:
         return caution
-    division = f"no row has {parallelism.unmeasured}"
     return f"{caution}; {division}" if caution else f"not checked: {division}"
 
 

@@ -7,6 +7,7 @@ like are given lists there.
 
 COMPILED = (
     "hardware.cost.decode_step",
+    "hardware.cost.disaggregated",
     "hardware.cost.loads",
     "hardware.cost.prefill_step",
     "hardware.cost.step_tables",

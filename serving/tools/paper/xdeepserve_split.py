@@ -1,6 +1,8 @@
 """xDeepServe's disaggregated decode: 480 dies for attention, 288 for experts."""
 
-from hardware.cost.disaggregated import DisaggregatedStep, disaggregated_decode_step
+from hardware.cost.disaggregated import HALVES, DisaggregatedStep
+from hardware.cost.loads import DecodeLoad
+from hardware.cost.published_other import experts_apart
 from hardware.cost.row_kind import RowKind
 from serving.tools.paper.experiment import Experiment
 from serving.tools.paper.rows import Findings, How, Row
@@ -14,13 +16,11 @@ _PUBLISHED_ATTENTION_S, _PUBLISHED_EXPERTS_S = 0.7e-3, 0.12e-3
 
 def run(setting: Setting) -> Findings:
     """Stages and iteration: with our kernels, with its core attention, and with its own stage times."""
-    load = {"requests": float(_PER_DIE), "context_tokens": float(_PER_DIE * CONTEXT)}
-    ours = disaggregated_decode_step(setting.cost, **load)  # type: ignore[arg-type] # only these two keys
-    its = disaggregated_decode_step(with_its_kernel(setting.cost), **load)  # type: ignore[arg-type]
-    given = disaggregated_decode_step(
-        setting.cost, requests=_PER_DIE, context_tokens=_PER_DIE * CONTEXT, attention_s=_PUBLISHED_ATTENTION_S,
-        experts_s=_PUBLISHED_EXPERTS_S,
-    )  # fmt: skip
+    load = DecodeLoad(_PER_DIE, _PER_DIE * CONTEXT, None, _ATTENTION_DIES + _EXPERT_DIES, 1, True)
+    apart = experts_apart(setting.cost)
+    ours = apart.stages(load, HALVES)
+    its = experts_apart(with_its_kernel(setting.cost)).stages(load, HALVES)
+    given = apart.stages(load, HALVES, _PUBLISHED_ATTENTION_S, _PUBLISHED_EXPERTS_S)
     rows = [
         Row("send", "attention to experts (A2E)", 172, ours.send_s * 1e6, "us", How.MODEL, _SOURCE, RowKind.READ_BACK),
         Row("experts", "experts", 120, ours.experts_s * 1e6, "us", How.MODEL, _SOURCE, RowKind.PREDICTED),

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from hardware.cost import DEEPSEEK_R1, CostModel, DecodeLoad, PrefillLoad, load_device
 from hardware.cost.attention import GroupedAttentionSizes
-from hardware.cost.disaggregated import disaggregated_decode_step
 from hardware.cost.trust import model_trust
 from hardware.errors import SpecError
 from tests.hardware.cost.known import KNOWN, known
@@ -133,11 +132,6 @@ def test_drafts_of_a_model_without_mtp_are_refused_wherever_a_step_is_asked_for(
         with pytest.raises(SpecError, match="has no MTP module"):
             ask()
     assert model.tpot_s(8, 1000, drafts=0) > 0
-
-
-def test_a_dense_model_has_no_experts_to_put_elsewhere() -> None:
-    with pytest.raises(SpecError, match=r"llama-3\.1-8b: has no experts"):
-        disaggregated_decode_step(CostModel(ASCEND, known("llama-3.1-8b")), requests=8, context_tokens=8000)
 
 
 @pytest.mark.parametrize("name", KNOWN)
