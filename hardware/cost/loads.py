@@ -93,4 +93,4 @@ class PredictedStep:
     @property
     def has_experts(self) -> bool:
         """Whether tokens are sent to experts; else the second stream is an ordinary feed-forward."""
-        return any(part.name.startswith("dispatch") for part in self.parts)
+        return any(part.name.startswith(("dispatch", "send to experts")) for part in self.parts)

@@ -19,6 +19,7 @@ Examples:
   cloudmatrix cost --prefill 65536 --reuse 0.5
   cloudmatrix cost --calibrate --device h100
   cloudmatrix cost --dies 16 --attention-tp 2 --batch 16
+  cloudmatrix cost --dies 768 --expert-dies 288 --batch 120 --explain
   cloudmatrix cost --engine vllm-ascend --batch 48 --dies 32
   cloudmatrix cost --fit measured.csv --out my-engine.toml
   cloudmatrix cost --fit runs --dies 32 --out my-engine.toml
@@ -112,6 +113,18 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
     )
     cost.add_argument(
         "--head-tp", type=int, metavar="N", help="dies that share the LM head, each with its part (default 1)"
+    )
+    cost.add_argument(
+        "--expert-dies",
+        type=int,
+        metavar="N",
+        help="decode: dies of the instance that hold experts only, others attention (default 0: all do both)",
+    )
+    cost.add_argument(
+        "--domains",
+        type=int,
+        metavar="N",
+        help="with --expert-dies: groups of attention dies that take turns at the experts (default 3)",
     )
     cost.add_argument(
         "--prefill-attention",

@@ -31,11 +31,11 @@ from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
 from hardware.cost.device_model import DeviceModel
 from hardware.cost.engine_file import engine_names, load_engine
-from hardware.cost.parallelism import Parallelism
 from hardware.cost.served_shape import served_shape
 from hardware.cost.trust import Trust, decode_trust, engine_text_of, model_trust, prefill_trust
 from hardware.cost.weight_format import formats_named
 from hardware.units import format_bytes
+from serving.cli.cost_apart import decode_division, dies_text, pace_text, stages_values
 from serving.cli.cost_fit import fit
 from serving.cli.cost_flags import check_flags, check_no_flags
 from serving.cli.cost_judge import judge_file
@@ -70,8 +70,9 @@ def answer(arguments: argparse.Namespace) -> int:
         raise ConfigError("--out is where --fit writes the profile: add --fit FILE")
     engine = load_engine(arguments.engine) if arguments.engine else None
     device = load_device(arguments.device)
-    division = Parallelism(arguments.attention_tp, arguments.head_tp, arguments.prefill_attention)
-    model = CostModel(device, _shape(arguments, device), engine, decode=division, prefill=division)
+    division = decode_division(arguments)
+    prefill = replace(division, expert_dies=0)
+    model = CostModel(device, _shape(arguments, device), engine, decode=division, prefill=prefill)
     if arguments.fit:
         check_no_flags(arguments, "--fit")
         return fit(model, arguments)
@@ -174,12 +175,13 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     plan = model.hbm_plan("decode", dies)
     fits = model.batch_that_fits(arguments.context, dies=dies)
     tp = model.decode.parallelism.attention_tp
-    holder = "die" if tp == 1 else f"group of {tp} dies"
+    holder = "attention die" if plan.expert_die else "die" if tp == 1 else f"group of {tp} dies"
     numbers = {
         "tpot_s": tpot_s,
         "tokens_per_s_per_npu": arguments.batch / tpot_s,
         "kv_tokens_per_die" if tp == 1 else "kv_tokens_per_group": plan.kv_tokens,
         "batch_that_fits": fits,
+        **stages_values(model, load, plan),
         **_trusted(model, trust),
     }
     if arguments.json:
@@ -187,8 +189,8 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     console = table_console()
     drafts = f"{arguments.drafts} draft{'s' * (arguments.drafts != 1)} a step"
     console.print(
-        f"{model.shape.name} on {model.device.title}, decode on {dies} dies: batch {arguments.batch:,.10g} per NPU, "
-        f"{arguments.context:,.10g} tokens each, {drafts}\n\n"
+        f"{model.shape.name} on {model.device.title}, decode on {dies_text(model, dies)}: "
+        f"batch {arguments.batch:,.10g} per NPU, {arguments.context:,.10g} tokens each, {drafts}\n\n"
         f"[bold]TPOT {tpot_s * 1e3:,.1f} ms, {arguments.batch / tpot_s:,.0f} tokens/s per NPU[/bold] ({trust.text})\n"
         f"engine: {engine_text_of(model)}; {model.shape.formats.text}\n"
         f"step {cost.total_s * 1e3:,.1f} ms, layer {cost.layer_s * 1e6:,.0f} us; "
@@ -196,7 +198,7 @@ def _decode(model: CostModel, arguments: argparse.Namespace) -> int:
     )
     if arguments.batch > fits:
         console.print("[yellow]this batch does not fit into the memory: only its time is predicted[/yellow]")
-    console.print(_streams_text(cost, model))
+    console.print(pace_text(model, load, plan) or _streams_text(cost, model))
     if arguments.explain:
         console.print(_parts_table(cost, _STREAMS if cost.has_experts else _DENSE_STREAMS))
     return 0

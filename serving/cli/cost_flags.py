@@ -4,7 +4,15 @@ import argparse
 
 from serving.errors import ConfigError
 
-DECODE_FLAGS = {"batch": 96, "context": 4096, "drafts": None, "acceptance": 0.7, "microbatch": None}
+DECODE_FLAGS = {
+    "batch": 96,
+    "context": 4096,
+    "drafts": None,
+    "acceptance": 0.7,
+    "microbatch": None,
+    "expert_dies": 0,
+    "domains": None,
+}
 PREFILL_FLAGS = {"prompt": 4096, "reuse": 0.0, "perfect_balance": False, "prefill_attention": None}
 """Flags that only one kind of step has, with their defaults."""
 DIVISION_FLAGS = {"attention_tp": 1, "head_tp": 1}

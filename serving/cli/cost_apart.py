@@ -1,0 +1,66 @@
+"""Answers of `cloudmatrix cost` where attention and experts have dies of their own."""
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from hardware.cost import CostModel, DecodeLoad
+from hardware.cost.disaggregated import ApartDecodeStep
+from hardware.cost.explain_apart import stages_text
+from hardware.cost.memory_plan import HbmPlan
+from hardware.cost.parallelism import WHOLE, Parallelism
+from hardware.units import format_bytes
+from serving.errors import ConfigError
+
+
+def decode_division(arguments: argparse.Namespace) -> Parallelism:
+    """How a decode instance divides its work, as the flags say.
+
+    Raises: ConfigError for domains without dies of experts; SpecError for degrees that cannot be.
+    Effects: none.
+    """
+    if arguments.domains is not None and not arguments.expert_dies:
+        raise ConfigError("--domains take turns at the dies of --expert-dies; without it they would change nothing")
+    domains = WHOLE.domains if arguments.domains is None else arguments.domains
+    return Parallelism(
+        arguments.attention_tp, arguments.head_tp, arguments.prefill_attention, arguments.expert_dies, domains
+    )
+
+
+def dies_text(model: CostModel, dies: int) -> str:
+    """Dies of a decode instance, for a person. Effects: none."""
+    division = model.decode.parallelism
+    if not division.expert_dies:
+        return f"{dies} dies"
+    attention = division.groups(dies)
+    return f"{attention} dies of attention in {division.domains} domains + {division.expert_dies} of experts"
+
+
+def stages_values(model: CostModel, load: DecodeLoad, plan: HbmPlan) -> dict[str, Any]:
+    """Stages, what sets the pace, and what a die of experts holds, as plain values; nothing where all dies do both.
+
+    Effects: none.
+    """
+    step, die = model.decode, plan.expert_die
+    if not isinstance(step, ApartDecodeStep) or die is None:
+        return {}
+    return {"stages": asdict(step.iteration(load)), "expert_die": asdict(die)}
+
+
+def pace_text(model: CostModel, load: DecodeLoad, plan: HbmPlan) -> str | None:
+    """Pace and memory of each kind of die, for a person; None where all dies do both.
+
+    Effects: none.
+    """
+    step, die = model.decode, plan.expert_die
+    if not isinstance(step, ApartDecodeStep) or die is None:
+        return None
+    stages = step.iteration(load)
+    parts = "two half batches" if stages.halves > 1 else "no half batches"
+    return (
+        f"{parts}; {stages.bound} sets the pace of {stages.pace_s * 1e6:,.0f} us: attention and sending "
+        f"{stages.attention_s * 1e6:,.0f} us; experts' turn {stages.turn_s * 1e6:,.0f} us, {step.parallelism.domains} x"
+        f" the longest of {stages_text(stages)}\n"
+        f"{load.requests:,.4g} sequences per attention die, {format_bytes(plan.weights)} of weights; a die of experts "
+        f"has {format_bytes(die.weights)} of them and {format_bytes(die.free)} free"
+    )
