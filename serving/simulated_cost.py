@@ -37,7 +37,12 @@ def divisions(simulation: SimulationConfig) -> tuple[Parallelism, Parallelism]:
     """
     layout = None if simulation.prefill_attention == "device" else simulation.prefill_attention
     return (
-        Parallelism(simulation.decode_attention_tp, simulation.head_tp),
+        Parallelism(
+            simulation.decode_attention_tp,
+            simulation.head_tp,
+            expert_dies=simulation.expert_dies,
+            domains=simulation.domains,
+        ),
         Parallelism(simulation.prefill_attention_tp, simulation.head_tp, layout),
     )
 

@@ -71,13 +71,16 @@ class VirtualInstance:
         share, odd = divmod(nbytes, len(self._ledgers))
         self._reserve_all(name, lambda place: share + (place < odd))
 
-    def reserve_per_die(self, name: str, nbytes: int) -> None:
+    def reserve_per_die(self, name: str, nbytes: int, *, last: int = 0, on_last: int = 0) -> None:
         """Reserves the same bytes on every die, e.g. `WORKSPACE`.
 
+        Args:
+            last: dies at the end that hold `on_last` bytes instead.
         Raises: HbmExhaustedError or HbmReservationError as `HbmLedger.reserve`.
-        Effects: every die holds `nbytes`; on error none does.
+        Effects: every die holds its bytes; on error none does.
         """
-        self._reserve_all(name, lambda _place: nbytes)
+        first = len(self._ledgers) - last
+        self._reserve_all(name, lambda place: nbytes if place < first else on_last)
 
     def release(self, name: str) -> Bytes:
         """Gives back what a name holds on every die.
@@ -91,21 +94,29 @@ class VirtualInstance:
             self.kv_blocks = 0
         return Bytes(freed)
 
-    def kv_capacity_blocks(self, block_bytes: int) -> int:
+    def kv_capacity_blocks(self, block_bytes: int, dies: int | None = None) -> int:
         """KV blocks that fit into what is free now, the same number on every die.
 
         Args:
             block_bytes: one block, all layers.
+            dies: the first so many only; None = all.
         Returns: blocks over all dies; 0 if none fits.
         Raises: SpecError if the block size is not above zero.
         Effects: none.
         """
         if block_bytes <= 0:
             raise SpecError(f"a KV block of {block_bytes} bytes cannot be; it must be above zero")
-        return len(self._ledgers) * min(ledger.free_bytes // block_bytes for ledger in self._ledgers)
+        ledgers = self._ledgers[:dies]
+        return len(ledgers) * min(ledger.free_bytes // block_bytes for ledger in ledgers)
 
     def reserve_kv_cache(
-        self, block_bytes: int, max_blocks: int | None = None, *, groups: int | None = None, parts: int = 1
+        self,
+        block_bytes: int,
+        max_blocks: int | None = None,
+        *,
+        groups: int | None = None,
+        parts: int = 1,
+        without: int = 0,
     ) -> int:
         """Reserves the KV cache and says how many blocks it has.
 
@@ -114,30 +125,31 @@ class VirtualInstance:
             max_blocks: take no more than this in all; it is rounded down to a whole number per group.
             groups: of dies, equally large, that hold their blocks together; None = each die holds its own.
             parts: into which the dies of a group split a block; 1 = every die of it holds all of the block.
+            without: dies at the end that hold no blocks.
         Returns: blocks over all groups, at least one per group.
         Raises: HbmExhaustedError if not one block per group fits (or `max_blocks` allows none); SpecError if the block
             size is not above zero or groups do not divide the dies; HbmReservationError if the cache is already
             reserved.
-        Effects: every die holds its blocks' bytes under `KV_CACHE`; `kv_blocks` is set.
+        Effects: every die that has blocks holds their bytes under `KV_CACHE`; `kv_blocks` is set.
         """
         if KV_CACHE in self._ledgers[0].reservations:
             raise HbmReservationError(f"instance {self.name!r} has its KV cache already; release it first")
-        dies = len(self._ledgers)
+        dies = len(self._ledgers) - without
         groups = dies if groups is None else groups
         if groups < 1 or dies % groups or parts < 1:
             raise SpecError(f"instance {self.name!r}: {dies} dies cannot be {groups} equal groups, blocks in {parts}")
         on_a_die = -(-block_bytes // parts)
-        fitting = self.kv_capacity_blocks(on_a_die) // dies * groups
+        fitting = self.kv_capacity_blocks(on_a_die, dies) // dies * groups
         wanted = fitting if max_blocks is None else min(fitting, max_blocks)
         per_group = wanted // groups
         if per_group < 1:
-            free = min(ledger.free_bytes for ledger in self._ledgers)
+            free = min(ledger.free_bytes for ledger in self._ledgers[:dies])
             raise HbmExhaustedError(
                 f"instance {self.name!r}: {wanted} KV blocks of {format_bytes(on_a_die)} are less than one for each "
                 f"of {groups} {'dies' if groups == dies else 'groups of dies'} ({format_bytes(free)} free on the "
                 "fullest die); take more NPUs, a larger HBM per die, smaller blocks or a larger block limit"
             )
-        self.reserve_per_die(KV_CACHE, per_group * on_a_die)
+        self.reserve_per_die(KV_CACHE, per_group * on_a_die, last=without)
         self.kv_blocks = per_group * groups
         return self.kv_blocks
 

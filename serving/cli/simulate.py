@@ -253,6 +253,6 @@ def _typical_step(config: "ServeConfig", cost: "CostModel", result: "SimResult")
     rows = result.requests
     context = (sum(rows.prompt_tokens) + sum(rows.output_tokens) / 2) / len(rows)
     instances = max(1, config.decode.replicas * result.supernodes)
-    groups = dies // config.simulation.decode_attention_tp
+    groups = cost.decode.parallelism.groups(dies)
     requests = max(1.0, batches[len(batches) // 2] / instances / groups)
     return cost.decode_step(DecodeLoad(requests, requests * context, None, dies, config.simulation.drafts))

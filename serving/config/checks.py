@@ -275,6 +275,33 @@ def _check_division(config: ServeConfig) -> None:
             f'[simulation] prefill_attention = "{layout}" is over all dies, prefill_attention_tp ='
             f" {simulation.prefill_attention_tp} over groups of them: set one of them"
         )
+    if simulation.expert_dies:
+        _check_experts_apart(config)
+
+
+def _check_experts_apart(config: ServeConfig) -> None:
+    """Refuse dies of experts that leave no attention, or that nothing prices."""
+    simulation, dies, scaler = config.simulation, config.decode.dies_per_instance, config.autoscaler
+    name, attention = f"[simulation] expert_dies = {simulation.expert_dies}", dies - simulation.expert_dies
+    if attention < 1:
+        raise ConfigError(
+            f"{name} leaves none of the {dies} dies of [decode] for attention: lower it, or raise npus_per_instance"
+        )
+    if attention % simulation.domains:
+        raise ConfigError(
+            f"[simulation] domains = {simulation.domains} does not divide {attention} attention dies, which {name} "
+            f"leaves of {dies}: change one of them"
+        )
+    for other in ("decode_attention_tp", "head_tp"):
+        if getattr(simulation, other) > 1:
+            raise ConfigError(f"[simulation] {other} beside {name} is not priced: set it to 1")
+    if config.serving.mode == "aggregated":
+        raise ConfigError(f'{name} is of decode instances, and [serving] mode = "aggregated" has none: set it to 0')
+    if scaler.policy != "none" and scaler.decode_step_npus:
+        raise ConfigError(
+            f"{name} with [autoscaler] decode_step_npus = {scaler.decode_step_npus}: instances that grow by a part are"
+            " not priced where experts have dies of their own; set it to 0"
+        )
 
 
 def _check_health(health: HealthConfig) -> None:

@@ -196,6 +196,12 @@ _BY_EXECUTOR = (
         when=lambda config: config.simulation.drafts == 0,
     ),
     Rule(
+        (*SERVE, "simulate"),
+        ("simulation.domains",),
+        "with [simulation] expert_dies = 0: every die does attention and experts",
+        when=lambda config: config.simulation.expert_dies == 0,
+    ),
+    Rule(
         ALL,
         ("simulation.spike_factor",),
         "with [simulation] spike_share = 0: no step is hit by a spike",

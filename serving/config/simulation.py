@@ -49,6 +49,16 @@ class SimulationConfig:
         default="device",
     )
     head_tp: int = key("dies that share the LM head, each with its part of the vocabulary", default=1, low=1, high=768)
+    expert_dies: int = key(
+        "dies of a decode instance that hold experts only; the others do the attention, hold the KV cache and have the "
+        "sequences; 0 = every die does both",
+        default=0,
+        low=0,
+        high=767,
+    )
+    domains: int = key(
+        "with expert_dies: groups of attention dies that take turns at the experts", default=3, low=1, high=64
+    )
     supernodes: int = key(
         "equal supernodes, each with its own share of the requests; virtual time only", default=1, low=1, high=1024
     )

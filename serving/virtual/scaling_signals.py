@@ -194,7 +194,7 @@ def expected_decode(config: ServeConfig, times: StepDurations, npus: int = 0) ->
         npus: of the instance; 0 = as configured.
     """
     dies = (npus or config.decode.npus_per_instance) * DIES_PER_NPU
-    groups = dies // config.simulation.decode_attention_tp
+    groups = (dies - config.simulation.expert_dies) // config.simulation.decode_attention_tp
     seats = config.decode.max_sequences * dies // config.decode.dies_per_instance
     most = _sequences_in_time(config, times, groups, seats)
     slope_s = (_token_s(config, times, most, groups) - _token_s(config, times, most / 2, groups)) / (most / 2)

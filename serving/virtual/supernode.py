@@ -152,13 +152,22 @@ class Supernode:
             gateway.learn(instance)
 
     def groups_of(self, npus: int) -> int:
-        """Groups of dies that share their sequences, of a decode instance: as many as dies without attention TP."""
-        return npus * DIES_PER_NPU // self.cost.decode.parallelism.attention_tp
+        """Groups of dies that share their sequences, of a decode instance: as many as dies without attention TP.
+
+        Dies with experts only have no sequences.
+        """
+        return self.cost.decode.parallelism.groups(npus * DIES_PER_NPU)
 
     def _ends(self, pool: str, npus: tuple[NpuId, ...]) -> tuple[DieId, ...]:
-        """The dies of an instance that send and receive handoffs: of a decode group that shares sequences the first."""
+        """The dies of an instance that send and receive handoffs: of a decode group that shares sequences the first.
+
+        Dies with experts only are the last ones.
+        """
         dies = self.placement.dies_of(npus)
-        return dies if pool == "prefill" else dies[:: self.cost.decode.parallelism.attention_tp]
+        if pool == "prefill":
+            return dies
+        division = self.cost.decode.parallelism
+        return dies[: len(dies) - division.expert_dies : division.attention_tp]
 
     def drain(self, instance: PrefillInstance | DecodeInstance) -> None:
         """Stop an instance from taking anything new from now on, and let every gateway know."""

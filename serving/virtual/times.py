@@ -28,7 +28,7 @@ class TableTimes:
 
     def decode(self, requests: float, context_tokens: float, mean_requests: float, groups: int = 0) -> float:
         """See `StepDurations`."""
-        table = self._of(groups * self._tp) if groups else self._decode
+        table = self._of(self._cost.decode.parallelism.dies_of(groups)) if groups else self._decode
         return table.seconds(requests, context_tokens, mean_requests)
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:

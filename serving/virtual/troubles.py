@@ -128,7 +128,10 @@ class Troubles:
         if isinstance(instance, PrefillInstance):  # all dies share every sequence: it is lost once
             dies = dies[:1]
         tp = 1 if isinstance(instance, PrefillInstance) else self._node.cost.decode.parallelism.attention_tp
+        held = len(places) if isinstance(instance, PrefillInstance) else self._node.groups_of(instance.npus)
         for group in sorted({places.index(DieId(npu, die)) // tp for die in dies}):
+            if group >= held:  # a die with experts only: no KV is lost, and all of the instance waits
+                continue
             hit, tokens = instance.lose_die(group, share)
             cost.hit += hit
             cost.tokens += tokens

@@ -58,6 +58,20 @@ def test_kv_blocks_are_what_the_memory_plan_leaves(shm: Path) -> None:
     assert decode.kv.count == 320 * (cost.hbm_plan("decode", 320).kv_tokens // 512)
 
 
+def test_dies_of_experts_hold_no_kv_blocks(shm: Path) -> None:
+    apart = replace(supernode(), simulation=SimulationConfig(expert_dies=128))
+    plan = simulated_cost(apart).hbm_plan("decode", 320)
+    decode = make_compute(apart, place("decode", 160, shm), None)
+    assert decode.kv.count == 192 * (plan.kv_tokens // 512)
+    decode.npus.check()
+    held = [ledger.reservations for npu in decode.npus.npus for ledger in npu.ledgers.values()]
+    assert plan.expert_die is not None
+    assert {one["weights"] for one in held[:192]} == {plan.weights}
+    assert {one["weights"] for one in held[192:]} == {plan.expert_die.weights}
+    assert {one["kv_cache"] for one in held[192:]} == {0}
+    assert make_compute(apart, place("prefill", 16, shm), None).kv.count > 0
+
+
 def test_kv_blocks_of_dies_that_share_their_sequences(shm: Path) -> None:
     shared = replace(supernode(), simulation=SimulationConfig(decode_attention_tp=8, prefill_attention_tp=4))
     cost = simulated_cost(shared)

@@ -69,7 +69,7 @@ class StepTimes:
         self._perfect_balance = perfect_balance
         self._slowdown = slowdown
         tp = cost.decode.parallelism.attention_tp
-        self._groups = dies // tp
+        self._groups = cost.decode.parallelism.groups(dies) if role is not EngineRole.PREFILL else dies
         self._on_decode_dies = role is EngineRole.DECODE
         self._chunk_dies = prefill_dies if self._on_decode_dies else dies
         self._chunk_copies = prefill_dies / tp if self._on_decode_dies else 1

@@ -96,7 +96,7 @@ class SimulatedCompute:
         executor = SimulatedExecutor(
             times,
             answers,
-            DecodeDies(dies // self._cost.decode.parallelism.attention_tp, pool.max_sequences, block_tokens),
+            DecodeDies(self._groups(dies), pool.max_sequences, block_tokens),
             BlockStamps(arena, self.kv.real_bytes, block_tokens),
             self._pace,
             decodes=self._role is not EngineRole.PREFILL,
@@ -137,15 +137,22 @@ class SimulatedCompute:
     def close(self) -> None:
         """Nothing to give back."""
 
+    def _groups(self, dies: int) -> int:
+        """Dies, or groups of them, that decode sequences of their own; a prefill instance has none."""
+        return self._cost.decode.parallelism.groups(dies) if self._role is not EngineRole.PREFILL else dies
+
     def _take_memory(self, ub_bytes: int) -> KvBlocks:
         """Book what the cost model plans for a die's HBM; KV blocks get the rest."""
         npus, block_bytes = self.npus, self._accounted.block_bytes
         plan = self._cost.hbm_plan(self._role.value, len(npus.dies))
-        npus.reserve_per_die(WEIGHTS, plan.weights)
-        npus.reserve_per_die(BUFFERS, plan.buffers)
+        other, without = plan.expert_die, 0 if plan.expert_die is None else self._cost.decode.parallelism.expert_dies
+        npus.reserve_per_die(WEIGHTS, plan.weights, last=without, on_last=other.weights if other else 0)
+        npus.reserve_per_die(BUFFERS, plan.buffers, last=without, on_last=other.buffers if other else 0)
         npus.reserve_per_die(WORKSPACE, plan.workspace)
         most = blocks_in_ub(ub_bytes, block_bytes)
-        blocks = npus.reserve_kv_cache(block_bytes, max_blocks=most, groups=plan.groups, parts=plan.parts)
+        blocks = npus.reserve_kv_cache(
+            block_bytes, max_blocks=most, groups=plan.groups, parts=plan.parts, without=without
+        )
         return KvBlocks(blocks, self._accounted.real_bytes, block_bytes)
 
 
