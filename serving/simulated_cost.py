@@ -42,8 +42,9 @@ def divisions(simulation: SimulationConfig) -> tuple[Parallelism, Parallelism]:
             simulation.head_tp,
             expert_dies=simulation.expert_dies,
             domains=simulation.domains,
+            expert_tp=simulation.expert_tp,
         ),
-        Parallelism(simulation.prefill_attention_tp, simulation.head_tp, layout),
+        Parallelism(simulation.prefill_attention_tp, simulation.head_tp, layout, expert_tp=simulation.expert_tp),
     )
 
 

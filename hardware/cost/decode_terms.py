@@ -66,6 +66,7 @@ def decode_terms(device: DeviceModel, shape: ModelShape, parallelism: Parallelis
     tp = parallelism.attention_tp
     prolog = attention.die_prolog_weights(shape.hidden, tp)
     output, dense, head = shape.output_weights / tp, shape.dense_weights / tp, shape.head_weights / parallelism.head_tp
+    expert = shape.expert_weights / parallelism.expert_tp
     into, out_of = attention.key_up_weights / tp, attention.value_up_weights / tp
     core, cached = attention.decode_core_flops / tp, attention.attended_bytes(int8=formats.int8_kv)
     return DecodeTerms(
@@ -78,8 +79,8 @@ def decode_terms(device: DeviceModel, shape: ModelShape, parallelism: Parallelis
         core_w=cached / attention.cache_parts(tp) / (die.hbm_bytes_per_s * cal.core_memory_efficiency),
         dense_t=2 * dense / gemm,
         dense_w=dense * weight / skinny,
-        expert_t=2 * shape.expert_weights / gemm_e,
-        expert_w=shape.expert_weights * weight_e / skinny,
+        expert_t=2 * expert / gemm_e,
+        expert_w=expert * weight_e / skinny,
         merge_t=2 * merge / gemm,
         merge_w=merge * weight / skinny,
         head_t=2 * shape.head_weights / gemm,
@@ -101,6 +102,7 @@ class GroupTerms:
         routed_dies: dies with routed experts.
         visit_chance: that a token visits one copy.
         draw / variance: of the busiest die; see `expert_load`.
+        expert_tp: dies that share each of their experts: together they are one die of all the above; 0 = no experts.
     """
 
     dispatch_t: float = 0.0
@@ -113,6 +115,7 @@ class GroupTerms:
     visit_chance: float = 0.0
     draw: float = 0.0
     variance: float = 0.0
+    expert_tp: int = 0
 
     @property
     def experts(self) -> int:
@@ -126,6 +129,7 @@ class GroupTerms:
             tokens: of a die, mean over all dies.
         Effects: none.
         """
+        tokens *= self.expert_tp
         routed = busiest_tokens(self.routed_visits * tokens, self.draw, self.variance) + self.everywhere * tokens
         shared = self.shared_visits * tokens
         return routed if routed > shared else shared
@@ -146,27 +150,32 @@ class GroupTerms:
         return max(experts_read(self.slots, self.routed_dies, missed) + shared, 1.0, float(self.everywhere))
 
 
-def group_terms(device: DeviceModel, shape: ModelShape, dies: int) -> GroupTerms:
+def group_terms(device: DeviceModel, shape: ModelShape, dies: int, expert_tp: int = 1) -> GroupTerms:
     """Terms of an expert-parallel group of some dies; of a dense model, which sends nothing, all are 0.
+
+    Where dies share experts, each copy of a token goes to all of them, and all answers come back to be added; tokens
+    for shared experts that every die has a part of go to the others as well.
 
     Effects: none.
     """
     if not shape.experts:
         return GroupTerms()
     cal, layout, table = device.calibration, device.layout, device.experts
-    own_dies = has_shared_dies(layout, shape, dies)
-    copies = shape.active_experts + (shape.shared_experts if own_dies else 0)
+    holders = dies // expert_tp
+    own_dies = has_shared_dies(layout, shape, holders)
+    copies = (shape.active_experts + (shape.shared_experts if own_dies else 0)) * expert_tp
+    copies += 0 if own_dies else shape.shared_experts * (expert_tp - 1)
     scale = copies / (table.tokens * table.copies) * cal.straggler_factor
     size_d = shape.dispatch_bytes / MEASURED_DISPATCH_BYTES
     size_c = shape.combine_bytes / MEASURED_COMBINE_BYTES
-    routed_dies = dies * (1 - layout.shared_die_share) if own_dies else float(dies)
-    copies_held = expert_copies(layout, shape, dies)
+    routed_dies = holders * (1 - layout.shared_die_share) if own_dies else float(holders)
+    copies_held = expert_copies(layout, shape, holders)
     slots = max(1, math.ceil(copies_held / routed_dies - 1e-9))
     floor = cal.exchange_floor_s
     return GroupTerms(
         dispatch_t=max(0.0, dispatch_line(table).seconds(dies) - floor) * scale * size_d,
         combine_t=max(0.0, combine_line(table).seconds(dies) - floor) * scale * size_c,
-        routed_visits=shape.active_experts * dies / routed_dies,
+        routed_visits=shape.active_experts * holders / routed_dies,
         shared_visits=shape.shared_experts / layout.shared_die_share if own_dies else 0.0,
         everywhere=0 if own_dies else shape.shared_experts,
         slots=slots,
@@ -174,6 +183,7 @@ def group_terms(device: DeviceModel, shape: ModelShape, dies: int) -> GroupTerms
         visit_chance=shape.active_experts / copies_held,
         draw=largest_draw(routed_dies),
         variance=cal.expert_spread**2 / slots,
+        expert_tp=expert_tp,
     )
 
 

@@ -139,10 +139,12 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
     tokens = step.own(load.requests * (1 + load.drafts) / halves)
     requests = load.requests if load.mean_requests is None else load.mean_requests
     mean = requests * (1 + load.drafts) / halves / step.parallelism.attention_tp
+    etp = step.parallelism.expert_tp
+    between = f"EP{load.dies // etp}{f' x TP{etp}' * (etp > 1)}"
     floor, read = cal.exchange_floor_s, group.read(mean * load.dies)
 
     def exchange(name: str, per_token: float) -> CostPart:
-        text = f"{floor * 1e6:.0f} us + {tokens:g} tokens x {per_token * 1e6:.2f} us, EP{load.dies}, with stragglers"
+        text = f"{floor * 1e6:.0f} us + {tokens:g} tokens x {per_token * 1e6:.2f} us, {between}, with stragglers"
         return _part(name, EXPERTS, floor + per_token * tokens, runs, "network", text)
 
     return [
@@ -155,7 +157,7 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
             half.expert_w,
             share,
             f"busiest die: {group.busiest(mean):,.4g} tokens, {read:.3g} of {group.experts} experts x "
-            f"{step.shape.expert_weights / 1e6:.1f} M weights",
+            f"{step.shape.expert_weights / etp / 1e6:.1f} M weights",
         ),
         exchange("combine", group.combine_t),
         _part(

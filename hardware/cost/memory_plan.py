@@ -85,9 +85,14 @@ def hbm_plan(
     workspace = int(hbm * (1 - device.calibration.hbm_share))
     apart = parallelism.expert_dies
     expert_die = _expert_die(device, shape, dies, apart, hbm - workspace) if apart else None
-    experts = _draft_expert_bytes(device, shape, dies - apart) if apart else _expert_bytes(device, shape, role, dies)
+    shared_by = parallelism.expert_tp
+    experts = (
+        _draft_expert_bytes(device, shape, dies - apart)
+        if apart
+        else _expert_bytes(device, shape, role, dies, shared_by)
+    )
     weights = _replicated_bytes(shape, by_heads, parallelism) + experts
-    buffers = _buffer_bytes(shape, role, apart or dies)
+    buffers = _buffer_bytes(shape, role, apart or dies) * shared_by
     kv = hbm - weights - buffers - workspace
     parts = shape.attention.cache_parts(parallelism.attention_tp)
     tokens = max(kv, 0) * parts // shape.kv_token_bytes()
@@ -158,14 +163,15 @@ def _replicated_bytes(shape: ModelShape, by_heads: int, parallelism: Parallelism
     )
 
 
-def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int) -> int:
-    layers, each = shape.moe_layers + shape.mtp_layers, shape.formats.experts.bytes
+def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int, expert_tp: int) -> int:
+    layers, each = shape.moe_layers + shape.mtp_layers, shape.formats.experts.bytes / expert_tp
     if not layers:
         return 0
     if role == "prefill":
-        routed = -(-round(expert_copies(device.layout, shape, dies)) // dies)
+        holders = dies // expert_tp
+        routed = -(-round(expert_copies(device.layout, shape, holders)) // holders)
         return round(layers * (routed + shape.shared_experts) * shape.expert_weights * each)
-    return round(layers * group_terms(device, shape, dies).experts * shape.expert_weights * each)
+    return round(layers * group_terms(device, shape, dies, expert_tp).experts * shape.expert_weights * each)
 
 
 def _draft_expert_bytes(device: DeviceModel, shape: ModelShape, dies: int) -> int:

@@ -10,6 +10,8 @@ from hardware.cost.device_model import DeviceModel, PrefillAttention
 from hardware.cost.model_shape import ModelShape
 from hardware.errors import SpecError
 
+_DEGREES = ("attention_tp", "head_tp", "expert_tp")
+
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
@@ -17,6 +19,7 @@ class Parallelism:
 
     Attributes:
         attention_tp: dies that share their sequences, each with its part of the heads and of dense feed-forwards.
+        expert_tp: dies that share each of their experts, each with its part; dispatch sends to all of them.
         head_tp: dies that share the LM head, each with its part of the vocabulary.
         prefill_attention: layout in place of the device file's; None = that one, or groups where `attention_tp` is
             above 1. Only prefill asks for it.
@@ -30,9 +33,10 @@ class Parallelism:
     prefill_attention: PrefillAttention | None = None
     expert_dies: int = 0
     domains: int = 3
+    expert_tp: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("attention_tp", "head_tp"):
+        for name in _DEGREES:
             value = getattr(self, name)
             if value < 1:
                 raise SpecError(f"{name} is {value}; it must be a whole number of dies from 1 up")
@@ -43,8 +47,9 @@ class Parallelism:
             )
         if self.expert_dies < 0 or self.domains < 1:
             raise SpecError(f"{self.expert_dies} expert dies and {self.domains} domains cannot be: 0 and 1 at least")
-        if self.expert_dies and max(self.attention_tp, self.head_tp) > 1:
-            name = "attention_tp" if self.attention_tp > 1 else "head_tp"
+        divided = [name for name in _DEGREES if getattr(self, name) > 1]
+        if self.expert_dies and divided:
+            name = divided[0]
             raise SpecError(f"{name} is {getattr(self, name)}, but beside expert_dies only 1 is priced: leave one out")
 
     def groups(self, dies: int) -> int:
@@ -81,7 +86,12 @@ class Parallelism:
             of_kv = f" and {kv_heads} KV heads" if kv_heads else ""
             heads = f"{shape.attention.heads} heads{of_kv}"
             raise SpecError(f"attention_tp is {tp}, which does not divide the {heads} of {shape.name}")
-        for name in ("attention_tp", "head_tp"):
+        if self.expert_tp > 1 and not shape.experts:
+            raise SpecError(f"expert_tp is {self.expert_tp}, but {shape.name} is dense: it has no experts to divide")
+        if shape.experts and shape.expert_width % self.expert_tp:
+            of = f"the {shape.expert_width} columns of an expert of {shape.name}"
+            raise SpecError(f"expert_tp is {self.expert_tp}, which does not divide {of}")
+        for name in _DEGREES:
             if getattr(self, name) > most:
                 joined = f"the scale-up fabric of {device.name} joins {most}"
                 raise SpecError(f"{name} is {getattr(self, name)}, but {joined} dies: give it {most} at most")
@@ -97,7 +107,7 @@ class Parallelism:
             raise SpecError(
                 f"prefill_attention {layout} is over {dies} dies, but the scale-up fabric of {device.name} joins {most}"
             )
-        for name in ("attention_tp", "head_tp"):
+        for name in _DEGREES:
             if dies % getattr(self, name):
                 raise SpecError(f"{name} is {getattr(self, name)}, which does not divide an instance of {dies} dies")
         if not self.expert_dies:
@@ -120,6 +130,7 @@ class Parallelism:
         named = (
             (self.attention_tp > 1, f"attention TP {self.attention_tp}"),
             (self.head_tp > 1, f"LM-head TP {self.head_tp}"),
+            (self.expert_tp > 1, f"expert TP {self.expert_tp}"),
             (self.prefill_attention is not None, f"{self.prefill_attention} attention in prefill"),
         )
         return ", ".join(text for is_so, text in named if is_so)

@@ -81,7 +81,8 @@ class PrefillStep:
         layout, tp = parallelism.prefill_layout(device), parallelism.attention_tp
         self._tp = tp
         self._split = layout != "data-parallel"
-        self._own_prompts = layout == "data-parallel" and parallelism != WHOLE
+        self._expert_tp = parallelism.expert_tp
+        self._own_prompts = tp > 1 or parallelism.prefill_attention == "data-parallel"
         self._by_context = layout == "context-parallel"
         self._between = collectives(device, shape, parallelism)
         self._slow = die.cores / (die.cores - device.layout.communication_cores)
@@ -95,7 +96,8 @@ class PrefillStep:
         self._own_weights = self._attention_weights * tp
         self._dense_weights = shape.dense_weights
         self._expert_weights = shape.expert_weights
-        self._message_bytes = shape.active_experts * (shape.dispatch_bytes + shape.combine_bytes)
+        messages = shape.active_experts * parallelism.expert_tp
+        self._message_bytes = messages * (shape.dispatch_bytes + shape.combine_bytes)
         # What follows is asked for several times a step.
         self._all_copies = expert_copies(device.layout, shape, REDUNDANT_FROM)
         self._missed = 1 - shape.active_experts / self._all_copies if shape.experts else 1.0
@@ -129,14 +131,17 @@ class PrefillStep:
             feed_bytes, feed_gemm = feed / self._tp * self._weight, gemm
         else:
             slow = self._slow if halves > 1 else 1.0
-            held = (self._all_copies if dies >= REDUNDANT_FROM else self.shape.experts) / dies
+            shared_by = self._expert_tp
+            holders = dies / shared_by
+            held = (self._all_copies if holders >= REDUNDANT_FROM else self.shape.experts) / dies
             rows = n * self._active_experts / held / halves
             imbalance = 1.0 if load.perfect_balance else self._imbalance
             active = self._active_experts * imbalance * (1 + small / max(rows, 1.0)) + self._shared_experts
             feed = self._expert_weights * active
             if load.tokens < self._few_tokens * halves:
-                held = min(held, experts_read(math.ceil(held), dies, self._missed ** (load.tokens / halves)))
-            feed_bytes = self._expert_weights * (held + self._shared_experts) * self._expert_weight
+                visited = experts_read(math.ceil(held * shared_by), holders, self._missed ** (load.tokens / halves))
+                held = min(held, visited / shared_by)
+            feed_bytes = self._expert_weights * (held + self._shared_experts / shared_by) * self._expert_weight
             feed_gemm = self._expert_gemm
         own = 1 + small / max(full * self._tp / halves, 1.0)
         weights = (self._attention_weights * self._weight + feed_bytes) * halves / self._skinny

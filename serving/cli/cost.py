@@ -105,6 +105,21 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
     cost.add_argument(
         "--dies", type=int, metavar="N", help="of the instance (default: 320 or 144 for decode, 32 for prefill)"
     )
+    _add_division(cost)
+    cost.add_argument(
+        "--drafts", type=int, metavar="N", help="tokens that MTP drafts per step; 0 = off (default 1, 0 without MTP)"
+    )
+    cost.add_argument(
+        "--acceptance", type=float, metavar="SHARE", help="share of drafts that are accepted (default 0.7)"
+    )
+    half = cost.add_mutually_exclusive_group()
+    half.add_argument("--no-microbatch", dest="microbatch", action="store_false", help="never half batches")
+    half.add_argument(
+        "--microbatch", dest="microbatch", action="store_true", help="always two overlapping half batches (decode)"
+    )
+
+
+def _add_division(cost: argparse.ArgumentParser) -> None:
     cost.add_argument(
         "--attention-tp",
         type=int,
@@ -127,20 +142,15 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
         help="with --expert-dies: groups of attention dies that take turns at the experts (default 3)",
     )
     cost.add_argument(
+        "--expert-tp",
+        type=int,
+        metavar="N",
+        help="dies that share experts, each with a part of each (default 1)",
+    )
+    cost.add_argument(
         "--prefill-attention",
         choices=get_args(PrefillAttention),
         help="prefill: how dies share prompts, where --attention-tp is 1 (default: as the device file says)",
-    )
-    cost.add_argument(
-        "--drafts", type=int, metavar="N", help="tokens that MTP drafts per step; 0 = off (default 1, 0 without MTP)"
-    )
-    cost.add_argument(
-        "--acceptance", type=float, metavar="SHARE", help="share of drafts that are accepted (default 0.7)"
-    )
-    half = cost.add_mutually_exclusive_group()
-    half.add_argument("--no-microbatch", dest="microbatch", action="store_false", help="never half batches")
-    half.add_argument(
-        "--microbatch", dest="microbatch", action="store_true", help="always two overlapping half batches (decode)"
     )
 
 

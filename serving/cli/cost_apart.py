@@ -23,7 +23,12 @@ def decode_division(arguments: argparse.Namespace) -> Parallelism:
         raise ConfigError("--domains take turns at the dies of --expert-dies; without it they would change nothing")
     domains = WHOLE.domains if arguments.domains is None else arguments.domains
     return Parallelism(
-        arguments.attention_tp, arguments.head_tp, arguments.prefill_attention, arguments.expert_dies, domains
+        arguments.attention_tp,
+        arguments.head_tp,
+        arguments.prefill_attention,
+        arguments.expert_dies,
+        domains,
+        arguments.expert_tp,
     )
 
 

@@ -264,6 +264,7 @@ def _check_division(config: ServeConfig) -> None:
     for name, tp, sizes in (
         ("decode_attention_tp", simulation.decode_attention_tp, {"[decode]": decode} | parts),
         ("prefill_attention_tp", simulation.prefill_attention_tp, {"[prefill]": prefill}),
+        ("expert_tp", simulation.expert_tp, {"[decode]": decode, "[prefill]": prefill} | parts),
         ("head_tp", simulation.head_tp, {"[decode]": decode, "[prefill]": prefill} | parts),
     ):
         for of, dies in sizes.items():
@@ -292,7 +293,7 @@ def _check_experts_apart(config: ServeConfig) -> None:
             f"[simulation] domains = {simulation.domains} does not divide {attention} attention dies, which {name} "
             f"leaves of {dies}: change one of them"
         )
-    for other in ("decode_attention_tp", "head_tp"):
+    for other in ("decode_attention_tp", "head_tp", "expert_tp"):
         if getattr(simulation, other) > 1:
             raise ConfigError(f"[simulation] {other} beside {name} is not priced: set it to 1")
     if config.serving.mode == "aggregated":

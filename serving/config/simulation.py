@@ -48,6 +48,12 @@ class SimulationConfig:
         "heads, `sp-tp-sp`, or by sequence alone, `context-parallel`; each die or group its own, `data-parallel`",
         default="device",
     )
+    expert_tp: int = key(
+        "dies that share each of their experts, each with its part of the width; 1 = experts are whole on a die (EP)",
+        default=1,
+        low=1,
+        high=768,
+    )
     head_tp: int = key("dies that share the LM head, each with its part of the vocabulary", default=1, low=1, high=768)
     expert_dies: int = key(
         "dies of a decode instance that hold experts only; the others do the attention, hold the KV cache and have the "

@@ -46,12 +46,25 @@ def test_attention_and_head_over_several_dies(capsys: pytest.CaptureFixture[str]
     assert largest[0] < largest[1], "a die that holds fewer weights holds more sequences"
 
 
+def test_experts_over_several_dies(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--dies", "64", "--expert-tp", "8", "--batch", "1", "--drafts", "0", "--explain")
+    for words in ("EP8 x TP8", "x 5.5 M weights", "not checked: no row has expert TP 8"):
+        assert words in text
+
+
 def test_layouts_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
-    own, named, other = (
-        answer(capsys, "--prefill", "65536", *words)["tokens_per_s_per_npu"]
-        for words in ((), ("--prefill-attention", "sp-tp-sp"), ("--prefill-attention", "data-parallel"))
+    question = ("--prefill", "131072", "--dies", "32")
+    own, named, other, fewer = (
+        answer(capsys, *question, *words)["tokens_per_s_per_npu"]
+        for words in (
+            (),
+            ("--prefill-attention", "sp-tp-sp"),
+            ("--prefill-attention", "data-parallel"),
+            ("--prefill-attention", "data-parallel", "--prompt", "16384"),
+        )
     )
-    assert own == named < other
+    assert own == named < other, "one prompt for each die, and nothing to exchange"
+    assert fewer < 0.5 * other, "eight prompts for 32 dies"
     text = printed(capsys, "--prefill", "65536", "--dies", "16", "--attention-tp", "4", "--explain")
     assert "not checked: no row has attention TP 4" in text
     assert "reduce-scatter and all-gather" in text
@@ -63,6 +76,7 @@ def test_layouts_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
         (("--prefill-attention", "sp-tp-sp"), "--prefill-attention goes with --prefill"),
         (("--attention-tp", "3"), "attention_tp is 3, which does not divide the 128 heads"),
         (("--attention-tp", "2", "--dies", "15"), "attention_tp is 2, which does not divide an instance of 15 dies"),
+        (("--expert-tp", "3"), "expert_tp is 3, which does not divide the 2048 columns of an expert"),
         (("--head-tp", "0"), "head_tp is 0; it must be a whole number of dies from 1 up"),
         (("--head-tp", "16", "--device", "h100"), "head_tp is 16, but the scale-up fabric of h100 joins 8"),
         (("--fit", "rows.csv", "--attention-tp", "2"), "--attention-tp is of one step; rows of --fit say their own"),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
+from hardware.cost.decode_step import HalfBatch
 from hardware.cost.engine_file import load_engine
 from hardware.cost.memory_plan import Role
 from hardware.cost.parallelism import Parallelism
@@ -119,6 +120,33 @@ def test_parts_add_up_and_tables_agree(name: str, tp: int, head: int, batch: int
     assert sum(part.time_s for part in prefill.parts) == pytest.approx(prefill.total_s)
 
 
+def experts_of(tp: int, dies: int, batch: float) -> HalfBatch:
+    model = CostModel(load_device("ascend-910c"), decode=Parallelism(expert_tp=tp))
+    return model.decode.half_batch(model.even_load(batch, 4096, dies=dies, drafts=0), 1)
+
+
+def test_shared_experts_of_a_few_tokens_are_read_in_parts_and_sent_to_all() -> None:
+    """A lone token activates eight experts: some die reads one whole, or each die of a group its part of one."""
+    whole, divided = experts_of(1, 64, 1 / 32), experts_of(8, 64, 1 / 32)
+    assert divided.expert_w < 0.5 * whole.expert_w
+    many = [experts_of(tp, 64, 64) for tp in (1, 2, 8)]
+    assert many[0].exchange < many[1].exchange < many[2].exchange
+    assert many[2].expert_c < many[0].expert_c, "the busiest of fewer, larger parts is less above the mean"
+
+
+@given(st.sampled_from([2, 4, 8]), st.sampled_from([16, 32, 64]), st.integers(1, 512))
+def test_experts_in_parts_are_as_much_work_and_as_many_bytes(tp: int, dies: int, tokens: int) -> None:
+    ascend = load_device("ascend-910c")
+    whole, divided = (CostModel(ascend, decode=Parallelism(expert_tp=one)) for one in (1, tp))
+    group, parts = whole.decode.group(dies), divided.decode.group(dies)
+    assert parts.routed_dies * tp == group.routed_dies
+    mean = parts.routed_visits * tokens * tp * divided.decode.terms.expert_t
+    assert mean == pytest.approx(group.routed_visits * tokens * whole.decode.terms.expert_t)
+    assert parts.slots / tp <= group.slots + 1
+    held = [model.hbm_plan("decode", 64).weights for model in (whole, divided)]
+    assert held[1] == pytest.approx(held[0], rel=0.2)
+
+
 def test_a_split_head_reads_less_and_exchanges_rows() -> None:
     one, four = divided("llama-3.1-8b"), divided("llama-3.1-8b", 1, 4)
     assert four.decode.terms.head_w == one.decode.terms.head_w / 4
@@ -154,6 +182,31 @@ def test_the_devices_own_layout_named_is_the_same() -> None:
     assert named.hbm_plan("prefill", 32) == divided("deepseek-r1").hbm_plan("prefill", 32)
 
 
+def test_prompts_of_its_own_fill_one_die_but_a_devices_layout_is_taken_to_be_even() -> None:
+    few, even = PrefillLoad(16_384, 16_384 * 2048, 32, largest=16_384), PrefillLoad(16_384, 16_384 * 2048, 32)
+    for device, asked, counts in (
+        ("h800", Parallelism(), False),
+        ("h800", Parallelism(1, 2), False),
+        ("h800", Parallelism(prefill_attention="data-parallel"), True),
+        ("ascend-910c", Parallelism(4), True),
+        ("ascend-910c", Parallelism(), False),
+    ):
+        model = CostModel(load_device(device), prefill=asked)
+        assert (model.prefill_step_s(few) > model.prefill_step_s(even)) == counts
+
+
+def test_experts_in_parts_are_sent_to_more_dies_in_prefill() -> None:
+    whole, parts = (
+        CostModel(load_device("ascend-910c"), prefill=Parallelism(expert_tp=tp)).prefill.layer(
+            PrefillLoad(65_536, 65_536 * 2048, 32), halves=1
+        )
+        for tp in (1, 4)
+    )
+    assert parts.exchange == pytest.approx(4 * whole.exchange)
+    assert parts.weights < whole.weights
+    assert parts.core == whole.core
+
+
 def test_each_die_holds_its_own_prompts_or_all_dies_the_same() -> None:
     model = {
         layout: CostModel(load_device("ascend-910c"), known("qwen3-30b-a3b"), prefill=Parallelism(1, 1, layout))
@@ -171,6 +224,8 @@ def test_each_die_holds_its_own_prompts_or_all_dies_the_same() -> None:
         ("qwen3-30b-a3b", "ascend-910c", Parallelism(32), None),
         ("llama-3.1-8b", "ascend-910c", Parallelism(64), "64, which does not divide the 32 heads and 8 KV heads of"),
         ("deepseek-r1", "h800", Parallelism(16), "attention_tp is 16, but the scale-up fabric of h800 joins 8"),
+        ("deepseek-r1", "ascend-910c", Parallelism(expert_tp=3), "does not divide the 2048 columns of an expert of"),
+        ("llama-3.1-8b", "ascend-910c", Parallelism(expert_tp=2), "expert_tp is 2, but llama-3.1-8b is dense"),
         ("deepseek-r1", "h800", Parallelism(1, 16), "head_tp is 16, but the scale-up fabric of h800 joins 8"),
     ],
 )
@@ -192,7 +247,9 @@ def test_degrees_that_no_instance_has() -> None:
             Parallelism(attention_tp, head_tp)
     with pytest.raises(SpecError, match="prefill_attention context-parallel is over all dies: it has no attention_tp"):
         Parallelism(4, 1, "context-parallel")
-    for one in (divided("deepseek-r1", 4), divided("deepseek-r1", 1, 4)):
+    shared = Parallelism(expert_tp=4)
+    by_experts = CostModel(load_device("ascend-910c"), decode=shared, prefill=shared)
+    for one in (divided("deepseek-r1", 4), divided("deepseek-r1", 1, 4), by_experts):
         asking = (
             lambda model: model.hbm_plan("decode", 30),
             lambda model: model.even_load(1, 4096, dies=30),

@@ -119,6 +119,11 @@ def test_a_lost_die_takes_what_its_group_holds() -> None:
         ({"decode_attention_tp": 3}, r"\[simulation\] decode_attention_tp = 3 does not divide the 64 dies of \[decode"),
         ({"prefill_attention_tp": 5}, r"prefill_attention_tp = 5 does not divide the 32 dies of \[prefill\]"),
         ({"head_tp": 7}, r"head_tp = 7 does not divide the 64 dies of \[decode\]"),
+        ({"expert_tp": 3}, r"expert_tp = 3 does not divide the 64 dies of"),
+        (
+            {"expert_tp": 2, "expert_dies": 16, "domains": 1},
+            r"\[simulation\] expert_tp beside \[simulation\] expert_dies = 16 is not priced",
+        ),
         ({"head_tp": 64}, r"head_tp = 64 does not divide the 32 dies of \[prefill\]"),
         (
             {"prefill_attention_tp": 2, "prefill_attention": "sp-tp-sp"},

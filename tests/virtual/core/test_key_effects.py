@@ -72,6 +72,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "simulation.decode_attention_tp": ("plain", 2),
     "simulation.prefill_attention_tp": ("plain", 2),
     "simulation.prefill_attention": ("plain", "context-parallel"),
+    "simulation.expert_tp": ("plain", 2),
     "simulation.head_tp": ("plain", 2),
     "simulation.expert_dies": ("plain", 16),
     "simulation.seed": ("plain", 5),
