@@ -136,6 +136,10 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "sequences, the preferred number first (default: as configured)",
     )  # fmt: skip
     choices.add_argument(
+        "--expert-dies", type=_counts, default="", metavar="N,N", help="dies of a decode instance that hold experts "
+        "only, 0 = every die does both; the preferred number first (default: as configured)",
+    )  # fmt: skip
+    choices.add_argument(
         "--cache-nodes", type=int, metavar="N", help="memory servers (default: one on each node that is filled)"
     )
 
@@ -205,7 +209,7 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
         config=_seeded(config, seed), trace=_trace(arguments, seed), target=_target(arguments, config),
         wanted=SearchLimits(
             arguments.sizes_prefill, arguments.sizes_decode, budget, arguments.step_tokens, arguments.batch,
-            arguments.attention_tp,
+            arguments.attention_tp, arguments.expert_dies,
         ),
         question=question, cache_nodes=arguments.cache_nodes, quick=arguments.quick,
         headroom=arguments.headroom, losses=arguments.losses,
@@ -223,7 +227,7 @@ def comparison_of(arguments: argparse.Namespace) -> "ComparisonQuestion":
 
     searching = ("npus", "least", "highest_rate", "quick", "sizes_prefill", "sizes_decode", "step_tokens", "batch")
     usual = {"sizes_prefill": _numbers(PREFILL_SIZES), "sizes_decode": _numbers(DECODE_SIZES)}
-    for name in (*searching, "attention_tp", "cache_nodes"):
+    for name in (*searching, "attention_tp", "expert_dies", "cache_nodes"):
         if (value := getattr(arguments, name)) and value != usual.get(name):
             raise ConfigError(f"--{name.replace('_', '-')} is for a search; --compare takes pools as files have them")
     if len(arguments.compare) < 2:
@@ -294,14 +298,19 @@ def _with_progress(answer: "_Answer", processes: int, *, quiet: bool) -> "Capaci
         return answer(processes=processes, progress=progress)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _counts(text: str) -> tuple[int, ...]:
+    """Numbers of a list such as "0,96", each once."""
+    return _numbers(text, least=0)
+
+
+def _numbers(text: str, least: int = 1) -> tuple[int, ...]:
     """Numbers of a list such as "16,32", each once."""
     try:
         values = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 16,32") from None
-    if any(value < 1 for value in values):
-        raise argparse.ArgumentTypeError(f"{text!r}: every number must be at least 1")
+    if any(value < least for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r}: every number must be at least {least}")
     return values
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hardware.cost import CostModel
 from hardware.cost.loads import DecodeLoad
+from hardware.cost.parallelism import domains_of
 from hardware.errors import SpecError
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
@@ -34,17 +35,31 @@ class Dropped:
     why: str
 
 
-@lru_cache(maxsize=32)
-def decode_cost(cost: CostModel, attention_tp: int) -> CostModel:
-    """The cost model with so many dies of a decode instance sharing their sequences.
+def decode_cost(cost: CostModel, attention_tp: int, npus: int = 0, expert_dies: int = 0) -> CostModel:
+    """The cost model with so many dies of a decode instance sharing their sequences, or so many with experts only.
 
+    Args:
+        npus: of an instance: its attention dies have the configured number of domains, or the next below that divides.
     Raises: ConfigError if the model or the device does not allow it.
     """
+    domains = cost.decode.parallelism.domains
+    if expert_dies:
+        domains = domains_of(npus * DIES_PER_NPU, expert_dies, domains)
+    return _divided(cost, attention_tp, expert_dies, domains)
+
+
+def shape_cost(cost: CostModel, shape: Shape) -> CostModel:
+    """The cost model of one shape of decode instances. Raises: ConfigError as `decode_cost`."""
+    return decode_cost(cost, shape.attention_tp, shape.npus, shape.expert_dies)
+
+
+@lru_cache(maxsize=64)
+def _divided(cost: CostModel, attention_tp: int, expert_dies: int, domains: int) -> CostModel:
     decode = cost.decode.parallelism
-    if decode.attention_tp == attention_tp:
-        return cost
     try:
-        divided = replace(decode, attention_tp=attention_tp)
+        divided = replace(decode, attention_tp=attention_tp, expert_dies=expert_dies, domains=domains)
+        if divided == decode:
+            return cost
         return CostModel(cost.device, cost.shape, cost.engine, decode=divided, prefill=cost.prefill.parallelism)
     except SpecError as error:
         raise ConfigError(str(error)) from error
@@ -74,7 +89,7 @@ def decode_times(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus:
 def least_step_s(cost: CostModel, npus: int, context: float, drafts: int) -> float:
     """A decode step of one sequence in an otherwise empty instance [s]."""
     dies = npus * DIES_PER_NPU
-    groups = dies // cost.decode.parallelism.attention_tp
+    groups = cost.decode.parallelism.groups(dies)
     return float(cost.decode_step_s(DecodeLoad(1, max(1.0, context), 1 / groups, dies, drafts)))
 
 
@@ -113,7 +128,7 @@ def decode_tokens_per_s(
     cost: CostModel, config: ServeConfig, context: float, shape: Shape, target: PlanTarget
 ) -> float:
     """Output tokens per second of one instance with the largest batch that keeps TPOT, by the cost model."""
-    dies, divided = shape.npus * DIES_PER_NPU, decode_cost(cost, shape.attention_tp)
+    dies, divided = shape.npus * DIES_PER_NPU, shape_cost(cost, shape)
     return work_done.decode_tokens_per_s(
         divided, config, context, shape.npus, dies, shape.limit * DIES_PER_NPU, target.tpot_s
     )

@@ -15,16 +15,24 @@ class Shape:
         npus: of one instance; fixes the expert-parallel degree.
         limit: of its batch. Prefill: prompt tokens of a step for each NPU. Decode: sequences for each die.
         attention_tp: dies of a decode instance that share their sequences; of prefill as configured.
+        expert_dies: dies of a decode instance that hold experts only; 0 = every die does both.
     """
 
     npus: int
     limit: int
     attention_tp: int = 1
+    expert_dies: int = 0
 
     @property
-    def size(self) -> tuple[int, int]:
+    def size(self) -> tuple[int, int, int]:
         """The kind of instance, without its batch limit."""
-        return self.npus, self.attention_tp
+        return self.npus, self.attention_tp, self.expert_dies
+
+    @property
+    def division(self) -> str:
+        """How a decode instance is divided, in short: " TP4", " E96" for 96 dies of experts; empty where it is not."""
+        tp, experts = self.attention_tp, self.expert_dies
+        return f"{f' TP{tp}' * (tp > 1)}{f' E{experts}' * (experts > 0)}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,8 +57,7 @@ class Candidate:
     @property
     def label(self) -> str:
         """The split in one look: "6 x 16 + 1 x 160", with attention TP 4 in decode "6 x 16 + 1 x 160 TP4"."""
-        tp = self.decode.attention_tp
-        return f"{self.prefills} x {self.prefill.npus} + {self.decodes} x {self.decode.npus}{f' TP{tp}' * (tp > 1)}"
+        return f"{self.prefills} x {self.prefill.npus} + {self.decodes} x {self.decode.npus}{self.decode.division}"
 
     @property
     def limits(self) -> str:
@@ -91,7 +98,7 @@ class SearchSpace:
 
     def plain(self) -> "SearchSpace":
         """The same sizes, each with its preferred batch limit only."""
-        first: list[dict[tuple[int, int], Shape]] = [{}, {}]
+        first: list[dict[tuple[int, int, int], Shape]] = [{}, {}]
         for sizes, shapes in zip(first, (self.prefill, self.decode), strict=True):
             for shape in shapes:
                 sizes.setdefault(shape.size, shape)

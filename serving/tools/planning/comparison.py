@@ -93,6 +93,7 @@ def split_of(config: ServeConfig) -> Candidate:
             decode.npus_per_instance,
             max(1, decode.max_sequences // (decode.npus_per_instance * DIES_PER_NPU)),
             config.simulation.decode_attention_tp,
+            config.simulation.expert_dies,
         ),
         decode.replicas,
     )

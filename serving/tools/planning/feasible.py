@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ class SearchLimits:
 
     Attributes:
         attention_tp: dies of a decode instance that share their sequences; none = as configured.
+        expert_dies: dies of a decode instance that hold experts only; none = as configured.
     """
 
     prefill_sizes: tuple[int, ...]
@@ -33,6 +35,7 @@ class SearchLimits:
     prefill_limits: tuple[int, ...] = ()
     decode_limits: tuple[int, ...] = ()
     attention_tp: tuple[int, ...] = ()
+    expert_dies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,13 @@ def start(
     decodes = _decode_sizes(cost, config, demand, wanted, target, dropped)
     prefill_shapes = [Shape(npus, limit) for limit in _prefill_limits(config, wanted) for npus in prefills]
     decode_shapes = [
-        Shape(npus, limit, tp)
-        for npus, tp in decodes
-        for limit in wanted.decode_limits or _decode_limits(bounds.decode_cost(cost, tp), config, demand, npus, target)
+        replace(shape, limit=limit)
+        for shape in decodes
+        for limit in wanted.decode_limits
+        or _decode_limits(bounds.shape_cost(cost, shape), config, demand, shape.npus, target)
     ]
     space = SearchSpace(tuple(prefill_shapes), tuple(decode_shapes), wanted.budget)
-    smallest = min(npus for npus, _ in decodes)
+    smallest = min(shape.npus for shape in decodes)
     if min(prefills) + smallest > wanted.budget:
         raise ConfigError(
             f"{wanted.budget} NPUs hold no plan: the smallest prefill and decode instances take {min(prefills)} + "
@@ -111,6 +115,7 @@ class _Side:
     times: Callable[[int], NDArray[np.float64]]
     floor_s: Callable[[int], float]
     attention_tp: int = 1
+    expert_dies: int = 0
 
     @property
     def limit(self) -> str:
@@ -120,7 +125,8 @@ class _Side:
     def instances(self, npus: int) -> str:
         """Instances of one size, in words."""
         divided = f", attention TP {self.attention_tp}" if self.attention_tp > 1 else ""
-        return f"{self.pool} instances of {npus} NPUs{divided}"
+        apart = f", {self.expert_dies} dies of experts" if self.expert_dies else ""
+        return f"{self.pool} instances of {npus} NPUs{divided}{apart}"
 
 
 def _prefill_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget) -> _Side:
@@ -130,14 +136,18 @@ def _prefill_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, targ
     return _Side("prefill", "TTFT", target.ttft_s, times, lambda npus: float(times(npus).min()))
 
 
-def _decode_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget) -> _Side:
+def _decode_side(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget, tp: int, experts: int
+) -> _Side:
+    def divided(npus: int) -> CostModel:
+        return bounds.decode_cost(cost, tp, npus, experts)
+
     drafts = config.simulation.drafts
     tokens = mtp_tokens_per_step(drafts, config.simulation.acceptance)
     context = float(demand.prompt.min())
     return _Side(
-        "decode", "TPOT", target.tpot_s, lambda npus: bounds.decode_times(cost, config, demand, npus),
-        lambda npus: bounds.least_step_s(cost, npus, context, drafts) / tokens,
-        cost.decode.parallelism.attention_tp,
+        "decode", "TPOT", target.tpot_s, lambda npus: bounds.decode_times(divided(npus), config, demand, npus),
+        lambda npus: bounds.least_step_s(divided(npus), npus, context, drafts) / tokens, tp, experts,
     )  # fmt: skip
 
 
@@ -148,19 +158,23 @@ def _decode_sizes(
     wanted: SearchLimits,
     target: PlanTarget,
     dropped: list[Dropped],
-) -> list[tuple[int, int]]:
-    """Sizes of decode instances, each with its attention TP, that can hold the limit at all.
+) -> list[Shape]:
+    """Decode instances, without a batch limit, that can hold the limit at all.
 
     Raises: ConfigError if there is none, or the model does not allow one of the degrees.
     Effects: adds the others to `dropped`.
     """
-    found: list[tuple[int, int]] = []
+    found: list[Shape] = []
     refused: ConfigError | None = None
-    for tp in wanted.attention_tp or (config.simulation.decode_attention_tp,):
-        divided = bounds.decode_cost(cost, tp)
-        side = _decode_side(divided, config, demand, target)
+    degrees = wanted.attention_tp or (config.simulation.decode_attention_tp,)
+    for tp, experts in product(degrees, wanted.expert_dies or (config.simulation.expert_dies,)):
+        if tp > 1 and experts and 1 in degrees:
+            continue  # is not priced, and other degrees are
+        bounds.decode_cost(cost, tp, max(wanted.decode_sizes), experts)
+        side = _decode_side(cost, config, demand, target, tp, experts)
         try:
-            found += [(npus, tp) for npus in _sizes(side, wanted.decode_sizes, divided, wanted, target, dropped)]
+            sizes = _sizes(side, wanted.decode_sizes, cost, wanted, target, dropped)
+            found += [Shape(npus, 0, tp, experts) for npus in sizes]
         except ConfigError as error:
             refused = refused or error
     if refused is not None and not found:
@@ -199,6 +213,8 @@ def _sizes(
 
 
 def _too_large(npus: int, side: _Side, cost: CostModel, wanted: SearchLimits, dropped: list[Dropped]) -> bool:
+    if side.pool == "decode":
+        cost = bounds.decode_cost(cost, side.attention_tp, npus, side.expert_dies)
     reason = bounds.misfit(cost, side.pool, npus)
     if reason is None and npus >= wanted.budget:
         reason = f"one of them leaves nothing of {wanted.budget} NPUs for the other pool"

@@ -43,7 +43,7 @@ def shape_bounds(
     found += [
         ShapeBound(
             "decode", shape.npus, shape.limit, bounds.decode_tokens_per_s(cost, config, context, shape, target),
-            floor.least, shape.attention_tp,
+            floor.least, shape.division,
         )
         for shape, floor in begin.decode.items()
     ]  # fmt: skip

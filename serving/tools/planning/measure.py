@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hardware.cost import CostModel
+from hardware.cost.parallelism import domains_of
 from hardware.faults import Fault
 from serving.config.serve import ServeConfig
-from serving.tools.planning.candidate import DIES_PER_NPU, Candidate
+from serving.tools.planning.candidate import DIES_PER_NPU, Candidate, Shape
 from serving.tools.planning.loss import WINDOW_S, with_spares
 from serving.tools.planning.loss import faults as lost
 from serving.tools.planning.trace import TraceChoice, opened
@@ -58,9 +59,18 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
         ),
         kvcache=replace(config.kvcache, replicas=servers if config.kvcache.replicas else 0),
         autoscaler=replace(config.autoscaler, policy="none"),
-        simulation=replace(config.simulation, decode_attention_tp=candidate.decode.attention_tp),
+        simulation=replace(
+            config.simulation, decode_attention_tp=candidate.decode.attention_tp,
+            expert_dies=candidate.decode.expert_dies, domains=_domains(config, candidate.decode),
+        ),
         slo=slo,
     )  # fmt: skip
+
+
+def _domains(config: ServeConfig, shape: Shape) -> int:
+    """Domains of a decode instance's attention dies: as configured where dies of experts leave so many equal ones."""
+    wanted = config.simulation.domains
+    return domains_of(shape.npus * DIES_PER_NPU, shape.expert_dies, wanted) if shape.expert_dies else wanted
 
 
 def decode_step_tokens(config: ServeConfig) -> int:

@@ -63,7 +63,7 @@ class ShapeBound:
 
     Attributes:
         limit: of its batch, as `Shape.limit`. tokens_per_s: at its best. least: fewest instances that the load allows.
-        attention_tp: as `Shape.attention_tp`.
+        division: as `Shape.division`.
     """
 
     pool: str
@@ -71,7 +71,7 @@ class ShapeBound:
     limit: int
     tokens_per_s: float
     least: int
-    attention_tp: int = 1
+    division: str = ""
 
 
 @dataclass(frozen=True, slots=True)

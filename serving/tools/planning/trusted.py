@@ -3,7 +3,7 @@
 from hardware.cost import CostModel
 from hardware.cost.trust import both_trusts, decode_trust, engine_text_of, prefill_trust
 from serving.config.serve import ServeConfig
-from serving.tools.planning.bounds import decode_cost
+from serving.tools.planning.bounds import shape_cost
 from serving.tools.planning.candidate import DIES_PER_NPU
 from serving.tools.planning.plan import DemandFigures, Option
 
@@ -17,7 +17,7 @@ def plan_accuracy(cost: CostModel, config: ServeConfig, best: Option | None, dem
     if best is None:
         return whose
     one = best.candidate
-    cost = decode_cost(cost, one.decode.attention_tp)
+    cost = shape_cost(cost, one.decode)
     decode = decode_trust(
         cost, one.decode.limit * DIES_PER_NPU, round(demand.mean_prompt + demand.mean_output / 2),
         config.simulation.drafts, dies=one.decode.npus * DIES_PER_NPU,

@@ -147,8 +147,7 @@ def bounds_table(plan: CapacityPlan) -> Table:
 
 
 def _instances(one: ShapeBound) -> str:
-    divided = f", TP{one.attention_tp}" if one.attention_tp > 1 else ""
-    return f"{one.pool}, {one.npus} NPUs{divided}"
+    return f"{one.pool}, {one.npus} NPUs{one.division.replace(' ', ', ')}"
 
 
 def headroom_text(plan: CapacityPlan) -> str:

@@ -41,13 +41,13 @@ def begin(cost: CostModel, tps: tuple[int, ...], tpot_s: float = 0.05, sizes: tu
 def test_each_degree_is_a_shape_of_its_own(cost: CostModel) -> None:
     found = begin(cost, (1, 4), sizes=(32, 64))
     assert found.space.decode == tuple(Shape(npus, 24, tp) for tp in (1, 4) for npus in (32, 64))
-    assert {one.size for one in found.space.plain().decode} == {(32, 1), (64, 1), (32, 4), (64, 4)}
+    assert {one.size for one in found.space.plain().decode} == {(32, 1, 0), (64, 1, 0), (32, 4, 0), (64, 4, 0)}
     assert begin(cost, ()).space.decode == (Shape(64, 24, 1),)
     one, four = (Candidate(Shape(16, 1024), 1, Shape(64, 24, tp), 1) for tp in (1, 4))
     assert (one.label, four.label) == ("1 x 16 + 1 x 64", "1 x 16 + 1 x 64 TP4")
     assert four not in found.space.variants(one), "another degree is no other batch limit"
     rows = shape_bounds(cost, CONFIG, LOAD, found, PlanTarget(2.0, 0.05, 0.9))
-    assert [row.attention_tp for row in rows if row.pool == "decode"] == [1, 1, 4, 4]
+    assert [row.division for row in rows if row.pool == "decode"] == ["", "", " TP4", " TP4"]
 
 
 def test_bounds_are_those_of_the_degree(cost: CostModel) -> None:
