@@ -113,7 +113,8 @@ class DecodeStep:
         c, cal, group = self.terms, self.device.calibration, self.group(load.dies)
         rows = 1 + load.drafts
         tokens = load.requests * rows / halves
-        own = self.own(tokens)
+        alone = self._tp == 1
+        own = tokens if alone else self.own(tokens)
         mean = (load.requests if load.mean_requests is None else load.mean_requests) * rows / halves / self._tp
         context = load.context_tokens / halves
         read = self.read_tokens(load) / halves
@@ -130,7 +131,7 @@ class DecodeStep:
             c.expert_w * experts,
             cal.expert_vector_s * own,
             c.dense_t * tokens,
-            self.collectives.pair_s + self.collectives.pair_t * tokens,
+            0.0 if alone else self.collectives.pair_s + self.collectives.pair_t * tokens,
         )
         if c.indexer is None:
             return half
@@ -254,7 +255,9 @@ class DecodeStep:
         Effects: none.
         """
         c, cal = self.terms, self.device.calibration
-        requests, tokens = self.own(load.requests), self.own(load.requests * (1 + load.drafts))
+        requests, tokens = load.requests, load.requests * (1 + load.drafts)
+        if self._tp > 1:
+            requests, tokens = self.own(requests), self.own(tokens)
         head = self.head_s(tokens)
         draft = self.head_s(requests) + max(c.merge_t * tokens, c.merge_w)
         return cal.step_start_s + cal.sampling_s * tokens + head + load.drafts * draft

@@ -153,7 +153,7 @@ class PrefillStep:
             core, indexer = core * slow, indexer * slow
         if self._by_context and self._indexer is None:
             core = self._expanded(load, core, n)
-        if full > n > 0:
+        if self._own_prompts and full > n > 0:
             core, indexer = core * full / n, indexer * full / n
         experts = 2 * feed * (full if dense else n) / feed_gemm * slow
         gather = (dies - 1) * n * self._gathered_bytes / self._collective if self._split else 0.0
@@ -162,8 +162,9 @@ class PrefillStep:
         launch = self._launch_s * halves
         exchange = 0.0 if dense else full * self._message_bytes * away / self._bulk
         hidden = self._hidden_vector_s * full
-        pairs = (2 if dense else 1) if self._tp > 1 else 0
-        between = pairs * (self._between.pair_s * halves + self._between.pair_t * full * self._tp)
+        between = 0.0
+        if self._tp > 1:
+            between = (2 if dense else 1) * (self._between.pair_s * halves + self._between.pair_t * full * self._tp)
         # By place: by name this would take as long as all of the above.
         return PrefillLayer(
             products, core, experts, gather, heads, vector, launch, weights, exchange, hidden, indexer, between
