@@ -80,8 +80,10 @@ class CostModel:
         return self._decode_s(load)
 
     def _decode_s(self, load: DecodeLoad) -> Seconds:
-        step_s, phase = self.decode.seconds(load), self._decode_phase
-        return step_s if phase is None else Seconds(phase.seconds(step_s, self._die_tokens(load)))
+        phase = self._decode_phase
+        if phase is None:
+            return self.decode.seconds(load)
+        return Seconds(phase.seconds(self.decode.seconds(phase.padded(load)), self._die_tokens(load), load.requests))
 
     def _die_tokens(self, load: DecodeLoad) -> float:
         return load.requests * (1 + load.drafts) / self.decode.parallelism.attention_tp
@@ -98,9 +100,13 @@ class CostModel:
         Effects: none that shows.
         """
         self.shape.check_drafts(load.drafts)
-        step = self.decode
+        step, phase = self.decode, self._decode_phase
         cost = apart_cost(step, load) if isinstance(step, ApartDecodeStep) else decode_cost(step, load)
-        return decode_step_with(self._decode_phase, cost, self._die_tokens(load))
+        if phase is None:
+            return cost
+        padded = phase.padded(load)
+        padding_s = step.seconds(padded) - cost.total_s if padded is not load else 0.0
+        return decode_step_with(phase, cost, load, tokens=self._die_tokens(load), padding_s=padding_s)
 
     def prefill_step(self, load: PrefillLoad) -> PredictedStep:
         """One prefill step, taken apart into its operators. Effects: none."""

@@ -1,6 +1,7 @@
 """Reads and writes engine profiles (TOML) strictly: every key is known, every mistake gets one clear line."""
 
 import difflib
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,9 @@ OWN_ENGINE = "cloudmatrix-infer"
 _RANGES = {"decode": DECODE_RANGES, "prefill": PREFILL_RANGES}
 _WORDS = ("title", "device", "model")
 _COUNTS = ("rows", "parameters")
+_STATED = ("host_step_s", "host_sequence_s", "overlapped", "sampling_sequence_s", "graph_batches", "eager_step_s")
+_OF_PREFILL = ("host_step_s", "overlapped")
+"""Keys that may be left out; steps of prefill know no sequences."""
 
 
 def engine_names() -> tuple[str, ...]:
@@ -73,7 +77,8 @@ def parse_engine(text: str, name: str) -> EngineProfile:
 def _phase(name: str, kind: str, raw: object) -> EnginePhase:
     if not isinstance(raw, dict):
         raise SpecError(f"engine {name}: {kind} must be a table, written [{kind}]")
-    _check_keys(name, f"{kind}.", raw, [field.name for field in fields(EnginePhase)])
+    needed = [field.name for field in fields(EnginePhase) if field.name not in _STATED]
+    _check_keys(name, f"{kind}.", raw, needed, optional=_STATED if kind == "decode" else _OF_PREFILL)
     values: dict[str, Any] = {}
     for key, value in raw.items():
         if key == "region":
@@ -82,9 +87,30 @@ def _phase(name: str, kind: str, raw: object) -> EnginePhase:
             if not isinstance(value, str) or not value.strip():
                 raise SpecError(f"engine {name}: {kind}.source must say where the rows stand")
             values[key] = value
+        elif key == "graph_batches":
+            values[key] = _graphs(name, f"{kind}.{key}", value)
+        elif key == "overlapped":
+            if not isinstance(value, bool):
+                raise SpecError(f"engine {name}: {kind}.overlapped is {value!r}; it must be true or false")
+            values[key] = value
         else:
             values[key] = _number(name, f"{kind}.{key}", value)
-    return EnginePhase(**values)
+    phase = EnginePhase(**values)
+    if phase.overlapped and not (phase.host_step_s or phase.host_sequence_s):
+        raise SpecError(f"engine {name}: {kind}.overlapped needs the host's time: state {kind}.host_step_s")
+    if phase.eager_step_s and not phase.graph_batches:
+        raise SpecError(f"engine {name}: {kind}.eager_step_s is beyond the largest graph: state {kind}.graph_batches")
+    return phase
+
+
+def _graphs(name: str, key: str, value: object) -> tuple[int, ...]:
+    sizes: list[Any] = value if isinstance(value, list) else []
+    whole = bool(sizes) and all(type(size) is int and size > 0 for size in sizes)
+    if not whole or any(later <= size for size, later in itertools.pairwise(sizes)):
+        raise SpecError(
+            f"engine {name}: {key} is {value!r}; it must be rising whole numbers of sequences, as [1, 2, 4]"
+        )
+    return tuple(sizes)
 
 
 def _number(name: str, key: str, value: object) -> float:
@@ -141,7 +167,11 @@ def engine_text(profile: EngineProfile) -> str:
         lines += ["", f"[{kind}]"]
         for field in fields(EnginePhase):
             value = getattr(phase, field.name)
-            if field.name == "source":
+            if field.name in _STATED and value == field.default:
+                continue
+            if field.name in ("overlapped", "graph_batches"):
+                lines.append(f"{field.name} = {json.dumps(value)}")
+            elif field.name == "source":
                 lines.append(f"source = {json.dumps(value, ensure_ascii=False)}")
             elif field.name != "region":
                 lines.append(f"{field.name} = {value:.6g}")

@@ -26,7 +26,6 @@ prefill by factors of 2.3 to 2.6, which one number brings to within 7 %; see `ha
 _BETTER = 0.9
 """A further parameter has to bring errors of left-out rows down to this."""
 _ROUNDING = 1e-6
-_TIMES = ("work", "step_s", "token_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ def _phase(kind: str, points: list[MeasuredStep]) -> PhaseFit:
     judged = [abs(error) for error in left_out if error is not None]
     expected = max(LEAST_ERROR, *judged) if judged else UNJUDGED_ERROR[kind]
     phase = EnginePhase(
-        **dict(zip(_TIMES, times, strict=True)),
+        *times,
         rows=len(points),
         parameters=len(best),
         expected_error=math.ceil(1000 * expected - 1e-9) / 1000,
@@ -188,7 +187,7 @@ def _solve(points: list[MeasuredStep], form: tuple[int, ...]) -> tuple[float, fl
     """Times with the smallest squared relative errors, none below zero.
 
     Args:
-        form: which of `_TIMES` may be there; the first one always is.
+        form: which of work, step and token times may be there, by number; the first one always is.
     """
     columns = np.array([(point.base_s, 1.0, point.tokens) for point in points])
     columns /= np.array([[point.measured_s] for point in points])

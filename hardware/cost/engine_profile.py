@@ -2,9 +2,13 @@
 
 The device files are fitted to one engine, whose steps they predict. Another engine's step takes so many times as long,
 and a fixed time more: that is its profile, found from its own measured steps (`engine_fit`), valid where they were.
+What its owner knows besides (host time, captured graphs, sampling) is stated by hand, and not fitted.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+from hardware.cost.loads import DecodeLoad
 
 DECODE_RANGES = ("batch_per_npu", "context_tokens", "dies", "drafts")
 PREFILL_RANGES = ("tokens_per_die", "prompt_tokens", "dies", "cached_share")
@@ -32,6 +36,13 @@ class EnginePhase:
         expected_error: relative, inside of what was fitted.
         region: ranges of the rows, in the order of `DECODE_RANGES` or `PREFILL_RANGES`.
         source: where the rows stand.
+        host_step_s: the host prepares each step for so long [s]: scheduler, input tensors, launch.
+        host_sequence_s: and for so long more for each sequence [s]; only of decode, as all that follow but the next.
+        overlapped: the host prepares the next step beside the device, so that the slower one counts; else both.
+        sampling_sequence_s: the engine's own sampling, for each sequence [s].
+        graph_batches: sequences for which graphs are captured, rising; a smaller batch is padded up to the next one.
+            Padding has no cache, and experts compute nothing for it. Empty = any batch runs as it is.
+        eager_step_s: added to a step beyond the largest graph [s].
     """
 
     work: float
@@ -42,16 +53,52 @@ class EnginePhase:
     expected_error: float
     region: tuple[FittedRange, ...]
     source: str
+    host_step_s: float = 0.0
+    host_sequence_s: float = 0.0
+    overlapped: bool = False
+    sampling_sequence_s: float = 0.0
+    graph_batches: tuple[int, ...] = ()
+    eager_step_s: float = 0.0
 
-    def seconds(self, base_s: float, tokens: float) -> float:
+    def seconds(self, base_s: float, tokens: float, sequences: float = 0.0) -> float:
         """Duration of a step [s].
 
         Args:
-            base_s: by the device's own calibration.
+            base_s: by the device's own calibration, of a padded batch.
             tokens: that the fullest die computes.
+            sequences: of the fullest die or group, without padding; only decode has them.
         Effects: none.
         """
-        return self.work * base_s + self.step_s + self.token_s * tokens
+        fitted_s = self.work * base_s + self.step_s + self.token_s * tokens
+        if not self.stated:
+            return fitted_s
+        device_s = fitted_s + self.sampling_sequence_s * sequences + self.eager_s(sequences)
+        host_s = self.host_s(sequences)
+        return max(device_s, host_s) if self.overlapped else device_s + host_s
+
+    @property
+    def stated(self) -> bool:
+        """Whether anything was stated by hand."""
+        return bool(self.host_step_s or self.host_sequence_s or self.sampling_sequence_s or self.graph_batches)
+
+    def host_s(self, sequences: float) -> float:
+        """Time in which the host prepares a step [s]. Effects: none."""
+        return self.host_step_s + self.host_sequence_s * sequences
+
+    def eager_s(self, sequences: float) -> float:
+        """Time that a step without a graph takes longer [s]. Effects: none."""
+        return self.eager_step_s if self.graph_batches and sequences > self.graph_batches[-1] else 0.0
+
+    def padded(self, load: DecodeLoad) -> DecodeLoad:
+        """A decode step's load as the captured graphs run it. Effects: none."""
+        graphs = self.graph_batches
+        if not graphs or not 0 < load.requests < graphs[-1]:
+            return load
+        batch = graphs[bisect_left(graphs, load.requests)]
+        if batch == load.requests:
+            return load
+        mean = load.requests if load.mean_requests is None else load.mean_requests
+        return replace(load, requests=float(batch), mean_requests=mean)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,11 +82,12 @@ class DecodeTable:
         return cell
 
     def _direct(self, requests: float, context_tokens: float, mean_requests: float | None) -> Seconds:
-        step_s = self._step.seconds(
-            DecodeLoad(requests, context_tokens, mean_requests, self._dies, self._drafts, self._microbatch)
-        )
+        load = DecodeLoad(requests, context_tokens, mean_requests, self._dies, self._drafts, self._microbatch)
         engine = self._engine
-        return step_s if engine is None else Seconds(engine.seconds(step_s, requests * (1 + self._drafts) / self._tp))
+        if engine is None:
+            return self._step.seconds(load)
+        base_s = self._step.seconds(engine.padded(load))
+        return Seconds(engine.seconds(base_s, requests * (1 + self._drafts) / self._tp, requests))
 
 
 class PrefillTable:

@@ -197,16 +197,17 @@ def _trust(
         caution = caution or _unknown(kind, engine)
     if caution or phase is None:
         return Trust(None, caution)
+    by_hand = "; the profile's host, graphs and sampling are stated, no row measured them" if phase.stated else ""
     region = (*_of_full_steps(phase.region, values), *more)
     outside = [one for one in region if _away(one, values[one.name])]
     if not outside:
         note = "; the published engine has half batches here, which --microbatch predicts" if slower else ""
         inside = f"expect within {_percent(phase.expected_error)}, inside of what was fitted: {fitted_region(phase)}"
-        return Trust(phase.expected_error, inside + note)
+        return Trust(phase.expected_error, inside + note + by_hand)
     doublings = sum(_away(one, values[one.name]) for one in outside)
     error = max(JUST_OUTSIDE, phase.expected_error + LEAST_STEP) + PER_DOUBLING * doublings
     named = [f"{quantity(one)} {_number(values[one.name])}, not {_range(one)}" for one in outside]
-    return Trust(error, f"expect within {_percent(error)}, outside of what was fitted: {'; '.join(named)}")
+    return Trust(error, f"expect within {_percent(error)}, outside of what was fitted: {'; '.join(named)}{by_hand}")
 
 
 def _with_division(caution: str, parallelism: Parallelism) -> str:
