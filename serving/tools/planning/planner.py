@@ -219,7 +219,7 @@ class _Search:
             for shape, floor in floors.items():
                 if floor.least > 1:
                     limit = f"{shape.limit:,} {units[pool]}"
-                    what = f"{pool} at {limit}: {floor.least - 1} x {shape.npus} NPUs or fewer"
+                    what = f"{pool} at {limit}: {floor.least - 1} x {shape.npus} NPUs{shape.division} or fewer"
                     self.dropped.append(Dropped(what, floor.why))
 
 

@@ -100,7 +100,18 @@ def rows(plan: CapacityPlan) -> list[PlanRow]:
 
 def plan_table(plan: CapacityPlan) -> Table:
     """Every plan with its figures."""
-    return Table(columns(*HEADS), [TableRow(row.cells, row.tone) for row in rows(plan)], LEGEND)
+    return Table(columns(*HEADS), [TableRow(row.cells, row.tone) for row in rows(plan)], _legend(plan))
+
+
+def _legend(plan: CapacityPlan) -> str:
+    """The table's legend, with the marks of divided decode instances where there are any."""
+    options = [*plan.options, *([plan.best] if plan.best else [])]
+    shapes = [one.candidate.decode for one in options]
+    marks = (
+        (any(one.attention_tp > 1 for one in shapes), " TP4: four dies share their sequences."),
+        (any(one.expert_dies for one in shapes), " E32: 32 dies hold experts only."),
+    )
+    return LEGEND + "".join(text for is_there, text in marks if is_there)
 
 
 def why_table(plan: CapacityPlan) -> Table:

@@ -24,6 +24,7 @@ from serving.tools.planning.planner import PlanQuestion
 from serving.tools.planning.planner import plan as planned
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget
+from serving.tools.planning.words import plan_table
 from serving.virtual.run import cost_model, simulate
 from tests.tools.planning.traces import CONFIG_FILE, config, steady
 from tests.virtual.core.case import burst
@@ -99,6 +100,7 @@ def test_a_search_writes_what_simulate_takes(tmp_path: Path) -> None:
     written = load_config(tmp_path / "plan.toml")
     assert (written.simulation.expert_dies, written.simulation.domains) == (16, 3)
     assert len(simulate(written, burst(4)).requests) == 4
+    assert plan_table(found).note.endswith(" E32: 32 dies hold experts only.")
     both = answer(16, 0)
     assert both.best is not None
     assert both.best.candidate.decode == Shape(32, 24), "on as many NPUs, and faster"
