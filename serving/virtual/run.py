@@ -13,7 +13,7 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.scaling.core.decision import Scaler
 from serving.simulated_cost import simulated_cost
-from serving.virtual.result import ScaleRecord, SimResult, Totals
+from serving.virtual.result import RequestColumns, ScaleRecord, SimResult, Totals
 from serving.virtual.scaling import ScalingDriver, configured_scaler
 from serving.virtual.scaling_signals import SignalReader
 from serving.virtual.supernode import Supernode
@@ -25,10 +25,13 @@ from serving.virtual.workload.request import RequestStream
 
 Progress = Callable[[float, int], None]
 """Told the virtual time [s] and the requests that have arrived so far."""
+Enough = Callable[[float, RequestColumns], bool]
+"""Told the virtual time [s] and the requests so far. Returns: whether nothing more has to be known."""
 
 _POINTS = 600
 """Of the time line, if nothing else is asked for."""
 _PROGRESS_EVENTS = 20_000
+_EVENTS_BETWEEN_LOOKS = 4_000
 _COLLECT_EVERY = 200_000
 
 
@@ -50,6 +53,7 @@ def simulate(
     faults: tuple[Fault, ...] = (),
     timeline_step_s: float | None = None,
     stop_s: float | None = None,
+    enough: Enough | None = None,
     progress: Progress | None = None,
     seed: int | None = None,
     check: bool = False,
@@ -61,6 +65,7 @@ def simulate(
         faults: what goes wrong, in order of time.
         timeline_step_s: between two points of the time line; None = about 600 points.
         stop_s: end here; what is under way then counts as unfinished.
+        enough: asked now and then whether to end.
         progress: called now and then.
         seed: instead of the configuration's.
         check: prove at the end that every ledger balances.
@@ -86,7 +91,7 @@ def simulate(
         scaling.start()
     troubles = Troubles(node, faults)
     with _few_collections():
-        _run(node, math.inf if stop_s is None else stop_s, progress)
+        _run(node, math.inf if stop_s is None else stop_s, progress, enough)
     timeline.end()
     if check:
         _check(node)
@@ -102,11 +107,14 @@ def _scaling(node: Supernode, scaler: Scaler | None) -> ScalingDriver | None:
     return ScalingDriver(node, scaler, SignalReader(node))
 
 
-def _run(node: Supernode, stop_s: float, progress: Progress | None) -> None:
+def _run(node: Supernode, stop_s: float, progress: Progress | None, enough: Enough | None) -> None:
     """Until nothing more can happen to a request, or the end that was asked for."""
     queue = node.queue
+    at_once = _PROGRESS_EVENTS if enough is None else _EVENTS_BETWEEN_LOOKS
     while node.busy and len(queue) and queue.now <= stop_s:
-        queue.run(stop_s, _PROGRESS_EVENTS)
+        queue.run(stop_s, at_once)
+        if enough is not None and enough(queue.now, node.book.rows):
+            break
         if progress is not None:
             progress(queue.now, len(node.book.rows))
         if queue.next_at > stop_s:

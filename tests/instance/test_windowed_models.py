@@ -23,16 +23,13 @@ from serving.model.split_layers import split_layers
 from serving.values.layer_split import GONE, LayerSplit
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.values.step_plan import SequenceStep, StepPlan
+from tests.instance.family_sequences import MANY, SETTINGS, specs
 from tests.instance.native_pair import native_or_skip
 from tests.instance.torch_pair import MakeExecutor, prompt, run_alone, run_pair
 from tests.model.families.checkpoints import write_family
 
 CASES = ("gpt_oss", "gpt_oss one of three windowed", "mistral beyond its window")
 KINDS = ("torch", "native")
-SETTINGS = EngineSettings(
-    block_tokens=4, max_step_tokens=24, max_sequences=4, max_model_len=160, watermark_blocks=0, prefix_reuse=True
-)
-MANY = 400
 
 
 def loaded(folder: Path, case: str, kind: str) -> tuple[Model, EngineSettings, MakeExecutor]:
@@ -45,15 +42,6 @@ def loaded(folder: Path, case: str, kind: str) -> tuple[Model, EngineSettings, M
     assert split is not None
     make: MakeExecutor = TorchExecutor if kind == "torch" else partial(NativeExecutor, threads=2, max_rows=64)
     return model, replace(SETTINGS, split=split.split), make
-
-
-def specs(count: int = 6, stem: int = 50) -> list[SequenceSpec]:
-    """Sequences of which each second begins like the first."""
-    beginning, greedy = prompt(stem, 99), SamplingParams(temperature=0, max_tokens=40)
-    return [
-        SequenceSpec(SequenceId(f"s{i}"), (*(beginning if i % 2 == 0 else ()), *prompt(9 + 14 * i, i)), greedy)
-        for i in range(count)
-    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)

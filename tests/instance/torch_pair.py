@@ -26,7 +26,9 @@ class TorchSide:
     def __init__(self, model: Model, settings: EngineSettings, blocks: int, make: MakeExecutor = TorchExecutor) -> None:
         layers = len(model.config.layers) + settings.speculation
         split = split_layers(model.config) if settings.split is not None else None
-        self.cache = KvCache(model.config, blocks, settings.block_tokens, model.dtype, num_layers=layers, split=split)
+        self.cache = KvCache(
+            model.config, blocks, settings.block_tokens, model.dtype, model.device, num_layers=layers, split=split
+        )
         # What a block held before must not matter: everything that is read was written, or is masked.
         self.cache.tensor.copy_(torch.randn(self.cache.tensor.shape, generator=torch.Generator().manual_seed(1)))
         self.executor = make(model, self.cache)

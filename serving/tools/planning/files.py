@@ -19,8 +19,9 @@ from serving.virtual.report.result_json import plain
 
 SCHEMA = "cloudmatrix-plan/1"
 _FOOTNOTE = (
-    "Every plan in the table is a simulation of the whole workload that is named above. Goodput: requests per second, "
-    "over the time in which they arrive, that finished within every limit."
+    "Every plan in the table is a simulation of the whole workload that is named above, ended early only where so many "
+    "requests had missed a limit that the rest could not mend it. Goodput: requests per second, over the time in which "
+    "they arrive, that finished within every limit."
 )
 
 

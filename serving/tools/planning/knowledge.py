@@ -39,6 +39,8 @@ class Knowledge:
         self.tried: dict[Candidate, PlanVerdict] = {}
         """Whole-trace verdicts."""
         self._failed: list[tuple[Candidate, str]] = []
+        self._doubtful: dict[tuple[str, Shape], int] = {}
+        """Most instances that missed the target on the busiest stretch, which is no proof."""
 
     def learn(self, candidate: Candidate, verdict: PlanVerdict) -> None:
         """Effects: remembers a whole-trace verdict, and what follows from it."""
@@ -57,6 +59,18 @@ class Knowledge:
             else:
                 raise_floor(self.decode, one.decode, one.decodes + 1, why)
 
+    def learn_stretch(self, pool: str, shape: Shape, count: int, verdict: PlanVerdict) -> None:
+        """Effects: remembers whether so many instances kept their pool's limit on the busiest stretch."""
+        kept = verdict.ttft_attainment if pool == "prefill" else verdict.tpot_attainment
+        if kept < self.target.attainment:
+            self._doubtful[pool, shape] = max(count, self._doubtful.get((pool, shape), 0))
+
+    def missed_on_stretch(self, candidate: Candidate) -> bool:
+        """Whether a candidate's pools were seen to be too small for the busiest stretch."""
+        return candidate.prefills <= self._doubtful.get(("prefill", candidate.prefill), 0) or (
+            candidate.decodes <= self._doubtful.get(("decode", candidate.decode), 0)
+        )
+
     @property
     def best(self) -> Candidate | None:
         """The first that held, in the order of this question."""
@@ -71,9 +85,13 @@ class Knowledge:
         for candidate in self.space.candidates():
             if best is not None and candidate.npus >= best.npus:
                 continue
-            if candidate not in self.tried and self._out(candidate) is None:
+            if candidate not in self.tried and self.open(candidate):
                 found.append(candidate)
         return sorted(found, key=self.space.rank)
+
+    def open(self, candidate: Candidate) -> bool:
+        """Whether nothing that is known speaks against a candidate."""
+        return self._out(candidate) is None
 
     def alike(self, one: Candidate, other: Candidate) -> bool:
         """Whether two that differ in decode's batch limit alone must do the same: batches stay far below both."""

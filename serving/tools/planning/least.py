@@ -1,8 +1,12 @@
 """The fewest NPUs that hold: floors on a short stretch first, then candidates on the whole trace, cheapest first.
 
-analytic floors -> floors by bisection, each pool beside a generous other one, on the busiest stretch
-                -> cheapest open candidates, whole trace, each verdict raising floors, until none is cheaper
+analytic floors -> cheapest open candidates: their shapes' floors by bisection, each beside a generous other pool, on
+                   the busiest stretch; then the whole trace, each verdict raising floors, until one holds: first those
+                   that held on the stretch
+                -> what is cheaper and still open, the dearest first: if that misses, so do those with fewer
                 -> neighbours with one instance less, because noise can make a floor too high
+
+A shape that no cheap candidate has is not simulated at all, and a run ends once its target is out of reach.
 """
 
 from collections.abc import Generator, Iterable
@@ -18,6 +22,8 @@ is cold and it is the busiest one, so that a few more prove nothing about the wh
 WAVE = 2
 """Candidates that are simulated at a time. Fixed, so that what is tried does not depend on the number of processes."""
 _OTHERS = 4
+PoolShape = tuple[str, Shape]
+"""A pool, `prefill` or `decode`, and a shape of its instances."""
 
 
 def find_least(known: Knowledge, evaluate: Evaluate, *, doubt: float = DOUBT) -> Candidate | None:
@@ -29,10 +35,23 @@ def find_least(known: Knowledge, evaluate: Evaluate, *, doubt: float = DOUBT) ->
     Returns: the cheapest candidate that holds on the whole trace, or one that costs the same; None if none does.
     Effects: `known` has every verdict and reason.
     """
-    _stretch_floors(known, evaluate, doubt)
-    while wave := _wave(known.untried()):
-        _try(known, wave, evaluate)
+    bisected: set[PoolShape] = set()
+    while wave := _wave(_in_order(known)):
+        new = {shape for one in wave for shape in (("prefill", one.prefill), ("decode", one.decode))} - bisected
+        if new:
+            bisected |= new
+            _stretch_floors(known, sorted(new), evaluate, doubt)
+        else:
+            _try(known, wave, evaluate)
     return settled(known, evaluate)
+
+
+def _in_order(known: Knowledge) -> list[Candidate]:
+    """Candidates that may be cheaper than the best, the next ones to simulate first."""
+    ranked = known.untried()
+    if known.best is not None:
+        return sorted(ranked, key=lambda one: -one.npus)  # stable: by rank among equals
+    return sorted(ranked, key=known.missed_on_stretch)
 
 
 def settled(known: Knowledge, evaluate: Evaluate) -> Candidate | None:
@@ -56,24 +75,24 @@ def _wave(ranked: list[Candidate]) -> list[Candidate]:
 
 
 def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: int = _OTHERS) -> None:
-    """Simulate plans to compare the best one with: half its prefill, one instance more, the cheapest of other sizes.
+    """Simulate plans that may be better than the best one for the same NPUs, and what one instance more would bring.
+
+    That instance goes to the pool that is nearer to its limit. What else costs more, the cost says.
 
     Effects: `known` has their verdicts.
     """
-    space = known.space
-    chosen = [replace(best, prefills=best.prefills // 2)] if best.prefills > 1 else []
-    chosen += neighbours(best, space, +1) + [one for one in space.variants(best) if not known.alike(best, one)]
-    pairs = {(best.prefill.npus, best.decode.size)}
+    space, target, verdict = known.space, known.target, known.tried[best]
+    late = verdict.ttft_p99_s / target.ttft_s > verdict.tpot_p99_s / target.tpot_s
+    more = [one for one in neighbours(best, space, +1) if (one.prefills > best.prefills) == late]
+    equals = [one for one in space.variants(best) if not known.alike(best, one)]
+    pairs = {(best.prefill.npus, best.decode.npus)}
     for candidate in sorted(space.candidates(), key=space.rank):
-        pair = candidate.prefill.npus, candidate.decode.size
-        if pair in pairs or len(pairs) > most:
+        pair = candidate.prefill.npus, candidate.decode.npus
+        if candidate.npus != best.npus or pair in pairs or len(pairs) > most or not known.open(candidate):
             continue
-        if candidate.prefills >= known.prefill[candidate.prefill].least and (
-            candidate.decodes >= known.decode[candidate.decode].least
-        ):
-            pairs.add(pair)
-            chosen.append(candidate)
-    _try(known, [one for one in dict.fromkeys(chosen) if one not in known.tried], evaluate)
+        pairs.add(pair)
+        equals.append(candidate)
+    _try(known, [one for one in dict.fromkeys(more + equals) if one not in known.tried], evaluate)
 
 
 def most_generous(space: SearchSpace) -> list[Candidate]:
@@ -103,7 +122,7 @@ def _imbalance(one: Candidate, space: SearchSpace) -> tuple[int, int]:
 
 def _try(known: Knowledge, candidates: list[Candidate], evaluate: Evaluate) -> None:
     if candidates:
-        verdicts = evaluate([PlanProbe(one) for one in candidates])
+        verdicts = evaluate([PlanProbe(one, may_stop=True) for one in candidates])
         for candidate, verdict in zip(candidates, verdicts, strict=True):
             known.learn(candidate, verdict)
 
@@ -111,22 +130,23 @@ def _try(known: Knowledge, candidates: list[Candidate], evaluate: Evaluate) -> N
 Search = Generator[int, PlanVerdict, tuple[int, str]]
 
 
-def _stretch_floors(known: Knowledge, evaluate: Evaluate, doubt: float) -> None:
-    """Bisect each shape's number beside a generous other pool, all shapes at the same time."""
+def _stretch_floors(known: Knowledge, shapes: Iterable[PoolShape], evaluate: Evaluate, doubt: float) -> None:
+    """Bisect each shape's number beside a generous other pool, all of them at the same time."""
     space, needed = known.space, 1 - doubt * (1 - known.target.attainment)
-    if not space.prefill or not space.decode:
-        return
-    searches: dict[tuple[str, Shape], Search] = {}
-    for shape in space.prefill:
-        searches["prefill", shape] = _fewest(known.prefill[shape].least, space.most_prefills(shape), needed, "ttft")
-    for shape in space.decode:
-        searches["decode", shape] = _fewest(known.decode[shape].least, space.most_decodes(shape), needed, "tpot")
+    searches: dict[PoolShape, Search] = {}
+    for pool, shape in shapes:
+        if pool == "prefill":
+            least, most, metric = known.prefill[shape].least, space.most_prefills(shape), "ttft"
+        else:
+            least, most, metric = known.decode[shape].least, space.most_decodes(shape), "tpot"
+        searches[pool, shape] = _fewest(least, most, needed, metric)
     asked = {key: number for key, search in searches.items() if (number := next(search, None)) is not None}
     while asked:
         probes = [PlanProbe(_beside_generous(space, *key, number), whole=False) for key, number in asked.items()]
         verdicts = dict(zip(asked, evaluate(probes), strict=True))
-        asked = {}
+        asked_now, asked = asked, {}
         for (pool, shape), verdict in verdicts.items():
+            known.learn_stretch(pool, shape, asked_now[pool, shape], verdict)
             try:
                 asked[pool, shape] = searches[pool, shape].send(verdict)
             except StopIteration as end:

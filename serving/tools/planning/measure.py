@@ -7,10 +7,12 @@ import numpy as np
 from hardware.cost import CostModel
 from hardware.cost.parallelism import domains_of
 from hardware.faults import Fault
+from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.tools.planning.candidate import DIES_PER_NPU, Candidate, Shape
 from serving.tools.planning.loss import WINDOW_S, with_spares
 from serving.tools.planning.loss import faults as lost
+from serving.tools.planning.reach import TargetReach, kept, of_decided
 from serving.tools.planning.trace import TraceChoice, opened
 from serving.tools.planning.verdict import PlanProbe, PlanTarget, PlanVerdict
 from serving.tools.planning.why import sentence
@@ -82,7 +84,7 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
     """Simulate one candidate.
 
     The run ends when the last request could still have kept its limits: whatever is under way then has missed them. A
-    closed loop is played to its end.
+    closed loop is played to its end. A probe that may stop ends as soon as the target is out of reach.
 
     Raises: ConfigError for a topology that cannot be, TraceError for a trace that cannot be read.
     """
@@ -96,13 +98,15 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
         faults = lost(probe.loss, probe.candidate, facts.worst_s)
     closed = trace.concurrency is not None
     stop_s = None if closed else facts.last_s + target.ttft_s + facts.longest_output * target.tpot_s
-    result = simulate(config, workload, stop_s=stop_s, faults=faults)
+    reach = TargetReach(target, facts.requests) if probe.may_stop else None
+    result = simulate(config, workload, stop_s=stop_s, enough=reach, faults=faults)
+    stopped_s = None
+    if reach is not None and reach.lost:
+        stopped_s, result = result.totals.end_s, of_decided(result, target)
     cost: CostModel = cost_model(config)
     times = latencies(result.requests)
     summary = summarize(result, times=times)
-    with np.errstate(invalid="ignore"):
-        in_time = times.ttft_s <= target.ttft_s
-        fast = times.finished & (np.isnan(times.tpot_s) | (times.tpot_s <= target.tpot_s))
+    in_time, fast = kept(times, target)
     begun = int(np.count_nonzero(~np.isnan(times.ttft_s)))
     count = max(1, len(result.requests))
     pools = {pool.name: pool for pool in summary.pools}
@@ -112,7 +116,7 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
         attainment=good / count,
         ttft_attainment=int(np.count_nonzero(in_time)) / count,
         tpot_attainment=int(np.count_nonzero(fast)) / max(1, begun),
-        goodput_per_s=good / max(result.totals.load_s if closed else facts.last_s, 1e-9),
+        goodput_per_s=good / max(_asked_s(result, closed=closed, last_s=facts.last_s), 1e-9),
         ttft_p99_s=summary.ttft_s.p99,
         tpot_p99_s=summary.tpot_s.p99,
         hit_share=summary.cache.hit_share,
@@ -120,7 +124,7 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
         prefill_busy=pools["prefill"].busy_share,
         decode_busy=pools["decode"].busy_share,
         batch=max((one.peak_batch for one in decodes), default=0) / (probe.candidate.decode.npus * DIES_PER_NPU),
-        why=sentence(probe.candidate, config, cost, result, times, target, np.asarray(in_time), np.asarray(fast)),
+        why=sentence(probe.candidate, config, cost, result, times, target, in_time, fast) + _until(stopped_s),
         events=result.totals.events,
         prefill_running=pools["prefill"].running_share,
         decode_running=pools["decode"].running_share,
@@ -130,7 +134,17 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
         output_tokens=int(ints(result.requests.output_tokens)[in_time & fast].sum()),
         load_s=result.totals.load_s,
         hit=sum(fault.sequences_hit for fault in result.faults),
+        stopped_s=stopped_s,
     )
+
+
+def _until(stopped_s: float | None) -> str:
+    return "" if stopped_s is None else f"; out of reach after {numbers.clock(stopped_s)}, where the run was ended"
+
+
+def _asked_s(result: SimResult, *, closed: bool, last_s: float) -> float:
+    """Time in which requests arrived [s]; of a run that was stopped, until then."""
+    return result.totals.load_s if closed else min(last_s, result.totals.end_s)
 
 
 def _in_window(result: SimResult, good: Flags, begins_s: float) -> float:

@@ -46,6 +46,8 @@ class PlanVerdict:
         hit: sequences that a loss hit.
         prompt_tokens, output_tokens: of requests within every limit.
         load_s: time under load: until the last request arrived.
+        stopped_s: when the run was ended because the target was out of reach; None = it was not. All shares are then of
+            the requests that were decided by then: finished, or late.
         pace_attainment: requests that kept TPOT, of those that finished: what `tpot_attainment` is without answers that
             began too late to be over at the end.
     """
@@ -71,6 +73,7 @@ class PlanVerdict:
     prompt_tokens: int = 0
     output_tokens: int = 0
     load_s: float = math.nan
+    stopped_s: float | None = None
 
     def holds(self, target: PlanTarget) -> bool:
         """Whether enough requests kept the limits."""
@@ -93,12 +96,14 @@ class PlanProbe:
         whole: on the whole trace, else on its busiest stretch.
         rate: factor on arrivals per second, on top of the trace's own.
         loss: in the middle of the busiest minute.
+        may_stop: whether it may end as soon as one pool alone has missed more requests than the target allows.
     """
 
     candidate: Candidate
     whole: bool = True
     rate: float = 1.0
     loss: PlanLoss | None = None
+    may_stop: bool = False
 
 
 Evaluate = Callable[[Sequence[PlanProbe]], list[PlanVerdict]]

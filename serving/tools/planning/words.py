@@ -14,7 +14,8 @@ HEADS = (
 )  # fmt: skip
 LEGEND = (
     "prefill + decode: instances x NPUs of each. tokens/NPU: limit of a prefill step. batch/die: limit of sequences on "
-    "a decode die. servers: memory servers of the KV-cache pool."
+    "a decode die. servers: memory servers of the KV-cache pool. A run ends early once its "
+    "target is out of reach; its figures are of the requests until then."
 )
 
 

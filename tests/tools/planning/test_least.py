@@ -98,6 +98,25 @@ def test_floors_spare_most_simulations() -> None:
     assert len([probe for probe in fake.asked if probe.whole]) <= 6 < len(list(space.candidates())) / 10
 
 
+def test_what_missed_on_the_stretch_is_tried_last() -> None:
+    """Five are needed; three miss too little on the stretch to be out. That four miss then says that three do."""
+    prefill, decode = Shape(2, 100), Shape(4, 8)
+    space = SearchSpace((prefill,), (decode,), 40)
+    fake = FakeSupernode({prefill: 5}, {decode: 1})
+    knowledge = Knowledge(space, PlanTarget(2.0, 0.05, 0.8), {prefill: Floor(3, "by the cost model")}, {})
+    assert find_least(knowledge, fake.evaluate) == Candidate(prefill, 5, decode, 1)
+    assert [probe.candidate.prefills for probe in fake.asked if probe.whole] == [4, 5]
+    assert all(probe.may_stop == probe.whole for probe in fake.asked)
+
+
+def test_shapes_that_no_cheap_plan_has_are_not_simulated() -> None:
+    space = SearchSpace((Shape(2, 100), Shape(20, 100)), (Shape(4, 8), Shape(12, 8)), 60)
+    fake = FakeSupernode({Shape(2, 100): 2, Shape(20, 100): 1}, {Shape(4, 8): 1, Shape(12, 8): 1})
+    find_least(known(space), fake.evaluate)
+    shapes = {(probe.candidate.prefill.npus, probe.candidate.decode.npus) for probe in fake.asked if probe.whole}
+    assert shapes == {(2, 4)}
+
+
 def test_a_floor_that_noise_made_too_high_is_found_by_the_neighbours() -> None:
     """A prefill number that fails beside one decode shape is tried again beside the best plan's."""
     small, large = Shape(4, 8), Shape(8, 8)

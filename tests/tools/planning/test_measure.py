@@ -5,21 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.tools.planning.candidate import Candidate, Shape
-from serving.tools.planning.measure import PlanSetting, configured, measure
+from serving.tools.planning.measure import configured, measure
 from serving.tools.planning.trace import TraceChoice
-from serving.tools.planning.verdict import PlanProbe, PlanTarget
+from serving.tools.planning.verdict import PlanProbe
 from serving.tools.planning.workers import evaluator
 from serving.virtual.workload.errors import TraceError
-from tests.tools.planning.traces import config, steady, write_trace
-
-PLAN = Candidate(Shape(16, 16_384), 2, Shape(64, 48), 1)
-TARGET = PlanTarget(2.0, 0.05, 0.95)
-
-
-def setting(path: Path, target: PlanTarget = TARGET, cache_nodes: int | None = None) -> PlanSetting:
-    trace = TraceChoice(path)
-    return PlanSetting(config(), trace, trace, target, cache_nodes)
+from tests.tools.planning.measured import PLAN, TARGET, setting
+from tests.tools.planning.traces import steady, write_trace
 
 
 def test_a_candidate_becomes_pools_and_servers_on_its_nodes(tmp_path: Path) -> None:
