@@ -35,6 +35,7 @@ def divisions(simulation: SimulationConfig) -> tuple[Parallelism, Parallelism]:
     Raises: SpecError for a layout that contradicts a degree.
     Effects: none.
     """
+    redundant = None if simulation.redundant_experts < 0 else simulation.redundant_experts
     layout = None if simulation.prefill_attention == "device" else simulation.prefill_attention
     return (
         Parallelism(
@@ -43,8 +44,15 @@ def divisions(simulation: SimulationConfig) -> tuple[Parallelism, Parallelism]:
             expert_dies=simulation.expert_dies,
             domains=simulation.domains,
             expert_tp=simulation.expert_tp,
+            redundant_experts=redundant,
         ),
-        Parallelism(simulation.prefill_attention_tp, simulation.head_tp, layout, expert_tp=simulation.expert_tp),
+        Parallelism(
+            simulation.prefill_attention_tp,
+            simulation.head_tp,
+            layout,
+            expert_tp=simulation.expert_tp,
+            redundant_experts=redundant,
+        ),
     )
 
 

@@ -74,7 +74,7 @@ class DecodeStep:
         """
         terms = self._groups.get(dies)
         if terms is None:
-            terms = self._groups[dies] = group_terms(self.device, self.shape, dies, self.parallelism.expert_tp)
+            terms = self._groups[dies] = group_terms(self.device, self.shape, dies, self.parallelism)
         return terms
 
     def uses_microbatch(self, load: DecodeLoad) -> bool:

@@ -150,17 +150,19 @@ class GroupTerms:
         return max(experts_read(self.slots, self.routed_dies, missed) + shared, 1.0, float(self.everywhere))
 
 
-def group_terms(device: DeviceModel, shape: ModelShape, dies: int, expert_tp: int = 1) -> GroupTerms:
+def group_terms(device: DeviceModel, shape: ModelShape, dies: int, parallelism: Parallelism = WHOLE) -> GroupTerms:
     """Terms of an expert-parallel group of some dies; of a dense model, which sends nothing, all are 0.
 
     Where dies share experts, each copy of a token goes to all of them, and all answers come back to be added; tokens
-    for shared experts that every die has a part of go to the others as well.
+    for shared experts that every die has a part of go to the others as well. Where there are fewer copies than dies for
+    them, so many dies have one, and the others none.
 
     Effects: none.
     """
     if not shape.experts:
         return GroupTerms()
     cal, layout, table = device.calibration, device.layout, device.experts
+    expert_tp, redundant = parallelism.expert_tp, parallelism.redundant_experts
     holders = dies // expert_tp
     own_dies = has_shared_dies(layout, shape, holders)
     copies = (shape.active_experts + (shape.shared_experts if own_dies else 0)) * expert_tp
@@ -169,7 +171,9 @@ def group_terms(device: DeviceModel, shape: ModelShape, dies: int, expert_tp: in
     size_d = shape.dispatch_bytes / MEASURED_DISPATCH_BYTES
     size_c = shape.combine_bytes / MEASURED_COMBINE_BYTES
     routed_dies = holders * (1 - layout.shared_die_share) if own_dies else float(holders)
-    copies_held = expert_copies(layout, shape, holders)
+    copies_held = expert_copies(layout, shape, holders, redundant)
+    if redundant is not None:
+        routed_dies = min(routed_dies, copies_held)
     slots = max(1, math.ceil(copies_held / routed_dies - 1e-9))
     floor = cal.exchange_floor_s
     return GroupTerms(

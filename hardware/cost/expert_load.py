@@ -20,8 +20,15 @@ NEVER = 1e-12
 """Chance from which on every copy counts as visited."""
 
 
-def expert_copies(layout: Layout, shape: ModelShape, dies: int) -> float:
-    """Copies of routed experts that an instance of some dies holds. Effects: none."""
+def expert_copies(layout: Layout, shape: ModelShape, dies: int, redundant: int | None = None) -> float:
+    """Copies of routed experts that an instance of some dies holds.
+
+    Args:
+        redundant: beyond one of each; None = as the device file says.
+    Effects: none.
+    """
+    if redundant is not None:
+        return float(shape.experts + redundant)
     return shape.experts * (1 + layout.redundant_share) if dies >= REDUNDANT_FROM else float(shape.experts)
 
 

@@ -84,12 +84,12 @@ def hbm_plan(
     by_heads = dies if layout == "sp-tp-sp" else 0
     workspace = int(hbm * (1 - device.calibration.hbm_share))
     apart = parallelism.expert_dies
-    expert_die = _expert_die(device, shape, dies, apart, hbm - workspace) if apart else None
+    expert_die = _expert_die(device, shape, dies, parallelism, hbm - workspace) if apart else None
     shared_by = parallelism.expert_tp
     experts = (
-        _draft_expert_bytes(device, shape, dies - apart)
+        _draft_expert_bytes(device, shape, dies - apart, parallelism)
         if apart
-        else _expert_bytes(device, shape, role, dies, shared_by)
+        else _expert_bytes(device, shape, role, dies, parallelism)
     )
     weights = _replicated_bytes(shape, by_heads, parallelism) + experts
     buffers = _buffer_bytes(shape, role, apart or dies) * shared_by
@@ -163,26 +163,27 @@ def _replicated_bytes(shape: ModelShape, by_heads: int, parallelism: Parallelism
     )
 
 
-def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int, expert_tp: int) -> int:
+def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int, parallelism: Parallelism) -> int:
+    expert_tp = parallelism.expert_tp
     layers, each = shape.moe_layers + shape.mtp_layers, shape.formats.experts.bytes / expert_tp
     if not layers:
         return 0
     if role == "prefill":
         holders = dies // expert_tp
-        routed = -(-round(expert_copies(device.layout, shape, holders)) // holders)
+        routed = -(-round(expert_copies(device.layout, shape, holders, parallelism.redundant_experts)) // holders)
         return round(layers * (routed + shape.shared_experts) * shape.expert_weights * each)
-    return round(layers * group_terms(device, shape, dies, expert_tp).experts * shape.expert_weights * each)
+    return round(layers * group_terms(device, shape, dies, parallelism).experts * shape.expert_weights * each)
 
 
-def _draft_expert_bytes(device: DeviceModel, shape: ModelShape, dies: int) -> int:
+def _draft_expert_bytes(device: DeviceModel, shape: ModelShape, dies: int, parallelism: Parallelism) -> int:
     """Experts of MTP modules, which are not split: spread over the attention dies."""
     if not shape.mtp_layers:
         return 0
-    held = group_terms(device, shape, dies).experts
+    held = group_terms(device, shape, dies, parallelism).experts
     return round(shape.mtp_layers * held * shape.expert_weights * shape.formats.experts.bytes)
 
 
-def _expert_die(device: DeviceModel, shape: ModelShape, dies: int, expert_dies: int, room: int) -> ExpertDie:
+def _expert_die(device: DeviceModel, shape: ModelShape, dies: int, parallelism: Parallelism, room: int) -> ExpertDie:
     """A die with its part of all layers' experts but those of MTP modules.
 
     Its buffers are for all attention dies, of whichever domain.
@@ -191,7 +192,8 @@ def _expert_die(device: DeviceModel, shape: ModelShape, dies: int, expert_dies: 
         room: of a die, without what engines leave free [bytes].
     Raises: SpecError if they do not fit.
     """
-    held = group_terms(device, shape, expert_dies).experts
+    expert_dies = parallelism.expert_dies
+    held = group_terms(device, shape, expert_dies, parallelism).experts
     weights = round(shape.moe_layers * held * shape.expert_weights * shape.formats.experts.bytes)
     buffers = _buffer_bytes(shape, "decode", dies - expert_dies)
     if weights + buffers > room:

@@ -11,6 +11,10 @@ from hardware.cost.model_shape import ModelShape
 from hardware.errors import SpecError
 
 _DEGREES = ("attention_tp", "head_tp", "expert_tp")
+MEASURED_REDUNDANT = 32
+"""Copies beyond one of each in the published rows of DeepSeek-R1."""
+MOST_COPIES = 8
+"""Copies of each expert, on average, beyond which nothing is priced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Parallelism:
             above 1. Only prefill asks for it.
         expert_dies: of a decode instance, that hold the routed and shared experts and nothing else; the others do the
             attention and hold no experts. 0 = every die does both.
+        redundant_experts: copies of routed experts beyond one of each, in an instance; None = as the device file says.
+            How unequally popular copies are is taken as fitted, whatever their number.
         domains: groups of attention dies that take turns at the expert dies; without these it means nothing.
     """
 
@@ -34,6 +40,7 @@ class Parallelism:
     expert_dies: int = 0
     domains: int = 3
     expert_tp: int = 1
+    redundant_experts: int | None = None
 
     def __post_init__(self) -> None:
         for name in _DEGREES:
@@ -47,6 +54,8 @@ class Parallelism:
             )
         if self.expert_dies < 0 or self.domains < 1:
             raise SpecError(f"{self.expert_dies} expert dies and {self.domains} domains cannot be: 0 and 1 at least")
+        if self.redundant_experts is not None and self.redundant_experts < 0:
+            raise SpecError(f"redundant_experts is {self.redundant_experts}; it must be a whole number from 0 up")
         divided = [name for name in _DEGREES if getattr(self, name) > 1]
         if self.expert_dies and divided:
             name = divided[0]
@@ -80,6 +89,8 @@ class Parallelism:
         """
         if self.expert_dies and not shape.experts:
             raise SpecError(f"expert_dies is {self.expert_dies}, but {shape.name} is dense: it has no experts")
+        if self.redundant_experts is not None:
+            self._check_redundant(self.redundant_experts, shape)
         tp, most = self.attention_tp, round(device.links.scale_up_dies)
         if not shape.attention.splits_into(tp):
             kv_heads = getattr(shape.attention, "kv_heads", None)
@@ -95,6 +106,13 @@ class Parallelism:
             if getattr(self, name) > most:
                 joined = f"the scale-up fabric of {device.name} joins {most}"
                 raise SpecError(f"{name} is {getattr(self, name)}, but {joined} dies: give it {most} at most")
+
+    def _check_redundant(self, copies: int, shape: ModelShape) -> None:
+        if not shape.experts:
+            raise SpecError(f"redundant_experts is {copies}, but {shape.name} is dense: it has no experts to copy")
+        most = (MOST_COPIES - 1) * shape.experts
+        if copies > most:
+            raise SpecError(f"redundant_experts is {copies}; for {shape.experts} experts up to {most} are priced")
 
     def check_dies(self, device: DeviceModel, dies: int) -> None:
         """Check that an instance of some dies has whole groups, and a layout over all of them the links for it.
@@ -131,6 +149,10 @@ class Parallelism:
             (self.attention_tp > 1, f"attention TP {self.attention_tp}"),
             (self.head_tp > 1, f"LM-head TP {self.head_tp}"),
             (self.expert_tp > 1, f"expert TP {self.expert_tp}"),
+            (
+                self.redundant_experts not in (None, MEASURED_REDUNDANT),
+                f"{self.redundant_experts} redundant experts, whose copies' popularity stays as fitted",
+            ),
             (self.prefill_attention is not None, f"{self.prefill_attention} attention in prefill"),
         )
         return ", ".join(text for is_so, text in named if is_so)

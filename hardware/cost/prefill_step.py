@@ -99,7 +99,9 @@ class PrefillStep:
         messages = shape.active_experts * parallelism.expert_tp
         self._message_bytes = messages * (shape.dispatch_bytes + shape.combine_bytes)
         # What follows is asked for several times a step.
-        self._all_copies = expert_copies(device.layout, shape, REDUNDANT_FROM)
+        redundant = parallelism.redundant_experts
+        self._copies_from = REDUNDANT_FROM if redundant is None else 0
+        self._all_copies = expert_copies(device.layout, shape, REDUNDANT_FROM, redundant)
         self._missed = 1 - shape.active_experts / self._all_copies if shape.experts else 1.0
         self._few_tokens = math.log(NEVER) / math.log(self._missed) if 0 < self._missed < 1 else 0.0
         self._moe_layers, self._dense_layers = shape.moe_layers, shape.dense_layers
@@ -133,7 +135,7 @@ class PrefillStep:
             slow = self._slow if halves > 1 else 1.0
             shared_by = self._expert_tp
             holders = dies / shared_by
-            held = (self._all_copies if holders >= REDUNDANT_FROM else self.shape.experts) / dies
+            held = (self._all_copies if holders >= self._copies_from else self.shape.experts) / dies
             rows = n * self._active_experts / held / halves
             imbalance = 1.0 if load.perfect_balance else self._imbalance
             active = self._active_experts * imbalance * (1 + small / max(rows, 1.0)) + self._shared_experts

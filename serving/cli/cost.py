@@ -148,6 +148,12 @@ def _add_division(cost: argparse.ArgumentParser) -> None:
         help="dies that share experts, each with a part of each (default 1)",
     )
     cost.add_argument(
+        "--redundant",
+        type=int,
+        metavar="N",
+        help="copies of experts beyond one of each in the instance (default: as the device file says)",
+    )
+    cost.add_argument(
         "--prefill-attention",
         choices=get_args(PrefillAttention),
         help="prefill: how dies share prompts, where --attention-tp is 1 (default: as the device file says)",

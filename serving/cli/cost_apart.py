@@ -29,6 +29,7 @@ def decode_division(arguments: argparse.Namespace) -> Parallelism:
         arguments.expert_dies,
         domains,
         arguments.expert_tp,
+        arguments.redundant,
     )
 
 

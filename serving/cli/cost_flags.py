@@ -15,7 +15,7 @@ DECODE_FLAGS = {
 }
 PREFILL_FLAGS = {"prompt": 4096, "reuse": 0.0, "perfect_balance": False, "prefill_attention": None}
 """Flags that only one kind of step has, with their defaults."""
-DIVISION_FLAGS = {"attention_tp": 1, "head_tp": 1, "expert_tp": 1}
+DIVISION_FLAGS = {"attention_tp": 1, "head_tp": 1, "expert_tp": 1, "redundant": None}
 """Flags that either kind of step has, with their defaults."""
 
 

@@ -54,6 +54,13 @@ class SimulationConfig:
         low=1,
         high=768,
     )
+    redundant_experts: int = key(
+        "copies of routed experts beyond one of each that every instance holds: even out the busiest die, take memory; "
+        "-1 = as the device's file says",
+        default=-1,
+        low=-1,
+        high=65_536,
+    )
     head_tp: int = key("dies that share the LM head, each with its part of the vocabulary", default=1, low=1, high=768)
     expert_dies: int = key(
         "dies of a decode instance that hold experts only; the others do the attention, hold the KV cache and have the "

@@ -52,6 +52,12 @@ def test_experts_over_several_dies(capsys: pytest.CaptureFixture[str]) -> None:
         assert words in text
 
 
+def test_redundant_copies_of_experts(capsys: pytest.CaptureFixture[str]) -> None:
+    none, many = (answer(capsys, "--dies", "64", "--redundant", copies) for copies in ("0", "256"))
+    assert many["kv_tokens_per_die"] < none["kv_tokens_per_die"]
+    assert "not checked: no row has 0 redundant experts" in printed(capsys, "--redundant", "0")
+
+
 def test_layouts_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
     question = ("--prefill", "131072", "--dies", "32")
     own, named, other, fewer = (
@@ -76,6 +82,7 @@ def test_layouts_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
         (("--prefill-attention", "sp-tp-sp"), "--prefill-attention goes with --prefill"),
         (("--attention-tp", "3"), "attention_tp is 3, which does not divide the 128 heads"),
         (("--attention-tp", "2", "--dies", "15"), "attention_tp is 2, which does not divide an instance of 15 dies"),
+        (("--redundant", "-1"), "redundant_experts is -1; it must be a whole number from 0 up"),
         (("--expert-tp", "3"), "expert_tp is 3, which does not divide the 2048 columns of an expert"),
         (("--head-tp", "0"), "head_tp is 0; it must be a whole number of dies from 1 up"),
         (("--head-tp", "16", "--device", "h100"), "head_tp is 16, but the scale-up fabric of h100 joins 8"),

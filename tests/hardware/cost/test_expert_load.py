@@ -1,11 +1,16 @@
 """The busiest die of an expert-parallel group, against drawing tokens; what follows for small batches and degrees."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
 from hardware.cost.decode_terms import group_terms
 from hardware.cost.expert_load import busiest_tokens, experts_read, largest_draw
+from hardware.cost.memory_plan import Role
+from hardware.cost.parallelism import Parallelism
+from hardware.cost.trust import decode_trust
 from hardware.errors import SpecError
 from tests.hardware.cost.known import known
 
@@ -124,3 +129,63 @@ def test_where_experts_lie(dies: int, slots: int, everywhere: int) -> None:
     """Shared experts have dies of their own where there is a die for each routed one; copies from 32 dies on."""
     group = MODEL.decode.group(dies)
     assert (group.slots, group.everywhere) == (slots, everywhere)
+
+
+# --- redundant copies as a choice ----------------------------------------------------------------------------------
+def with_copies(redundant: int | None) -> CostModel:
+    division = Parallelism(redundant_experts=redundant)
+    return CostModel(ASCEND, decode=division, prefill=division)
+
+
+@pytest.mark.parametrize("dies", [16, 32, 64, 144, 256, 320])
+@pytest.mark.parametrize("tokens", [1, 8, 96])
+def test_more_copies_never_burden_the_busiest_die(dies: int, tokens: int) -> None:
+    groups = [with_copies(redundant).decode.group(dies) for redundant in range(0, 513, 16)]
+    loads = [group.busiest(tokens) for group in groups]
+    assert all(later <= load * (1 + 1e-12) for load, later in itertools.pairwise(loads))
+    assert loads[-1] < loads[0]
+    held = [group.experts for group in groups]
+    assert held == sorted(held)
+
+
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+def test_copies_take_memory(role: Role) -> None:
+    plans = [with_copies(redundant).hbm_plan(role, 64) for redundant in (0, 64, 256, 512)]
+    weights = [plan.weights for plan in plans]
+    assert weights == sorted(set(weights))
+    tokens = [plan.kv_tokens for plan in plans]
+    assert tokens == sorted(set(tokens), reverse=True)
+
+
+def test_the_published_copies_asked_for_change_nothing() -> None:
+    load, prompts = DecodeLoad(48, 48 * 4096), PrefillLoad(262_144, 262_144 * 2048.0)
+    asked = with_copies(32)
+    assert asked.decode_step_s(load) == MODEL.decode_step_s(load)
+    assert asked.prefill_step_s(prompts) == MODEL.prefill_step_s(prompts)
+    assert asked.hbm_plan("decode", 320) == MODEL.hbm_plan("decode", 320)
+
+
+def test_no_copies_on_256_dies_are_priced() -> None:
+    load = DecodeLoad(48, 48 * 4096, dies=256)
+    assert with_copies(0).decode_step_s(load) >= with_copies(32).decode_step_s(load) > 0
+    few, many = (with_copies(redundant).decode.group(320) for redundant in (0, 32))
+    assert few.routed_visits == pytest.approx(8 * 320 / 256), "of 288 dies 256 have an expert"
+    assert few.busiest(96) > many.busiest(96)
+
+
+def test_copies_that_no_row_has_are_told() -> None:
+    assert "no row has 0 redundant experts" in decode_trust(with_copies(0), 96, 4096).text
+    assert decode_trust(with_copies(32), 96, 4096) == decode_trust(MODEL, 96, 4096)
+
+
+@pytest.mark.parametrize(
+    ("model", "redundant", "told"),
+    [
+        ("deepseek-r1", -1, "redundant_experts is -1; it must be a whole number from 0 up"),
+        ("deepseek-r1", 1793, "redundant_experts is 1793; for 256 experts up to 1792 are priced"),
+        ("llama-3.1-8b", 8, "redundant_experts is 8, but llama-3.1-8b is dense"),
+    ],
+)
+def test_copies_that_cannot_be(model: str, redundant: int, told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        CostModel(ASCEND, known(model), decode=Parallelism(redundant_experts=redundant))

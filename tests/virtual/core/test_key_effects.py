@@ -73,6 +73,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "simulation.prefill_attention_tp": ("plain", 2),
     "simulation.prefill_attention": ("plain", "context-parallel"),
     "simulation.expert_tp": ("plain", 2),
+    "simulation.redundant_experts": ("plain", 0),
     "simulation.head_tp": ("plain", 2),
     "simulation.expert_dies": ("plain", 16),
     "simulation.seed": ("plain", 5),
