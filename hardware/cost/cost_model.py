@@ -1,6 +1,9 @@
 """The cost model of one model on one device: every question that serving and simulation ask, in one place."""
 
+import math
 from bisect import bisect_left
+from itertools import accumulate
+from operator import mul
 
 from hardware.cost import transfers
 from hardware.cost.decode_step import DecodeStep
@@ -25,13 +28,23 @@ MAX_BATCH = 4_096
 """Sequences per NPU beyond which `max_batch` stops looking."""
 
 
-def mtp_tokens_per_step(drafts: int, acceptance: float) -> float:
+def mtp_tokens_per_step(drafts: int, acceptance: float | tuple[float, ...]) -> float:
     """Tokens that a sequence gains per step: 1 + a + ... + a^drafts, as a draft counts only if all before it held.
 
-    Raises: SpecError for a negative number of drafts or an acceptance outside of 0 .. 1.
+    Args:
+        acceptance: share of drafts that hold, or by position: of those whose predecessors held.
+    Raises: SpecError for a negative number of drafts, an acceptance outside of 0 .. 1, or too few positions.
     Effects: none.
     Source: CloudMatrix384 paper 5.4.2: 1.7 for one draft at 70 %.
     """
+    if isinstance(acceptance, tuple):
+        if drafts < 0 or not all(0 <= share <= 1 for share in acceptance):
+            raise SpecError(f"drafts {drafts}, accepted shares {acceptance}: not possible; 0 or more, shares of 0 to 1")
+        if len(acceptance) < drafts:
+            raise SpecError(
+                f"acceptance names {len(acceptance)} positions for {drafts} drafts: give one for each, or one for all"
+            )
+        return 1.0 + math.fsum(accumulate(acceptance[:drafts], mul))
     if drafts < 0 or not 0 <= acceptance <= 1:
         raise SpecError(f"drafts {drafts}, accepted share {acceptance:g}: not possible; 0 or more, a share of 0 to 1")
     return sum(acceptance**n for n in range(drafts + 1))
@@ -144,7 +157,7 @@ class CostModel:
         *,
         dies: int = 320,
         drafts: int = 1,
-        acceptance: float = 0.7,
+        acceptance: float | tuple[float, ...] = 0.7,
         microbatch: bool | None = None,
     ) -> Seconds:
         """Time per output token with a full, even batch.
@@ -183,7 +196,7 @@ class CostModel:
         *,
         dies: int = 320,
         drafts: int = 1,
-        acceptance: float = 0.7,
+        acceptance: float | tuple[float, ...] = 0.7,
         microbatch: bool | None = None,
     ) -> int:
         """Largest whole number of sequences per NPU whose time per output token holds and whose cache fits.

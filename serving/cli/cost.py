@@ -110,7 +110,10 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
         "--drafts", type=int, metavar="N", help="tokens that MTP drafts per step; 0 = off (default 1, 0 without MTP)"
     )
     cost.add_argument(
-        "--acceptance", type=float, metavar="SHARE", help="share of drafts that are accepted (default 0.7)"
+        "--acceptance",
+        type=_shares,
+        metavar="SHARE",
+        help="share of drafts that are accepted, or by position: 0.85,0.6 (default 0.7)",
     )
     half = cost.add_mutually_exclusive_group()
     half.add_argument("--no-microbatch", dest="microbatch", action="store_false", help="never half batches")
@@ -158,6 +161,14 @@ def _add_division(cost: argparse.ArgumentParser) -> None:
         choices=get_args(PrefillAttention),
         help="prefill: how dies share prompts, where --attention-tp is 1 (default: as the device file says)",
     )
+
+
+def _shares(text: str) -> float | tuple[float, ...]:
+    try:
+        shares = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share such as 0.7, nor a list such as 0.85,0.6") from None
+    return shares if len(shares) > 1 else shares[0]
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -90,7 +90,13 @@ class SimulationConfig:
     )
     seed: int = key("of everything random", default=0, low=0)
     drafts: int = key("tokens that MTP drafts in each decode step; 0 = off", default=1, low=0, high=3)
-    acceptance: float = key("share of drafted tokens that verification accepts", default=0.7, low=0.0, high=1.0)
+    acceptance: float | tuple[float, ...] = key(
+        "share of drafted tokens that verification accepts; or a list, by position: `[0.85, 0.6]`, the second of those "
+        "whose first was accepted",
+        default=0.7,
+        low=0.0,
+        high=1.0,
+    )
     expert_balance: ExpertBalance = key(
         "experts' load in prefill: `default` = as published with the default EPLB, `perfect` = all equal",
         default="default",

@@ -24,6 +24,8 @@ _WANTED: dict[object, str] = {
     tuple: "a list of texts in quotes",
 }
 
+_SHARES = float | tuple[float, ...]
+"""A number, or a list of such numbers that is not empty."""
 _DURATION_NAME = re.compile(r"(.*(?<!per)_)?s")
 _SIZE_NAME = re.compile(r"(?:.*_)?(kib|mib|gib|bytes)")
 _SIZE_UNITS = {"kib": "KiB", "mib": "MiB", "gib": "GiB", "bytes": "B"}
@@ -55,7 +57,8 @@ def convert(where: str, value: object, hint: Any, spec: KeySpec) -> Any:  # noqa
     Args:
         where: file, section and key, for the message: "small.toml: [gateway] port".
         value: as `tomllib` gave it.
-        hint: the key's declared type: bool, int, float, str, Path, a Literal of texts, or tuple[str, ...].
+        hint: the key's declared type: bool, int, float, str, Path, a Literal of texts, tuple[str, ...], or
+            `_SHARES`.
         spec: limits of the key.
     Returns: the value in the declared type.
     Raises: ConfigError if the type is wrong, the number out of range, or the text not one of the choices.
@@ -66,6 +69,10 @@ def convert(where: str, value: object, hint: Any, spec: KeySpec) -> Any:  # noqa
         if value not in choices:
             raise ConfigError(f"{where} = {_show(value)} must be one of {', '.join(map(_show, choices))}")
         return value
+    if hint == _SHARES:
+        if isinstance(value, list) and value:
+            return tuple(convert(where, one, float, spec) for one in value)
+        hint = float
     kind = get_origin(hint) or hint
     if not _MATCHES[kind](value):
         raise ConfigError(f"{where} = {_show(value)} must be {_WANTED[kind]}")

@@ -52,7 +52,7 @@ class DecodeInstance:
         around: Surroundings,
         slowdown: Callable[[int], float],
         drafts: int,
-        acceptance: float,
+        acceptance: float | tuple[float, ...],
         refresh: int = REFRESH_STEPS,
         at_once: int = 1 << 30,
     ) -> None:

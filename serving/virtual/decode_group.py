@@ -48,10 +48,10 @@ class DecodeGroup:
         "seat",
     )
 
-    def __init__(self, seat: EngineSeat, drafts: int, rate: float, at_once: int) -> None:
+    def __init__(self, seat: EngineSeat, drafts: int, rate: float | tuple[float, ...], at_once: int) -> None:
         """
         Args:
-            drafts, rate: tokens drafted in each iteration, and the probability that one is accepted.
+            drafts, rate: tokens drafted in each iteration, and the probability that one is accepted; see `rate_of`.
             at_once: most iterations that the engine is told as one step; 1 gives the same, slowly.
         """
         self.seat = seat

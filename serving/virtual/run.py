@@ -213,7 +213,8 @@ def described(config: ServeConfig) -> dict[str, str]:
         text[name] = f"{pool.replicas} x {pool.npus_per_instance} NPUs"
     text["kvcache"] = f"{kvcache.replicas} x {kvcache.ub_memory_mib / 1024:,.0f} GiB" if kvcache.replicas else "none"
     text["KV block"] = f"{config.engine.block_tokens} tokens"
-    text["MTP"] = f"{simulation.drafts} drafted, {simulation.acceptance:.0%} accepted"
+    accepted = simulation.acceptance if isinstance(simulation.acceptance, tuple) else (simulation.acceptance,)
+    text["MTP"] = f"{simulation.drafts} drafted, {', '.join(f'{share:.0%}' for share in accepted)} accepted"
     text["SLO"] = f"TTFT {config.slo.ttft_s:g} s, TPOT {config.slo.tpot_s * 1e3:g} ms"
     text["autoscaler"] = config.autoscaler.policy
     text["routing"] = config.gateway.routing

@@ -82,6 +82,7 @@ def test_layouts_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
         (("--prefill-attention", "sp-tp-sp"), "--prefill-attention goes with --prefill"),
         (("--attention-tp", "3"), "attention_tp is 3, which does not divide the 128 heads"),
         (("--attention-tp", "2", "--dies", "15"), "attention_tp is 2, which does not divide an instance of 15 dies"),
+        (("--drafts", "2", "--acceptance", "0.8,0.6,1.5"), "not possible; 0 or more, shares of 0 to 1"),
         (("--redundant", "-1"), "redundant_experts is -1; it must be a whole number from 0 up"),
         (("--expert-tp", "3"), "expert_tp is 3, which does not divide the 2048 columns of an expert"),
         (("--head-tp", "0"), "head_tp is 0; it must be a whole number of dies from 1 up"),
@@ -93,3 +94,13 @@ def test_layouts_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
 def test_divisions_that_cannot_be(words: tuple[str, ...], message: str) -> None:
     with pytest.raises((ConfigError, SpecError), match=re.escape(message)):
         cost(*words)
+
+
+def test_acceptance_by_position(capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (answer(capsys, "--acceptance", shares)["tpot_s"] for shares in ("0.85", "0.85,0.6"))
+    assert one == two, "one draft by default"
+    question = ("--drafts", "2", "--acceptance")
+    assert answer(capsys, *question, "0.85,0.85")["tpot_s"] == pytest.approx(
+        answer(capsys, *question, "0.85")["tpot_s"]
+    )
+    assert answer(capsys, *question, "0.85,0.6")["tpot_s"] > answer(capsys, *question, "0.85")["tpot_s"]

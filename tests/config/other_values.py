@@ -24,5 +24,7 @@ def other_value(config: ServeConfig, key: str) -> Any:
         return hint("other")
     if get_origin(hint) is tuple:
         return ("other",)
+    if hint == float | tuple[float, ...]:
+        hint = float
     low, high = spec.low or 0, spec.high if spec.high is not None else 3 * now + 10
     return hint(low if now - low > high - now else high)

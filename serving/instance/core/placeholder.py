@@ -8,6 +8,8 @@ gives the same ones.
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
+from operator import mul
 from typing import overload
 
 _MASK = (1 << 64) - 1
@@ -69,7 +71,7 @@ def placeholder_token(seed: int, position: int, vocabulary: int) -> int:
     return mix64(seed ^ mix64(position)) % vocabulary
 
 
-def rate_of(seed: int, limit: int, drafts: int, rate: float) -> float:
+def rate_of(seed: int, limit: int, drafts: int, rate: float | tuple[float, ...]) -> float:
     """Extra tokens per decode step that verification accepts for one request, mean over its answer.
 
     Drafts are accepted in a row: the second only after the first. A finite answer has more luck or less; the spread is
@@ -79,10 +81,10 @@ def rate_of(seed: int, limit: int, drafts: int, rate: float) -> float:
         seed: of the request.
         limit: tokens of its answer.
         drafts: tokens drafted per step.
-        rate: probability that one drafted token is accepted.
+        rate: probability that one drafted token is accepted, or by position, if those before it were.
     Returns: between 0 and `drafts`.
     """
-    if not drafts or rate <= 0.0:
+    if not drafts or (not isinstance(rate, tuple) and rate <= 0.0):
         return 0.0
     mean, square = _accepted(drafts, rate)
     steps = max(1.0, limit / (1.0 + mean))
@@ -97,8 +99,11 @@ def rate_of(seed: int, limit: int, drafts: int, rate: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _accepted(drafts: int, rate: float) -> tuple[float, float]:
+def _accepted(drafts: int, rate: float | tuple[float, ...]) -> tuple[float, float]:
     """Mean and mean square of the drafts that one step accepts."""
+    if isinstance(rate, tuple):
+        held = list(accumulate(rate[:drafts], mul))
+        return sum(held), sum((2 * n - 1) * share for n, share in enumerate(held, 1))
     mean = sum(rate**n for n in range(1, drafts + 1))
     return mean, sum((2 * n - 1) * rate**n for n in range(1, drafts + 1))
 

@@ -42,11 +42,16 @@ class SimulatedAnswers:
         max_model_len: longest prompt plus output [tokens]; who may fill it all has set no limit.
         mean_tokens: of answers without a limit.
         drafts: tokens drafted in each decode step.
-        acceptance: probability that one is accepted.
+        acceptance: probability that one is accepted, or by position; see `rate_of`.
     """
 
     def __init__(
-        self, vocabulary: Sequence[int], max_model_len: int, mean_tokens: int, drafts: int, acceptance: float
+        self,
+        vocabulary: Sequence[int],
+        max_model_len: int,
+        mean_tokens: int,
+        drafts: int,
+        acceptance: float | tuple[float, ...],
     ) -> None:
         self._vocabulary = tuple(vocabulary)
         self._max_model_len = max_model_len
