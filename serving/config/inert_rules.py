@@ -58,12 +58,12 @@ _IN_VIRTUAL_TIME = (
     ),
     Rule(
         VIRTUAL,
-        keys_of("prefill", "ub_memory_mib") + keys_of("decode", "ub_memory_mib"),
+        tuple(f"{pool}.ub_memory_mib" for pool in ("prefill", "decode", "aggregated")),
         "in virtual time: there an instance has the memory of its device",
     ),
     Rule(
         VIRTUAL,
-        (*keys_of("prefill", "ep"), *keys_of("decode", "ep")),
+        tuple(f"{pool}.ep" for pool in ("prefill", "decode", "aggregated")),
         "in virtual time: there an instance's dies are its ranks",
     ),
     Rule(
@@ -99,7 +99,6 @@ _IN_VIRTUAL_TIME = (
             *keys_of("cluster", "log_format ray_metrics"),
             *keys_of("hardware", "workspace_share"),
             *keys_of("engine", "kv_dtype stall_timeout_s decision_log threads"),
-            *keys_of("aggregated", "*"),
             *keys_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
             *keys_of("simulation", "time_scale kv_shrink output_tokens"),
             *keys_of("autoscaler", "manual_hold_s nodes node_wait_s spread_after_s"),
@@ -235,7 +234,7 @@ _BY_MODE = (
         when=lambda config: len(config.cluster.nodes) == 1,
     ),
     Rule(
-        SERVE,
+        ALL,
         ("prefill.*", "decode.*", *keys_of("engine", "handoff_lease_s empty_role_s")),
         'with [serving] mode = "aggregated", where one pool does both, [aggregated]',
         when=_aggregated,
@@ -265,7 +264,7 @@ _BY_MODE = (
         when=_aggregated,
     ),
     Rule(
-        SERVE,
+        ALL,
         ("aggregated.*",),
         'with [serving] mode = "disaggregated", only with "aggregated"',
         when=lambda config: not _aggregated(config),

@@ -169,28 +169,35 @@ class PrefillInstance:
             self._timer.set(answer.at if answer is not None else None)
             return
         self._plan = plan = answer.plan
+        seconds, tokens, attended = self._price(plan)
+        now = self._queue.now
+        begins = max(now, self._ready_s)
+        duration = begins - now + seconds
+        self._ready_s = now + duration
+        if tokens:
+            self._speed.observe(int(tokens + attended / self._attention_tokens), duration)
+        self._step = now, duration, int(tokens), attended, self.meter.busy_s
+        self.meter.step(duration, len(plan.sequences), int(tokens), attended, self.kv_used() / self.kv_blocks)
+        self._queue.at(now + duration, self._step_done, duration)
+
+    def _price(self, plan: StepPlan) -> tuple[float, float, float]:
+        """Duration of a step [s], its prompt tokens, and the context that they see together."""
         tokens = attended = largest = 0.0
         for step in plan.sequences:
             fed = len(step.tokens)
             tokens += fed
             largest = max(largest, fed)
             attended += fed * (step.start + 0.5 * fed)
-        now = self._queue.now
-        begins = max(now, self._ready_s)
-        duration = begins - now + self._times.prefill(tokens, attended, largest) * self._slowdown(plan.step)
-        self._ready_s = now + duration
-        self._speed.observe(int(tokens + attended / self._attention_tokens), duration)
-        self._step = now, duration, int(tokens), attended, self.meter.busy_s
-        self.meter.step(duration, len(plan.sequences), int(tokens), attended, self.kv_used() / self.kv_blocks)
-        self._queue.at(now + duration, self._step_done, duration)
+        return self._times.prefill(tokens, attended, largest) * self._slowdown(plan.step), tokens, attended
+
+    def _results(self, plan: StepPlan) -> list[SequenceResult]:
+        return [SequenceResult(step.sequence_id, _TOKEN if step.sample is not None else ()) for step in plan.sequences]
 
     def _step_done(self, duration: float) -> None:
         plan = self._plan
         if not self.alive or plan is None:
             return
         self._plan = None
-        results = [
-            SequenceResult(step.sequence_id, _TOKEN if step.sample is not None else ()) for step in plan.sequences
-        ]
+        results = self._results(plan)
         self._seat.tell(StepDone(StepResult(plan.step, tuple(results), duration)))
         self._turn()

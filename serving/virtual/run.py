@@ -104,6 +104,11 @@ def simulate(
 def _scaling(node: Supernode, scaler: Scaler | None) -> ScalingDriver | None:
     if scaler is None:
         return None
+    if node.config.serving.mode == "aggregated":
+        raise ConfigError(
+            'virtual time scales prefill and decode pools only: with [serving] mode = "aggregated" set [autoscaler] '
+            'policy = "none"'
+        )
     return ScalingDriver(node, scaler, SignalReader(node))
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from msgspec.structs import replace as replace_struct
 
@@ -15,6 +16,7 @@ from serving.errors import ConfigError
 from serving.gateway.core.from_config import core_settings
 from serving.ids import BlockHash, GatewayId, ReplicaId, SequenceId
 from serving.instance.core.from_config import engine_settings
+from serving.virtual.aggregated import AggregatedInstance, aggregated_instance
 from serving.virtual.decode import REFRESH_STEPS, DecodeInstance
 from serving.virtual.directory import Directory
 from serving.virtual.elastic_decode import ElasticDecode
@@ -35,7 +37,7 @@ from serving.virtual.seat import Surroundings
 from serving.virtual.slowdown import JITTER_STEPS, Slowdown
 from serving.virtual.start_phases import start_phases
 from serving.virtual.times import TableTimes
-from serving.virtual.work_done import LoadMarks
+from serving.virtual.work_done import LoadMarks, answers_pool, prompts_pool
 from serving.virtual.workload.block_names import BlockNames
 from serving.virtual.workload.request import RequestStream, TraceRequest
 
@@ -52,8 +54,6 @@ class Supernode:
     """
 
     def __init__(self, config: ServeConfig, cost: CostModel, seed: int) -> None:
-        if config.serving.mode != "disaggregated":
-            raise ConfigError('virtual time knows [serving] mode = "disaggregated" only')
         self.config = config
         self.cost = cost
         self.queue = EventQueue()
@@ -69,23 +69,23 @@ class Supernode:
         has_pool = config.kvcache.replicas > 0 and config.engine.prefix_reuse
         self.pool = VirtualPool(config.kvcache, self.block_bytes) if has_pool else None
         self.movers = VirtualMovers(self.network, self.pool, self.token_bytes, config.engine.block_tokens)
-        self.times = TableTimes(
-            cost, config.simulation, config.prefill.dies_per_instance, config.decode.dies_per_instance
-        )
+        dies = [prompts_pool(config).dies_per_instance, answers_pool(config).dies_per_instance]
+        self.times = TableTimes(cost, config.simulation, *dies)
         self._around = Surroundings(self.queue, self.times, self._owner_of, self.movers, self.block_bytes)
         self._seed = seed
         self._more = False
         self.prefills: list[PrefillInstance] = []
         self.decodes: list[DecodeInstance] = []
+        self.aggregated: list[AggregatedInstance] = []
         self.gateways = [self._gateway(number) for number in range(config.gateway.replicas)]
         self.totals: list[InstanceTotals] = []
         self.load = LoadMarks()
         self._started: dict[ReplicaId, float] = {}
-        self._fed_by_gone = {"prefill": 0, "decode": 0}
+        self._fed_by_gone = dict.fromkeys(config.pools, 0)
         """Tokens that went through instances that are no more."""
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
         """The NPUs of each instance."""
-        self._serial = {"prefill": 0, "decode": 0}
+        self._serial = dict.fromkeys(config.pools, 0)
         self.sizes = EngineSizes(self, start_phases(cost, config.simulation))
         scaler = config.autoscaler
         resized = scaler.decode_step_npus > 0 and scaler.policy != "none"
@@ -114,8 +114,12 @@ class Supernode:
         self.slowdowns[name] = Slowdown(self.config.simulation, self._seed, name, averaged=pool == "decode")
         self.slowdowns[name].set("planes", self._stretch)
         self.slowdowns[name].set("dies", self._slowest(npus))
-        instance = self._prefill(name) if pool == "prefill" else self._decode(name)
-        (self.prefills if isinstance(instance, PrefillInstance) else self.decodes).append(instance)  # type: ignore[arg-type]
+        instance: PrefillInstance | DecodeInstance
+        if pool == "aggregated":
+            instance = aggregated_instance(self.config, self.cost, name, MODEL_LEN, self._around, self.slowdowns[name])
+        else:
+            instance = self._prefill(name) if pool == "prefill" else self._decode(name)
+        self._of(instance).append(instance)
         self._started[name] = self.queue.now
         self.directory.put(instance)
         self.network.join(name, self._ends(pool, npus), len(npus))
@@ -130,7 +134,7 @@ class Supernode:
         self.totals.append(self.totals_of(instance, self.queue.now))
         self.load.gone(name, done)
         self._fed_by_gone[instance.pool] += done.forward_tokens
-        (self.prefills if isinstance(instance, PrefillInstance) else self.decodes).remove(instance)  # type: ignore[arg-type]
+        self._of(instance).remove(instance)
         self.directory.drop(name)
         self.network.leave(name)
         self.placement.give_back(self.places.pop(name))
@@ -255,7 +259,7 @@ class Supernode:
 
     def _gateway(self, number: int) -> VirtualGateway:
         config = self.config
-        settings = core_settings(config, GatewayId(f"g{number}"), ("prefill", "decode"), self._attention_tokens)
+        settings = core_settings(config, GatewayId(f"g{number}"), tuple(config.pools), self._attention_tokens)
         return VirtualGateway(
             replace_struct(settings, max_age_s=math.inf),  # links do not fall silent here
             self.queue,
@@ -267,14 +271,22 @@ class Supernode:
             self._seed,
         )
 
-    def instances(self, pool: str) -> Sequence[PrefillInstance] | Sequence[DecodeInstance]:
+    def instances(self, pool: str) -> Sequence[PrefillInstance | DecodeInstance]:
         """Those that are up, draining ones included."""
+        if pool == "aggregated":
+            return self.aggregated
         return self.prefills if pool == "prefill" else self.decodes
+
+    def _of(self, instance: PrefillInstance | DecodeInstance) -> list[Any]:
+        """The list that an instance belongs to."""
+        if isinstance(instance, AggregatedInstance):
+            return self.aggregated
+        return self.prefills if isinstance(instance, PrefillInstance) else self.decodes
 
     @property
     def everyone(self) -> list[PrefillInstance | DecodeInstance]:
         """All instances that are up."""
-        return [*self.prefills, *self.decodes]
+        return [*self.prefills, *self.decodes, *self.aggregated]
 
     @property
     def expert_bytes(self) -> int:
@@ -283,8 +295,9 @@ class Supernode:
         for instance in self.everyone:
             fed[instance.pool] += instance.done().forward_tokens
         message = shape.dispatch_bytes + shape.combine_bytes
-        routed = (fed["prefill"] + fed["decode"]) * shape.active_experts
-        shared = fed["decode"] * shape.shared_experts  # prefill dies have the shared expert themselves
+        routed = sum(fed.values()) * shape.active_experts
+        of_prefill = fed.get("prefill", 0)  # whose dies have the shared expert themselves
+        shared = (sum(fed.values()) - of_prefill) * shape.shared_experts
         return shape.moe_layers * (routed + shared) * message
 
     @property

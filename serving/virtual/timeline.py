@@ -1,6 +1,8 @@
 """The whole supernode, looked at every so often."""
 
 from hardware.spec.catalog import CLOUDMATRIX384
+from serving.virtual.aggregated import AggregatedInstance
+from serving.virtual.decode import DecodeInstance
 from serving.virtual.result import SimulatedPoint
 from serving.virtual.supernode import Supernode
 
@@ -35,7 +37,7 @@ class Timeline:
     def _take(self) -> None:
         node = self._node
         passed_s = node.queue.now - self.points[-1].at_s if self.points else 0.0
-        serving = {pool: sum(one.npus for one in node.instances(pool)) for pool in ("prefill", "decode")}
+        serving = {pool: sum(one.npus for one in node.instances(pool)) for pool in node.config.pools}
         starting = node.sizes.starting_npus
         growing = 0 if node.parts is None else node.parts.growing_npus
         leaving = 0 if node.parts is None else node.parts.leaving_npus
@@ -46,7 +48,9 @@ class Timeline:
             meter = instance.meter
             meter.peak_kv_share = max(meter.peak_kv_share, used[instance.name] / instance.kv_blocks)
         span = max(1, busy) * (passed_s or self.step_s)
-        decodes, prefills = node.decodes, node.prefills
+        # An aggregated instance has a queue of prompts, and otherwise stands under decode.
+        decodes: list[DecodeInstance | AggregatedInstance] = [*node.decodes, *node.aggregated]
+        prefills = [*node.prefills, *node.aggregated]
         if node.pool is not None and (due := node.pool.next_tick()) is not None and due <= node.queue.now:
             node.pool.tick(node.queue.now)
         self.points.append(
@@ -54,13 +58,15 @@ class Timeline:
                 at_s=node.queue.now,
                 prefill_queue_tokens=sum(one.status()[0] for one in prefills),
                 prefill_waiting=sum(one.waiting() for one in prefills),
-                decode_waiting=sum(one.waiting() for one in decodes),
+                decode_waiting=sum(one.waiting() for one in node.decodes),
                 decode_batch=sum(one.batch for one in decodes),
-                prefill_kv_share=_share(sum(used[p.name] for p in prefills), sum(p.kv_blocks for p in prefills)),
+                prefill_kv_share=_share(
+                    sum(used[p.name] for p in node.prefills), sum(p.kv_blocks for p in node.prefills)
+                ),
                 decode_kv_share=_share(sum(used[d.name] for d in decodes), sum(d.kv_blocks for d in decodes)),
                 pool_share=node.pool.fill if node.pool is not None else 0.0,
-                prefill_npus=serving["prefill"],
-                decode_npus=serving["decode"],
+                prefill_npus=serving.get("prefill", 0),
+                decode_npus=sum(one.npus for one in decodes),
                 starting_npus=starting + growing,
                 idle_npus=max(0, node.placement.idle - starting),
                 ub_bytes=ub,

@@ -97,6 +97,8 @@ class Troubles:
             case FaultKind.NETWORK_GLITCH:
                 for decode in list(node.decodes):
                     decode.repeat(fault.factor)
+                for both in list(node.aggregated):
+                    both.repeat(fault.factor)
             case FaultKind.LAUNCH_JITTER:
                 for instance in self._on(lambda npu: npu.node == numbers[0]):
                     instance.stall(fault.duration_s)
@@ -125,10 +127,11 @@ class Troubles:
         cost: _Cost,
     ) -> None:
         places = self._node.placement.dies_of(self._node.places[instance.name])
-        if isinstance(instance, PrefillInstance):  # all dies share every sequence: it is lost once
+        if instance.pool == "prefill":  # all dies share every sequence: it is lost once
             dies = dies[:1]
-        tp = 1 if isinstance(instance, PrefillInstance) else self._node.cost.decode.parallelism.attention_tp
-        held = len(places) if isinstance(instance, PrefillInstance) else self._node.groups_of(instance.npus)
+        of_prefill = instance.pool == "prefill"
+        tp = 1 if of_prefill else self._node.cost.decode.parallelism.attention_tp
+        held = len(places) if of_prefill else self._node.groups_of(instance.npus)
         for group in sorted({places.index(DieId(npu, die)) // tp for die in dies}):
             if group >= held:  # a die with experts only: no KV is lost, and all of the instance waits
                 continue

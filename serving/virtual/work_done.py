@@ -14,6 +14,7 @@ import numpy as np
 
 from hardware.cost import CostModel, PrefillLoad
 from hardware.cost.cost_model import mtp_tokens_per_step
+from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
 from serving.ids import ReplicaId
 from serving.virtual.meter import WorkDone
@@ -84,11 +85,21 @@ class BestRates:
     def _prefill_s(self, tokens: int, attended: float) -> float:
         if not tokens:
             return 0.0
-        pool, perfect = self.config.prefill, self.config.simulation.expert_balance == "perfect"
+        pool, perfect = prompts_pool(self.config), self.config.simulation.expert_balance == "perfect"
         sizes = {pool.max_step_tokens * part for part in _PARTS}
         sizes |= {float(min(size, pool.max_step_tokens)) for size in _CHUNKS}
         loads = [PrefillLoad(size, size * attended / tokens, pool.dies_per_instance, perfect) for size in sorted(sizes)]
         return tokens * min(self.cost.prefill_step_s(one) / one.tokens for one in loads)
+
+
+def prompts_pool(config: ServeConfig) -> PoolConfig:
+    """The pool that computes prompts. Effects: none."""
+    return config.pools.get("prefill", config.aggregated)
+
+
+def answers_pool(config: ServeConfig) -> PoolConfig:
+    """The pool that generates. Effects: none."""
+    return config.pools.get("decode", config.aggregated)
 
 
 def best_rates(cost: CostModel, config: ServeConfig, rows: RequestColumns) -> BestRates:
@@ -96,7 +107,7 @@ def best_rates(cost: CostModel, config: ServeConfig, rows: RequestColumns) -> Be
     prompt, output = np.asarray(rows.prompt_tokens), np.asarray(rows.output_tokens)
     generated = float(output.sum())
     context = float(((prompt + output / 2) * output).sum()) / generated if generated else 1.0
-    pool, simulation = config.decode, config.simulation
+    pool, simulation = answers_pool(config), config.simulation
     npus = pool.npus_per_instance
     limit = pool.max_sequences // npus
     rate = decode_tokens_per_s(cost, config, context, npus, pool.dies_per_instance, limit, config.slo.tpot_s)

@@ -5,7 +5,8 @@
                                                            result ◄── wait until ◄───┘
 
 KV is accounted, not filled: a block's few bytes hold a stamp of whose it is, so that moves still have something to
-verify. A prompt chunk and decodes of one step run one after the other.
+verify. Prompt chunks and decodes of one step are priced as one mixed step (`hardware.cost.mixed_step`) on an aggregated
+instance; on a decode instance, whose prompts are exceptions, as one after the other.
 """
 
 import struct
@@ -16,6 +17,7 @@ import xxhash
 
 from hardware.cost.cost_model import CostModel
 from hardware.cost.loads import DecodeLoad, PrefillLoad
+from hardware.cost.mixed_step import MixedStep
 from serving.errors import GrammarError
 from serving.instance.core.settings import EngineRole
 from serving.instance.executors.simulated_answers import SimulatedAnswer, SimulatedAnswers
@@ -64,6 +66,7 @@ class StepTimes:
         slowdown: Callable[[int], float] | None = None,
     ) -> None:
         self._cost = cost
+        self._mixed = MixedStep(cost) if role is EngineRole.AGGREGATED else None
         self._dies = dies
         self._drafts = drafts
         self._perfect_balance = perfect_balance
@@ -82,21 +85,24 @@ class StepTimes:
             tokens, attended_tokens, largest: of prompt chunks; see `hardware.cost.loads.PrefillLoad`.
         Effects: none.
         """
-        seconds = 0.0
-        if load.sequences:
-            mean = load.sequences / self._groups
-            decode = DecodeLoad(load.requests, load.context_tokens, mean, self._dies, self._drafts)
-            seconds += self._cost.decode_step_s(decode)
-        if tokens:
-            copies = self._chunk_copies
-            chunk = PrefillLoad(
-                tokens * copies,
-                attended_tokens * copies,
-                self._chunk_dies,
-                self._perfect_balance,
-                largest=0 if self._on_decode_dies else largest,
-            )
-            seconds += self._cost.prefill_step_s(chunk)
+        seconds, cost = 0.0, self._cost
+        mean = load.sequences / self._groups
+        decode = DecodeLoad(load.requests, load.context_tokens, mean, self._dies, self._drafts)
+        copies = self._chunk_copies
+        chunk = PrefillLoad(
+            tokens * copies,
+            attended_tokens * copies,
+            self._chunk_dies,
+            self._perfect_balance,
+            largest=0 if self._on_decode_dies else largest,
+        )
+        if load.sequences and tokens and self._mixed is not None:
+            seconds = self._mixed.seconds(decode, chunk)
+        else:
+            if load.sequences:
+                seconds += cost.decode_step_s(decode)
+            if tokens:
+                seconds += cost.prefill_step_s(chunk)
         return seconds * (self._slowdown(step) if self._slowdown is not None else 1.0)
 
 

@@ -102,6 +102,10 @@ def check(order: PlanQuestion) -> None:
     budget, there = order.wanted.budget, order.config.cluster.npus
     if not 1 <= budget <= there:
         raise ConfigError(f"--npus {budget}: the supernode of this configuration has {there}")
+    if order.config.serving.mode == "aggregated":
+        raise ConfigError(
+            'a plan chooses prefill and decode pools: with [serving] mode = "aggregated" ask `cloudmatrix simulate`'
+        )
     check_target(order.target)
     sizes = order.wanted.prefill_sizes + order.wanted.decode_sizes
     if not order.wanted.prefill_sizes or not order.wanted.decode_sizes or min(sizes) < 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from serving.virtual.result import FaultRecord, InstanceTotals, SimResult, SimulatedPoint
 
 SECONDS_PER_HOUR = 3600.0
-POOL_ORDER = ("prefill", "decode")
+POOL_ORDER = ("prefill", "decode", "aggregated")
 """First in every table; other pools follow by name."""
 PLANES = ("ub", "rdma", "vpc")
 

@@ -150,6 +150,15 @@ _ALONE = {
     "decode.max_waiting": 1,
 }
 
+_BOTH = {
+    "serving.mode": "aggregated",
+    "aggregated.replicas": 2,
+    "aggregated.npus_per_instance": 16,
+    "aggregated.max_step_tokens": 2048,
+    "aggregated.max_sequences": 16,
+    "aggregated.max_waiting": 60,
+}
+
 CASES = {
     "plain": Case(_PLAIN, crowd),
     "moved": Case(_MOVED, steady, _SCRIPT),
@@ -158,6 +167,7 @@ CASES = {
     "slo": Case(_SLO, wave),
     "requests": Case(changed(_SLO, {"autoscaler.policy": "requests"}), wave),
     "parts": Case(changed(_SLO, _PARTS), wave),
+    "aggregated": Case(changed(_PLAIN, _BOTH), crowd),
     "no cache": Case(changed(_PLAIN, {"kvcache.replicas": 0, "simulation.drafts": 0}), crowd),
     "no reuse": Case(changed(_PLAIN, {"engine.prefix_reuse": False, "simulation.spike_share": 0.0}), crowd),
     "no SSD": Case(changed(_PLAIN, {"kvcache.ssd_mib": 0}), crowd),

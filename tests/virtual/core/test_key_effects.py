@@ -54,6 +54,11 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "decode.max_step_tokens": ("moved", 6400),
     "decode.max_sequences": ("moved", 128),
     "decode.max_waiting": ("alone", 256),
+    "aggregated.replicas": ("aggregated", 3),
+    "aggregated.npus_per_instance": ("aggregated", 32),
+    "aggregated.max_step_tokens": ("aggregated", 8192),
+    "aggregated.max_sequences": ("aggregated", 4),
+    "aggregated.max_waiting": ("aggregated", 1),
     "kvcache.replicas": ("plain", 3),
     "kvcache.ub_memory_mib": ("plain", 600),
     "kvcache.ssd_mib": ("plain", 70),
@@ -121,7 +126,7 @@ ELSEWHERE = {
     "cluster.nodes.name",  # it is what messages call the node
     "engine.executor",  # below: "simulated" is what virtual time is, others are listed
     "hardware.hbm_per_die_mib",  # below: 0 is what virtual time has, others are listed
-    "serving.mode",  # below: virtual time refuses the other one
+    "serving.mode",  # the cases `plain` and `aggregated`
     "simulation.supernodes",  # tests/virtual/core/test_shards.py
     "kvcache.lease_s",
     "kvcache.ramp_s",
@@ -180,9 +185,9 @@ def test_a_plan_is_the_same_whatever_its_idle_keys_say() -> None:
     assert case.result(configured(other, candidate)) == case.result(configured(setting, candidate))
 
 
-def test_virtual_time_refuses_the_mode_that_it_does_not_know() -> None:
-    with pytest.raises(ConfigError, match="virtual time knows"):
-        simulate(changed(CASES["plain"].config, {"serving.mode": "aggregated"}), crowd())
+def test_virtual_time_refuses_to_scale_the_mode_whose_load_it_cannot_read() -> None:
+    with pytest.raises(ConfigError, match="scales prefill and decode pools only"):
+        simulate(changed(CASES["aggregated"].config, {"autoscaler.policy": "slo"}), crowd())
 
 
 @pytest.mark.parametrize(("key", "value"), [("engine.executor", "native"), ("hardware.hbm_per_die_mib", 64)])

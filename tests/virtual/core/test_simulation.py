@@ -153,8 +153,8 @@ def test_a_topology_that_cannot_be_is_refused_in_one_line() -> None:
         simulate(config(decode={"replicas": 3}), burst(1))
     with pytest.raises(ConfigError, match="does not fit"):
         simulate(config(decode={"npus_per_instance": 2, "max_sequences": 8}), burst(1))
-    with pytest.raises(ConfigError, match="disaggregated"):
-        simulate(config(serving={"mode": "aggregated"}), burst(1))
+    with pytest.raises(ConfigError, match="does not fit"):
+        simulate(config(serving={"mode": "aggregated"}, aggregated={"npus_per_instance": 2}), burst(1))
     with pytest.raises(ConfigError, match="ascend-910x"):
         simulate(config(simulation={"device": "ascend-910x"}), burst(1))
 

@@ -1,0 +1,170 @@
+"""An aggregated instance in virtual time: one engine over all of its dies, prompt chunks beside running decodes.
+
+As live: the same engine, which puts chunks and decodes into one step; the same seats, of decoding sequences on dies;
+the same price of a step, `StepTimes`. A prompt is computed by all dies together, a sequence decodes on one of them.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from hardware.cost.cost_model import CostModel
+from serving.config.serve import ServeConfig
+from serving.ids import ReplicaId, SequenceId
+from serving.instance.core.from_config import engine_settings
+from serving.instance.core.placeholder import rate_of
+from serving.instance.core.sequence_phase import SequencePhase
+from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.instance.executors.simulated_answers import SimulatedAnswer, SimulatedAnswers
+from serving.instance.executors.simulated_dies import DecodeDies
+from serving.instance.executors.simulated_executor import StepTimes
+from serving.values.orders import Adopt, Order
+from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
+from serving.virtual.meter import WorkDone
+from serving.virtual.prefill import PrefillInstance
+from serving.virtual.seat import Surroundings
+from serving.virtual.slowdown import Slowdown
+
+
+class AggregatedInstance(PrefillInstance):
+    """Computes prompts and generates.
+
+    Args:
+        settings, kv_blocks: of the whole instance.
+        dies: over which sequences decode; groups of them where they share their sequences.
+        steps: durations of its steps.
+        drafts, acceptance: of MTP.
+    """
+
+    def __init__(
+        self,
+        name: ReplicaId,
+        npus: int,
+        dies: int,
+        settings: EngineSettings,
+        kv_blocks: int,
+        around: Surroundings,
+        slowdown: Callable[[int], float],
+        steps: StepTimes,
+        drafts: int,
+        acceptance: float,
+        attention_tokens: float = math.inf,
+    ) -> None:
+        super().__init__(name, "aggregated", npus, settings, kv_blocks, around, slowdown, attention_tokens)
+        self._steps = steps
+        self._drafts, self._acceptance = drafts, acceptance
+        self._dies = DecodeDies(dies, settings.max_sequences, settings.block_tokens)
+        self._answers = SimulatedAnswers((0,), settings.max_model_len, 1, drafts, acceptance)
+        self._counts: list[int] = []
+        """Tokens that each sequence of the running step gets."""
+        self._decoding = 0
+
+    def take(self, order: Order) -> None:
+        """See `Instance`. A handoff comes from an instance that leaves."""
+        if isinstance(order, Adopt):
+            self._inside.add(order.spec.sequence_id)
+        super().take(order)
+
+    def repeat(self, steps: float) -> None:
+        """The running step's work is done so many times more."""
+        self.stall(steps * self.step_s)
+
+    def lose_die(self, die: int, share: float) -> tuple[int, int]:
+        """A die's KV is lost, or a share of it: of what decodes there, and of the prompts that all dies compute.
+
+        Returns: sequences hit, and tokens that must be computed again.
+        """
+        inside = [one for one in self._engine.scheduler.running.items if self._touches(one.sequence_id, die)]
+        lost = [one.sequence_id for one in inside if one.phase is not SequencePhase.CLOSING]
+        lost = lost[: math.ceil(len(lost) * share)]
+        return len(lost), sum([self._seat.lose(sequence_id) for sequence_id in lost])
+
+    def _touches(self, sequence_id: SequenceId, die: int) -> bool:
+        seat = self._dies.find(sequence_id)
+        return seat is None or seat.die == die
+
+    @property
+    def batch(self) -> int:
+        """Sequences that the running step decodes."""
+        return self._decoding if self._plan is not None else 0
+
+    @property
+    def step_s(self) -> float:
+        """Duration of the step that runs [s]; 0 when none does."""
+        return self._step[1] if self._plan is not None else 0.0
+
+    def done(self) -> WorkDone:
+        """Work done so far."""
+        done = super().done()
+        if self._plan is None:
+            return done
+        begun_s, duration = self._step[:2]
+        left = 1.0 - (self._queue.now - begun_s) / duration if duration else 0.0
+        return done._replace(forward_tokens=done.forward_tokens - int(left * self._fed))
+
+    @property
+    def _fed(self) -> int:
+        """Tokens that the running step feeds through the layers for sequences that decode, drafts included."""
+        return self._decoding * (1 + self._drafts)
+
+    def _price(self, plan: StepPlan) -> tuple[float, float, float]:
+        dies, tokens, attended, largest = self._dies, 0, 0.0, 0
+        dies.begin()
+        counts = []
+        for step in plan.sequences:
+            fed, order = len(step.tokens), step.sample
+            if fed == 1 and order is not None and order.output:
+                counts.append(self._decode(step, order))
+                continue
+            counts.append(0 if order is None else 1)
+            tokens += fed
+            largest = max(largest, fed)
+            attended += fed * (step.start + 0.5 * fed)
+        load = dies.end()
+        self._counts, self._decoding = counts, load.sequences
+        self.meter.forward_tokens += self._fed
+        return self._steps.step_s(plan.step, load, tokens, attended, largest), float(tokens), attended
+
+    def _decode(self, step: SequenceStep, order: SampleOrder) -> int:
+        """A sequence decodes in this step. Returns: tokens that it gets."""
+        seat = self._dies.find(step.sequence_id)
+        if seat is None:
+            sampling = order.sampling
+            extra = rate_of(sampling.seed, sampling.max_tokens, self._drafts, self._acceptance)
+            answer = SimulatedAnswer(sampling.max_tokens, None, extra)
+            seat = self._dies.place(step.sequence_id, len(order.prompt) + sampling.max_tokens, answer)
+        self._dies.take_part(seat, step.start + 1)
+        return self._answers.decoded(seat.answer, order)
+
+    def _results(self, plan: StepPlan) -> list[SequenceResult]:
+        self.meter.output_tokens += sum(self._counts)
+        return [
+            SequenceResult(step.sequence_id, (0,) * count)
+            for step, count in zip(plan.sequences, self._counts, strict=True)
+        ]
+
+
+def aggregated_instance(
+    config: ServeConfig, cost: CostModel, name: ReplicaId, model_len: int, around: Surroundings, slowdown: Slowdown
+) -> AggregatedInstance:
+    """Make one as `[aggregated]` says.
+
+    Args:
+        model_len: longest prompt plus output of the model [tokens].
+    Raises: SpecError if the model does not fit.
+    Effects: none.
+    """
+    pool, simulation = config.aggregated, config.simulation
+    dies, drafts = pool.dies_per_instance, simulation.drafts
+    plan = cost.hbm_plan("aggregated", dies)
+    blocks = plan.instance_kv_tokens // config.engine.block_tokens
+    settings = engine_settings(config, "aggregated", pool, model_len, blocks, draft_tokens=drafts)
+    settings = replace(settings, cache_decoded=not config.model.reasoning)
+    steps = StepTimes(
+        cost, EngineRole.AGGREGATED, dies, drafts, prefill_dies=dies,
+        perfect_balance=simulation.expert_balance == "perfect", slowdown=slowdown,
+    )  # fmt: skip
+    return AggregatedInstance(
+        name, pool.npus_per_instance, cost.decode.parallelism.groups(dies), settings, blocks, around, slowdown, steps,
+        drafts, simulation.acceptance, cost.shape.attention_tokens,
+    )  # fmt: skip
