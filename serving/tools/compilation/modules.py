@@ -79,6 +79,7 @@ COMPILED = (
     "serving.kvpool.core.writers",
     "serving.values.prefix_hash",
     "serving.values.throughput",
+    "serving.virtual.aggregated",
     "serving.virtual.decode",
     "serving.virtual.decode_group",
     "serving.virtual.directory",
