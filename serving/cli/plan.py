@@ -140,6 +140,10 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "only, 0 = every die does both; the preferred number first (default: as configured)",
     )  # fmt: skip
     choices.add_argument(
+        "--redundant", type=_counts, default="", metavar="N,N", help="copies of experts beyond one of each in every "
+        "instance, the preferred number first (default: as configured)",
+    )  # fmt: skip
+    choices.add_argument(
         "--cache-nodes", type=int, metavar="N", help="memory servers (default: one on each node that is filled)"
     )
 
@@ -209,7 +213,7 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
         config=_seeded(config, seed), trace=_trace(arguments, seed), target=_target(arguments, config),
         wanted=SearchLimits(
             arguments.sizes_prefill, arguments.sizes_decode, budget, arguments.step_tokens, arguments.batch,
-            arguments.attention_tp, arguments.expert_dies,
+            arguments.attention_tp, arguments.expert_dies, arguments.redundant,
         ),
         question=question, cache_nodes=arguments.cache_nodes, quick=arguments.quick,
         headroom=arguments.headroom, losses=arguments.losses,
@@ -227,7 +231,7 @@ def comparison_of(arguments: argparse.Namespace) -> "ComparisonQuestion":
 
     searching = ("npus", "least", "highest_rate", "quick", "sizes_prefill", "sizes_decode", "step_tokens", "batch")
     usual = {"sizes_prefill": _numbers(PREFILL_SIZES), "sizes_decode": _numbers(DECODE_SIZES)}
-    for name in (*searching, "attention_tp", "expert_dies", "cache_nodes"):
+    for name in (*searching, "attention_tp", "expert_dies", "redundant", "cache_nodes"):
         if (value := getattr(arguments, name)) and value != usual.get(name):
             raise ConfigError(f"--{name.replace('_', '-')} is for a search; --compare takes pools as files have them")
     if len(arguments.compare) < 2:

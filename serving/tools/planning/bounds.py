@@ -35,32 +35,44 @@ class Dropped:
     why: str
 
 
-def decode_cost(cost: CostModel, attention_tp: int, npus: int = 0, expert_dies: int = 0) -> CostModel:
+def decode_cost(
+    cost: CostModel, attention_tp: int, npus: int = 0, expert_dies: int = 0, redundant: int = -1
+) -> CostModel:
     """The cost model with so many dies of a decode instance sharing their sequences, or so many with experts only.
 
     Args:
+        redundant: as `Shape.redundant`, of instances of both roles.
         npus: of an instance: its attention dies have the configured number of domains, or the next below that divides.
     Raises: ConfigError if the model or the device does not allow it.
     """
     domains = cost.decode.parallelism.domains
     if expert_dies:
         domains = domains_of(npus * DIES_PER_NPU, expert_dies, domains)
-    return _divided(cost, attention_tp, expert_dies, domains)
+    return _divided(cost, attention_tp, expert_dies, domains, None if redundant < 0 else redundant)
+
+
+def copied_cost(cost: CostModel, redundant: int) -> CostModel:
+    """The cost model with other copies of experts, else as it is. Raises: ConfigError as `decode_cost`."""
+    decode = cost.decode.parallelism
+    copies = None if redundant < 0 else redundant
+    return _divided(cost, decode.attention_tp, decode.expert_dies, decode.domains, copies)
 
 
 def shape_cost(cost: CostModel, shape: Shape) -> CostModel:
     """The cost model of one shape of decode instances. Raises: ConfigError as `decode_cost`."""
-    return decode_cost(cost, shape.attention_tp, shape.npus, shape.expert_dies)
+    return decode_cost(cost, shape.attention_tp, shape.npus, shape.expert_dies, shape.redundant)
 
 
 @lru_cache(maxsize=64)
-def _divided(cost: CostModel, attention_tp: int, expert_dies: int, domains: int) -> CostModel:
-    decode = cost.decode.parallelism
+def _divided(cost: CostModel, attention_tp: int, expert_dies: int, domains: int, redundant: int | None) -> CostModel:
+    decode, prefill = cost.decode.parallelism, replace(cost.prefill.parallelism, redundant_experts=redundant)
     try:
-        divided = replace(decode, attention_tp=attention_tp, expert_dies=expert_dies, domains=domains)
+        divided = replace(
+            decode, attention_tp=attention_tp, expert_dies=expert_dies, domains=domains, redundant_experts=redundant
+        )
         if divided == decode:
             return cost
-        return CostModel(cost.device, cost.shape, cost.engine, decode=divided, prefill=cost.prefill.parallelism)
+        return CostModel(cost.device, cost.shape, cost.engine, decode=divided, prefill=prefill)
     except SpecError as error:
         raise ConfigError(str(error)) from error
 

@@ -16,23 +16,28 @@ class Shape:
         limit: of its batch. Prefill: prompt tokens of a step for each NPU. Decode: sequences for each die.
         attention_tp: dies of a decode instance that share their sequences; of prefill as configured.
         expert_dies: dies of a decode instance that hold experts only; 0 = every die does both.
+        redundant: copies of experts beyond one of each, of prefill instances too; -1 = as the device's file says.
     """
 
     npus: int
     limit: int
     attention_tp: int = 1
     expert_dies: int = 0
+    redundant: int = -1
 
     @property
-    def size(self) -> tuple[int, int, int]:
+    def size(self) -> tuple[int, int, int, int]:
         """The kind of instance, without its batch limit."""
-        return self.npus, self.attention_tp, self.expert_dies
+        return self.npus, self.attention_tp, self.expert_dies, self.redundant
 
     @property
     def division(self) -> str:
-        """How a decode instance is divided, in short: " TP4", " E96" for 96 dies of experts; empty where it is not."""
-        tp, experts = self.attention_tp, self.expert_dies
-        return f"{f' TP{tp}' * (tp > 1)}{f' E{experts}' * (experts > 0)}"
+        """How a decode instance is divided, in short; empty where it is not.
+
+        As in " TP4", " E96" for 96 dies of experts, " R32" for 32 redundant copies.
+        """
+        tp, experts, copies = self.attention_tp, self.expert_dies, self.redundant
+        return f"{f' TP{tp}' * (tp > 1)}{f' E{experts}' * (experts > 0)}{f' R{copies}' * (copies >= 0)}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -98,7 +103,7 @@ class SearchSpace:
 
     def plain(self) -> "SearchSpace":
         """The same sizes, each with its preferred batch limit only."""
-        first: list[dict[tuple[int, int, int], Shape]] = [{}, {}]
+        first: list[dict[tuple[int, int, int, int], Shape]] = [{}, {}]
         for sizes, shapes in zip(first, (self.prefill, self.decode), strict=True):
             for shape in shapes:
                 sizes.setdefault(shape.size, shape)

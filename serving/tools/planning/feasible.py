@@ -27,6 +27,7 @@ class SearchLimits:
     Attributes:
         attention_tp: dies of a decode instance that share their sequences; none = as configured.
         expert_dies: dies of a decode instance that hold experts only; none = as configured.
+        redundant: copies of experts beyond one of each, of both pools; none = as configured.
     """
 
     prefill_sizes: tuple[int, ...]
@@ -36,6 +37,7 @@ class SearchLimits:
     decode_limits: tuple[int, ...] = ()
     attention_tp: tuple[int, ...] = ()
     expert_dies: tuple[int, ...] = ()
+    redundant: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,11 @@ def start(
     Raises: ConfigError if no size of a pool can hold the target, in one line with what could be held.
     """
     dropped: list[Dropped] = []
-    prefills = _sizes(_prefill_side(cost, config, demand, target), wanted.prefill_sizes, cost, wanted, target, dropped)
+    # Prompts are computed fastest with the fewest copies, which read least, and fit worst with the most.
+    copies = wanted.redundant or (config.simulation.redundant_experts,)
+    fast, full = (bounds.copied_cost(cost, count) for count in (min(copies), max(copies)))
+    side = _prefill_side(fast, config, demand, target, max(copies))
+    prefills = _sizes(side, wanted.prefill_sizes, full, wanted, target, dropped)
     decodes = _decode_sizes(cost, config, demand, wanted, target, dropped)
     prefill_shapes = [Shape(npus, limit) for limit in _prefill_limits(config, wanted) for npus in prefills]
     decode_shapes = [
@@ -80,7 +86,7 @@ def start(
     prefill = {
         one: Floor(least, f"by the cost model, {least - 1} x {one.npus} NPUs compute prompts slower than they come")
         for one in space.prefill
-        for least in (bounds.least_prefills(cost, config, demand, one, target),)
+        for least in (bounds.least_prefills(fast, config, demand, one, target),)
     }
     decode = {
         one: Floor(least, f"by the cost model, {least - 1} x {one.npus} NPUs generate slower than is asked for")
@@ -114,8 +120,7 @@ class _Side:
     limit_s: float
     times: Callable[[int], NDArray[np.float64]]
     floor_s: Callable[[int], float]
-    attention_tp: int = 1
-    expert_dies: int = 0
+    shape: Shape
 
     @property
     def limit(self) -> str:
@@ -124,30 +129,32 @@ class _Side:
 
     def instances(self, npus: int) -> str:
         """Instances of one size, in words."""
-        divided = f", attention TP {self.attention_tp}" if self.attention_tp > 1 else ""
-        apart = f", {self.expert_dies} dies of experts" if self.expert_dies else ""
-        return f"{self.pool} instances of {npus} NPUs{divided}{apart}"
+        tp, experts, copies = self.shape.attention_tp, self.shape.expert_dies, self.shape.redundant
+        divided = f", attention TP {tp}" if tp > 1 else ""
+        apart = f", {experts} dies of experts" if experts else ""
+        copied = f", {copies} redundant experts" if copies >= 0 else ""
+        return f"{self.pool} instances of {npus} NPUs{divided}{apart}{copied}"
 
 
-def _prefill_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget) -> _Side:
+def _prefill_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget, copies: int) -> _Side:
     def times(npus: int) -> NDArray[np.float64]:
         return bounds.prefill_times(cost, config, demand, npus)
 
-    return _Side("prefill", "TTFT", target.ttft_s, times, lambda npus: float(times(npus).min()))
+    return _Side(
+        "prefill", "TTFT", target.ttft_s, times, lambda npus: float(times(npus).min()), Shape(0, 0, redundant=copies)
+    )
 
 
-def _decode_side(
-    cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget, tp: int, experts: int
-) -> _Side:
+def _decode_side(cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget, shape: Shape) -> _Side:
     def divided(npus: int) -> CostModel:
-        return bounds.decode_cost(cost, tp, npus, experts)
+        return bounds.shape_cost(cost, replace(shape, npus=npus))
 
     drafts = config.simulation.drafts
     tokens = mtp_tokens_per_step(drafts, config.simulation.acceptance)
     context = float(demand.prompt.min())
     return _Side(
         "decode", "TPOT", target.tpot_s, lambda npus: bounds.decode_times(divided(npus), config, demand, npus),
-        lambda npus: bounds.least_step_s(divided(npus), npus, context, drafts) / tokens, tp, experts,
+        lambda npus: bounds.least_step_s(divided(npus), npus, context, drafts) / tokens, shape,
     )  # fmt: skip
 
 
@@ -167,14 +174,17 @@ def _decode_sizes(
     found: list[Shape] = []
     refused: ConfigError | None = None
     degrees = wanted.attention_tp or (config.simulation.decode_attention_tp,)
-    for tp, experts in product(degrees, wanted.expert_dies or (config.simulation.expert_dies,)):
+    apart = wanted.expert_dies or (config.simulation.expert_dies,)
+    copies = wanted.redundant or (config.simulation.redundant_experts,)
+    for tp, experts, redundant in product(degrees, apart, copies):
         if tp > 1 and experts and 1 in degrees:
             continue  # is not priced, and other degrees are
-        bounds.decode_cost(cost, tp, max(wanted.decode_sizes), experts)
-        side = _decode_side(cost, config, demand, target, tp, experts)
+        shape = Shape(max(wanted.decode_sizes), 0, tp, experts, redundant)
+        bounds.shape_cost(cost, shape)
+        side = _decode_side(cost, config, demand, target, shape)
         try:
             sizes = _sizes(side, wanted.decode_sizes, cost, wanted, target, dropped)
-            found += [Shape(npus, 0, tp, experts) for npus in sizes]
+            found += [replace(shape, npus=npus) for npus in sizes]
         except ConfigError as error:
             refused = refused or error
     if refused is not None and not found:
@@ -214,7 +224,7 @@ def _sizes(
 
 def _too_large(npus: int, side: _Side, cost: CostModel, wanted: SearchLimits, dropped: list[Dropped]) -> bool:
     if side.pool == "decode":
-        cost = bounds.decode_cost(cost, side.attention_tp, npus, side.expert_dies)
+        cost = bounds.shape_cost(cost, replace(side.shape, npus=npus))
     reason = bounds.misfit(cost, side.pool, npus)
     if reason is None and npus >= wanted.budget:
         reason = f"one of them leaves nothing of {wanted.budget} NPUs for the other pool"

@@ -97,7 +97,7 @@ def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: i
 
 def most_generous(space: SearchSpace) -> list[Candidate]:
     """For each pair of sizes the split of the whole budget that is nearest to half and half; preferred limits."""
-    found: dict[tuple[int, tuple[int, int, int]], Candidate] = {}
+    found: dict[tuple[int, tuple[int, int, int, int]], Candidate] = {}
     for one in space.candidates():
         pair = one.prefill.npus, one.decode.size
         before = found.get(pair)

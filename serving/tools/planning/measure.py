@@ -64,6 +64,7 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
         simulation=replace(
             config.simulation, decode_attention_tp=candidate.decode.attention_tp,
             expert_dies=candidate.decode.expert_dies, domains=_domains(config, candidate.decode),
+            redundant_experts=candidate.decode.redundant,
         ),
         slo=slo,
     )  # fmt: skip

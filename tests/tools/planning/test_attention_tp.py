@@ -41,7 +41,7 @@ def begin(cost: CostModel, tps: tuple[int, ...], tpot_s: float = 0.05, sizes: tu
 def test_each_degree_is_a_shape_of_its_own(cost: CostModel) -> None:
     found = begin(cost, (1, 4), sizes=(32, 64))
     assert found.space.decode == tuple(Shape(npus, 24, tp) for tp in (1, 4) for npus in (32, 64))
-    assert {one.size for one in found.space.plain().decode} == {(32, 1, 0), (64, 1, 0), (32, 4, 0), (64, 4, 0)}
+    assert {one.size for one in found.space.plain().decode} == {(npus, tp, 0, -1) for npus in (32, 64) for tp in (1, 4)}
     assert begin(cost, ()).space.decode == (Shape(64, 24, 1),)
     one, four = (Candidate(Shape(16, 1024), 1, Shape(64, 24, tp), 1) for tp in (1, 4))
     assert (one.label, four.label) == ("1 x 16 + 1 x 64", "1 x 16 + 1 x 64 TP4")
