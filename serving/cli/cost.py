@@ -17,6 +17,7 @@ Examples:
   cloudmatrix cost --batch 96 --context 4096 --explain
   cloudmatrix cost --tpot 30ms
   cloudmatrix cost --prefill 65536 --reuse 0.5
+  cloudmatrix cost --aggregated --prefill 8192 --batch 48 --context 4096
   cloudmatrix cost --calibrate --device h100
   cloudmatrix cost --dies 16 --attention-tp 2 --batch 16
   cloudmatrix cost --dies 768 --expert-dies 288 --batch 120 --explain
@@ -82,6 +83,12 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
         "--reuse", type=float, metavar="SHARE", help="prefill: share of each prompt that is cached (default 0)"
     )
     cost.add_argument("--perfect-balance", action="store_true", help="prefill: all experts equally busy")
+    cost.add_argument(
+        "--aggregated",
+        action="store_true",
+        help="with --prefill: so many prompt tokens beside --batch running decodes, in one step of an instance that"
+        " does both",
+    )
     cost.add_argument("--explain", action="store_true", help="every operator: runs, time, what bounds it, formula")
     cost.add_argument("--markdown", action="store_true", help="with --calibrate: the error table for a README")
     cost.add_argument("--json", action="store_true", help="print the raw numbers (seconds, bytes)")

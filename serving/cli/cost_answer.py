@@ -39,6 +39,7 @@ from serving.cli.cost_apart import decode_division, dies_text, pace_text, stages
 from serving.cli.cost_fit import fit
 from serving.cli.cost_flags import check_flags, check_no_flags
 from serving.cli.cost_judge import judge_file
+from serving.cli.cost_mixed import mixed_answer
 from serving.cli.cost_tables import plain_table
 from serving.cli.model_option import folder_of
 from serving.errors import ConfigError
@@ -83,6 +84,9 @@ def answer(arguments: argparse.Namespace) -> int:
         return _calibrate(model, arguments)
     _check(arguments)
     _check_priced(arguments, model.shape)
+    if arguments.aggregated:
+        dies = int(arguments.dies or _PREFILL_DIES)
+        return mixed_answer(model, arguments, dies, _prompts(arguments, dies))
     if arguments.prefill is not None:
         return _prefill(model, arguments)
     if arguments.tpot is not None:
@@ -242,14 +246,19 @@ def _streams_text(cost: PredictedStep, model: CostModel) -> str:
     return f"two half batches side by side: attention {attention} on {cores} cores, experts {experts} on {rest}"
 
 
-def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
-    dies = int(arguments.dies or _PREFILL_DIES)
+def _prompts(arguments: argparse.Namespace, dies: int) -> PrefillLoad:
     new = arguments.prefill * (1 - arguments.reuse)
     seen = arguments.prompt * (arguments.reuse + (1 - arguments.reuse) / 2)
     microbatch = arguments.microbatch is not False
     first = arguments.prompt * arguments.reuse
     largest = min(new, arguments.prompt - first)
-    load = PrefillLoad(new, new * seen, dies, arguments.perfect_balance, microbatch, first, largest)
+    return PrefillLoad(new, new * seen, dies, arguments.perfect_balance, microbatch, first, largest)
+
+
+def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:
+    dies = int(arguments.dies or _PREFILL_DIES)
+    load = _prompts(arguments, dies)
+    new = load.tokens
     cost = model.prefill_step(load)
     npus = dies / model.device.die.per_npu
     cached = model.kv_bytes(arguments.prefill * arguments.reuse)

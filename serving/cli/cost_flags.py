@@ -26,6 +26,8 @@ def check_no_flags(arguments: argparse.Namespace, question: str) -> None:
         question: the flag that names the file.
     Raises: ConfigError.
     """
+    if arguments.aggregated:
+        raise ConfigError(f"--aggregated is of one step; rows of {question} say their own")
     for name, default in (DECODE_FLAGS | PREFILL_FLAGS | DIVISION_FLAGS).items():
         if getattr(arguments, name) != default:
             raise ConfigError(f"--{name.replace('_', '-')} is of one step; rows of {question} say their own")
@@ -36,6 +38,14 @@ def check_flags(arguments: argparse.Namespace) -> None:
 
     Raises: ConfigError.
     """
+    if arguments.aggregated:
+        if arguments.prefill is None:
+            raise ConfigError(
+                "--aggregated is a step that does both: say with --prefill how many prompt tokens it takes"
+            )
+        if arguments.explain:
+            raise ConfigError("--explain takes one kind of step apart; without --aggregated it does")
+        return
     flags = DECODE_FLAGS | PREFILL_FLAGS
     given = {name for name, default in flags.items() if getattr(arguments, name) != default}
     if arguments.prefill is not None:

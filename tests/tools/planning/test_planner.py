@@ -146,6 +146,13 @@ def test_several_supernodes_are_refused(trace: Path) -> None:
         plan(dataclasses.replace(asked, config=many))
 
 
+def test_the_other_mode_is_refused(trace: Path) -> None:
+    asked = order(trace)
+    both = dataclasses.replace(asked.config, serving=dataclasses.replace(asked.config.serving, mode="aggregated"))
+    with pytest.raises(ConfigError, match="a plan chooses prefill and decode pools"):
+        plan(dataclasses.replace(asked, config=both))
+
+
 def test_files_say_the_same(found: CapacityPlan, tmp_path: Path) -> None:
     paths = write_all(found, tmp_path / "new")
     assert [path.name for path in paths] == ["plan.md", "plan.html", "plan.json", "plan.toml"]
