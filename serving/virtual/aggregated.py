@@ -47,7 +47,7 @@ class AggregatedInstance(PrefillInstance):
         slowdown: Callable[[int], float],
         steps: StepTimes,
         drafts: int,
-        acceptance: float,
+        acceptance: float | tuple[float, ...],
         attention_tokens: float = math.inf,
     ) -> None:
         super().__init__(name, "aggregated", npus, settings, kv_blocks, around, slowdown, attention_tokens)

@@ -1,6 +1,8 @@
 """Drafts that are accepted by position: in the cost model, in virtual time and in simulated answers alike."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,8 @@ from serving.config.simulation import SimulationConfig
 from serving.config.write import config_text
 from serving.errors import ConfigError
 from serving.instance.core.placeholder import rate_of
+from serving.virtual.run import simulate
+from tests.virtual.core.case import burst, config
 
 
 def test_tokens_of_a_step() -> None:
@@ -35,6 +39,26 @@ def test_simulated_answers_expect_the_same() -> None:
     assert 1 + sum(rates) / len(rates) == pytest.approx(mtp_tokens_per_step(3, shares), rel=0.01)
     assert rate_of(5, 256, 2, (0.7, 0.7)) == pytest.approx(rate_of(5, 256, 2, 0.7))
     assert rate_of(5, 256, 2, (0.0, 0.7)) == 0
+
+
+AGGREGATED = {"serving": {"mode": "aggregated"}, "aggregated": {"npus_per_instance": 16, "replicas": 1}}
+APART = {"prefill": {"replicas": 1}, "decode": {"npus_per_instance": 32, "replicas": 1, "max_sequences": 512}}
+
+
+@pytest.mark.parametrize("pools", [APART, AGGREGATED], ids=["disaggregated", "aggregated"])
+def test_virtual_time_expects_the_same(pools: dict[str, dict[str, Any]]) -> None:
+    def span_s(acceptance: float | tuple[float, ...]) -> float:
+        simulation = {"drafts": 2, "acceptance": acceptance, "status_period_s": 0.0}
+        result = simulate(config(**pools, simulation=simulation), burst(64, prompt=1024, output=600, every_s=0.0))
+        assert "2 drafted, 85%" in result.config["MTP"] or not isinstance(acceptance, tuple)
+        rows = result.requests
+        return sum(b - a for a, b in zip(rows.first_token_s, rows.finish_s, strict=True))
+
+    a = 0.85, 0.6
+    same = (math.sqrt(1 + 4 * a[0] * (1 + a[1])) - 1) / 2  # a + a^2 = 0.85 + 0.85 x 0.6
+    assert mtp_tokens_per_step(2, a) == pytest.approx(mtp_tokens_per_step(2, same))
+    assert span_s(a) == pytest.approx(span_s(same), rel=0.01)
+    assert span_s((0.85, 0.0)) > 1.2 * span_s(a), "the second draft is lost"
 
 
 def written(tmp_path: Path, lines: str) -> Path:
