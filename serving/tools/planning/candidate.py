@@ -42,7 +42,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """A split of NPUs: so many instances of one shape in each pool."""
+    """A split of NPUs: so many instances of one shape in each pool.
+
+    Without prefill instances the decode instances do both: `prefill` then says how long their chunks are.
+    """
 
     prefill: Shape
     prefills: int
@@ -55,6 +58,11 @@ class Candidate:
         return self.prefills * self.prefill.npus + self.decodes * self.decode.npus
 
     @property
+    def aggregated(self) -> bool:
+        """Whether each instance prefills and decodes."""
+        return self.prefills == 0
+
+    @property
     def nodes(self) -> int:
         """Nodes that the NPUs fill."""
         return -(-self.npus // NPUS_PER_NODE)
@@ -62,6 +70,8 @@ class Candidate:
     @property
     def label(self) -> str:
         """The split in one look: "6 x 16 + 1 x 160", with attention TP 4 in decode "6 x 16 + 1 x 160 TP4"."""
+        if self.aggregated:
+            return f"{self.decodes} x {self.decode.npus} aggregated"
         return f"{self.prefills} x {self.prefill.npus} + {self.decodes} x {self.decode.npus}{self.decode.division}"
 
     @property

@@ -20,6 +20,7 @@ from serving.tools.planning.trusted import plan_accuracy
 from serving.tools.planning.verdict import PlanProbe, PlanTarget
 from serving.tools.planning.workers import evaluator
 from serving.virtual.run import cost_model
+from serving.virtual.work_done import answers_pool, prompts_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,10 @@ def compare(order: ComparisonQuestion, *, processes: int = 1, progress: Progress
 
 def split_of(config: ServeConfig) -> Candidate:
     """The pools of a configuration as a split; limits are rounded down."""
-    prefill, decode = config.prefill, config.decode
+    prefill, decode = prompts_pool(config), answers_pool(config)
     return Candidate(
         Shape(prefill.npus_per_instance, max(1, prefill.max_step_tokens // prefill.npus_per_instance)),
-        prefill.replicas,
+        0 if config.serving.mode == "aggregated" else prefill.replicas,
         Shape(
             decode.npus_per_instance,
             max(1, decode.max_sequences // (decode.npus_per_instance * DIES_PER_NPU)),
@@ -107,8 +108,11 @@ def _setting(order: ComparisonQuestion, name: str, config: ServeConfig) -> PlanS
             f'{name}: [autoscaler] policy = "{config.autoscaler.policy}": `plan` compares pools that keep their size; '
             f"use `cloudmatrix simulate --out` for each and `cloudmatrix compare`"
         )
-    if config.serving.mode != "disaggregated" or not (config.prefill.replicas and config.decode.replicas):
-        raise ConfigError(f"{name}: a plan has prefill and decode instances")
+    if not all(pool.replicas for pool in config.pools.values()):
+        raise ConfigError(f"{name}: a plan has instances of every pool from the start")
+    if config.serving.mode == "aggregated" and (order.losses or order.prices is not None):
+        asked = "--losses takes NPUs from" if order.losses else "--prices shares costs between"
+        raise ConfigError(f'{name}: {asked} prefill and decode pools, and [serving] mode = "aggregated" has neither')
     if config.simulation.supernodes > 1:
         raise ConfigError(f"{name}: a plan is for one supernode: set [simulation] supernodes to 1")
     return PlanSetting(config, order.trace, order.trace, order.target, config.kvcache.replicas, as_given=True)

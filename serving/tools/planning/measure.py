@@ -111,7 +111,9 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
     begun = int(np.count_nonzero(~np.isnan(times.ttft_s)))
     count = max(1, len(result.requests))
     pools = {pool.name: pool for pool in summary.pools}
-    decodes = [one for one in result.instances if one.pool == "decode"]
+    both = pools.get("aggregated")
+    prompts, answers = both or pools["prefill"], both or pools["decode"]
+    decodes = [one for one in result.instances if one.pool == answers.name]
     good = int(np.count_nonzero(in_time & fast))
     return PlanVerdict(
         attainment=good / count,
@@ -122,13 +124,13 @@ def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
         tpot_p99_s=summary.tpot_s.p99,
         hit_share=summary.cache.hit_share,
         pool_share=max((point.pool_share for point in result.timeline), default=0.0),
-        prefill_busy=pools["prefill"].busy_share,
-        decode_busy=pools["decode"].busy_share,
+        prefill_busy=prompts.busy_share,
+        decode_busy=answers.busy_share,
         batch=max((one.peak_batch for one in decodes), default=0) / (probe.candidate.decode.npus * DIES_PER_NPU),
         why=sentence(probe.candidate, config, cost, result, times, target, in_time, fast) + _until(stopped_s),
         events=result.totals.events,
-        prefill_running=pools["prefill"].running_share,
-        decode_running=pools["decode"].running_share,
+        prefill_running=prompts.running_share,
+        decode_running=answers.running_share,
         worst_attainment=_in_window(result, in_time & fast, facts.worst_s),
         pace_attainment=int(np.count_nonzero(fast)) / max(1, int(np.count_nonzero(times.finished))),
         prompt_tokens=int(ints(result.requests.prompt_tokens)[in_time & fast].sum()),

@@ -104,7 +104,8 @@ def check(order: PlanQuestion) -> None:
         raise ConfigError(f"--npus {budget}: the supernode of this configuration has {there}")
     if order.config.serving.mode == "aggregated":
         raise ConfigError(
-            'a plan chooses prefill and decode pools: with [serving] mode = "aggregated" ask `cloudmatrix simulate`'
+            'a search chooses prefill and decode pools; --compare holds files with [serving] mode = "aggregated" '
+            "against others"
         )
     check_target(order.target)
     sizes = order.wanted.prefill_sizes + order.wanted.decode_sizes

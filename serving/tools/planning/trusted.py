@@ -6,6 +6,7 @@ from serving.config.serve import ServeConfig
 from serving.tools.planning.bounds import shape_cost
 from serving.tools.planning.candidate import DIES_PER_NPU
 from serving.tools.planning.plan import DemandFigures, Option
+from serving.virtual.trusted import MIXED
 
 
 def plan_accuracy(cost: CostModel, config: ServeConfig, best: Option | None, demand: DemandFigures) -> str:
@@ -25,4 +26,5 @@ def plan_accuracy(cost: CostModel, config: ServeConfig, best: Option | None, dem
     prefill = prefill_trust(
         cost, one.prefill.limit / DIES_PER_NPU, round(demand.mean_prompt), dies=one.prefill.npus * DIES_PER_NPU
     )
-    return f"{whose}; in full steps {both_trusts(decode, prefill)}"
+    mixed = MIXED if one.aggregated else ""
+    return f"{whose}; in full steps {both_trusts(decode, prefill)}{mixed}"

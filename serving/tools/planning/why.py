@@ -53,16 +53,20 @@ def _prefill_state(
     """How often more waits than can be computed in time."""
     prompt, cached = ints(result.requests.prompt_tokens), ints(result.requests.cached_tokens)
     attended = attended_by_each(prompt - cached, cached)
-    rate = candidate.prefills * prefill_tokens_per_s(cost, config, candidate.prefill, attended)
+    rate = (candidate.prefills or candidate.decodes) * prefill_tokens_per_s(cost, config, candidate.prefill, attended)
     points = _under_load(result)
     over = sum(point.prefill_queue_tokens > rate * target.ttft_s for point in points) / max(1, len(points))
-    busy = next(one.busy_share for one in pool_summaries(result) if one.name == "prefill")
+    busy = next(one.busy_share for one in pool_summaries(result) if one.name != "decode")
     if over:
         return (
             f"while requests came, the prefill queue held more than {numbers.limit(target.ttft_s)} of work "
             f"{numbers.share(over)} of the time, and instances did {numbers.share(busy)} of what they can"
         )
-    return f"no long queue, prefill instances did only {numbers.share(busy)} of what they can"
+    return f"no long queue, {_who(candidate)} did only {numbers.share(busy)} of what they can"
+
+
+def _who(candidate: Candidate) -> str:
+    return "instances" if candidate.aggregated else "prefill instances"
 
 
 def _late_by_themselves(

@@ -63,7 +63,8 @@ def headline(plan: CapacityPlan) -> str:
         return f"{npus} NPUs are the fewest that keep {target}: {split} (prefill + decode), {cache}."
     if plan.question == "compare":
         kept = numbers.share(best.verdict.attainment)
-        pools = f"{split} (prefill + decode, {npus} NPUs), {cache}"
+        kinds = "" if best.candidate.aggregated else "prefill + decode, "
+        pools = f"{split} ({kinds}{npus} NPUs), {cache}"
         return f"{best.name} comes first: {pools}; {kept} keep {plan.target.limits}."
     if plan.question == "rate":
         rate = f"{plan.rate:.3g} x the given {'concurrency' if plan.closed else 'rate'}"

@@ -3,11 +3,14 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serving.cli import command_parser, plan
 from serving.config.load import load_config
+from serving.config.pool import PoolConfig
+from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.launch.preflight import preflight
 from serving.tools.planning.comparison import ComparisonQuestion, compare, split_of
@@ -16,6 +19,7 @@ from serving.tools.planning.files import as_json, markdown, page, write_all
 from serving.tools.planning.plan import CapacityPlan
 from serving.tools.planning.planner import PlanQuestion
 from serving.tools.planning.planner import plan as planned
+from serving.tools.planning.prices import read_prices
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget
 from serving.virtual.report.goodput import Slo
@@ -24,6 +28,7 @@ from serving.virtual.run import simulate
 from tests.tools.planning.traces import CONFIG_FILE, steady
 
 TARGET = PlanTarget(1.0, 0.04, 0.95)
+PRICES = read_prices(CONFIG_FILE.parent.parent / "examples" / "prices.toml")
 LIVE = CONFIG_FILE.with_name("cloudmatrix384-live.toml")
 
 
@@ -139,3 +144,40 @@ def test_pools_that_change_their_size_are_refused(trace: Path) -> None:
     scaled = load_config(CONFIG_FILE.with_name("cloudmatrix384-autoscaled.toml"))
     with pytest.raises(ConfigError, match=r'scaled: \[autoscaler\] policy = "slo": .* pools that keep their size'):
         compare(ComparisonQuestion((("scaled", scaled), ("again", scaled)), TraceChoice(trace), TARGET))
+
+
+def aggregated_config() -> ServeConfig:
+    pool = PoolConfig(replicas=3, npus_per_instance=16, max_step_tokens=16_384, max_sequences=1536, max_waiting=10_000)
+    shipped = load_config(CONFIG_FILE)
+    return dataclasses.replace(
+        shipped, serving=dataclasses.replace(shipped.serving, mode="aggregated"), aggregated=pool
+    )
+
+
+def test_instances_that_do_both_are_held_against_two_pools(answer: CapacityPlan, trace: Path, tmp_path: Path) -> None:
+    two_pools = load_config(files(tmp_path, answer)[0])
+    configs = (("together", aggregated_config()), ("apart", two_pools))
+    found = compare(ComparisonQuestion(configs, TraceChoice(trace), TARGET))
+    assert found.best is not None
+    plans = {one.name: one for one in (found.best, *found.options)}
+    together = plans["together"]
+    assert (together.candidate.label, together.candidate.npus) == ("3 x 16 aggregated", 48)
+    assert together.candidate.limits == "1,024 tokens/NPU, 48 sequences/die"
+    assert 0 < together.verdict.attainment <= 1
+    assert together.verdict.prefill_busy == together.verdict.decode_busy > 0
+    assert "3 x 16 aggregated" in markdown(found)
+    alone = compare(ComparisonQuestion((configs[0], configs[0]), TraceChoice(trace), PlanTarget(1e-3, 0.04, 0.95)))
+    assert alone.best is not None
+    assert "TTFT misses" in alone.best.verdict.why
+    assert "nobody has published one" in alone.accuracy
+    assert "comes first: 3 x 16 aggregated (48 NPUs)" in markdown(alone)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [({"losses": True}, "--losses takes NPUs from"), ({"prices": PRICES}, "--prices shares costs between")],
+)
+def test_losses_and_prices_are_of_two_pools(asked: dict[str, Any], message: str, trace: Path) -> None:
+    config = aggregated_config()
+    with pytest.raises(ConfigError, match=message):
+        compare(ComparisonQuestion((("a", config), ("b", config)), TraceChoice(trace), TARGET, **asked))

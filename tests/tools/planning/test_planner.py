@@ -149,7 +149,7 @@ def test_several_supernodes_are_refused(trace: Path) -> None:
 def test_the_other_mode_is_refused(trace: Path) -> None:
     asked = order(trace)
     both = dataclasses.replace(asked.config, serving=dataclasses.replace(asked.config.serving, mode="aggregated"))
-    with pytest.raises(ConfigError, match="a plan chooses prefill and decode pools"):
+    with pytest.raises(ConfigError, match="a search chooses prefill and decode pools"):
         plan(dataclasses.replace(asked, config=both))
 
 
