@@ -8,7 +8,7 @@ All of this is linear in relative errors, so that a fit is solved, not searched.
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from hardware.cost.engine_profile import DECODE_RANGES, PREFILL_RANGES, EnginePh
 from hardware.cost.loads import PrefillLoad
 from hardware.cost.measured_file import MeasuredRow
 from hardware.cost.weight_format import AS_PUBLISHED
+from hardware.errors import SpecError
 
 LEAST_ERROR = 0.05
 """Expected of any profile, however well it meets its rows: that is what the published engine's own rows are met to."""
@@ -26,6 +27,8 @@ prefill by factors of 2.3 to 2.6, which one number brings to within 7 %; see `ha
 _BETTER = 0.9
 """A further parameter has to bring errors of left-out rows down to this."""
 _ROUNDING = 1e-6
+_FOUND = ("work", "step_s", "token_s", "rows", "parameters", "expected_error", "region", "source")
+"""Keys of a phase that a fit finds; all others are stated by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +75,70 @@ class MeasuredStep:
 
     Attributes:
         measured_s / base_s: of the step; by the model [s].
-        tokens: that the fullest die computes.
+        tokens: that the fullest die computes; sequences: on it, 0 in prefill.
+        known_s: of the step that the engine's profile states [s].
     """
 
     row: MeasuredRow
     measured_s: float
     base_s: float
     tokens: float
+    sequences: float = 0.0
+    known_s: float = 0.0
 
 
 def fit_engine(cost: CostModel, rows: Sequence[MeasuredRow], *, name: str, title: str) -> EngineFit:
     """Fit a profile.
 
     Args:
-        cost: of the rows' device and model, without an engine of its own.
+        cost: of the rows' device and model; of its engine, if it has one, what is stated by hand is kept, and the rest
+            found anew.
         rows: of either kind, or both.
         name, title: of the profile.
-    Raises: SpecError for drafts of a model that has none.
+    Raises: SpecError for drafts of a model that has none, and for a row that stated times explain alone.
     Effects: none.
     """
     phases = []
+    plain = _without_times(cost)
     for kind in ("decode", "prefill"):
-        points = [measured_step(cost, row) for row in rows if row.phase == kind]
+        stated: EnginePhase | None = getattr(cost.engine, kind, None)
+        points = [_known(measured_step(plain, row), stated) for row in rows if row.phase == kind]
         if points:
-            phases.append(_phase(kind, points))
+            phases.append(_phase(kind, points, stated))
     found = {phase.kind: phase.phase for phase in phases}
     shape, (decode, prefill) = cost.shape, (found.get(kind) for kind in ("decode", "prefill"))
     formats = "" if shape.formats == AS_PUBLISHED else shape.formats.text
     profile = EngineProfile(name, title, cost.device.name, shape.name, decode, prefill, formats)
     return EngineFit(profile, tuple(phases))
+
+
+def _without_times(cost: CostModel) -> CostModel:
+    """The model with nothing of its engine but captured graphs, which pad its batches."""
+    if cost.engine is None:
+        return cost
+    decode = cost.engine.decode
+    if decode is not None:
+        blank = {field.name: field.default for field in fields(decode) if field.default is not MISSING}
+        blank |= {"graph_batches": decode.graph_batches, "work": 1.0, "step_s": 0.0, "token_s": 0.0}
+        decode = replace(decode, **blank)
+    engine = replace(cost.engine, decode=decode, prefill=None)
+    division = cost.decode.parallelism, cost.prefill.parallelism
+    return CostModel(cost.device, cost.shape, engine, decode=division[0], prefill=division[1])
+
+
+def _known(point: MeasuredStep, stated: EnginePhase | None) -> MeasuredStep:
+    """A measured step with what its engine's profile states of it."""
+    if stated is None:
+        return point
+    host_s = stated.host_s(point.sequences)
+    known_s = stated.sampling_sequence_s * point.sequences + stated.eager_s(point.sequences)
+    known_s += 0.0 if stated.overlapped else host_s
+    if max(known_s, host_s) >= point.measured_s:
+        raise SpecError(
+            f"{point.row.place}: a step of {point.measured_s * 1e3:.4g} ms, of which the profile states "
+            f"{max(known_s, host_s) * 1e3:.4g} ms: it says nothing of the device; leave the row out, or state less"
+        )
+    return replace(point, known_s=known_s)
 
 
 def _prefill_load(row: MeasuredRow) -> PrefillLoad:
@@ -122,7 +160,7 @@ def measured_step(cost: CostModel, row: MeasuredRow) -> MeasuredStep:
             values["batch_per_npu"], values["context_tokens"], dies=int(values["dies"]), drafts=int(values["drafts"])
         )
         step_s = values["tpot_ms"] / 1e3 * mtp_tokens_per_step(load.drafts, values["acceptance"])
-        return MeasuredStep(row, step_s, cost.decode_step_s(load), load.requests * (1 + load.drafts))
+        return MeasuredStep(row, step_s, cost.decode_step_s(load), load.requests * (1 + load.drafts), load.requests)
     tokens = values["tokens_per_die"]
     if "step_ms" in values:
         step_s = values["step_ms"] / 1e3
@@ -131,7 +169,7 @@ def measured_step(cost: CostModel, row: MeasuredRow) -> MeasuredStep:
     return MeasuredStep(row, step_s, cost.prefill_step_s(_prefill_load(row)), tokens)
 
 
-def _phase(kind: str, points: list[MeasuredStep]) -> PhaseFit:
+def _phase(kind: str, points: list[MeasuredStep], stated: EnginePhase | None = None) -> PhaseFit:
     forms: list[tuple[int, ...]] = [(0,), (0, 1), (0, 2), (0, 1, 2)]
     best, left_out = forms[0], _left_out(points, forms[0])
     for form in forms[1:]:
@@ -150,10 +188,13 @@ def _phase(kind: str, points: list[MeasuredStep]) -> PhaseFit:
         region=_region(kind, points),
         source="; ".join(dict.fromkeys(point.row.source or point.row.place for point in points)),
     )
+    if stated is not None:
+        found = {name: getattr(phase, name) for name in (field.name for field in fields(phase)) if name in _FOUND}
+        phase = replace(stated, **found)
     rows = [
         FittedRow(point.row, point.measured_s, predicted, predicted / point.measured_s - 1, without)
         for point, without in zip(points, left_out, strict=True)
-        for predicted in (phase.seconds(point.base_s, point.tokens),)
+        for predicted in (phase.seconds(point.base_s, point.tokens, point.sequences),)
     ]
     return PhaseFit(kind, phase, tuple(rows))
 
@@ -173,7 +214,8 @@ def _left_out(points: list[MeasuredStep], form: tuple[int, ...]) -> list[float |
     errors: list[float | None] = []
     for at, point in enumerate(points):
         times = _solve(points[:at] + points[at + 1 :], form)
-        errors.append(float(np.dot(times, (point.base_s, 1.0, point.tokens))) / point.measured_s - 1)
+        predicted_s = float(np.dot(times, (point.base_s, 1.0, point.tokens))) + point.known_s
+        errors.append(predicted_s / point.measured_s - 1)
     return errors
 
 
@@ -191,13 +233,14 @@ def _solve(points: list[MeasuredStep], form: tuple[int, ...]) -> tuple[float, fl
     """
     columns = np.array([(point.base_s, 1.0, point.tokens) for point in points])
     columns /= np.array([[point.measured_s] for point in points])
+    wanted = np.array([1 - point.known_s / point.measured_s for point in points])
     found, least = (0.0, 0.0, 0.0), math.inf
     for size in range(len(form)):
         for further in itertools.combinations(form[1:], size):
             used = (0, *further)
             times = np.zeros(3)
-            times[list(used)] = np.linalg.lstsq(columns[:, used], np.ones(len(points)), rcond=None)[0]
-            loss = float(np.sum((columns @ times - 1) ** 2))
+            times[list(used)] = np.linalg.lstsq(columns[:, used], wanted, rcond=None)[0]
+            loss = float(np.sum((columns @ times - wanted) ** 2))
             if times[0] > 0 and (times >= 0).all() and loss < least:
                 found, least = (float(times[0]), float(times[1]), float(times[2])), loss
     return found

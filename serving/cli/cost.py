@@ -67,7 +67,7 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
         "--fit",
         metavar="FILE",
         help="find the profile of an engine from its measured steps, whose columns are named below; or from the folder"
-        " of a run of `loadgen run --out`, or of several: add --dies",
+        " of a run of `loadgen run --out`, or of several: add --dies; what --engine states by hand is kept",
     )
     what.add_argument(
         "--judge",

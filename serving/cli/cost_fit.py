@@ -29,8 +29,9 @@ def fit(cost: CostModel, arguments: argparse.Namespace) -> int:
     source, out = Path(arguments.fit), Path(arguments.out) if arguments.out else None
     if out is not None and out.suffix != ".toml":
         raise ConfigError(f"--out {out}: a profile's name ends in .toml")
-    if cost.engine is not None:
-        raise ConfigError("--fit finds a profile: it takes no --engine")
+    engine = cost.engine
+    if engine is not None and not any(phase and phase.stated for phase in (engine.decode, engine.prefill)):
+        raise ConfigError(f"--fit keeps what --engine states by hand, and {engine.name} states nothing: leave it out")
     name = (out or source).stem
     measured = measured_rows(source, arguments.dies, cost.device.die.per_npu, flag="--fit")
     found = fit_engine(cost, measured.rows, name=name, title=measured.title or f"fitted to {source.name}")
@@ -61,6 +62,7 @@ def _show(found: PhaseFit, base: str) -> None:
     console.print(f"\n[bold]{found.kind}[/bold]: {rows}, {parameters}, {degrees} of freedom")
     console.print(
         f"  a step takes {phase.work:.4g} x {base} + {phase.step_s * 1e3:.3g} ms + {phase.token_s * 1e6:.3g} us a token"
+        f"{', besides what --engine states' * phase.stated}"
     )
     table = plain_table("row", ">measured", ">predicted", ">error", ">left out", "source")
     for one in found.rows:

@@ -303,7 +303,7 @@ def test_a_fit_of_one_kind_says_what_is_missing(capsys: pytest.CaptureFixture[st
         (("--out", "x.toml"), "--out is where --fit writes"),
         (("--fit", "{}", "--out", "x.csv"), r"--out x\.csv: a profile's name ends in \.toml"),
         (("--fit", "{}", "--out", "/nowhere/x.toml"), r"--out /nowhere/x\.toml cannot be written"),
-        (("--fit", "{}", "--engine", "vllm-ascend"), "it takes no --engine"),
+        (("--fit", "{}", "--engine", "vllm-ascend"), "vllm-ascend states nothing: leave it out"),
         (("--fit", "/nowhere/m.csv"), r"/nowhere/m\.csv: cannot be read"),
         (("--calibrate", "--engine", "vllm-ascend"), "it takes no --engine"),
     ],

@@ -7,6 +7,8 @@ import pytest
 
 from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
 from hardware.cost.engine_file import engine_text, load_engine, parse_engine
+from hardware.cost.engine_fit import fit_engine
+from hardware.cost.measured_file import MeasuredRow
 from hardware.cost.trust import decode_trust
 from hardware.errors import SpecError
 
@@ -142,3 +144,37 @@ def test_stated_keys_are_read_and_written_back() -> None:
 def test_mistakes_in_them_are_told_in_one_line(lines: str, kind: str, told: str) -> None:
     with pytest.raises(SpecError, match=rf"^engine mine: {told}"):
         parse_engine(with_lines(lines, kind=kind), "mine")
+
+
+# --- fits that keep what is stated ---------------------------------------------------------------------------------
+def measured(cost: CostModel, batches: tuple[float, ...]) -> list[MeasuredRow]:
+    """Decode steps that a model says, as if they had been measured."""
+    usual = {"dies": 32.0, "context_tokens": 4096.0, "drafts": 1.0, "acceptance": 0.7}
+    return [
+        MeasuredRow(f"row {batch}", "decode", usual | {"batch_per_npu": batch, "tpot_ms": tpot(cost, batch) * 1e3}, "")
+        for batch in batches
+    ]
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_a_fit_keeps_what_is_stated_and_finds_the_rest(overlapped: bool) -> None:
+    stated = {
+        "host_step_s": 0.004, "host_sequence_s": 1e-5, "overlapped": overlapped, "sampling_sequence_s": 2e-5,
+        "graph_batches": (8, 16), "eager_step_s": 0.01,
+    }  # fmt: skip
+    truth = model(work=1.4, **stated)
+    found = fit_engine(model(work=9.0, **stated), measured(truth, (6, 10, 18, 40)), name="mine", title="mine")
+    phase = found.profile.decode
+    assert phase is not None
+    assert phase.work == pytest.approx(1.4)
+    assert phase.step_s == pytest.approx(0, abs=1e-9)
+    assert {name: getattr(phase, name) for name in stated} == stated
+    assert max(abs(row.error) for row in found.phases[0].rows) < 1e-9
+    blind = fit_engine(CostModel(ASCEND), measured(truth, (6, 10, 18, 40)), name="mine", title="mine")
+    assert max(abs(row.error) for row in blind.phases[0].rows) > 0.01
+
+
+def test_a_step_that_is_all_stated_says_nothing_of_the_device() -> None:
+    bound = model(host_step_s=0.2, overlapped=True)
+    with pytest.raises(SpecError, match="row 4: a step of 200 ms, of which the profile states 200 ms: it says nothing"):
+        fit_engine(bound, measured(bound, (4,)), name="mine", title="mine")
