@@ -3,10 +3,10 @@
 import argparse
 from typing import get_args
 
-from hardware.cost.device_model import PrefillAttention
 from loadgen.quantities import Duration
 from serving.cli.cost_flags import DECODE_FLAGS, DIVISION_FLAGS, PREFILL_FLAGS
 from serving.cli.engine_option import add_engine
+from serving.config.simulation import PrefillLayout
 
 DESCRIPTION = """\
 Predict how long one step takes on a device, without running anything. Decode by default: --batch sequences per NPU,
@@ -165,7 +165,7 @@ def _add_division(cost: argparse.ArgumentParser) -> None:
     )
     cost.add_argument(
         "--prefill-attention",
-        choices=get_args(PrefillAttention),
+        choices=[layout for layout in get_args(PrefillLayout) if layout != "device"],
         help="prefill: how dies share prompts, where --attention-tp is 1 (default: as the device file says)",
     )
 
