@@ -7,6 +7,7 @@ only TPOT is missed too often            no plan with d or fewer of these decode
 both, or only the two together           no plan with p or fewer and d or fewer of both
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from serving.tools.planning.candidate import Candidate, SearchSpace, Shape
@@ -41,6 +42,8 @@ class Knowledge:
         self._failed: list[tuple[Candidate, str]] = []
         self._doubtful: dict[tuple[str, Shape], int] = {}
         """Most instances that missed the target on the busiest stretch, which is no proof."""
+        self._misses: Counter[tuple[str, Shape]] = Counter()
+        """Verdicts that raised a shape's floor."""
 
     def learn(self, candidate: Candidate, verdict: PlanVerdict) -> None:
         """Effects: remembers a whole-trace verdict, and what follows from it."""
@@ -52,12 +55,14 @@ class Knowledge:
         why = f"{candidate.label}: {verdict.why}"
         if late and not slow:
             raise_floor(self.prefill, candidate.prefill, candidate.prefills + 1, why)
+            self._misses["prefill", candidate.prefill] += 1
             return
         for one in [candidate, *(twin for twin in self.space.variants(candidate) if self.alike(candidate, twin))]:
             if late == slow:
                 self._failed.append((one, why))
             else:
                 raise_floor(self.decode, one.decode, one.decodes + 1, why)
+                self._misses["decode", one.decode] += 1
 
     def learn_stretch(self, pool: str, shape: Shape, count: int, verdict: PlanVerdict) -> None:
         """Effects: remembers whether so many instances kept their pool's limit on the busiest stretch."""
@@ -69,6 +74,15 @@ class Knowledge:
         """Whether a candidate's pools were seen to be too small for the busiest stretch."""
         return candidate.prefills <= self._doubtful.get(("prefill", candidate.prefill), 0) or (
             candidate.decodes <= self._doubtful.get(("decode", candidate.decode), 0)
+        )
+
+    def too_near(self, candidate: Candidate) -> bool:
+        """Whether a candidate is nearer to a floor than a shape that missed so often should go, if there is more."""
+        prefill, decode = candidate.prefill, candidate.decode
+        prefills = self.prefill[prefill].least + (1 << self._misses["prefill", prefill]) - 1
+        decodes = self.decode[decode].least + (1 << self._misses["decode", decode]) - 1
+        return candidate.prefills < min(prefills, self.space.most_prefills(prefill)) or (
+            candidate.decodes < min(decodes, self.space.most_decodes(decode))
         )
 
     @property

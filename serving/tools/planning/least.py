@@ -2,8 +2,9 @@
 
 analytic floors -> cheapest open candidates: their shapes' floors by bisection, each beside a generous other pool, on
                    the busiest stretch; then the whole trace, each verdict raising floors, until one holds: first those
-                   that held on the stretch
-                -> what is cheaper and still open, the dearest first: if that misses, so do those with fewer
+                   that held on the stretch, and of a shape that missed some times, in steps that double
+                -> what is cheaper and still open: the best plan with one pool halfway to its floor, then the dearest
+                   first, since what misses tells of those with fewer
                 -> neighbours with one instance less, because noise can make a floor too high
 
 A shape that no cheap candidate has is not simulated at all, and a run ends once its target is out of reach.
@@ -49,9 +50,18 @@ def find_least(known: Knowledge, evaluate: Evaluate, *, doubt: float = DOUBT) ->
 def _in_order(known: Knowledge) -> list[Candidate]:
     """Candidates that may be cheaper than the best, the next ones to simulate first."""
     ranked = known.untried()
-    if known.best is not None:
-        return sorted(ranked, key=lambda one: -one.npus)  # stable: by rank among equals
-    return sorted(ranked, key=known.missed_on_stretch)
+    best = known.best
+    if best is not None:
+        halved = _halfway(best, known)
+        return sorted(ranked, key=lambda one: (one not in halved, -one.npus))  # stable: by rank among equals
+    return sorted(ranked, key=lambda one: known.missed_on_stretch(one) or known.too_near(one))
+
+
+def _halfway(best: Candidate, known: Knowledge) -> tuple[Candidate, Candidate]:
+    """The best candidate, with the number of one pool's instances halfway between its floor and its own."""
+    prefills = (known.prefill[best.prefill].least + best.prefills) // 2
+    decodes = (known.decode[best.decode].least + best.decodes) // 2
+    return replace(best, prefills=prefills), replace(best, decodes=decodes)
 
 
 def settled(known: Knowledge, evaluate: Evaluate) -> Candidate | None:

@@ -1,6 +1,7 @@
 """The search for the fewest NPUs, on a supernode whose every answer is known."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from serving.tools.planning.candidate import Candidate, SearchSpace, Shape
 from serving.tools.planning.knowledge import Floor, Knowledge
 from serving.tools.planning.least import find_least, most_generous, neighbours, runner_ups, settled
-from serving.tools.planning.verdict import PlanTarget, PlanVerdict
+from serving.tools.planning.verdict import PlanProbe, PlanTarget, PlanVerdict
 from tests.tools.planning.fake import FakeSupernode
 
 TARGET = PlanTarget(2.0, 0.05, 0.9)
@@ -107,6 +108,24 @@ def test_what_missed_on_the_stretch_is_tried_last() -> None:
     assert find_least(knowledge, fake.evaluate) == Candidate(prefill, 5, decode, 1)
     assert [probe.candidate.prefills for probe in fake.asked if probe.whole] == [4, 5]
     assert all(probe.may_stop == probe.whole for probe in fake.asked)
+
+
+def test_a_pool_that_misses_again_and_again_grows_in_steps_that_double() -> None:
+    """Forty decode instances are needed, and no floor says so: they are not tried one by one."""
+    prefill, decode = Shape(2, 100), Shape(4, 8)
+    space = SearchSpace((prefill,), (decode,), 300)
+
+    class Steep(FakeSupernode):
+        def evaluate(self, probes: Sequence[PlanProbe]) -> list[PlanVerdict]:
+            """The stretch is as calm as the whole trace is not."""
+            verdicts = super().evaluate(probes)
+            calm = dataclasses.replace(verdicts[0], attainment=1.0, ttft_attainment=1.0, tpot_attainment=1.0)
+            return [one if probe.whole else calm for probe, one in zip(probes, verdicts, strict=True)]
+
+    fake = Steep({prefill: 1}, {decode: 40})
+    assert find_least(known(space), fake.evaluate) == Candidate(prefill, 1, decode, 40)
+    asked = [(probe.candidate.prefills, probe.candidate.decodes) for probe in fake.asked if probe.whole]
+    assert len(asked) <= 20, str(asked)
 
 
 def test_shapes_that_no_cheap_plan_has_are_not_simulated() -> None:
