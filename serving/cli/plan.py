@@ -15,6 +15,7 @@ from serving.errors import ConfigError
 from serving.tools.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
+    from serving.config.engine import ServingMode
     from serving.config.serve import ServeConfig
     from serving.tools.planning.comparison import ComparisonQuestion
     from serving.tools.planning.plan import CapacityPlan
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 EXIT_NOTHING_HOLDS = 1
 PREFILL_SIZES = "16,32,64"
 DECODE_SIZES = "32,64,128,160,288"
+AGGREGATED_SIZES = "16,32,64,128"
 
 DESCRIPTION = """\
 Search the split of NPUs between prefill, decode and cache, instance sizes and batch limits, by simulating a trace;
@@ -36,10 +38,13 @@ questions:
   the best split of 384 NPUs       cloudmatrix plan --config deploy/cloudmatrix384.toml --trace FILE --npus 384
   how much load 384 NPUs carry     cloudmatrix plan --config ... --trace FILE --npus 384 --highest-rate
   how safe the answer is           ... --headroom --losses
+  two pools, or one for both       ... --modes disaggregated,aggregated
   which of two is better           cloudmatrix plan --compare a.toml b.toml --trace FILE
 
 Each answer names the runner-ups and why they lose. --quick gives a first answer in a fraction of the time.
 The KV-cache pool has one memory server on each node that a plan fills; --cache-nodes sets another number.
+Instances of --modes aggregated prefill and decode: --step-tokens limits their whole step, --losses takes from their
+one pool, --prices has one cost of a token, in or out. Their plan.toml has [serving] mode = "aggregated".
 Exit code 1: nothing holds the limits; the closest plans are shown.
 """
 
@@ -124,8 +129,16 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         "--sizes-decode", type=_numbers, default=DECODE_SIZES, metavar="N,N", help=f"NPUs (default: {DECODE_SIZES})"
     )
     choices.add_argument(
+        "--modes", type=_modes, default=("disaggregated",), metavar="MODE,MODE", help="disaggregated = prefill and "
+        "decode pools; aggregated = instances that do both (default: disaggregated)",
+    )  # fmt: skip
+    choices.add_argument(
+        "--sizes-aggregated", type=_numbers, default="", metavar="N,N",
+        help=f"NPUs of instances that do both (default with --modes aggregated: {AGGREGATED_SIZES})",
+    )  # fmt: skip
+    choices.add_argument(
         "--step-tokens", type=_numbers, default="", metavar="N,N", help="prompt tokens of a prefill step for each NPU, "
-        "the preferred one first (default: as configured, and a quarter)",
+        "the preferred one first (default: as configured, and a quarter; of instances that do both, a sixteenth)",
     )  # fmt: skip
     choices.add_argument(
         "--batch", type=_numbers, default="", metavar="N,N", help="sequences for each decode die, the preferred one "
@@ -196,7 +209,7 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
 
     Raises: ConfigError.
     """
-    from serving.tools.planning.feasible import SearchLimits
+    from serving.tools.planning.limits import SearchLimits
     from serving.tools.planning.plan import Question
     from serving.tools.planning.planner import PlanQuestion
     from serving.tools.planning.prices import read_prices
@@ -208,12 +221,16 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
     question: Question = "goodput" if arguments.npus is not None else "least"
     if arguments.least or arguments.highest_rate:
         question = "least" if arguments.least else "rate"
+    together = "aggregated" in arguments.modes
+    if arguments.sizes_aggregated and not together:
+        raise ConfigError("--sizes-aggregated goes with --modes disaggregated,aggregated: alone it changes nothing")
     budget = config.cluster.npus if arguments.npus is None else arguments.npus
     return PlanQuestion(
         config=_seeded(config, seed), trace=_trace(arguments, seed), target=_target(arguments, config),
         wanted=SearchLimits(
             arguments.sizes_prefill, arguments.sizes_decode, budget, arguments.step_tokens, arguments.batch,
-            arguments.attention_tp, arguments.expert_dies, arguments.redundant,
+            arguments.attention_tp, arguments.expert_dies, arguments.redundant, arguments.modes,
+            (arguments.sizes_aggregated or _numbers(AGGREGATED_SIZES)) if together else (),
         ),
         question=question, cache_nodes=arguments.cache_nodes, quick=arguments.quick,
         headroom=arguments.headroom, losses=arguments.losses,
@@ -230,8 +247,11 @@ def comparison_of(arguments: argparse.Namespace) -> "ComparisonQuestion":
     from serving.tools.planning.prices import read_prices
 
     searching = ("npus", "least", "highest_rate", "quick", "sizes_prefill", "sizes_decode", "step_tokens", "batch")
-    usual = {"sizes_prefill": _numbers(PREFILL_SIZES), "sizes_decode": _numbers(DECODE_SIZES)}
-    for name in (*searching, "attention_tp", "expert_dies", "redundant", "cache_nodes"):
+    others = ("attention_tp", "expert_dies", "redundant", "cache_nodes", "modes", "sizes_aggregated")
+    usual: dict[str, tuple[object, ...]] = {
+        "sizes_prefill": _numbers(PREFILL_SIZES), "sizes_decode": _numbers(DECODE_SIZES), "modes": ("disaggregated",)
+    }  # fmt: skip
+    for name in (*searching, *others):
         if (value := getattr(arguments, name)) and value != usual.get(name):
             raise ConfigError(f"--{name.replace('_', '-')} is for a search; --compare takes pools as files have them")
     if len(arguments.compare) < 2:
@@ -305,6 +325,15 @@ def _with_progress(answer: "_Answer", processes: int, *, quiet: bool) -> "Capaci
 def _counts(text: str) -> tuple[int, ...]:
     """Numbers of a list such as "0,96", each once."""
     return _numbers(text, least=0)
+
+
+def _modes(text: str) -> tuple["ServingMode", ...]:
+    """Modes of a list such as "disaggregated,aggregated", each once."""
+    known: dict[str, ServingMode] = {"disaggregated": "disaggregated", "aggregated": "aggregated"}
+    given = [part.strip() for part in text.split(",") if part.strip()]
+    if not given or not all(one in known for one in given):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of disaggregated and aggregated")
+    return tuple(dict.fromkeys(known[one] for one in given))
 
 
 def _numbers(text: str, least: int = 1) -> tuple[int, ...]:

@@ -11,13 +11,17 @@ def check_division(config: ServeConfig) -> None:
     Raises: ConfigError.
     Effects: none.
     """
-    simulation, decode, prefill = config.simulation, config.decode.dies_per_instance, config.prefill.dies_per_instance
+    simulation = config.simulation
+    pools = {f"[{name}]": pool.dies_per_instance for name, pool in config.pools.items()}
+    prompts, answers = [
+        {name: dies for name, dies in pools.items() if name != one} for one in ("[decode]", "[prefill]")
+    ]
     parts = {"[autoscaler] decode_step_npus": config.autoscaler.decode_step_npus * DIES_PER_NPU}
     for name, tp, sizes in (
-        ("decode_attention_tp", simulation.decode_attention_tp, {"[decode]": decode} | parts),
-        ("prefill_attention_tp", simulation.prefill_attention_tp, {"[prefill]": prefill}),
-        ("expert_tp", simulation.expert_tp, {"[decode]": decode, "[prefill]": prefill} | parts),
-        ("head_tp", simulation.head_tp, {"[decode]": decode, "[prefill]": prefill} | parts),
+        ("decode_attention_tp", simulation.decode_attention_tp, answers | parts),
+        ("prefill_attention_tp", simulation.prefill_attention_tp, prompts),
+        ("expert_tp", simulation.expert_tp, answers | prompts | parts),
+        ("head_tp", simulation.head_tp, answers | prompts | parts),
     ):
         for of, dies in sizes.items():
             if dies % tp:

@@ -32,9 +32,9 @@ COUNTS = frozenset(
     expert expert-dies expert-tp fault-rate frequency-penalty head-tp input-len last layer length limit max-model-len
     max-tokens min-p npus num-fewshot num-prompts num-warmups output output-len poisson port prefill prefix-depth
     presence-penalty processes prompt rank ramp-up-end-rps ramp-up-start-rps random-prefix-len rate-scale length-scale
-    repeat repeats repetition-penalty ranks redundant replicas request-rate reuse seed sizes-decode sizes-prefill
-    step-tokens stride supernodes sweep-points sweep-values system-prompt-len temperature tenants threads tokens top-k
-    top-p turns vocab-size volume weight workers zipf max-probes probe-requests block-tokens streams rate
+    repeat repeats repetition-penalty ranks redundant replicas request-rate reuse seed sizes-aggregated sizes-decode
+    sizes-prefill step-tokens stride supernodes sweep-points sweep-values system-prompt-len temperature tenants threads
+    tokens top-k top-p turns vocab-size volume weight workers zipf max-probes probe-requests block-tokens streams rate
     metric-percentiles slowest failed resumed newest
     """.split()
 )
@@ -42,7 +42,7 @@ COUNTS = frozenset(
 WORDS = frozenset(
     """
     address api-key cache-bust config dashboard dataset-path device endpoint engine extra-body faults fit group judge
-    header host label metadata message metrics-url model namespace only out percentile-metrics pool prices rank
+    header host label metadata message metrics-url model modes namespace only out percentile-metrics pool prices rank
     reference result-filename set source system token tokenizer trace url request weights
     """.split()
 )

@@ -12,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware.cost import CostModel
-from hardware.cost.loads import DecodeLoad
+from hardware.cost.cost_model import mtp_tokens_per_step
+from hardware.cost.loads import DecodeLoad, PrefillLoad
+from hardware.cost.memory_plan import Role
+from hardware.cost.mixed_step import MixedStep
 from hardware.cost.parallelism import domains_of
 from hardware.errors import SpecError
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
-from serving.tools.planning.candidate import DIES_PER_NPU, Shape
+from serving.tools.planning.candidate import DIES_PER_NPU, Both, Shape
 from serving.tools.planning.demand import PlanDemand
 from serving.tools.planning.verdict import PlanTarget
 from serving.virtual import work_done
@@ -86,14 +89,22 @@ def prefill_times(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus
     return config.simulation.gateway_s + np.array([table.seconds(new, seen) for new, seen in pairs])
 
 
-def decode_times(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int) -> NDArray[np.float64]:
-    """Least time per output token of each request in an empty instance; 0 for one token. [requests] float64 [s]."""
+def decode_times(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, *, handoff: bool = True
+) -> NDArray[np.float64]:
+    """Least time per output token of each request in an empty instance; 0 for one token. [requests] float64 [s].
+
+    Args:
+        handoff: the prompt's cache comes from an instance of another pool.
+    """
     drafts = config.simulation.drafts
     gaps = demand.output - 1
     steps = np.ceil(gaps / (1 + drafts))
     cells = demand.prompt // _CONTEXT_STEP
     step_s = {cell: least_step_s(cost, npus, cell * _CONTEXT_STEP, drafts) for cell in sorted(set(cells.tolist()))}
-    moved_s = np.array([cost.handoff_s(cost.kv_bytes(tokens)) for tokens in demand.uncached.tolist()])
+    moved_s = np.zeros(len(demand))
+    if handoff:
+        moved_s = np.array([cost.handoff_s(cost.kv_bytes(tokens)) for tokens in demand.uncached.tolist()])
     whole = steps * np.array([step_s[cell] for cell in cells.tolist()]) + moved_s
     return np.where(gaps > 0, whole / np.maximum(gaps, 1), 0.0)
 
@@ -110,10 +121,10 @@ def share_within(times: NDArray[np.float64], limit_s: float) -> float:
     return float(np.count_nonzero(times <= limit_s)) / len(times)
 
 
-def misfit(cost: CostModel, role: str, npus: int) -> str | None:
+def misfit(cost: CostModel, role: Role, npus: int) -> str | None:
     """Why an instance of this size cannot be; None if it can."""
     try:
-        cost.hbm_plan("prefill" if role == "prefill" else "decode", npus * DIES_PER_NPU)
+        cost.hbm_plan(role, npus * DIES_PER_NPU)
     except SpecError as error:
         return str(error)
     return None
@@ -134,6 +145,48 @@ def least_decodes(cost: CostModel, config: ServeConfig, demand: PlanDemand, shap
     context = float(demand.prompt.mean())
     rate = decode_tokens_per_s(cost, config, context, shape, target)
     return max(1, math.ceil(_SAFETY * float(gaps.sum()) / span_s / rate))
+
+
+def least_both(cost: CostModel, config: ServeConfig, demand: PlanDemand, both: Both, target: PlanTarget) -> int:
+    """Aggregated instances that do the prompts' and the answers' work in the time that there is, at the least."""
+    count = int(target.attainment * len(demand))
+    gaps = np.sort(demand.output)[:count] - 1
+    span_s = demand.duration_s + target.ttft_s + float(gaps.max(initial=0)) * target.tpot_s
+    cost = shape_cost(cost, both[1])
+    work_s = float(np.sort(demand.uncached)[:count].sum())
+    work_s /= prefill_tokens_per_s(cost, config, both[0], demand.attended)
+    work_s += float(gaps.sum()) * beside_prompts_s(cost, config, demand, both, target)
+    return max(1, math.ceil(_SAFETY * work_s / span_s))
+
+
+def beside_prompts_s(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, both: Both, target: PlanTarget
+) -> float:  # fmt: skip
+    """Time that an output token adds to steps of an aggregated instance, all of which have a full chunk, too [s].
+
+    That is the least: no weights are read for it. Of an instance with the largest batch that keeps TPOT.
+    """
+    prompts, answers = both
+    dies, simulation, divided = answers.npus * DIES_PER_NPU, config.simulation, shape_cost(cost, answers)
+    parallel, drafts = divided.decode.parallelism, simulation.drafts
+    context = float(demand.prompt.mean())
+    most = divided.max_batch(
+        target.tpot_s, context, dies=dies, drafts=drafts, acceptance=simulation.acceptance
+    ) // DIES_PER_NPU  # fmt: skip
+    each = max(1, min(answers.limit, most)) * parallel.attention_tp
+    tokens = float(prompts.limit * prompts.npus)
+    chunk = PrefillLoad(tokens, tokens * demand.attended, dies, simulation.expert_balance == "perfect")
+    load = DecodeLoad(each, each * context, None, dies, drafts)
+    added = MixedStep(divided).seconds(load, chunk) - divided.prefill_step_s(chunk)
+    return float(added) / (each * parallel.groups(dies) * mtp_tokens_per_step(drafts, simulation.acceptance))
+
+
+def both_per_s(cost: CostModel, config: ServeConfig, demand: PlanDemand, both: Both, target: PlanTarget) -> float:
+    """Requests per second of one aggregated instance at its best, by the cost model with an ideal cache."""
+    cost = shape_cost(cost, both[1])
+    prompt_s = float(demand.uncached.mean()) / prefill_tokens_per_s(cost, config, both[0], demand.attended)
+    answer_s = float(demand.output.mean()) * beside_prompts_s(cost, config, demand, both, target)
+    return 1 / (prompt_s + answer_s)
 
 
 def decode_tokens_per_s(

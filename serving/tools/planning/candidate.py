@@ -40,11 +40,15 @@ class Shape:
         return f"{f' TP{tp}' * (tp > 1)}{f' E{experts}' * (experts > 0)}{f' R{copies}' * (copies >= 0)}"
 
 
+Both = tuple[Shape, Shape]
+"""An aggregated instance, as its chunks of prompts and its decoding sequences see it; of one size."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
     """A split of NPUs: so many instances of one shape in each pool.
 
-    Without prefill instances the decode instances do both: `prefill` then says how long their chunks are.
+    Without prefill instances the decode instances do both: `prefill` then says how many tokens their steps have.
     """
 
     prefill: Shape
@@ -71,7 +75,7 @@ class Candidate:
     def label(self) -> str:
         """The split in one look: "6 x 16 + 1 x 160", with attention TP 4 in decode "6 x 16 + 1 x 160 TP4"."""
         if self.aggregated:
-            return f"{self.decodes} x {self.decode.npus} aggregated"
+            return f"{self.decodes} x {self.decode.npus}{self.decode.division} aggregated"
         return f"{self.prefills} x {self.prefill.npus} + {self.decodes} x {self.decode.npus}{self.decode.division}"
 
     @property
@@ -79,9 +83,14 @@ class Candidate:
         """The batch limits, for people."""
         return f"{self.prefill.limit:,} tokens/NPU, {self.decode.limit} sequences/die"
 
+    @property
+    def both(self) -> Both:
+        """Kind of its instances, where each does both."""
+        return self.prefill, self.decode
+
     def within(self, other: "Candidate") -> bool:
         """Whether it has the other's shapes and nowhere more instances: it cannot do better then."""
-        same = (self.prefill, self.decode) == (other.prefill, other.decode)
+        same = (self.both, self.aggregated) == (other.both, other.aggregated)
         return same and self.prefills <= other.prefills and self.decodes <= other.decodes
 
 
@@ -92,11 +101,13 @@ class SearchSpace:
     Attributes:
         prefill, decode: shapes, the preferred ones first: the order decides between plans that cost the same.
         budget: NPUs at most.
+        both: aggregated instances, the preferred ones first.
     """
 
     prefill: tuple[Shape, ...]
     decode: tuple[Shape, ...]
     budget: int
+    both: tuple[Both, ...] = ()
 
     def most_prefills(self, shape: Shape) -> int:
         """Instances that leave room for one decode instance."""
@@ -106,10 +117,13 @@ class SearchSpace:
         """Instances that leave room for one prefill instance."""
         return (self.budget - min((one.npus for one in self.prefill), default=self.budget)) // shape.npus
 
-    def rank(self, candidate: Candidate) -> tuple[int, int, int, int, int]:
-        """Cheapest first; at the same cost by preference of shapes, then the fewest decode instances."""
-        places = self.prefill.index(candidate.prefill), self.decode.index(candidate.decode)
-        return candidate.npus, sum(places), *places, candidate.decodes
+    def rank(self, candidate: Candidate) -> tuple[int, bool, int, int, int, int]:
+        """Cheapest first; at the same cost two pools, by preference of shapes, then the fewest decode instances."""
+        if candidate.aggregated:
+            places = (self.both.index(candidate.both), 0)
+        else:
+            places = self.prefill.index(candidate.prefill), self.decode.index(candidate.decode)
+        return candidate.npus, candidate.aggregated, sum(places), *places, candidate.decodes
 
     def plain(self) -> "SearchSpace":
         """The same sizes, each with its preferred batch limit only."""
@@ -117,7 +131,10 @@ class SearchSpace:
         for sizes, shapes in zip(first, (self.prefill, self.decode), strict=True):
             for shape in shapes:
                 sizes.setdefault(shape.size, shape)
-        return SearchSpace(tuple(first[0].values()), tuple(first[1].values()), self.budget)
+        both: dict[tuple[int, int, int, int], Both] = {}
+        for one in self.both:
+            both.setdefault(one[1].size, one)
+        return SearchSpace(tuple(first[0].values()), tuple(first[1].values()), self.budget, tuple(both.values()))
 
     def candidates(self) -> Iterator[Candidate]:
         """Every one that fits the budget."""
@@ -126,9 +143,15 @@ class SearchSpace:
                 for decodes in range(1, (self.budget - prefill.npus) // decode.npus + 1):
                     for prefills in range(1, (self.budget - decodes * decode.npus) // prefill.npus + 1):
                         yield Candidate(prefill, prefills, decode, decodes)
+        for prompts, answers in self.both:
+            for count in range(1, self.budget // answers.npus + 1):
+                yield Candidate(prompts, 0, answers, count)
 
     def variants(self, candidate: Candidate) -> list[Candidate]:
-        """The same split with another batch limit in one of the pools."""
+        """The same split with another batch limit in one of the pools, or of aggregated instances."""
+        if candidate.aggregated:
+            others = [one for one in self.both if one[1].size == candidate.decode.size and one != candidate.both]
+            return [replace(candidate, prefill=prompts, decode=answers) for prompts, answers in others]
         prefills = [one for one in self.prefill if one.size == candidate.prefill.size]
         decodes = [one for one in self.decode if one.size == candidate.decode.size]
         found = [replace(candidate, prefill=one) for one in prefills if one != candidate.prefill]

@@ -110,9 +110,6 @@ def _setting(order: ComparisonQuestion, name: str, config: ServeConfig) -> PlanS
         )
     if not all(pool.replicas for pool in config.pools.values()):
         raise ConfigError(f"{name}: a plan has instances of every pool from the start")
-    if config.serving.mode == "aggregated" and (order.losses or order.prices is not None):
-        asked = "--losses takes NPUs from" if order.losses else "--prices shares costs between"
-        raise ConfigError(f'{name}: {asked} prefill and decode pools, and [serving] mode = "aggregated" has neither')
     if config.simulation.supernodes > 1:
         raise ConfigError(f"{name}: a plan is for one supernode: set [simulation] supernodes to 1")
     return PlanSetting(config, order.trace, order.trace, order.target, config.kvcache.replicas, as_given=True)

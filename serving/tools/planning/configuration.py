@@ -19,13 +19,12 @@ def planned(setting: PlanSetting, option: Option) -> ServeConfig:
     """
     asked = setting.config
     config = configured(setting, option.candidate)
+    slo = replace(config.slo, attainment=setting.target.attainment)
+    if option.candidate.aggregated:
+        return replace(config, slo=slo)
     share = config.decode.npus_per_instance / asked.decode.npus_per_instance
     memory = max(1, round(asked.decode.ub_memory_mib * share))
-    return replace(
-        config,
-        decode=replace(config.decode, ub_memory_mib=memory),
-        slo=replace(config.slo, attainment=setting.target.attainment),
-    )
+    return replace(config, decode=replace(config.decode, ub_memory_mib=memory), slo=slo)
 
 
 def planned_text(plan: CapacityPlan) -> str:

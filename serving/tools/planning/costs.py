@@ -4,6 +4,7 @@ tokens in    cost of the prefill pool over prompt tokens, cached ones included: 
 tokens out   cost of the decode pool over output tokens
 tokens       of requests within every limit; others are of no use
 hosts        shared by both pools in proportion to their NPUs
+aggregated   cost of its one pool over prompt and output tokens, so that each costs the same
 time         under load: until the last request arrives
 """
 
@@ -43,10 +44,14 @@ def plan_cost(candidate: Candidate, verdict: PlanVerdict, prices: PlanPrices) ->
     hours = verdict.load_s / _HOUR_S
     joules = (prefill_w + decode_w) * verdict.load_s
     tokens = verdict.prompt_tokens + verdict.output_tokens
+    into = _ratio(prefill * hours * _MILLION, verdict.prompt_tokens)
+    out = _ratio(decode * hours * _MILLION, verdict.output_tokens)
+    if candidate.aggregated:
+        into = out = _ratio(decode * hours * _MILLION, tokens)
     return PlanCost(
         per_hour=prefill + decode,
-        in_per_million=_ratio(prefill * hours * _MILLION, verdict.prompt_tokens),
-        out_per_million=_ratio(decode * hours * _MILLION, verdict.output_tokens),
+        in_per_million=into,
+        out_per_million=out,
         watts=prefill_w + decode_w,
         tokens_per_joule=_ratio(tokens, joules),
         out_tokens_per_joule=_ratio(verdict.output_tokens, joules),

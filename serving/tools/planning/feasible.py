@@ -1,7 +1,7 @@
 """Which instance sizes are worth a simulation, and how many of each there must be: the search's start."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -9,35 +9,18 @@ from numpy.typing import NDArray
 
 from hardware.cost import CostModel
 from hardware.cost.cost_model import mtp_tokens_per_step
+from hardware.cost.memory_plan import Role
 from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.tools.planning import bounds
 from serving.tools.planning.bounds import Dropped
-from serving.tools.planning.candidate import Candidate, SearchSpace, Shape
+from serving.tools.planning.candidate import Both, Candidate, SearchSpace, Shape
 from serving.tools.planning.demand import PlanDemand
 from serving.tools.planning.knowledge import Floor
+from serving.tools.planning.limits import SearchLimits, decode_limits, prefill_limits
+from serving.tools.planning.together import both_floors
 from serving.tools.planning.verdict import PlanTarget
-
-
-@dataclass(frozen=True, slots=True)
-class SearchLimits:
-    """Choices that the user leaves to the search. Limits: none = chosen from the configuration and the SLOs.
-
-    Attributes:
-        attention_tp: dies of a decode instance that share their sequences; none = as configured.
-        expert_dies: dies of a decode instance that hold experts only; none = as configured.
-        redundant: copies of experts beyond one of each, of both pools; none = as configured.
-    """
-
-    prefill_sizes: tuple[int, ...]
-    decode_sizes: tuple[int, ...]
-    budget: int
-    prefill_limits: tuple[int, ...] = ()
-    decode_limits: tuple[int, ...] = ()
-    attention_tp: tuple[int, ...] = ()
-    expert_dies: tuple[int, ...] = ()
-    redundant: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +31,15 @@ class SearchStart:
     prefill: dict[Shape, Floor]
     decode: dict[Shape, Floor]
     dropped: list[Dropped]
+    both: dict[Both, Floor] = field(default_factory=dict)
 
     def without_floors(self) -> "SearchStart":
         """The same for a closed loop, whose rate follows from what there is: any number of instances may do."""
         one = Floor(1, "")
-        return replace(self, prefill=dict.fromkeys(self.prefill, one), decode=dict.fromkeys(self.decode, one))
+        return replace(
+            self, prefill=dict.fromkeys(self.prefill, one), decode=dict.fromkeys(self.decode, one),
+            both=dict.fromkeys(self.both, one),
+        )  # fmt: skip
 
 
 def start(
@@ -60,8 +47,34 @@ def start(
 ) -> SearchStart:
     """Drop what cannot be, and find the floors of the rest.
 
-    Raises: ConfigError if no size of a pool can hold the target, in one line with what could be held.
+    Raises: ConfigError if nothing that is offered can hold the target, in one line with what could be held.
     """
+    if wanted.modes == ("disaggregated",):
+        return _pools(cost, config, demand, wanted, target)
+    dropped: list[Dropped] = []
+    both: dict[Both, Floor] = {}
+    begin = SearchStart(SearchSpace((), (), wanted.budget), {}, {}, [])
+    refused: list[ConfigError] = []
+    try:
+        both = both_floors(cost, config, demand, wanted, target, dropped)
+    except ConfigError as error:
+        refused.append(error)
+    if "disaggregated" in wanted.modes:
+        try:
+            begin = _pools(cost, config, demand, wanted, target)
+        except ConfigError as error:
+            refused.append(error)
+            dropped.append(Dropped("prefill and decode pools", str(error)))
+    if len(refused) == len(wanted.modes):
+        raise refused[-1]
+    space = replace(begin.space, both=tuple(both))
+    return replace(begin, space=space, dropped=begin.dropped + dropped, both=both)
+
+
+def _pools(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, wanted: SearchLimits, target: PlanTarget
+) -> SearchStart:
+    """Prefill and decode pools. Raises: ConfigError as `start`."""
     dropped: list[Dropped] = []
     # Prompts are computed fastest with the fewest copies, which read least, and fit worst with the most.
     copies = wanted.redundant or (config.simulation.redundant_experts,)
@@ -69,12 +82,12 @@ def start(
     side = _prefill_side(fast, config, demand, target, max(copies))
     prefills = _sizes(side, wanted.prefill_sizes, full, wanted, target, dropped)
     decodes = _decode_sizes(cost, config, demand, wanted, target, dropped)
-    prefill_shapes = [Shape(npus, limit) for limit in _prefill_limits(config, wanted) for npus in prefills]
+    prefill_shapes = [Shape(npus, limit) for limit in prefill_limits(config, wanted) for npus in prefills]
     decode_shapes = [
         replace(shape, limit=limit)
         for shape in decodes
         for limit in wanted.decode_limits
-        or _decode_limits(bounds.shape_cost(cost, shape), config, demand, shape.npus, target)
+        or decode_limits(bounds.shape_cost(cost, shape), config, demand, shape.npus, target)
     ]
     space = SearchSpace(tuple(prefill_shapes), tuple(decode_shapes), wanted.budget)
     smallest = min(shape.npus for shape in decodes)
@@ -100,6 +113,8 @@ def capacity_per_s(
     cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget, one: Candidate
 ) -> float:
     """Requests per second that a split serves at most, by the cost model with an ideal cache."""
+    if one.aggregated:
+        return one.decodes * bounds.both_per_s(cost, config, demand, one.both, target)
     context = float(demand.prompt.mean())
     rate = one.prefills * bounds.prefill_tokens_per_s(cost, config, one.prefill, demand.attended)
     prompts = rate / float(demand.uncached.mean())
@@ -115,7 +130,7 @@ class _Side:
         times: least latency of each request, by size [s]. floor_s: least latency that any request can have, by size.
     """
 
-    pool: str
+    pool: Role
     metric: str
     limit_s: float
     times: Callable[[int], NDArray[np.float64]]
@@ -249,17 +264,3 @@ def _impossible(side: _Side, share: float, npus: int, target: PlanTarget, droppe
         f"{numbers.share(share)}, and {needed} for as many as that: relax --{side.metric.lower()} or --attainment, or "
         f"offer other --sizes-{side.pool}"
     )
-
-
-def _prefill_limits(config: ServeConfig, wanted: SearchLimits) -> tuple[int, ...]:
-    """Chunk sizes of prefill: as configured first, then a quarter: shorter steps let short prompts pass sooner."""
-    configured = max(1, config.prefill.max_step_tokens // config.prefill.npus_per_instance)
-    return wanted.prefill_limits or tuple(dict.fromkeys((configured, max(1, configured // 4))))
-
-
-def _decode_limits(
-    cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, target: PlanTarget
-) -> tuple[int, ...]:
-    """Batch sizes of decode: as configured first, then what the mean request's TPOT allows by the cost model."""
-    configured = max(1, config.decode.max_sequences // config.decode.dies_per_instance)
-    return tuple(dict.fromkeys((configured, min(configured, bounds.batch_of(cost, config, demand, npus, target)))))

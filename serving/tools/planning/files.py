@@ -51,7 +51,7 @@ def markdown(plan: CapacityPlan) -> str:
     """The answer, a table, and why the others lose."""
     lines = ["# Plan", "", f"**{words.headline(plan)}**", ""]
     lines += [f"- {name}: {text}" for name, text in words.facts(plan)]
-    lines += ["", *markdown_table(words.plan_table(plan)), "", words.LEGEND]
+    lines += ["", *markdown_table(words.plan_table(plan)), "", words.plan_table(plan).note]
     if text := words.headroom_text(plan):
         lines += ["", text]
     for table in (words.losses_table(plan), words.cost_table(plan)):

@@ -5,14 +5,18 @@ whole-trace verdict of (p, d)            what follows
 only TTFT is missed too often            no plan with p or fewer of these prefill instances
 only TPOT is missed too often            no plan with d or fewer of these decode instances
 both, or only the two together           no plan with p or fewer and d or fewer of both
+any miss of aggregated instances         no plan with as many of them or fewer
 """
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from serving.tools.planning.candidate import Candidate, SearchSpace, Shape
+from serving.tools.planning.candidate import Both, Candidate, SearchSpace, Shape
 from serving.tools.planning.order import order_of
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
+
+Kind = TypeVar("Kind", Shape, Both)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +31,28 @@ class Knowledge:
     """Grows with each verdict.
 
     Args:
-        prefill, decode: floors that hold from the start, by shape.
+        prefill, decode, both: floors that hold from the start, by shape.
     """
 
     def __init__(
-        self, space: SearchSpace, target: PlanTarget, prefill: dict[Shape, Floor], decode: dict[Shape, Floor]
+        self,
+        space: SearchSpace,
+        target: PlanTarget,
+        prefill: dict[Shape, Floor],
+        decode: dict[Shape, Floor],
+        both: dict[Both, Floor] | None = None,
     ) -> None:
         self.space = space
         self.target = target
         self.prefill = {shape: prefill.get(shape, Floor(1, "")) for shape in space.prefill}
         self.decode = {shape: decode.get(shape, Floor(1, "")) for shape in space.decode}
+        self.both = {one: (both or {}).get(one, Floor(1, "")) for one in space.both}
         self.tried: dict[Candidate, PlanVerdict] = {}
         """Whole-trace verdicts."""
         self._failed: list[tuple[Candidate, str]] = []
         self._doubtful: dict[tuple[str, Shape], int] = {}
         """Most instances that missed the target on the busiest stretch, which is no proof."""
-        self._misses: Counter[tuple[str, Shape]] = Counter()
+        self._misses: Counter[tuple[str, Shape] | Both] = Counter()
         """Verdicts that raised a shape's floor."""
 
     def learn(self, candidate: Candidate, verdict: PlanVerdict) -> None:
@@ -50,6 +60,10 @@ class Knowledge:
         self.tried[candidate] = verdict
         target = self.target
         if verdict.holds(target):
+            return
+        if candidate.aggregated:
+            raise_floor(self.both, candidate.both, candidate.decodes + 1, f"{candidate.label}: {verdict.why}")
+            self._misses[candidate.both] += 1
             return
         late, slow = verdict.ttft_attainment < target.attainment, verdict.tpot_attainment < target.attainment
         why = f"{candidate.label}: {verdict.why}"
@@ -72,6 +86,8 @@ class Knowledge:
 
     def missed_on_stretch(self, candidate: Candidate) -> bool:
         """Whether a candidate's pools were seen to be too small for the busiest stretch."""
+        if candidate.aggregated:
+            return False
         return candidate.prefills <= self._doubtful.get(("prefill", candidate.prefill), 0) or (
             candidate.decodes <= self._doubtful.get(("decode", candidate.decode), 0)
         )
@@ -79,6 +95,9 @@ class Knowledge:
     def too_near(self, candidate: Candidate) -> bool:
         """Whether a candidate is nearer to a floor than a shape that missed so often should go, if there is more."""
         prefill, decode = candidate.prefill, candidate.decode
+        if candidate.aggregated:
+            count = self.both[candidate.both].least + (1 << self._misses[candidate.both]) - 1
+            return candidate.decodes < min(count, self.space.budget // decode.npus)
         prefills = self.prefill[prefill].least + (1 << self._misses["prefill", prefill]) - 1
         decodes = self.decode[decode].least + (1 << self._misses["decode", decode]) - 1
         return candidate.prefills < min(prefills, self.space.most_prefills(prefill)) or (
@@ -108,7 +127,12 @@ class Knowledge:
         return self._out(candidate) is None
 
     def alike(self, one: Candidate, other: Candidate) -> bool:
-        """Whether two that differ in decode's batch limit alone must do the same: batches stay far below both."""
+        """Whether two that differ in decode's batch limit alone must do the same: batches stay far below both.
+
+        Of aggregated instances nothing says so: prompts under way count against their limit too.
+        """
+        if one.aggregated or other.aggregated:
+            return False
         verdict = self.tried.get(one)
         same = replace(one, decode=other.decode) == other and one.decode.size == other.decode.size
         return same and verdict is not None and 2 * verdict.batch <= min(one.decode.limit, other.decode.limit)
@@ -125,6 +149,9 @@ class Knowledge:
         return self._out(candidate) or ""
 
     def _out(self, candidate: Candidate) -> str | None:
+        if candidate.aggregated:
+            floor = self.both[candidate.both]
+            return floor.why if candidate.decodes < floor.least else None
         floor = self.prefill[candidate.prefill]
         if candidate.prefills < floor.least:
             return floor.why
@@ -134,7 +161,7 @@ class Knowledge:
         return next((why for failed, why in self._failed if candidate.within(failed)), None)
 
 
-def raise_floor(floors: dict[Shape, Floor], shape: Shape, least: int, why: str) -> None:
+def raise_floor(floors: dict[Kind, Floor], shape: Kind, least: int, why: str) -> None:
     """Effects: the shape's floor, if that is higher than before."""
     if least > floors[shape].least:
         floors[shape] = Floor(least, why)

@@ -7,7 +7,8 @@ analytic floors -> cheapest open candidates: their shapes' floors by bisection, 
                    first, since what misses tells of those with fewer
                 -> neighbours with one instance less, because noise can make a floor too high
 
-A shape that no cheap candidate has is not simulated at all, and a run ends once its target is out of reach.
+A shape that no cheap candidate has is not simulated at all, and a run ends once its target is out of reach. Aggregated
+instances have no other pool to be generous with: they begin at their analytic floor, on the whole trace.
 """
 
 from collections.abc import Generator, Iterable
@@ -38,7 +39,8 @@ def find_least(known: Knowledge, evaluate: Evaluate, *, doubt: float = DOUBT) ->
     """
     bisected: set[PoolShape] = set()
     while wave := _wave(_in_order(known)):
-        new = {shape for one in wave for shape in (("prefill", one.prefill), ("decode", one.decode))} - bisected
+        pools = [one for one in wave if not one.aggregated]
+        new = {shape for one in pools for shape in (("prefill", one.prefill), ("decode", one.decode))} - bisected
         if new:
             bisected |= new
             _stretch_floors(known, sorted(new), evaluate, doubt)
@@ -57,8 +59,10 @@ def _in_order(known: Knowledge) -> list[Candidate]:
     return sorted(ranked, key=lambda one: known.missed_on_stretch(one) or known.too_near(one))
 
 
-def _halfway(best: Candidate, known: Knowledge) -> tuple[Candidate, Candidate]:
+def _halfway(best: Candidate, known: Knowledge) -> tuple[Candidate, ...]:
     """The best candidate, with the number of one pool's instances halfway between its floor and its own."""
+    if best.aggregated:
+        return (replace(best, decodes=(known.both[best.both].least + best.decodes) // 2),)
     prefills = (known.prefill[best.prefill].least + best.prefills) // 2
     decodes = (known.decode[best.decode].least + best.decodes) // 2
     return replace(best, prefills=prefills), replace(best, decodes=decodes)
@@ -93,11 +97,13 @@ def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: i
     """
     space, target, verdict = known.space, known.target, known.tried[best]
     late = verdict.ttft_p99_s / target.ttft_s > verdict.tpot_p99_s / target.tpot_s
-    more = [one for one in neighbours(best, space, +1) if (one.prefills > best.prefills) == late]
+    more = neighbours(best, space, +1)
+    if not best.aggregated:
+        more = [one for one in more if (one.prefills > best.prefills) == late]
     equals = [one for one in space.variants(best) if not known.alike(best, one)]
-    pairs = {(best.prefill.npus, best.decode.npus)}
+    pairs = {(best.aggregated, best.prefill.npus, best.decode.npus)}
     for candidate in sorted(space.candidates(), key=space.rank):
-        pair = candidate.prefill.npus, candidate.decode.npus
+        pair = candidate.aggregated, candidate.prefill.npus, candidate.decode.npus
         if candidate.npus != best.npus or pair in pairs or len(pairs) > most or not known.open(candidate):
             continue
         pairs.add(pair)
@@ -106,10 +112,13 @@ def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: i
 
 
 def most_generous(space: SearchSpace) -> list[Candidate]:
-    """For each pair of sizes the split of the whole budget that is nearest to half and half; preferred limits."""
-    found: dict[tuple[int, tuple[int, int, int, int]], Candidate] = {}
+    """For each pair of sizes the split of the whole budget that is nearest to half and half; preferred limits.
+
+    And for each size of aggregated instances as many as there is room for.
+    """
+    found: dict[tuple[bool, int, tuple[int, int, int, int]], Candidate] = {}
     for one in space.candidates():
-        pair = one.prefill.npus, one.decode.size
+        pair = one.aggregated, one.prefill.npus, one.decode.size
         before = found.get(pair)
         if before is None or _imbalance(one, space) < _imbalance(before, space):
             found[pair] = one
@@ -118,6 +127,9 @@ def most_generous(space: SearchSpace) -> list[Candidate]:
 
 def neighbours(candidate: Candidate, space: SearchSpace, change: int) -> list[Candidate]:
     """The candidates with so many more instances in one of the pools."""
+    if candidate.aggregated:
+        one = replace(candidate, decodes=candidate.decodes + change)
+        return [one] if one.decodes > 0 and one.npus <= space.budget else []
     both = (
         replace(candidate, prefills=candidate.prefills + change),
         replace(candidate, decodes=candidate.decodes + change),
@@ -126,6 +138,8 @@ def neighbours(candidate: Candidate, space: SearchSpace, change: int) -> list[Ca
 
 
 def _imbalance(one: Candidate, space: SearchSpace) -> tuple[int, int]:
+    if one.aggregated:
+        return space.budget - one.npus // 2, space.budget - one.npus
     prefill, decode = one.prefills * one.prefill.npus, one.decodes * one.decode.npus
     return space.budget - min(prefill, decode), space.budget - one.npus
 

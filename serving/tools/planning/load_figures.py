@@ -47,4 +47,12 @@ def shape_bounds(
         )
         for shape, floor in begin.decode.items()
     ]  # fmt: skip
+    each = float(demand.uncached.mean() + demand.output.mean())
+    found += [
+        ShapeBound(
+            "aggregated", both[1].npus, both[1].limit, each * bounds.both_per_s(cost, config, demand, both, target),
+            floor.least, both[1].division, both[0].limit,
+        )
+        for both, floor in begin.both.items()
+    ]  # fmt: skip
     return found

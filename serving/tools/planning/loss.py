@@ -17,7 +17,7 @@ from serving.config.serve import ServeConfig
 from serving.tools.planning.candidate import NPUS_PER_NODE, Candidate, Shape
 
 LossUnit = Literal["npu", "node", "instance"]
-LossPool = Literal["prefill", "decode"]
+LossPool = Literal["prefill", "decode", "aggregated"]
 WINDOW_S = 600.0
 """Requests that arrive so long after the worst moment's begin show what a loss costs: an hour's share would hide it."""
 
@@ -30,8 +30,11 @@ class PlanLoss:
     pool: LossPool
 
 
-LOSSES = tuple(PlanLoss(unit, pool) for unit in ("npu", "node", "instance") for pool in ("prefill", "decode"))
-"""All that are tried, the smaller ones first."""
+UNITS: tuple[LossUnit, ...] = ("npu", "node", "instance")
+LOSSES = tuple(PlanLoss(unit, pool) for unit in UNITS for pool in ("prefill", "decode"))
+"""All that are tried of two pools, the smaller ones first."""
+LOSSES_TOGETHER = tuple(PlanLoss(unit, "aggregated") for unit in UNITS)
+"""The same of one pool that prefills and decodes."""
 
 
 def faults(loss: PlanLoss, candidate: Candidate, at_s: float) -> tuple[Fault, ...]:
@@ -68,7 +71,11 @@ def loss_text(loss: PlanLoss, candidate: Candidate) -> str:
         return f"an NPU: its {loss.pool} instance stands still for {_text(FaultKind.NPU)}"
     whose = "its" if shape.npus < NPUS_PER_NODE else "the"
     if loss.unit == "instance":
-        what = f"a {pool}" if shape.npus >= NPUS_PER_NODE else f"a node with all of its {pool}"
+        what = (
+            f"{'an' if loss.pool == 'aggregated' else 'a'} {pool}"
+            if shape.npus >= NPUS_PER_NODE
+            else f"a node with all of its {pool}"
+        )
         return f"{what}: gone for good, no spare NPUs"
     spare = spare_npus(loss, candidate)
     if spare < shape.npus:

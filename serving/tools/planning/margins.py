@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from serving.tools.planning.candidate import Candidate
 from serving.tools.planning.edge import highest_that_holds
-from serving.tools.planning.loss import LOSSES, loss_text
+from serving.tools.planning.loss import LOSSES, LOSSES_TOGETHER, loss_text
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 
 MOST = 8.0
@@ -66,7 +66,8 @@ def headroom(candidate: Candidate, rate: float, target: PlanTarget, evaluate: Ev
 
 def losses(candidate: Candidate, rate: float, target: PlanTarget, evaluate: Evaluate) -> list[LossOutcome]:
     """Simulate a plan with each loss in the middle of its busiest minute. Returns: first the plan without any."""
-    probes = [PlanProbe(candidate, rate=rate), *(PlanProbe(candidate, rate=rate, loss=loss) for loss in LOSSES)]
+    each = LOSSES_TOGETHER if candidate.aggregated else LOSSES
+    probes = [PlanProbe(candidate, rate=rate), *(PlanProbe(candidate, rate=rate, loss=loss) for loss in each)]
     return [
         LossOutcome(
             "nothing" if probe.loss is None else loss_text(probe.loss, candidate),

@@ -8,6 +8,7 @@ from hardware.cost import CostModel
 from hardware.cost.parallelism import domains_of
 from hardware.faults import Fault
 from loadgen.report import numbers
+from serving.config.engine import ServingConfig
 from serving.config.serve import ServeConfig
 from serving.tools.planning.candidate import DIES_PER_NPU, Candidate, Shape
 from serving.tools.planning.loss import WINDOW_S, with_spares
@@ -48,6 +49,19 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
     dies = candidate.decode.npus * DIES_PER_NPU
     servers = candidate.nodes if setting.cache_nodes is None else setting.cache_nodes
     drafted = 1 + config.simulation.drafts
+    config = replace(
+        config,
+        kvcache=replace(config.kvcache, replicas=servers if config.kvcache.replicas else 0),
+        autoscaler=replace(config.autoscaler, policy="none"),
+        simulation=replace(
+            config.simulation, decode_attention_tp=candidate.decode.attention_tp,
+            expert_dies=candidate.decode.expert_dies, domains=_domains(config, candidate.decode),
+            redundant_experts=candidate.decode.redundant,
+        ),
+        slo=slo,
+    )  # fmt: skip
+    if candidate.aggregated:
+        return _together(config, candidate)
     return replace(
         config,
         prefill=replace(
@@ -59,14 +73,30 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
             max_sequences=candidate.decode.limit * dies,
             max_step_tokens=max(candidate.decode.limit * drafted, decode_step_tokens(config)) * dies,
         ),
-        kvcache=replace(config.kvcache, replicas=servers if config.kvcache.replicas else 0),
-        autoscaler=replace(config.autoscaler, policy="none"),
-        simulation=replace(
-            config.simulation, decode_attention_tp=candidate.decode.attention_tp,
-            expert_dies=candidate.decode.expert_dies, domains=_domains(config, candidate.decode),
-            redundant_experts=candidate.decode.redundant,
+    )  # fmt: skip
+
+
+def _together(config: ServeConfig, candidate: Candidate) -> ServeConfig:
+    """The configuration with one pool that does both; two pools' keys, which would do nothing, are gone.
+
+    As many wait as wait for prefill or for decode. A die's cache is as large as a decode die's, and an instance's no
+    smaller than a prefill instance's.
+    """
+    usual, decode, npus = ServeConfig(config.model), config.decode, candidate.decode.npus
+    memory = max(config.prefill.ub_memory_mib, round(decode.ub_memory_mib * npus / decode.npus_per_instance))
+    return replace(
+        config,
+        serving=ServingConfig(mode="aggregated"),
+        engine=replace(
+            config.engine, handoff_lease_s=usual.engine.handoff_lease_s, empty_role_s=usual.engine.empty_role_s
         ),
-        slo=slo,
+        prefill=usual.prefill,
+        decode=usual.decode,
+        aggregated=replace(
+            config.aggregated, replicas=candidate.decodes, npus_per_instance=npus, ub_memory_mib=memory,
+            max_step_tokens=candidate.prefill.limit * npus, max_sequences=candidate.decode.limit * npus * DIES_PER_NPU,
+            max_waiting=max(config.prefill.max_waiting, decode.max_waiting),
+        ),
     )  # fmt: skip
 
 

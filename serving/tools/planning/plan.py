@@ -64,6 +64,8 @@ class ShapeBound:
     Attributes:
         limit: of its batch, as `Shape.limit`. tokens_per_s: at its best. least: fewest instances that the load allows.
         division: as `Shape.division`.
+        chunk: of an aggregated instance, prompt tokens of a step for each NPU; its `tokens_per_s` are prompts' and
+            answers' together, as they are asked for.
     """
 
     pool: str
@@ -72,6 +74,7 @@ class ShapeBound:
     tokens_per_s: float
     least: int
     division: str = ""
+    chunk: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from serving.tools.planning.bounds import Dropped
 from serving.tools.planning.candidate import Candidate
 from serving.tools.planning.costs import plan_cost
 from serving.tools.planning.demand import PlanDemand, demand
-from serving.tools.planning.feasible import SearchLimits, SearchStart
+from serving.tools.planning.feasible import SearchStart
 from serving.tools.planning.knowledge import Knowledge, costs_more
+from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.load_figures import demand_figures, shape_bounds
 from serving.tools.planning.measure import PlanSetting
 from serving.tools.planning.order import order_of
@@ -104,16 +105,22 @@ def check(order: PlanQuestion) -> None:
         raise ConfigError(f"--npus {budget}: the supernode of this configuration has {there}")
     if order.config.serving.mode == "aggregated":
         raise ConfigError(
-            'a search chooses prefill and decode pools; --compare holds files with [serving] mode = "aggregated" '
-            "against others"
+            "a search chooses prefill and decode pools, from a file that has them; --modes aggregated offers instances "
+            'that do both, --compare holds files with [serving] mode = "aggregated" against others'
         )
     check_target(order.target)
-    sizes = order.wanted.prefill_sizes + order.wanted.decode_sizes
-    if not order.wanted.prefill_sizes or not order.wanted.decode_sizes or min(sizes) < 1:
-        raise ConfigError("each pool needs at least one size, and every size at least 1 NPU")
+    check_sizes(order.wanted)
     check_loop(order.trace, losses=order.losses)
     if order.config.simulation.supernodes > 1:
         raise ConfigError("a plan is for one supernode: set [simulation] supernodes to 1 and plan for its share")
+
+
+def check_sizes(wanted: SearchLimits) -> None:
+    """Refuse pools that no size is offered for. Raises: ConfigError."""
+    offered = [wanted.prefill_sizes, wanted.decode_sizes] if "disaggregated" in wanted.modes else []
+    offered += [wanted.aggregated_sizes] if "aggregated" in wanted.modes else []
+    if not offered or not all(sizes and min(sizes) >= 1 for sizes in offered):
+        raise ConfigError("each pool needs at least one size, and every size at least 1 NPU")
 
 
 def check_loop(trace: TraceChoice, *, losses: bool) -> None:
@@ -169,7 +176,8 @@ class _Search:
 
     def least(self) -> Answer:
         """The fewest NPUs that hold."""
-        known = Knowledge(self._begin.space, self._order.target, self._begin.prefill, self._begin.decode)
+        begin = self._begin
+        known = Knowledge(begin.space, self._order.target, begin.prefill, begin.decode, begin.both)
         best = least.find_least(known, self._evaluate)
         if best is not None:
             least.runner_ups(known, best, self._evaluate)
@@ -226,6 +234,10 @@ class _Search:
                     limit = f"{shape.limit:,} {units[pool]}"
                     what = f"{pool} at {limit}: {floor.least - 1} x {shape.npus} NPUs{shape.division} or fewer"
                     self.dropped.append(Dropped(what, floor.why))
+        for both, floor in known.both.items():
+            if floor.least > 1:
+                fewer = Candidate(both[0], 0, both[1], floor.least - 1)
+                self.dropped.append(Dropped(f"{fewer.label} at {fewer.limits}, or fewer", floor.why))
 
 
 def _loses(

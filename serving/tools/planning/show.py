@@ -27,7 +27,7 @@ def show(plan: CapacityPlan, console: Console) -> None:
     console.print(terminal_table(words.plan_table(plan), console.width))
     if others > MOST_OTHERS:
         console.print(f"the first {MOST_OTHERS} of {others} other plans; --out and --json have all", highlight=False)
-    console.print(f"[dim]{words.LEGEND}[/dim]", highlight=False)
+    console.print(f"[dim]{escape(words.plan_table(plan).note)}[/dim]", highlight=False)
     if text := words.headroom_text(plan):
         console.print()
         console.print(f"[bold]{escape(text)}[/bold]", highlight=False)

@@ -22,10 +22,7 @@ Capacity = Callable[[Candidate], float]
 
 def full_splits(space: SearchSpace) -> list[Candidate]:
     """Candidates to which no instance of their own shapes can be added."""
-    smallest = {
-        (prefill, decode): min(prefill.npus, decode.npus) for prefill in space.prefill for decode in space.decode
-    }
-    return [one for one in space.candidates() if space.budget - one.npus < smallest[one.prefill, one.decode]]
+    return [one for one in space.candidates() if space.budget - one.npus < min(one.prefill.npus, one.decode.npus)]
 
 
 def ranked_splits(space: SearchSpace, capacity: Capacity) -> list[Candidate]:

@@ -24,7 +24,11 @@ BOUNDS = (
     "simulated. How many it takes with queues, bursts and a real cache is what the plans say."
 )
 
-
+AGGREGATED = (
+    " 4 x 16 aggregated: instances that prefill and decode; tokens/NPU is then the limit of a step, of prompts and "
+    "answers together."
+)
+AGGREGATED_COST = " Aggregated: what a million tokens cost, in and out alike, since one pool computes both."
 COST_NOTE = (
     "Over the time in which requests arrive, for tokens of requests within both limits. In: the prefill pool's cost "
     "for a million prompt tokens, cached ones included; out: the decode pool's for a million output tokens; "
@@ -57,21 +61,21 @@ def headline(plan: CapacityPlan) -> str:
     best, target = plan.best, plan.target.text
     if best is None:
         return f"No plan with up to {plan.budget} NPUs keeps {target}."
-    split, npus = best.candidate.label, best.candidate.npus
+    split, npus, together = best.candidate.label, best.candidate.npus, best.candidate.aggregated
+    kinds, pools = ("", "") if together else (" (prefill + decode)", "prefill + decode, ")
     cache = f"{best.cache_nodes} memory servers"
     if plan.question == "least":
-        return f"{npus} NPUs are the fewest that keep {target}: {split} (prefill + decode), {cache}."
+        return f"{npus} NPUs are the fewest that keep {target}: {split}{kinds}, {cache}."
     if plan.question == "compare":
         kept = numbers.share(best.verdict.attainment)
-        kinds = "" if best.candidate.aggregated else "prefill + decode, "
-        pools = f"{split} ({kinds}{npus} NPUs), {cache}"
-        return f"{best.name} comes first: {pools}; {kept} keep {plan.target.limits}."
+        split = f"{split} ({pools}{npus} NPUs), {cache}"
+        return f"{best.name} comes first: {split}; {kept} keep {plan.target.limits}."
     if plan.question == "rate":
         rate = f"{plan.rate:.3g} x the given {'concurrency' if plan.closed else 'rate'}"
-        return f"{split} (prefill + decode, {npus} NPUs), {cache}, keeps {target} up to {rate}."
+        return f"{split} ({pools}{npus} NPUs), {cache}, keeps {target} up to {rate}."
     share = numbers.share(best.verdict.attainment)
     return (
-        f"{split} (prefill + decode, {npus} NPUs), {cache}, gives the highest goodput: "
+        f"{split} ({pools}{npus} NPUs), {cache}, gives the highest goodput: "
         f"{numbers.significant(best.verdict.goodput_per_s)} requests/s, {share} of all."
     )
 
@@ -110,6 +114,7 @@ def _legend(plan: CapacityPlan) -> str:
     options = [*plan.options, *([plan.best] if plan.best else [])]
     shapes = [one.candidate.decode for one in options]
     marks = (
+        (any(one.candidate.aggregated for one in options), AGGREGATED),
         (any(one.attention_tp > 1 for one in shapes), " TP4: four dies share their sequences."),
         (any(one.expert_dies for one in shapes), " E32: 32 dies hold experts only."),
         (any(one.redundant >= 0 for one in shapes), " R32: 32 copies of experts beyond one of each."),
@@ -146,18 +151,23 @@ def demand_table(plan: CapacityPlan) -> Table:
 def bounds_table(plan: CapacityPlan) -> Table:
     """A table of each kind of instance by the cost model: its best rate, and the fewest that the load allows."""
     asked = {"prefill": plan.demand.uncached_tokens_per_s, "decode": plan.demand.output_tokens_per_s}
-    units = {"prefill": "tokens/NPU", "decode": "sequences/die"}
+    asked["aggregated"] = sum(asked.values())
     heads = columns(
         "instance", "batch limit", "tokens/s at its best", "tokens/s asked for", "at least", "NPUs at least",
     )  # fmt: skip
     rows = [
         (
-            _instances(one), f"{one.limit:,} {units[one.pool]}", numbers.significant(one.tokens_per_s),
+            _instances(one), _batch_limit(one), numbers.significant(one.tokens_per_s),
             numbers.significant(asked[one.pool]), numbers.count(one.least), numbers.count(one.least * one.npus),
         )
         for one in plan.bounds
     ]  # fmt: skip
     return table_of(heads, rows, BOUNDS)
+
+
+def _batch_limit(one: ShapeBound) -> str:
+    chunk = f"{one.chunk:,} tokens/NPU, " if one.chunk else ""
+    return f"{chunk}{one.limit:,} {'tokens/NPU' if one.pool == 'prefill' else 'sequences/die'}"
 
 
 def _instances(one: ShapeBound) -> str:
@@ -197,7 +207,9 @@ def cost_table(plan: CapacityPlan) -> Table:
         for one in ([] if best is None else [best]) + plan.options
         if (cost := one.cost) is not None
     ]  # fmt: skip
-    return Table(heads, rows, f"{COST_NOTE} Your prices: {prices.text}.")
+    options = [*plan.options, *([] if best is None else [best])]
+    note = COST_NOTE + AGGREGATED_COST * any(one.candidate.aggregated for one in options)
+    return Table(heads, rows, f"{note} Your prices: {prices.text}.")
 
 
 def losses_table(plan: CapacityPlan) -> Table:

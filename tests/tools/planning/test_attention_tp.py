@@ -13,7 +13,8 @@ from serving.tools.planning import bounds
 from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.comparison import split_of
 from serving.tools.planning.demand import PlanDemand
-from serving.tools.planning.feasible import SearchLimits, SearchStart, start
+from serving.tools.planning.feasible import SearchStart, start
+from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.load_figures import shape_bounds
 from serving.tools.planning.measure import PlanSetting, configured
 from serving.tools.planning.plan import CapacityPlan

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,8 +13,8 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.launch.preflight import preflight
 from serving.tools.planning.comparison import ComparisonQuestion, compare, split_of
-from serving.tools.planning.feasible import SearchLimits
 from serving.tools.planning.files import as_json, markdown, page, write_all
+from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.plan import CapacityPlan
 from serving.tools.planning.planner import PlanQuestion
 from serving.tools.planning.planner import plan as planned
@@ -173,11 +172,12 @@ def test_instances_that_do_both_are_held_against_two_pools(answer: CapacityPlan,
     assert "comes first: 3 x 16 aggregated (48 NPUs)" in markdown(alone)
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [({"losses": True}, "--losses takes NPUs from"), ({"prices": PRICES}, "--prices shares costs between")],
-)
-def test_losses_and_prices_are_of_two_pools(asked: dict[str, Any], message: str, trace: Path) -> None:
+def test_losses_and_prices_of_a_file_with_one_pool(trace: Path) -> None:
     config = aggregated_config()
-    with pytest.raises(ConfigError, match=message):
-        compare(ComparisonQuestion((("a", config), ("b", config)), TraceChoice(trace), TARGET, **asked))
+    pair = (("a", config), ("b", config))
+    found = compare(ComparisonQuestion(pair, TraceChoice(trace), TARGET, losses=True, prices=PRICES))
+    assert found.best is not None
+    assert found.best.cost is not None
+    assert found.best.cost.in_per_million == found.best.cost.out_per_million > 0
+    assert [one.hit > 0 for one in found.losses] == [False, True, True, True]
+    assert "an aggregated instance: gone for good" in markdown(found)

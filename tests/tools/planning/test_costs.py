@@ -10,8 +10,8 @@ from serving.errors import ConfigError
 from serving.tools.planning import words
 from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.costs import plan_cost
-from serving.tools.planning.feasible import SearchLimits
 from serving.tools.planning.files import as_json, markdown, page
+from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.planner import PlanQuestion, plan
 from serving.tools.planning.prices import MoneyPrices, PlanPrices, PowerDraw, read_prices
 from serving.tools.planning.trace import TraceChoice

@@ -10,7 +10,8 @@ from serving.errors import ConfigError
 from serving.tools.planning import bounds
 from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.demand import PlanDemand, demand
-from serving.tools.planning.feasible import SearchLimits, SearchStart, capacity_per_s, start
+from serving.tools.planning.feasible import SearchStart, capacity_per_s, start
+from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.verdict import PlanTarget
 from serving.virtual.run import cost_model
 from serving.virtual.workload.errors import TraceError

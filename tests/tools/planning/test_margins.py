@@ -12,8 +12,8 @@ from hardware.faults import FaultKind
 from serving.tools.planning import words
 from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.edge import highest_that_holds
-from serving.tools.planning.feasible import SearchLimits
 from serving.tools.planning.files import markdown, page
+from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.loss import LOSSES, PlanLoss, faults, loss_text, spare_npus, with_spares
 from serving.tools.planning.margins import MOST, Headroom, headroom, losses
 from serving.tools.planning.measure import PlanSetting, configured, measure

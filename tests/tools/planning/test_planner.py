@@ -15,8 +15,8 @@ from serving.errors import ConfigError
 from serving.tools.planning import words
 from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.charts import attainment_chart, pareto_front, plans_chart
-from serving.tools.planning.feasible import SearchLimits
 from serving.tools.planning.files import as_json, markdown, page, write_all
+from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.order import ORDERS
 from serving.tools.planning.plan import CapacityPlan, Option
 from serving.tools.planning.planner import PlanQuestion, plan

@@ -15,7 +15,8 @@ from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.comparison import split_of
 from serving.tools.planning.configuration import planned_text
 from serving.tools.planning.demand import PlanDemand
-from serving.tools.planning.feasible import SearchLimits, SearchStart, start
+from serving.tools.planning.feasible import SearchStart, start
+from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.measure import PlanSetting, configured
 from serving.tools.planning.planner import PlanQuestion
 from serving.tools.planning.planner import plan as planned
