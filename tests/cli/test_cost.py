@@ -3,37 +3,18 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hardware.cost.device_file import FOLDER
 from hardware.errors import SpecError
-from serving.cli import command_parser
 from serving.errors import ConfigError
+from tests.cli.cost_command import answer, cost, printed
 from tests.hardware.cost.known import KNOWN
 
 STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
 
-
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "240")
-
-
-def cost(*words: str) -> int:
-    arguments = command_parser("cost").parse_args(["cost", *words])
-    code: int = arguments.run(arguments)
-    return code
-
-
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert cost(*words) == 0
-    return capsys.readouterr().out
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    return json.loads(printed(capsys, *words, "--json"))
+pytestmark = pytest.mark.usefixtures("wide")
 
 
 def test_decode_explained(capsys: pytest.CaptureFixture[str]) -> None:

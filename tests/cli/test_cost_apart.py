@@ -1,37 +1,18 @@
 """`cloudmatrix cost` of instances whose experts have dies of their own."""
 
-import json
 import re
-from typing import Any
 
 import pytest
 
 from hardware.cost import CostModel, load_device
 from hardware.cost.published_other import XDEEPSERVE_ROWS
 from hardware.errors import SpecError
-from serving.cli import command_parser
 from serving.errors import ConfigError
+from tests.cli.cost_command import answer, cost, printed
 
 PUBLISHED = ("--dies", "768", "--expert-dies", "288", "--batch", "120", "--context", "3072")
 
-
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "240")
-
-
-def cost(*words: str) -> None:
-    arguments = command_parser("cost").parse_args(["cost", *words])
-    assert arguments.run(arguments) == 0
-
-
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    cost(*words)
-    return capsys.readouterr().out
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    return json.loads(printed(capsys, *words, "--json"))
+pytestmark = pytest.mark.usefixtures("wide")
 
 
 def test_the_published_deployment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,33 +1,14 @@
 """`cloudmatrix cost` of attention and LM head over several dies, and of layouts of prefill."""
 
-import json
 import re
-from typing import Any
 
 import pytest
 
 from hardware.errors import SpecError
-from serving.cli import command_parser
 from serving.errors import ConfigError
+from tests.cli.cost_command import answer, cost, printed
 
-
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "240")
-
-
-def cost(*words: str) -> None:
-    arguments = command_parser("cost").parse_args(["cost", *words])
-    assert arguments.run(arguments) == 0
-
-
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    cost(*words)
-    return capsys.readouterr().out
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    return json.loads(printed(capsys, *words, "--json"))
+pytestmark = pytest.mark.usefixtures("wide")
 
 
 def test_attention_and_head_over_several_dies(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,20 +5,12 @@ import json
 import pytest
 
 from hardware.errors import SpecError
-from serving.cli import command_parser
 from serving.errors import ConfigError
+from tests.cli.cost_command import cost
 
 STEP = ("--aggregated", "--prefill", "8192", "--batch", "48")
 
-
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "240")
-
-
-def cost(*words: str) -> None:
-    arguments = command_parser("cost").parse_args(["cost", *words])
-    assert arguments.run(arguments) == 0
+pytestmark = pytest.mark.usefixtures("wide")
 
 
 def test_a_mixed_step_is_held_against_both_apart(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,12 +14,12 @@ from loadgen.report import numbers
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.tools.planning import bounds
+from serving.tools.planning.aggregated import both_floors
 from serving.tools.planning.bounds import Dropped
 from serving.tools.planning.candidate import Both, Candidate, SearchSpace, Shape
 from serving.tools.planning.demand import PlanDemand
 from serving.tools.planning.knowledge import Floor
 from serving.tools.planning.limits import SearchLimits, decode_limits, prefill_limits
-from serving.tools.planning.together import both_floors
 from serving.tools.planning.verdict import PlanTarget
 
 

@@ -61,7 +61,7 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
         slo=slo,
     )  # fmt: skip
     if candidate.aggregated:
-        return _together(config, candidate)
+        return _aggregated(config, candidate)
     return replace(
         config,
         prefill=replace(
@@ -76,7 +76,7 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
     )  # fmt: skip
 
 
-def _together(config: ServeConfig, candidate: Candidate) -> ServeConfig:
+def _aggregated(config: ServeConfig, candidate: Candidate) -> ServeConfig:
     """The configuration with one pool that does both; two pools' keys, which would do nothing, are gone.
 
     As many wait as wait for prefill or for decode. A die's cache is as large as a decode die's, and an instance's no

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hardware.cost import CostModel
@@ -12,7 +11,6 @@ from serving.errors import ConfigError
 from serving.tools.planning import bounds
 from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.comparison import split_of
-from serving.tools.planning.demand import PlanDemand
 from serving.tools.planning.feasible import SearchStart, start
 from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.load_figures import shape_bounds
@@ -22,16 +20,10 @@ from serving.tools.planning.planner import PlanQuestion
 from serving.tools.planning.planner import plan as planned
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget
-from serving.virtual.run import cost_model
+from tests.tools.planning.measured import LOAD
 from tests.tools.planning.traces import CONFIG_FILE, config, steady
 
 CONFIG = config()
-LOAD = PlanDemand(100.0, np.array([1000] * 20), np.array([100] * 20), np.array([0] * 20), True)
-
-
-@pytest.fixture(scope="module")
-def cost() -> CostModel:
-    return cost_model(CONFIG)
 
 
 def begin(cost: CostModel, tps: tuple[int, ...], tpot_s: float = 0.05, sizes: tuple[int, ...] = (64,)) -> SearchStart:

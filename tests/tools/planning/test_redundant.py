@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hardware.cost import CostModel
@@ -14,7 +13,6 @@ from serving.tools.planning import bounds
 from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.comparison import split_of
 from serving.tools.planning.configuration import planned_text
-from serving.tools.planning.demand import PlanDemand
 from serving.tools.planning.feasible import SearchStart, start
 from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.measure import PlanSetting, configured
@@ -22,17 +20,11 @@ from serving.tools.planning.planner import PlanQuestion
 from serving.tools.planning.planner import plan as planned
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget
-from serving.virtual.run import cost_model
+from tests.tools.planning.measured import LOAD
 from tests.tools.planning.traces import CONFIG_FILE, config, steady
 
 CONFIG = config()
-LOAD = PlanDemand(100.0, np.array([1000] * 20), np.array([100] * 20), np.array([0] * 20), True)
 TARGET = PlanTarget(2.0, 0.1, 0.9)
-
-
-@pytest.fixture(scope="module")
-def cost() -> CostModel:
-    return cost_model(CONFIG)
 
 
 def begin(cost: CostModel, copies: tuple[int, ...], sizes: tuple[int, ...] = (16, 64)) -> SearchStart:

@@ -1,0 +1,26 @@
+"""`cloudmatrix cost` as tests ask it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from serving.cli import command_parser
+
+
+def cost(*words: str) -> int:
+    """Run it. Returns: the exit code."""
+    arguments = command_parser("cost").parse_args(["cost", *words])
+    code: int = arguments.run(arguments)
+    return code
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What it prints."""
+    assert cost(*words) == 0
+    return capsys.readouterr().out
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    """What it prints as JSON."""
+    return json.loads(printed(capsys, *words, "--json"))

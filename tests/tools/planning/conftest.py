@@ -1,0 +1,13 @@
+"""What tests of a plan's choices share."""
+
+import pytest
+
+from hardware.cost import CostModel
+from serving.virtual.run import cost_model
+from tests.tools.planning.traces import config
+
+
+@pytest.fixture(scope="module")
+def cost() -> CostModel:
+    """The cost model of the configuration that plans begin with."""
+    return cost_model(config())
