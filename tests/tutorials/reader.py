@@ -16,8 +16,10 @@ from tests.tutorials.page import Block
 
 PRINTED_URL = "http://127.0.0.1:8000"
 """What pages call the system."""
-PATIENCE_S = 800.0
-"""Generous: these tests may get the processor only when nobody else wants it."""
+PATIENCE_S = 500.0
+"""For one block. Generous: these tests may get the processor only when nobody else wants it. A test may take longer, so
+that what hangs can be told."""
+_LOG_TAIL = 1_500
 _PRELUDE = """
 set -euo pipefail
 cloudmatrix() {
@@ -99,20 +101,28 @@ class Reader:
         if self._system is not None:
             environment |= {"SYSTEM": self._system.url, "TMPDIR": str(self._system.folder)}
             text = text.replace(PRINTED_URL, self._system.url)
-        done = subprocess.run(
-            ["bash", "-c", "\n".join([_PRELUDE, *self._before, text])],
-            cwd=self._folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert done.returncode == 0, f"{commands}{done.stdout}{done.stderr}"
+        try:
+            done = subprocess.run(
+                ["bash", "-c", "\n".join([_PRELUDE, *self._before, text])],
+                cwd=self._folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            raise AssertionError(f"not done after {PATIENCE_S:g} s: {commands}{late.stdout!r}{self._logs()}") from late
+        assert done.returncode == 0, f"{commands}{done.stdout}{done.stderr}{self._logs()}"
         self._before += [line for line in text.splitlines() if _is_definition(line)]
         printed = done.stdout.replace(self._system.url, PRINTED_URL) if self._system is not None else done.stdout
         return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+
+    def _logs(self) -> str:
+        """Ends of what its commands wrote into files, for a failure."""
+        files = sorted(self._folder.glob("*.log"))
+        return "".join(f"\n--- {one.name}\n{one.read_text(errors='replace')[-_LOG_TAIL:]}" for one in files)
 
 
 def _is_definition(line: str) -> bool:

@@ -38,6 +38,7 @@ def test_supernodes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # three minutes alone, five beside three busy loops, and CI may leave it less
 def test_hosts() -> None:
     with hosts("head", "left", "right", "store") as made:
         go_through("hosts", network=made.network)
