@@ -1,6 +1,5 @@
 """Operators' orders from gateways to the shell of a group, by way of one of its ranks, see `Mailbox` there."""
 
-import asyncio
 import uuid
 from functools import partial
 from typing import Any
@@ -9,6 +8,7 @@ import ray
 
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAMESPACE
+from serving.deadline import within
 from serving.errors import UnavailableError
 from serving.values.operator_order import OperatorOrder, OrderAnswer, PostedOrder, SizeOrder
 
@@ -28,7 +28,7 @@ async def post_order(actor: str, order: OperatorOrder | SizeOrder, limit_s: floa
     try:
         rank: Any = await ActorLookup(partial(ray.get_actor, actor, NAMESPACE)).answer(LOOKUP_DEADLINE_S)
         told = rank.post_order.remote(PostedOrder(uuid.uuid4().hex, order), limit_s)
-        answer: OrderAnswer = await asyncio.wait_for(_settle(told), limit_s + MARGIN_S)
+        answer: OrderAnswer = await within(told, limit_s + MARGIN_S)
     except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
         raise UnavailableError(
             f"the rank that was asked is gone or does not answer ({type(error).__name__}); what came of the order is"
@@ -36,7 +36,3 @@ async def post_order(actor: str, order: OperatorOrder | SizeOrder, limit_s: floa
             retry_after_s=LOOKUP_DEADLINE_S,
         ) from error
     return answer
-
-
-async def _settle(ref: Any) -> Any:
-    return await ref

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from serving.deadline import within
+
 
 class ActorLookup:
     """Finds an actor, or asks whatever else Ray may not answer, without blocking who asks.
@@ -26,7 +28,7 @@ class ActorLookup:
 
     async def answer(self, deadline_s: float) -> Any:
         """For event loops. Raises: TimeoutError if there is no answer in time, and as `find`."""
-        return await asyncio.wait_for(asyncio.wrap_future(self._question()), deadline_s)
+        return await within(asyncio.wrap_future(self._question()), deadline_s)
 
     def wait(self, deadline_s: float) -> Any:
         """For threads. Raises: as `answer`."""

@@ -21,6 +21,7 @@ import ray
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.lost_nodes import LostNodeWatch
 from serving.cluster.nodes import ON_HEAD_NODE
+from serving.deadline import within
 from serving.ids import NodeId, ReplicaId
 
 logger = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class MembershipActor:
         """Members alive, as soon as they are others than at version `known`, at the latest after `patience_s`."""
         if known == self._version():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), patience_s)
+                await within(self._changed.wait(), patience_s)
         return Listing(self._version(), self._roster.members(time.monotonic()))
 
     def _lose(self, nodes: frozenset[NodeId]) -> None:
@@ -172,7 +173,7 @@ class Announcer:
                 self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
                 member = describe()
                 self._replica = member.replica
-                await asyncio.wait_for(_settle(self._actor.announce.remote(member)), CALL_DEADLINE_S)
+                await within(self._actor.announce.remote(member), CALL_DEADLINE_S)
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
                 logger.warning("membership does not answer (%s); trying again", type(error).__name__)
                 self._actor = None
@@ -184,7 +185,7 @@ class Announcer:
             self._task.cancel()
         if self._actor is not None and self._replica is not None:
             try:
-                await asyncio.wait_for(_settle(self._actor.withdraw.remote(self._replica)), CALL_DEADLINE_S)
+                await within(self._actor.withdraw.remote(self._replica), CALL_DEADLINE_S)
             except (ray.exceptions.RayError, TimeoutError):
                 logger.info("could not withdraw %s; its entry expires by itself", self._replica)
 
@@ -194,7 +195,7 @@ async def read_members(actor: Any) -> list[Member]:
 
     Raises: TimeoutError, ray.exceptions.RayError.
     """
-    members: list[Member] = await asyncio.wait_for(_settle(actor.members.remote()), CALL_DEADLINE_S)
+    members: list[Member] = await within(actor.members.remote(), CALL_DEADLINE_S)
     return members
 
 
@@ -214,13 +215,9 @@ class MemberReader:
         self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
         try:
             question = self._actor.listing.remote(self._version, patience_s)
-            listing: Listing = await asyncio.wait_for(_settle(question), patience_s + CALL_DEADLINE_S)
+            listing: Listing = await within(question, patience_s + CALL_DEADLINE_S)
         except BaseException:
             self._actor = None
             raise
         self._version = listing.version
         return listing.members
-
-
-async def _settle(ref: Any) -> Any:
-    return await ref

@@ -8,11 +8,13 @@ import logging
 import socket
 import time
 import urllib.parse
+from collections import Counter
 
 import ray
 from ray import serve
 from ray._private import services
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.serve._private.common import ReplicaID
 
 from hardware.ray_resources import silence_npu_probe
 from serving.cluster.gcs_store import GcsStore
@@ -29,7 +31,7 @@ from serving.errors import ConfigError
 from serving.gateway.live.sealing import salt_of
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
-from serving.launch.deploying import StartError, base_url, deploy_and_wait, in_words, is_ready, planned, replica_counts
+from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready, planned
 from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts, may_have_more, on_nodes
 from serving.launch.ray_parts import hide_command_line, leave_ray
 from serving.launch.system_files import remove_system_files
@@ -242,11 +244,14 @@ def _delete_application() -> list[str]:
 
 
 def _still_there() -> str:
-    """Deployments of ours with their replicas, such as `gateway: 1 stopping`."""
-    application = serve.status().applications.get(APP_NAME)
-    found = application.deployments if application else {}
-    left = {name: in_words(replica_counts(one.replica_states)) for name, one in found.items()}
-    return "; ".join(f"{name}: {counts}" for name, counts in left.items() if counts) or APP_NAME
+    """Deployments of ours with the replicas that have not left, such as `decode: 1`.
+
+    Serve's own status of an application that is being deleted has no deployments.
+    """
+    names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
+    found = [ReplicaID.from_full_id_str(name).deployment_id for name in names if ReplicaID.is_full_id_str(name)]
+    left = Counter(one.name for one in found if one.app_name == APP_NAME)
+    return "; ".join(f"{name}: {count}" for name, count in sorted(left.items())) or APP_NAME
 
 
 def _require_head(address: str) -> None:

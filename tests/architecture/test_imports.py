@@ -42,6 +42,7 @@ LAYERS = (
     "serving.version",
     "serving.ids",
     "serving.errors",
+    "serving.deadline",
     "serving.report_files",
     "serving.values",
     "serving.grammar",

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -113,6 +114,27 @@ def test_a_follower_that_finds_no_controller_asks_with_one_thread(
 
     asyncio.run(scene())
     assert len(store.asked) == 1
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_follower_stops_though_the_controller_answers_just_then(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica's end waits for it. Its cancellation was lost, and Serve killed the replica after ten minutes."""
+    answers: asyncio.Queue[None] = asyncio.Queue()
+    controller = SimpleNamespace(view=SimpleNamespace(remote=answers.get))
+    monkeypatch.setattr(ray, "get_actor", lambda *_: controller)
+
+    async def scene() -> None:
+        follower = PoolViewFollower(period_s=0.001)
+        follower.start()
+        async with asyncio.timeout(60.0):
+            while not answers._getters:  # type: ignore[attr-defined] # noqa: ASYNC110 - nothing tells it
+                await asyncio.sleep(0.001)
+            answers.put_nowait(None)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await follower.stop()
+
+    asyncio.run(scene())
 
 
 def test_who_asks_the_board_again_and_again_takes_one_thread(

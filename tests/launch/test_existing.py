@@ -134,8 +134,10 @@ def test_an_address_at_which_nothing_listens_costs_a_moment_and_a_line(address: 
 def test_removal_waits_for_replicas_but_not_for_ever(
     leaves: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gateway = SimpleNamespace(replica_states={"STOPPING": 1})
-    there = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments={"gateway": gateway})})
+    names = (f"SERVE_REPLICA::{APP_NAME}#gateway#a", f"SERVE_REPLICA::{APP_NAME}#decode#b", "SERVE_REPLICA::other#c#d")
+    actors = [{"name": name, "namespace": "serve"} for name in (*names, "SERVE_CONTROLLER_ACTOR")]
+    monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: actors)
+    there = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments={})})
     looks = chain([there] * 3, repeat(SimpleNamespace(applications={}) if leaves else there))
     monkeypatch.setattr(serve, "status", lambda: next(looks))
     monkeypatch.setattr(serve, "delete", lambda name, _blocking: None)
@@ -146,7 +148,7 @@ def test_removal_waits_for_replicas_but_not_for_ever(
     else:
         with pytest.raises(StartError, match="cloudmatrix has not left after 0 s"):
             existing._delete_application()
-    assert "still there: gateway: 1 stopping" in capsys.readouterr().out
+    assert "still there: decode: 1; gateway: 1\n" in capsys.readouterr().out
 
 
 def test_a_dashboard_that_only_the_head_reaches_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

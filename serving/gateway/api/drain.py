@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serving.deadline import within
 from serving.errors import UnavailableError
 from serving.gateway.api.error_dialects import reply_on
 from serving.gateway.api.errors import reply_for
@@ -47,7 +48,7 @@ class GatewayDrain:
         """Wait until nothing is under way. Returns: whether that was so within `seconds`."""
         if self.busy:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), seconds)
+                await within(self._idle.wait(), seconds)
         return not self.busy
 
 

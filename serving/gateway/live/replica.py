@@ -25,6 +25,7 @@ from serving.cluster.ray_metrics import RayMetrics, serve_place
 from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
 from serving.config.upgrade import with_live
+from serving.deadline import within
 from serving.experts.live.expert_status import expert_status, group_stats
 from serving.gateway.api.access import WithoutRequestId
 from serving.gateway.api.app import create_app
@@ -152,7 +153,7 @@ class GatewayDeployment:
         A gateway that starts with the system waits for nothing, since there is no instance yet.
         """
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._members_read.wait(), LINKS_S)
+            await within(self._members_read.wait(), LINKS_S)
         for _ in range(round(LINKS_S / LEAST_MEMBERS_PERIOD_S)):
             if not self._members or self._backend.ready():
                 return

@@ -24,6 +24,7 @@ from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sw
 from serving.cluster.socket_keeper import SocketKeeper
 from serving.cluster.start_clock import StartClock
 from serving.config.serve import ServeConfig
+from serving.deadline import within
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.collector import collector_off
 from serving.instance.live.instance import Instance, InstancePlace
@@ -143,4 +144,4 @@ class InstanceDeployment:
         await self._announcer.stop()
         if self._pool is not None:
             await self._pool.stop()
-        await asyncio.wait_for(self._instance.stop(), STOP_DEADLINE_S)
+        await within(self._instance.stop(), STOP_DEADLINE_S)

@@ -24,6 +24,7 @@ from serving.cluster.membership import NAMESPACE
 from serving.cluster.named_actor import renew_actor
 from serving.cluster.nodes import ON_HEAD_NODE
 from serving.config.serve import ServeConfig
+from serving.deadline import within
 from serving.errors import UnavailableError
 from serving.ids import NodeId
 from serving.kvpool.live.controller import EXPIRY_S, ControllerAnswer, ControlSettings
@@ -151,7 +152,9 @@ class PoolAnnouncer:
         """
         record = await asyncio.to_thread(self._describe)
         self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
-        answer: ControllerAnswer = await _settle(self._actor.announce.remote(record, self._view.namespaces))
+        answer: ControllerAnswer = await within(
+            self._actor.announce.remote(record, self._view.namespaces), CALL_DEADLINE_S
+        )
         self._superseded = not answer.accepted
         if answer.view is not None:  # None: too young; it must not take away what we have
             self._view = answer.view
@@ -164,7 +167,7 @@ class PoolAnnouncer:
         try:
             record = await asyncio.to_thread(self._describe)
             if self._actor is not None:
-                await _settle(self._actor.withdraw.remote(record.name, record.incarnation))
+                await within(self._actor.withdraw.remote(record.name, record.incarnation), CALL_DEADLINE_S)
         except (ray.exceptions.RayError, TimeoutError):
             logger.info("could not withdraw from the pool; the entry expires by itself")
 
@@ -231,7 +234,7 @@ class PoolViewFollower:
         while True:
             try:
                 actor = actor or await self._lookup.answer(CALL_DEADLINE_S)
-                view = await _settle(actor.view.remote())
+                view = await within(actor.view.remote(), CALL_DEADLINE_S)
                 self._view = view or self._view
                 self._complaint.over()
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
@@ -257,7 +260,7 @@ class NamespaceChanges:
 
     async def _ask(self, call: Callable[[Any], Any]) -> None:
         try:
-            await _settle(call(await self._lookup.answer(CALL_DEADLINE_S)))
+            await within(call(await self._lookup.answer(CALL_DEADLINE_S)), CALL_DEADLINE_S)
         except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
             raise UnavailableError(
                 "the pool's controller did not answer; the change may or may not have been made. Is Ray's head lost?"
@@ -286,10 +289,3 @@ class Complaint:
         if self._failures >= TROUBLE:
             logger.info("over: %s", self._text)
         self._failures = 0
-
-
-async def _settle(ref: Any) -> Any:
-    async def answer() -> Any:
-        return await ref
-
-    return await asyncio.wait_for(answer(), CALL_DEADLINE_S)

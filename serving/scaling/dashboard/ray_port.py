@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from serving.deadline import within
 from serving.errors import ScaleError
 from serving.values.scaling import Answer, PoolOperation
 
@@ -50,7 +51,7 @@ class RayPools:
         deadline_s = self._connect_deadline_s if self._path is None else self._deadline_s
         future = asyncio.run_coroutine_threadsafe(self._on_thread(operation), self._thread_loop())
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), deadline_s)
+            return await within(asyncio.wrap_future(future), deadline_s)
         except ScaleError:
             raise
         except TimeoutError as error:

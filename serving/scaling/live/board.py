@@ -13,6 +13,7 @@ from typing import Any
 
 from serving.cluster.kept_values import KeptValues
 from serving.config.serve import ServeConfig
+from serving.deadline import within
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.clock import steady_s
@@ -147,7 +148,7 @@ class ScalingBoard:
         """
         self._looked_for_policy = self._clock()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._asked.wait(), period_s)
+            await within(self._asked.wait(), period_s)
         self._asked.clear()
         await self.look()
         now = self._looked_for_policy = self._clock()

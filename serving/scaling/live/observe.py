@@ -19,6 +19,7 @@ from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAME as MEMBERSHIP
 from serving.cluster.membership import NAMESPACE, Member, read_members
 from serving.cluster.serve_scale import scale_down
+from serving.deadline import within
 from serving.ids import NodeId
 from serving.kvpool.live.pool_control import NAME as POOL_CONTROL
 from serving.scaling.live.clock import steady_s
@@ -141,7 +142,7 @@ class RayCluster:
             return await call(actor)
 
         try:
-            return await asyncio.wait_for(answer(), CALL_DEADLINE_S)
+            return await within(answer(), CALL_DEADLINE_S)
         except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
             self._actors.pop(name, None)
             raise ClusterSilentError(f"{name} does not answer ({type(error).__name__})") from error

@@ -8,12 +8,12 @@
 Works in any process that is connected to Ray, Ray's dashboard included, and needs no gateway.
 """
 
-import asyncio
 from typing import Any
 
 import ray
 
 from serving.cluster.lookup import ActorLookup
+from serving.deadline import within
 from serving.errors import ScaleError
 from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
 
@@ -36,7 +36,7 @@ async def ask(operation: PoolOperation[Answer]) -> Answer:
         return await board.answer.remote(operation)
 
     try:
-        answer: Answer | ScaleRefusal = await asyncio.wait_for(answered(), CALL_DEADLINE_S)
+        answer: Answer | ScaleRefusal = await within(answered(), CALL_DEADLINE_S)
     except ValueError as error:  # Ray's way to say that there is no such actor
         raise ScaleError("no CloudMatrix system runs in this cluster", kind="no_system") from error
     except (ray.exceptions.RayError, TimeoutError) as error:

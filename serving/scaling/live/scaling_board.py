@@ -17,6 +17,7 @@ from serving.cluster.kept_values import KeptValues
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.named_actor import renew_actor
 from serving.config.serve import ServeConfig
+from serving.deadline import within
 from serving.kvpool.live.pool_control import Complaint
 from serving.scaling.core.decision import PoolTarget
 from serving.scaling.live.board import ScalingBoard
@@ -138,7 +139,7 @@ class BoardClient:
             return await getattr(self._actor, method).remote(*arguments)
 
         try:
-            return await asyncio.wait_for(answer(), deadline_s)
+            return await within(answer(), deadline_s)
         except (ray.exceptions.RayError, TimeoutError, ValueError):
             self._actor = None
             raise

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable
 
+from serving.deadline import within
 from serving.errors import UnavailableError
 from serving.tools.chaos.answer import StreamedAnswer, difference, logprob_distance
 from serving.tools.chaos.asks import Ask
@@ -72,7 +73,7 @@ class ChaosLoad:
             pause = begun + sent / rate_per_s - time.monotonic()
             if pause > 0:
                 try:
-                    await asyncio.wait_for(stop.wait(), pause)
+                    await within(stop.wait(), pause)
                 except TimeoutError:
                     continue
 

@@ -6,7 +6,7 @@ through the scaling board, on a real clock beside which the instances' time runs
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +34,13 @@ SCALES = (0.25, 1.0, 16.0)
 START_S, TOKENS_PER_S, SEATS = 10.0, 24_576.0, 100
 BUCKETS = (0,) * (len(BOUNDS_S) + 1)
 BEGIN_S, SECONDS = 64.0, 700
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    """One loop for all calls of a board."""
+    with asyncio.Runner() as loop:
+        yield loop
 
 
 def settings(scale: float, policy: str = "slo") -> ServeConfig:
@@ -92,6 +99,7 @@ class Live:
     """A scaler that a live system asks. `heard`: what it was told."""
 
     config: ServeConfig
+    runner: asyncio.Runner
     heard: list[ScalingSignals] = field(default_factory=list)
     cluster: FakeCluster = field(default_factory=FakeCluster)
     busy_s: float = 0.0
@@ -107,9 +115,9 @@ class Live:
         deployments = {pool.pool: self._replicas(pool) for pool in signals.pools}
         self._show(signals.now, deployments, [self._told(pool) for pool in signals.pools])
         self.board.report(GatewayReport("g", signals.traffic, 0, BUCKETS, BUCKETS))
-        self.heard.append(self.rising.upon(asyncio.run(self.board.next_signals(0.0))))
+        self.heard.append(self.rising.upon(self.runner.run(self.board.next_signals(0.0))))
         decision = self.scaler.decide(self.heard[-1])
-        asyncio.run(self.board.apply(decision.changes))
+        self.runner.run(self.board.apply(decision.changes))
         return decision
 
     def _before(self) -> None:
@@ -122,7 +130,7 @@ class Live:
 
     def _look(self, at: float, deployments: Mapping[str, SeenDeployment], members: Sequence[SeenMember]) -> None:
         self._show(at, deployments, members)
-        asyncio.run(self.board.look())
+        self.runner.run(self.board.look())
 
     def _show(self, at: float, deployments: Mapping[str, SeenDeployment], members: Sequence[SeenMember]) -> None:
         self.cluster.now = self._real(at)
@@ -157,9 +165,9 @@ class Live:
 
 
 @pytest.mark.parametrize(("scale", "policy"), [*((scale, "slo") for scale in SCALES), (0.25, "requests")])
-def test_signals_and_decisions_are_those_of_virtual_time(scale: float, policy: str) -> None:
+def test_signals_and_decisions_are_those_of_virtual_time(scale: float, policy: str, runner: asyncio.Runner) -> None:
     """At 0.25 prompts seemed to come at a quarter of their rate, and nobody was started for them."""
-    virtual, live = Virtual(settings(1.0, policy)), Live(settings(scale, policy))
+    virtual, live = Virtual(settings(1.0, policy)), Live(settings(scale, policy), runner)
     expected, there = traffic(), traffic()
     expected.run(virtual, until=BEGIN_S + SECONDS)
     there.run(live, until=BEGIN_S + SECONDS)
@@ -172,17 +180,17 @@ def test_signals_and_decisions_are_those_of_virtual_time(scale: float, policy: s
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_a_hold_by_hand_is_real_time(scale: float) -> None:
-    live = Live(settings(scale))
+def test_a_hold_by_hand_is_real_time(scale: float, runner: asyncio.Runner) -> None:
+    live = Live(settings(scale), runner)
     live.decide(traffic().signals())
     began = live.cluster.now
-    asyncio.run(live.board.answer(HoldPool("decode", 600.0, "cli")))
+    runner.run(live.board.answer(HoldPool("decode", 600.0, "cli")))
     for passed_s, left_s in ((0.0, 600.0), (100.0, 500.0), (599.0, 1.0)):
         live.cluster.now = began + passed_s
-        signals = asyncio.run(live.board.next_signals(0.0))
+        signals = runner.run(live.board.next_signals(0.0))
         assert signals.pool("decode").held_until - signals.now == left_s * scale
     live.cluster.now = began + 601.0
-    assert asyncio.run(live.board.next_signals(0.0)).pool("decode").held_until == 0.0
+    assert runner.run(live.board.next_signals(0.0)).pool("decode").held_until == 0.0
 
 
 def test_only_simulated_devices_have_a_time_of_their_own() -> None:
@@ -202,8 +210,8 @@ def test_fast_time_is_not_looked_at_more_often_than_there_are_news() -> None:
     assert PolicyTime(4.0).real_period_s(10.0) == 2.5
 
 
-def test_a_slow_autoscaler_is_alive_between_two_looks() -> None:
-    live = Live(settings(0.25))
+def test_a_slow_autoscaler_is_alive_between_two_looks(runner: asyncio.Runner) -> None:
+    live = Live(settings(0.25), runner)
     live.decide(traffic().signals())
     live.cluster.now += 11.0
     row = live.board.state()["autoscaler"]

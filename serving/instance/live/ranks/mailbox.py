@@ -7,6 +7,7 @@ it is by then, and answers at the same rank. A rank that dies takes its orders a
 
 import asyncio
 
+from serving.deadline import within
 from serving.values.operator_order import OrderAnswer, PostedOrder
 
 
@@ -28,7 +29,7 @@ class Mailbox:
         answer = asyncio.get_running_loop().create_future()
         self._open[posted.id] = posted, answer
         try:
-            return await asyncio.wait_for(answer, limit_s)
+            return await within(answer, limit_s)
         except TimeoutError:
             return OrderAnswer(False, f"the group's shell has not answered for {limit_s:g} s; it may be starting")
         finally:

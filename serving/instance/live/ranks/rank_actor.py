@@ -20,6 +20,7 @@ from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
 from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
+from serving.deadline import within
 from serving.ids import NodeId
 from serving.instance.core.rank_life import LEASE_S
 from serving.instance.core.rank_names import RankName
@@ -150,7 +151,7 @@ class RankActor:
         await self._announcer.stop()
         if self._pool is not None:
             await self._pool.stop()
-        await asyncio.wait_for(self._rank.stop(), STOP_DEADLINE_S)
+        await within(self._rank.stop(), STOP_DEADLINE_S)
 
     async def until_death(self) -> None:
         """Never returns: whoever waits for it is told by Ray when the process ends."""

@@ -19,6 +19,7 @@ from hardware.ray_resources import replica_resources
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAMESPACE
 from serving.config.serve import ServeConfig
+from serving.deadline import within
 from serving.instance.core.rank_names import RankName
 from serving.instance.live.ranks.group_port import (
     AnswerOperator,
@@ -225,7 +226,7 @@ class RayGroup:
 async def _answer(name: RankName, ref: Any, limit_s: float | None) -> Any:
     """Raises: RankDeadError, RankSilentError."""
     try:
-        return await asyncio.wait_for(_settle(ref), limit_s)
+        return await within(ref, limit_s)
     except TimeoutError as error:
         raise RankSilentError(f"{name.actor} has not answered for {limit_s:g} s") from error
     except ray.exceptions.ActorUnavailableError as error:
@@ -243,7 +244,3 @@ async def _of_ray(find: Callable[[], Answer]) -> Answer:
     except (ray.exceptions.RayError, TimeoutError) as error:
         raise RankSilentError(f"Ray does not answer ({type(error).__name__})") from error
     return found
-
-
-async def _settle(ref: Any) -> Any:
-    return await ref
