@@ -14,7 +14,6 @@ import ray
 from ray import serve
 from ray._private import services
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
-from ray.serve._private.common import ReplicaID
 
 from hardware.ray_resources import silence_npu_probe
 from serving.cluster.gcs_store import GcsStore
@@ -23,6 +22,7 @@ from serving.cluster.identity import found_identity, read_session
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.model_parcels import publish_model
 from serving.cluster.named_actor import end_actors
+from serving.cluster.serve_replicas import replicas_among
 from serving.cluster.session import SystemSession, deployed_session
 from serving.config.checks import replicas_at_start
 from serving.config.packing import can_pack
@@ -244,12 +244,8 @@ def _delete_application() -> list[str]:
 
 
 def _still_there() -> str:
-    """Deployments of ours with the replicas that have not left, such as `decode: 1`.
-
-    Serve's own status of an application that is being deleted has no deployments.
-    """
-    names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
-    found = [ReplicaID.from_full_id_str(name).deployment_id for name in names if ReplicaID.is_full_id_str(name)]
+    """Deployments of ours with the replicas that have not left, such as `decode: 1; gateway: 1`."""
+    found = [one.deployment_id for one in replicas_among(ray.util.list_named_actors(all_namespaces=True))]
     left = Counter(one.name for one in found if one.app_name == APP_NAME)
     return "; ".join(f"{name}: {count}" for name, count in sorted(left.items())) or APP_NAME
 

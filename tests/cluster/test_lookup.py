@@ -120,19 +120,25 @@ def test_a_follower_that_finds_no_controller_asks_with_one_thread(
 def test_a_follower_stops_though_the_controller_answers_just_then(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica's end waits for it. Its cancellation was lost, and Serve killed the replica after ten minutes."""
     answers: asyncio.Queue[None] = asyncio.Queue()
-    controller = SimpleNamespace(view=SimpleNamespace(remote=answers.get))
+    asked = asyncio.Event()
+
+    async def view() -> None:
+        asked.set()
+        await answers.get()
+
+    controller = SimpleNamespace(view=SimpleNamespace(remote=view))
     monkeypatch.setattr(ray, "get_actor", lambda *_: controller)
 
     async def scene() -> None:
         follower = PoolViewFollower(period_s=0.001)
         follower.start()
         async with asyncio.timeout(60.0):
-            while not answers._getters:  # type: ignore[attr-defined] # noqa: ASYNC110 - nothing tells it
-                await asyncio.sleep(0.001)
+            await asked.wait()
             answers.put_nowait(None)
             for _ in range(turns):
                 await asyncio.sleep(0)
             await follower.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "nobody asks on"
 
     asyncio.run(scene())
 

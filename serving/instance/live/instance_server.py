@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from serving.config.ports import ANY_PORT, PortRange
+from serving.deadline import within
 from serving.errors import LinkError
 from serving.grammar.compile import Grammars
 from serving.ids import SequenceId
@@ -160,8 +161,7 @@ class InstanceServer:
     async def _empty_within(self, seconds: float) -> bool:
         """Whether there comes a moment when no gateway owns a sequence here."""
         try:
-            async with asyncio.timeout(seconds):
-                await self._empty.wait()
+            await within(self._empty.wait(), seconds)
         except TimeoutError:
             return False
         return True

@@ -111,7 +111,7 @@ class Live:
         self._before()
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
-        """As `Scaler.decide`, by way of the board."""
+        """Decide as any `Scaler` does; the signals come by way of the board."""
         deployments = {pool.pool: self._replicas(pool) for pool in signals.pools}
         self._show(signals.now, deployments, [self._told(pool) for pool in signals.pools])
         self.board.report(GatewayReport("g", signals.traffic, 0, BUCKETS, BUCKETS))

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 import ray
-from ray.serve._private.common import ReplicaID
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hardware.ray_resources import replica_resources
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.membership import NAMESPACE
+from serving.cluster.serve_replicas import replicas_among
 from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.instance.core.rank_names import RankName
@@ -78,8 +78,7 @@ class RayGroup:
         """Implements `GroupPort.found`."""
         listed: list[dict[str, str]] = await _of_ray(partial(ray.util.list_named_actors, all_namespaces=True))
         names = [RankName.parse(one["name"]) for one in listed if one["namespace"] == NAMESPACE]
-        replicas = [ReplicaID.from_full_id_str(one["name"]) for one in listed if ReplicaID.is_full_id_str(one["name"])]
-        shells = frozenset(one.unique_id for one in replicas if one.deployment_id.name == self._pool)
+        shells = frozenset(one.unique_id for one in replicas_among(listed) if one.deployment_id.name == self._pool)
         places = await _of_ray(partial(placed_groups, self._session, self._pool, self._resources))
         ranks = tuple(name for name in names if name is not None and name.pool == self._pool)
         return FoundRanks(ranks, places.groups, shells, places.added, places.room)

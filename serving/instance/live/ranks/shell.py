@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from serving.deadline import within
 from serving.errors import GroupError
 from serving.experts.core.group_experts import ExpertRules
 from serving.instance.core.group_course import (
@@ -386,8 +387,7 @@ class GroupShell:
     async def _wait(self) -> None:
         """Until it is time for another round: soon, or at once if a rank has died."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._period_s):  # `wait_for` of Python 3.11 may forget that it was cancelled
-                await self._news.wait()
+            await within(self._news.wait(), self._period_s)
         self._news.clear()
 
     def _died(self, name: RankName) -> None:
