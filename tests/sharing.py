@@ -3,8 +3,14 @@
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-TOGETHER = ("tests/architecture", "tests/deploy/two_hosts", "tests/e2e/one_node", "tests/tools/paper")
-"""They share the syntax trees of all sources, two hosts, a Ray cluster, and all figures of a paper."""
+TOGETHER = (
+    "tests/architecture",
+    "tests/deploy/two_hosts",
+    "tests/e2e/one_node",
+    "tests/e2e/shipped",
+    "tests/tools/paper",
+)
+"""They share the syntax trees of all sources, two hosts, a system, another one, and all figures of a paper."""
 
 
 class ByFixture(LoadFileScheduling):

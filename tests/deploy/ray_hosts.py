@@ -5,7 +5,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
 
+from tests.costs import count_system
 from tests.deploy.hosts import Hosts, hosts
 from tests.e2e.server import wait_for
 
@@ -102,7 +105,31 @@ def ray_hosts(
         variables: of a host by its name and address, beyond those of `cloudmatrix node-env`.
     """
     with hosts(*names) as made:
+        count_system("hosts")
         started = RayHosts(made, npus, ub_memory_mib, variables)
         for name in names:
             started.start(name, *options, *(head if name == names[0] else ()))
         yield started
+
+
+STOP = "/tmp/steady-stop"
+ANSWERS_S = 120.0
+
+
+@contextmanager
+def steady(on: RayHosts, host: str, found: dict[str, Any]) -> Iterator[None]:
+    """Requests from a host to its gateway while the block runs. Effects: what became of them is in `found`."""
+    on.hosts.run(host, "rm", "-f", STOP)
+    command = on.hosts.command(host, sys.executable, "-m", "tests.deploy.steady", on.url(host), STOP)
+    with Popen(command, stdout=PIPE, text=True) as asking:
+        try:
+            yield
+        finally:
+            on.hosts.run(host, "touch", STOP)
+            said, _ = asking.communicate(timeout=ANSWERS_S)
+            found.update(json.loads(said))
+
+
+def left_behind(on: RayHosts, host: str) -> str:
+    """Files of ours on a host."""
+    return on.hosts.run(host, "sh", "-c", "ls -d /dev/shm/cloudmatrix* /tmp/cloudmatrix* 2>/dev/null || true")

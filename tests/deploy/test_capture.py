@@ -17,7 +17,8 @@ from tests.deploy.hosts import Hosts, hosts
 from tests.deploy.talk import KV_BYTES, PROMPT, SECRET
 from tests.sockets.certificates import Authority
 
-pytestmark = pytest.mark.slow
+SAME = "tests/deploy/test_places.py::test_with_tls_neither_token_nor_secret_nor_prompt_is_in_a_packet"
+pytestmark = [pytest.mark.slow, pytest.mark.nightly(SAME)]
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT_BYTES = m.encode(Add(SequenceSpec(SequenceId("s"), PROMPT, SamplingParams())))[60:160]

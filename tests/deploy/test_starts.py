@@ -18,7 +18,8 @@ from tests.deploy.supervised import HEAD, STORE, Streams, Supervised, begun, das
 from tests.deploy.tools import DEPLOY
 from tests.e2e.server import wait_for
 
-pytestmark = pytest.mark.slow
+SAME = "tests/deploy/test_places.py::test_equal_labels_are_told_apart_and_everything_is_spread"
+pytestmark = [pytest.mark.slow, pytest.mark.nightly(SAME)]
 
 REDIS_PORT, HEAD_PORT = 6379, 6379
 AWAY_S = 30.0

@@ -1,22 +1,18 @@
 """Three upgrades in a row under steady requests, on a Ray that was started by hand: none fails, each is exact."""
 
 import json
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 import pytest
 
-from tests.deploy.ray_hosts import RayHosts, ray_hosts
+from tests.deploy.ray_hosts import RayHosts, ray_hosts, steady
 
-pytestmark = pytest.mark.slow
+SAME = "tests/deploy/test_places.py::test_an_upgrade_under_load"
+pytestmark = [pytest.mark.slow, pytest.mark.nightly(SAME)]
 
 CONFIG = Path(__file__).parent / "one-host.toml"
-STOP = "/tmp/steady-stop"
-ANSWERS_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -36,25 +32,11 @@ def settings(*given: str) -> list[str]:
     return [word for one in given for word in ("--set", one)]
 
 
-@contextmanager
-def steady(on: RayHosts, found: dict[str, Any]) -> Iterator[None]:
-    """Requests while the block runs. Effects: what became of them is in `found`."""
-    on.hosts.run("solo", "rm", "-f", STOP)
-    command = on.hosts.command("solo", sys.executable, "-m", "tests.deploy.steady", on.url("solo"), STOP)
-    with Popen(command, stdout=PIPE, text=True) as asking:
-        try:
-            yield
-        finally:
-            on.hosts.run("solo", "touch", STOP)
-            said, _ = asking.communicate(timeout=ANSWERS_S)
-            found.update(json.loads(said))
-
-
 def test_three_upgrades_under_load(one_host: RayHosts) -> None:
     first = deploy(one_host)
     assert "deploying kvcache, prefill, decode, gateway" in first
     found: dict[str, Any] = {}
-    with steady(one_host, found):
+    with steady(one_host, "solo", found):
         live = settings("gateway.max_n=3", "slo.ttft_s=7")
         told = deploy(one_host, "--dry-run", *live)
         assert told.splitlines() == [
@@ -86,7 +68,7 @@ def test_without_room_streams_move_before_a_replica_leaves(one_host: RayHosts) -
     """Neither pool has the NPUs for one more: decode streams go on at prefill instances, prompts wait."""
     deploy(one_host)
     found: dict[str, Any] = {}
-    with steady(one_host, found):
+    with steady(one_host, "solo", found):
         larger = settings("decode.npus_per_instance=5")
         assert "decode restarts: decode.npus_per_instance" in deploy(one_host, *larger)
         assert "prefill restarts" in deploy(one_host, *larger, *settings("prefill.npus_per_instance=3"))

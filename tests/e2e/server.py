@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.costs import count_system
 from tests.stopping import stop_process
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -129,6 +130,7 @@ class Server:
 
     def launch(self) -> None:
         """Start the command; returns at once."""
+        count_system("serve")
         environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1"}
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             self._process = subprocess.Popen(

@@ -1,24 +1,37 @@
-"""One pool that does both, behind two gateways with an API key, which leave in good order at the end."""
+"""One pool that prefills and decodes, behind API keys, two gateways and Serve's proxy, with Redis behind the GCS.
+
+Redis, GCS and proxy die; gateways leave in good order at the end. Nightly all of it once more without the proxy, where
+the kernel deals connections to the two gateways.
+"""
 
 import asyncio
+import contextlib
+import json
+import os
 import re
+import secrets
+import signal
 import subprocess
 import sys
+import time
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from msgspec.structs import replace
 
+from tests.e2e.deaths import BACK_S, pid_of, pids_of
 from tests.e2e.leaving import one_gateway_leaves, the_system_leaves
-from tests.e2e.scaled import Scaled
-from tests.e2e.server import Server, wait_for
+from tests.e2e.scaled import Scaled, asks
+from tests.e2e.server import Server, free_port, wait_for
 from tests.e2e.streams import Streams, order
 from tests.e2e.topology import small
+from tests.kvpool.redis_process import REDIS_SERVER, needs_redis
 from tests.live.workload import GREEDY, Ask, Reference, varied_asks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 KEY, TENANT_KEY, ADMIN_KEY, SALT = "sk-of-everybody", "sk-of-acme", "sk-of-the-operator", "salt-of-this-site"
 TWO_GATEWAYS = f"""
@@ -37,10 +50,33 @@ api_keys = ["{TENANT_KEY}"]
 """And steps that last, so that streams can be counted."""
 
 
+OWN_SERVER = pytest.mark.nightly("tests/e2e/test_aggregated.py::test_both_gateways_serve")
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Scaled]:
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis with a password, on loopback; without one the GCS keeps its state on disk."""
+    if REDIS_SERVER is None:
+        assert not os.environ.get("CI"), "CI must have redis-server"
+        yield "embedded"
+        return
+    port, password = free_port(), secrets.token_hex(8)
+    folder = tmp_path_factory.mktemp("redis")
+    command = [REDIS_SERVER, "--port", str(port), "--bind", "127.0.0.1", "--requirepass", password]
+    command += ["--dir", str(folder), "--save", "", "--appendonly", "no"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    yield f"redis://:{password}@127.0.0.1:{port}"
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module", params=["serve", pytest.param("own", marks=OWN_SERVER)])
+def server(
+    tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, redis_url: str, request: pytest.FixtureRequest
+) -> Iterator[Scaled]:
     config = small(tmp_path_factory.mktemp("config"), checkpoint, mode="aggregated", aggregated=2)
-    config.write_text(config.read_text() + TWO_GATEWAYS)
+    text = config.read_text().replace("[cluster]", f'[cluster]\ngcs_storage = "{redis_url}"')
+    config.write_text(text + TWO_GATEWAYS.replace("[gateway]", f'[gateway]\nserver = "{request.param}"'))
     keys = config.parent / "keys.txt"
     keys.write_text(f"# of the tests\n{KEY}\n")
     keys.chmod(0o600)
@@ -72,7 +108,7 @@ def test_outputs_are_token_exact(server: Server, reference: Reference) -> None:
 
 
 def test_both_gateways_serve(server: Server) -> None:
-    """The kernel gives each new connection to one of them; what one tells is true for both."""
+    """Either may get a request; what one reports covers both."""
     successes: dict[str, float] = {}
 
     def both() -> bool:
@@ -138,6 +174,52 @@ def test_secrets_stand_nowhere_but_where_they_were_given(server: Server) -> None
     assert "every user of this machine can read --set kvcache.salt" in server.err
 
 
+@needs_redis
+def test_the_gcs_dies_and_redis_remembers(server: Scaled, reference: Reference) -> None:
+    before, gone = pids_of(server, "gcs_server"), server.replicas("aggregated")[0]["pid"]
+
+    async def scene() -> None:
+        streams = Streams(server, asks(6, 8, 150))
+        running = await streams.start()
+        os.kill(pid_of(server, "gcs_server"), signal.SIGKILL)
+        await running
+        assert all(stream.follows(reference) for stream in streams.streams)
+
+    asyncio.run(scene())
+    wait_for(lambda: pids_of(server, "gcs_server") not in ([], before), "there is another one", BACK_S)
+    os.kill(gone, signal.SIGKILL)
+
+    def replaced() -> bool:
+        pids = [replica["pid"] for replica in server.replicas("aggregated")]
+        return len(pids) == 2 and gone not in pids
+
+    wait_for(replaced, "a killed instance is replaced", BACK_S, server.cluster)
+    server.wait_idle()
+
+
+def test_the_proxy_dies_streams_are_cut_and_requests_are_accepted_again(server: Scaled) -> None:
+    if not pids_of(server, "ProxyActor"):
+        pytest.skip("the gateways have no proxy before them")
+    body = json.dumps(order(asks(7, 1, 300)[0], stream=True))
+    sent = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+    with httpx.stream("POST", f"{server.url}/v1/completions", content=body, headers=sent, timeout=60) as response:
+        lines = response.iter_lines()
+        next(lines)
+        os.kill(pid_of(server, "ProxyActor"), signal.SIGKILL)
+        begun = time.monotonic()
+        with pytest.raises(httpx.TransportError):
+            list(lines)
+        assert time.monotonic() - begun < 30.0, "cut, not left hanging"
+
+    def answers() -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{server.url}/health", timeout=1.0).status_code == 200
+        return False
+
+    wait_for(answers, "the proxy is back", BACK_S)
+    server.wait_idle()
+
+
 def test_streams_end_when_their_gateway_leaves(server: Scaled, reference: Reference) -> None:
     one_gateway_leaves(server, reference)
-    the_system_leaves(server, reference, patient=True)
+    the_system_leaves(server, reference, patient=False)

@@ -14,7 +14,9 @@ from tests.examples.run_example import run_example
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import GPT_OSS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+SAME = "tests/e2e/test_two_nodes.py::test_streams_and_prompts_survive_killed_instances"
+SAME = "tests/e2e/test_two_nodes.py::test_streams_and_prompts_survive_killed_instances"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.nightly(SAME)]
 
 SCENARIO = """
 [scenario]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+SAME = "tests/tools/demo/test_run.py::test_steps_come_one_after_the_other_and_say_how_they_ended"
+pytestmark = [pytest.mark.slow, pytest.mark.nightly(SAME)]
 
 
 def test_everything_works_and_leaves_a_report(tmp_path: Path) -> None:

@@ -1,24 +1,19 @@
 """Ray's own parts die under load: what is under way goes on, and what died comes back in a stated time."""
 
-import contextlib
 import os
-import random
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from msgspec.structs import replace
 
 from tests.e2e.deaths import BACK_S, SLOW_STEPS, kill_under_load, pid_of, pids_of
 from tests.e2e.server import STOP_S, Server, wait_for
-from tests.e2e.streams import order
 from tests.e2e.topology import small
-from tests.live.workload import GREEDY, Ask, Reference, tokens
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SAME = "tests/e2e/test_two_nodes.py::test_rays_parts_die_at_once"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.nightly(SAME)]
 
 POOL = "\n[kvcache]\nreplicas = 1\nub_memory_mib = 8\nssd_mib = 0\nslab_kib = 64\n"
 
@@ -83,16 +78,6 @@ def wait_for_the_dashboard(server: Server) -> None:
     wait_for(tells, f"Ray's dashboard serves at {url}", BACK_S, state)
 
 
-def test_everything_of_ray_that_can_die_dies_at_once(server: Server, reference: Reference) -> None:
-    kill_under_load(server, 4, "ServeController", "MembershipActor", "PoolControlActor", "gcs_server")
-    ask = Ask(tokens(random.Random(5), 30), replace(GREEDY, max_tokens=8))
-    told = server.post("/v1/completions", order(ask))["choices"][0]["token_ids"]
-    assert tuple(told) == tuple(reference.output(ask.prompt, ask.sampling))
-    replace_a_decode_instance(server)
-    wait_for(lambda: len(server.cluster()["kvcache"]["servers"]) == 1, "the pool is known again", BACK_S)
-    server.wait_idle()
-
-
 def test_the_agents_and_the_dashboard_die(server: Server) -> None:
     monitors = ("log_monitor.py", "autoscaler/_private/monitor.py")
     titles = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/dashboard.py", *monitors)
@@ -105,23 +90,4 @@ def test_the_agents_and_the_dashboard_die(server: Server) -> None:
     assert pid_of(server, "raylet/raylet") == raylet
     replace_a_decode_instance(server)  # which needs the agent of its environment
     wait_for_the_dashboard(server)
-    server.wait_idle()
-
-
-def test_the_first_node_dies(server: Server, reference: Reference) -> None:
-    """All that serves is on it, and comes back without anybody's doing."""
-    gone = set(server.processes())
-    os.kill(pid_of(server, "raylet/raylet"), signal.SIGKILL)
-    wait_for(lambda: not gone & set(pids_of(server, "ray::")), "what ran there has ended", BACK_S, server.processes)
-
-    def serves() -> bool:
-        with contextlib.suppress(httpx.HTTPError):
-            return httpx.get(f"{server.url}/ready", timeout=1.0).status_code == 200
-        return False
-
-    wait_for(serves, "it serves again", BACK_S)
-    ask = Ask(tokens(random.Random(9), 30), replace(GREEDY, max_tokens=8))
-    told = server.post("/v1/completions", order(ask))["choices"][0]["token_ids"]
-    assert tuple(told) == tuple(reference.output(ask.prompt, ask.sampling))
-    wait_for(lambda: len(server.replicas("decode")) == 2, "all of it", BACK_S, server.cluster)
     server.wait_idle()

@@ -14,7 +14,8 @@ from tests.e2e.deaths import BACK_S
 from tests.e2e.server import Server, wait_for
 from tests.model.smollm2 import smollm2
 
-pytestmark = [pytest.mark.slow, pytest.mark.downloads, pytest.mark.timeout(900)]
+SAME = "tests/e2e/test_two_nodes.py::test_outputs_are_token_exact_and_handoffs_cross_nodes"
+pytestmark = [pytest.mark.slow, pytest.mark.downloads, pytest.mark.timeout(900), pytest.mark.nightly(SAME)]
 
 QUESTION = "What is the capital of Japan?"
 ANSWER = "The capital of Japan is Tokyo."

@@ -10,7 +10,8 @@ import pytest
 from serving.cluster.socket_keeper import KEEP_PERIOD_S
 from tests.deploy.ray_hosts import RayHosts
 
-pytestmark = pytest.mark.slow
+SAME = "tests/cluster/test_socket_keeper.py::test_a_secret_is_rotated_while_connections_go_on"
+pytestmark = [pytest.mark.slow, pytest.mark.nightly(SAME)]
 
 CONFIG = Path(__file__).parents[1] / "two-hosts.toml"
 PROMPT = {"model": "storyteller", "prompt": "The dog and the ball", "max_tokens": 24, "temperature": 0}

@@ -14,13 +14,14 @@ from msgspec import structs
 from serving import version
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.version import VERSION as RELEASE
-from tests.deploy.ray_hosts import MODEL, TOKEN, RayHosts
+from tests.deploy.ray_hosts import MODEL, TOKEN, RayHosts, left_behind
 from tests.deploy.tools import DEPLOY
 from tests.e2e.server import wait_for
 from tests.fakes.hub import NAME
 from tests.live.workload import GREEDY, Reference
 
-pytestmark = pytest.mark.slow
+SAME = "tests/deploy/test_places.py::test_an_upgrade_under_load"
+pytestmark = [pytest.mark.slow, pytest.mark.nightly(SAME)]
 
 SERVE_YAML = DEPLOY / "serve.yaml"
 VERSION = version.__file__
@@ -60,11 +61,6 @@ def hub_on(on: RayHosts, host: str) -> Iterator[str]:
 def wait(condition: Callable[[], bool], what: str, state: Callable[[], object] = str) -> None:
     """Wait for what takes a process to look at."""
     wait_for(condition, what, state=state, pause_s=0.5)
-
-
-def left_behind(on: RayHosts, host: str) -> str:
-    """Files of ours on a host."""
-    return on.hosts.run(host, "sh", "-c", "ls -d /dev/shm/cloudmatrix* /tmp/cloudmatrix* 2>/dev/null || true")
 
 
 def session_of(on: RayHosts) -> str:

@@ -1,22 +1,17 @@
 """Each tutorial does what it says, run from its first command to its last by a reader of its own."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.hosts import hosts
 from tests.e2e.server import Server
-from tests.pages import ROOT
 from tests.tutorials.page import FOLDER, TUTORIALS, blocks
 from tests.tutorials.reader import Reader, work_folder
 
+pytestmark = pytest.mark.slow
 
-@pytest.fixture(scope="module")
-def system() -> Iterator[Server]:
-    """A system as `make serve` starts it."""
-    with Server(ROOT / "deploy" / "small.toml", "--set", "cluster.dashboard_port=0") as running:
-        yield running
+OTHERS = [name for name in TUTORIALS if name not in ("serve", "supernodes", "hosts")]
 
 
 def go_through(name: str, system: Server | None = None, network: str = "") -> None:
@@ -27,18 +22,18 @@ def go_through(name: str, system: Server | None = None, network: str = "") -> No
             assert printed is None or block.agrees(printed), f"{block.commands}{printed}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in TUTORIALS if name not in ("supernodes", "hosts")])
-def test_a_tutorial_with_a_system(name: str, system: Server) -> None:
-    go_through(name, system)
+def test_the_first_tutorial(server: Server) -> None:
+    go_through("serve", server)
 
 
-def test_supernodes() -> None:
-    go_through("supernodes")
+@pytest.mark.nightly("tests/e2e/shipped/test_tutorials.py::test_the_first_tutorial")
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_tutorial(name: str, server: Server) -> None:
+    go_through(name, server)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1200)  # three minutes alone, five beside three busy loops, and CI may leave it less
+@pytest.mark.nightly("tests/deploy/test_places.py::test_an_upgrade_under_load")
+@pytest.mark.timeout(1200)  # three minutes alone, five beside three busy loops
 def test_hosts() -> None:
     with hosts("head", "left", "right", "store") as made:
         go_through("hosts", network=made.network)
