@@ -1,13 +1,15 @@
 """Processes of a system are killed under load: what is under way goes on, and what died comes back."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
 
 from msgspec.structs import replace
 
-from tests.e2e.server import Server
+from tests.e2e.scaled import Scaled
+from tests.e2e.server import Server, wait_for
 from tests.e2e.streams import Streams
 from tests.live.workload import GREEDY, Ask, tokens
 
@@ -51,3 +53,14 @@ def kill_under_load(server: Server, seed: int, *titles: str) -> None:
     again = Streams(server, asks(seed)[:2])
     asyncio.run(again.run())
     assert told == [again.streams[i % 2].tokens for i in range(8)], "as undisturbed"
+
+
+def wait_for_the_dashboard(server: Scaled) -> None:
+    """Until Ray's dashboard, at the address that was printed, lists the deployments."""
+
+    def lists() -> bool:
+        with contextlib.suppress(OSError):
+            return "autoscaler" in server.get("/api/serve/applications/", **server.dashboard)
+        return False
+
+    wait_for(lists, "Ray's dashboard serves", BACK_S, server.processes)

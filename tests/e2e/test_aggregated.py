@@ -22,7 +22,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from tests.e2e.deaths import BACK_S, pid_of, pids_of
+from tests.e2e.deaths import BACK_S, pid_of, pids_of, wait_for_the_dashboard
 from tests.e2e.leaving import one_gateway_leaves, the_system_leaves
 from tests.e2e.scaled import Scaled, asks
 from tests.e2e.server import Server, free_port, wait_for
@@ -194,6 +194,7 @@ def test_the_gcs_dies_and_redis_remembers(server: Scaled, reference: Reference) 
         return len(pids) == 2 and gone not in pids
 
     wait_for(replaced, "a killed instance is replaced", BACK_S, server.cluster)
+    wait_for_the_dashboard(server)
     server.wait_idle()
 
 

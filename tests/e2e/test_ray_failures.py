@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.deaths import BACK_S, SLOW_STEPS, kill_under_load, pid_of, pids_of
-from tests.e2e.server import STOP_S, Server, wait_for
+from tests.e2e.deaths import BACK_S, SLOW_STEPS, kill_under_load, pid_of, pids_of, wait_for_the_dashboard
+from tests.e2e.scaled import Scaled
+from tests.e2e.server import STOP_S, wait_for
 from tests.e2e.topology import small
 
 SAME = "tests/e2e/test_two_nodes.py::test_rays_parts_die_at_once"
@@ -19,17 +20,17 @@ POOL = "\n[kvcache]\nreplicas = 1\nub_memory_mib = 8\nssd_mib = 0\nslab_kib = 64
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Scaled]:
     config = small(tmp_path_factory.mktemp("config"), checkpoint, prefill=1, decode=2)
     config.write_text(config.read_text() + SLOW_STEPS + POOL)
-    with Server(config) as running:
+    with Scaled(config) as running:
         yield running
         took = running.interrupt()
         running.assert_nothing_left()
         assert took < STOP_S
 
 
-def replace_a_decode_instance(server: Server) -> float:
+def replace_a_decode_instance(server: Scaled) -> float:
     """Kill one and wait until another one serves. Returns: how long that took [s]."""
     begun = time.monotonic()
     gone = server.replicas("decode")[0]
@@ -43,13 +44,13 @@ def replace_a_decode_instance(server: Server) -> float:
     return time.monotonic() - begun
 
 
-def test_serves_controller_dies(server: Server) -> None:
+def test_serves_controller_dies(server: Scaled) -> None:
     kill_under_load(server, 1, "ServeController")
     replace_a_decode_instance(server)
     server.wait_idle()
 
 
-def test_the_gcs_dies(server: Server) -> None:
+def test_the_gcs_dies(server: Scaled) -> None:
     before = pids_of(server, "gcs_server")
     kill_under_load(server, 2, "gcs_server")
     wait_for(lambda: pids_of(server, "gcs_server") not in ([], before), "there is another one", BACK_S)
@@ -58,27 +59,7 @@ def test_the_gcs_dies(server: Server) -> None:
     server.wait_idle()
 
 
-def wait_for_the_dashboard(server: Server) -> None:
-    """Until Ray's dashboard, at the address that was printed, tells of the application `decode`."""
-    token = {"Authorization": f"Bearer {server.printed('dashboard token')}"}
-    url = server.printed("Ray dashboard")
-    told: list[object] = [None]
-
-    def tells() -> bool:
-        try:
-            told[0] = answer = server.get("/api/serve/applications/", url=url, headers=token)
-        except OSError as error:
-            told[0] = error
-            return False
-        return "decode" in answer
-
-    def state() -> tuple[object, list[str]]:
-        return told[0], [line for line in server.processes().values() if "dashboard" in line]
-
-    wait_for(tells, f"Ray's dashboard serves at {url}", BACK_S, state)
-
-
-def test_the_agents_and_the_dashboard_die(server: Server) -> None:
+def test_the_agents_and_the_dashboard_die(server: Scaled) -> None:
     monitors = ("log_monitor.py", "autoscaler/_private/monitor.py")
     titles = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/dashboard.py", *monitors)
     wait_for(lambda: all(pids_of(server, title) for title in titles), "all are there", BACK_S, server.processes)

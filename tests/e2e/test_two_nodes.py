@@ -21,7 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from serving.cli.replay import EXIT_INCOMPLETE
-from tests.e2e.deaths import BACK_S, pid_of, pids_of
+from tests.e2e.deaths import BACK_S, pid_of, pids_of, wait_for_the_dashboard
 from tests.e2e.listeners import addresses
 from tests.e2e.scaled import Scaled
 from tests.e2e.server import STOP_S, ProcessTable, stopped, wait_for
@@ -200,17 +200,6 @@ def test_rays_parts_die_at_once(server: Scaled, past: Past, reference: Reference
         wait_for(lambda: set(pids_of(server, title)) - set(pids) != set(), f"{title} is back", BACK_S)  # noqa: B023
     wait_for_the_dashboard(server)
     server.wait_idle()
-
-
-def wait_for_the_dashboard(server: Scaled) -> None:
-    """Until Ray's dashboard, at the address that was printed, lists the deployment `decode`."""
-
-    def lists() -> bool:
-        with contextlib.suppress(OSError):
-            return "decode" in server.get("/api/serve/applications/", **server.dashboard)
-        return False
-
-    wait_for(lists, "Ray's dashboard serves", BACK_S, server.processes)
 
 
 def raylet_of(server: Scaled, pid: int) -> int:

@@ -1,4 +1,4 @@
-"""One system for the whole folder: `deploy/small.toml` as `make serve` starts it, with speculation switched on.
+"""One system for the whole folder: `deploy/small.toml` as `make serve` starts it.
 
 Files run in the order of their names: README's answers need a fresh system, and the last file kills it.
 """
@@ -13,6 +13,6 @@ from tests.e2e.topology import DEPLOY
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[Server]:
-    settings = ("cluster.dashboard_port=0", "engine.draft_tokens=3", "engine.threads=1")
-    with Server(DEPLOY / "small.toml", *(word for one in settings for word in ("--set", one))) as running:
+    settings = ("--set", "cluster.dashboard_port=0", "--set", "engine.threads=1")
+    with Server(DEPLOY / "small.toml", *settings) as running:
         yield running

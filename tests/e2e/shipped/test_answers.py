@@ -1,5 +1,7 @@
 """The bundled model answers as READMEs show, and draft tokens change nothing but usage and metrics."""
 
+from collections.abc import Iterator
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,15 +18,23 @@ pytestmark = pytest.mark.slow
 
 
 def test_readmes_show_what_a_fresh_system_answers(server: Server) -> None:
-    """With speculation and without, the tokens are the same."""
     assert list(SERVED) == ["story", "turns"], "as a reader does: the second finds a block of the first"
     for name, make in SERVED.items():
         printed = {page: found[name] for page in PAGES if name in (found := shown(page))}
         assert printed == dict.fromkeys(printed, make(server.url))
 
 
-def test_draft_tokens_in_usage_and_metrics(server: Server) -> None:
-    server.wait_idle()
+@pytest.fixture
+def drafting() -> Iterator[Server]:
+    """The same with speculation, as a user switches it on."""
+    settings = ("--set", "cluster.dashboard_port=0", "--set", "engine.threads=1", "--set", "engine.draft_tokens=3")
+    with Server(DEPLOY / "small.toml", *settings) as running:
+        yield running
+
+
+@pytest.mark.nightly("tests/live/test_speculation.py::test_the_demo_model_with_a_lost_instance")
+def test_draft_tokens_in_usage_and_metrics(drafting: Server) -> None:
+    server = drafting
     before = counters(server)
     ask = Ask((1, 300, 41, 507, 99), SamplingParams(temperature=0.0, max_tokens=60))
     answer = server.post("/v1/completions", order(ask, model="storyteller"))
