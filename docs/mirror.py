@@ -37,6 +37,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.nav = [
         {"Start": "README.md"},
         {"Tutorials": list(dict.fromkeys(_TUTORIAL.findall((ROOT / "README.md").read_text(encoding="utf-8"))))},
+        {"Guides": _names(sorted((ROOT / "docs/guides").glob("*.md")))},
         *_names(sorted((ROOT / "docs").glob("*.md"))),
         {"References": _names(sorted((ROOT / "docs/reference").glob("*.md")))},
         *({title: readmes} for title, readmes in parts.items() if readmes),
