@@ -77,28 +77,27 @@ def test_what_is_started_by_name_is_still_started_so(module: str) -> None:
     assert code in source.text
 
 
-def reached_of(by_name: Mapping[str, Sequence[str]] = {}, **texts: str) -> list[str]:
-    """Modules that `app.main` does not reach; `__` in a module's name stands for a dot."""
-    modules = {name.replace("__", "."): text for name, text in texts.items()}
-    sources = [Source(f"{module.replace('.', '/')}.py", module, text) for module, text in modules.items()]
+def missed(texts: Mapping[str, str], by_name: Mapping[str, Sequence[str]]) -> list[str]:
+    """Modules that `app.main` does not reach, of sources by the names of their modules."""
+    sources = [Source(f"{module.replace('.', '/')}.py", module, text) for module, text in texts.items()]
     return unreached(sources, ["app.main", "elsewhere"], by_name)
 
 
 def test_the_checker_sees_a_module_that_nothing_imports() -> None:
-    unused = reached_of(
-        app="from app.shown import thing\n",
-        app__main="def late():\n    from app import deep\n",
-        app__deep="import app.deeper\n",
-        app__deeper="",
-        app__shown="thing = 1\n",
-        app__dead="from app import dead_too\n",
-        app__dead_too="from app import main, dead\n",
-    )
-    assert unused == ["app.dead", "app.dead_too"]
+    texts = {
+        "app": "from app.shown import thing\n",
+        "app.main": "def late():\n    from app import deep\n",
+        "app.deep": "import app.deeper\n",
+        "app.deeper": "",
+        "app.shown": "thing = 1\n",
+        "app.dead": "from app import dead_too\n",
+        "app.dead_too": "from app import main, dead\n",
+    }
+    assert missed(texts, {}) == ["app.dead", "app.dead_too"]
 
 
 def test_the_checker_sees_what_is_started_by_name() -> None:
-    texts = {"app": "", "app__main": "", "app__child": "from app import tool\n", "app__tool": ""}
-    assert reached_of(**texts) == ["app.child", "app.tool"]
-    assert reached_of({"app.main": ["app.child"]}, **texts) == []
-    assert reached_of({"app.tool": ["app.child"]}, **texts) == ["app.child", "app.tool"]
+    texts = {"app": "", "app.main": "", "app.child": "from app import tool\n", "app.tool": ""}
+    assert missed(texts, {}) == ["app.child", "app.tool"]
+    assert missed(texts, {"app.main": ["app.child"]}) == []
+    assert missed(texts, {"app.tool": ["app.child"]}) == ["app.child", "app.tool"]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from docs.printed.blocks import shown
+from docs.printed.makers import SERVED
 from serving.cluster.nodes import SEGMENT_PREFIX
 from serving.values.sequence import SamplingParams
 from tests.e2e.one_node.case import POOL
@@ -18,8 +20,6 @@ from tests.e2e.streams import order
 from tests.e2e.topology import DEPLOY, small
 from tests.live.workload import Ask, Reference
 from tests.pages import PAGES
-from tests.printed.blocks import shown
-from tests.printed.makers import SERVED
 
 pytestmark = pytest.mark.slow
 
