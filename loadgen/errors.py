@@ -10,7 +10,7 @@
     ├── OutputError               the output folder or file cannot be written           exit status 4
     └── WorkerLost                a worker process of ours ended early                  exit status 1
 
-What a *request* ran into is no exception but a value: `record.Outcome`.
+What a *request* ran into is no exception but a value: `RequestOutcome`.
 """
 
 import msgspec

@@ -208,7 +208,7 @@ class RunResult(msgspec.Struct, kw_only=True):
         seed: repeats the run exactly. settings: every flag with its value.
         interrupted: ended early by the user or by the loss of a worker; what is here is what was finished.
         duration_s: from the first send to the last end, warm-up excluded. drain_s: part of it after the last send.
-        requests: measured ones sent. outcomes: `record.Outcome` -> count. warmup_requests: left out.
+        requests: measured ones sent. outcomes: `RequestOutcome` -> count. warmup_requests: left out.
         peak_concurrency, mean_concurrency: requests open at once: exact maximum, time average.
         metrics: name (see `metrics.definitions`) -> distribution.
         lengths: "input" and "output" -> asked beside sent. turns_left_out: by all conversations together, because their

@@ -6,6 +6,8 @@
 A transfer can be waited for (`send`, `receive`), or begun and advanced beside other work (`sending`, `receiving`). A
 channel has one transfer at a time at each end, and one thread. Chunks are copied without the interpreter's lock. On
 processors that reorder stores a chunk may be seen torn all the same: what must be whole carries a checksum.
+
+Only tests reach this module for now.
 """
 
 import time

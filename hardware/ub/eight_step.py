@@ -13,6 +13,8 @@ of chunks. What was taken is credit: a ring's slot is written again only after t
 Either end may give up at any time and go on with a later event. The sender's first word of an event, with no chunk,
 therefore comes before it touches the ring, and the receiver looks at the word once more after it has copied a chunk:
 if that is of the same event still, the bytes are, too.
+
+Only tests reach this module for now.
 """
 
 from dataclasses import dataclass, replace

@@ -76,7 +76,7 @@ class Digester:
         return len(self._queue)
 
     async def digest(self, exchange: Exchange, expected_tokens: int | None = None) -> Digest:
-        """Interpret an exchange that has ended; see `digest.digest`.
+        """Interpret an exchange that has ended; see `conclude`.
 
         Effects: takes the exchange's parts.
         """

@@ -14,7 +14,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         now_s: run time; negative before the start.
         sent, finished: requests (warm-up included). running: open now. waiting: due, but held back by the cap.
-        outcomes: `record.Outcome` -> count of finished ones; only those that occurred.
+        outcomes: `RequestOutcome` -> count of finished ones; only those that occurred.
         tokens: content chunks received so far, also of requests that are still open (about one token each).
         tokens_per_s: the same, per second of the last `WINDOW_S`.
         sent_per_s, finished_per_s: requests per second of the last `WINDOW_S`.

@@ -22,9 +22,6 @@ from loadgen.server.exposition import MetricsPage
 
 HIT_SHARE = "prefix_cache_hit_share"
 _HITS, _QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
-_QUEUE = "vllm:request_queue_time_seconds"
-_TTFT = "vllm:time_to_first_token_seconds"
-_E2E = "vllm:e2e_request_latency_seconds"
 _NPUS = "cloudmatrix:npus"
 _TIME = "t_s"
 

@@ -14,7 +14,6 @@ from serving.cluster.gcs_store import GcsStore
 SESSION_KEY = "identity/session"
 SECRETS_KEY = "identity/secrets"
 SALT_KEY = "identity/pool-salt"
-IDENTITY_KEYS = (SESSION_KEY, SECRETS_KEY, SALT_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +64,3 @@ def read_session(store: GcsStore) -> str | None:
     """Name of the system on this cluster, or None if there is none. Raises: SilentError."""
     kept = store.get(SESSION_KEY)
     return kept.decode() if kept is not None else None
-
-
-def forget_identity(store: GcsStore) -> None:
-    """Delete it: the next deployment is another system, whose pool cannot read what this one kept."""
-    for key in IDENTITY_KEYS:
-        store.delete(key)

@@ -98,7 +98,7 @@ class KvCache:
         """Store the fed tokens' rows of one layer.
 
         Args:
-            slots: `[tokens] int64`, the layer-0 row of each token (see `slot_of`).
+            slots: `[tokens] int64`, the layer-0 row of each token, as in `ForwardBatch`.
             rows: `[tokens, row_elements]`, in `dtype`.
         Effects: writes the arena; the int8 form also rounds `rows` to what `gather` will give.
         """

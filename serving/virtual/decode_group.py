@@ -15,7 +15,6 @@ from serving.instance.core.placeholder import rate_of, steps_for, tokens_after
 from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
 from serving.virtual.seat import EngineSeat
 
-_TOKEN = (0,)
 _ZEROS = tuple([0] * 1024)  # written as a product of tuples it would become megabytes of compiled code
 
 

@@ -25,7 +25,7 @@ class PrefillInstance:
     Args:
         npus: whose dies share sequences and heads, so that all of them compute each step together.
         slowdown: factor on the duration of a step that starts now: stragglers, jitter.
-        attention_tokens: of the model; see `policy.prefill_cost`.
+        attention_tokens: of the model; see `PrefillCost`.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The import rules as functions over sources: each returns its findings, one line each; no findings, no breach."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tests.architecture.source_tree import Source, known_module, top_module, within
 
@@ -136,6 +136,27 @@ def reached_outside(sources: Sequence[Source], package: str, whole: str, allowed
     return found
 
 
+def unreached(sources: Sequence[Source], entries: Collection[str], by_name: Mapping[str, Collection[str]]) -> list[str]:
+    """Modules that no entry point imports, directly or through others. An import of a module imports its packages.
+
+    Args:
+        entries: modules that are started; names that are not among the sources are ignored.
+        by_name: modules that a module starts or imports by name, without an import statement.
+    """
+    modules = {source.module: source for source in sources}
+    reached, queue = set[str](), [name for name in entries if name in modules]
+    while queue:
+        name = queue.pop()
+        if name in modules and name not in reached:
+            reached.add(name)
+            queue += [name.rpartition(".")[0], *_known(modules[name], modules), *by_name.get(name, ())]
+    return sorted(modules.keys() - reached)
+
+
+def _known(source: Source, modules: Mapping[str, Source]) -> list[str]:
+    return [found for name in source.imports if (found := known_module(name, modules))]
+
+
 def import_circles(sources: Sequence[Source]) -> list[str]:
     """Circles of imports, those inside functions included, each as the shortest way from a module back to itself."""
     paths = {source.module: source.path for source in sources}
@@ -159,10 +180,7 @@ def folder_circles(sources: Sequence[Source]) -> list[str]:
 def _targets(sources: Sequence[Source]) -> dict[str, list[str]]:
     """Modules of ours that each module imports."""
     modules = {source.module: source for source in sources}
-    return {
-        source.module: [found for name in source.imports if (found := known_module(name, modules))]
-        for source in sources
-    }
+    return {source.module: _known(source, modules) for source in sources}
 
 
 def _circles(paths: Mapping[str, str], targets: Mapping[str, Sequence[str]]) -> list[str]:

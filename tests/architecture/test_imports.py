@@ -154,13 +154,13 @@ BANNED = {
     "serving.wire": {"ray", "torch"},
     "serving.gateway.api": {"ray", "torch", "transformers"},
     "serving.virtual": {"ray", "torch", "asyncio", "threading", "fastapi"},
-    "loadgen": {"serving", "hardware", "tests", "ray", "torch", "transformers"},
+    "loadgen": {"serving", "hardware", "tests", "deploy", "docs", "ray", "torch", "transformers"},
     "loadgen.report": {"numpy", "os", "asyncio", "threading", "time", "random"},
     "loadgen.arrivals": {"asyncio", "threading", "time", "random", "os"},
     "loadgen.metrics": {"asyncio", "threading", "time", "random", "os"},
     "loadgen.search": {"asyncio", "threading", "time", "random", "os"},
     "hardware": {"serving", "loadgen", "torch"},
-    "serving": {"loadgen", "tests"},
+    "serving": {"loadgen", "tests", "deploy", "docs"},
 }
 SHARED = ("loadgen.trace", "loadgen.report", "loadgen.progress_bar")
 """Parts of `loadgen` that `serving` imports; they reach only one another, down the layers, and `LEAVES`."""

@@ -7,10 +7,8 @@ import ray
 
 from serving.cluster.gcs_store import LARGEST_VALUE_BYTES, SPACE, GcsStore
 from serving.cluster.identity import (
-    IDENTITY_KEYS,
     SALT_KEY,
     SECRETS_KEY,
-    forget_identity,
     found_identity,
     read_secrets,
     read_session,
@@ -113,13 +111,3 @@ def test_secrets_rotate(gcs: FakeGcs) -> None:
     write_secrets(store, ("new", old))
     assert found_identity(store).secrets == ("new", old)
     assert SECRETS_KEY in store.keys()
-
-
-def test_a_forgotten_identity_is_another_system(gcs: FakeGcs) -> None:
-    store = store_of(gcs)
-    first = found_identity(store)
-    store.put("board", b"1")
-    forget_identity(store)
-    assert not set(store.keys()) & set(IDENTITY_KEYS)
-    assert read_session(store) is None
-    assert found_identity(store).secrets != first.secrets

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from serving.cluster.gcs_store import GcsStore
-from serving.cluster.identity import forget_identity, found_identity, read_secrets
+from serving.cluster.identity import SECRETS_KEY, found_identity, read_secrets
 from serving.cluster.nodes import LOOPBACK
 from serving.cluster.socket_keeper import SocketKeeper
 from serving.errors import ConfigError, ProofError
@@ -63,7 +63,7 @@ def test_without_a_system_there_is_nothing_to_rotate(gcs: FakeGcs) -> None:
     asyncio.run(keeper.refresh())
     connect(keeper.secrets, ClusterSecrets(("own",)))
     found_identity(store)
-    forget_identity(store)
+    store.delete(SECRETS_KEY)
     asyncio.run(keeper.refresh())
     connect(keeper.secrets, ClusterSecrets(("own",)))
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.deploy.boards.all import BOARDS
+from deploy.grafana.source.all import BOARDS
 from tests.deploy.tools import DEPLOY, ROOT
 
 _SERIES = re.compile(r"\b((?:cloudmatrix|vllm):\w+|http_\w+)")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.boards.all import BOARDS
+from deploy.grafana.source.all import BOARDS
 from tests.deploy.judges import (
     Judged,
     autoscaling,

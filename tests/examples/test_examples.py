@@ -1,4 +1,4 @@
-"""Files in examples/ work as their headers say: without a system here and in tests/printed, else in tests/e2e."""
+"""Files in examples/ work as their headers say: without a system here and in docs/printed, else in tests/e2e."""
 
 import itertools
 import re
@@ -8,7 +8,7 @@ from tests.architecture.source_tree import read_sources
 from tests.examples.run_example import EXAMPLES, run_example
 from tests.pages import ROOT
 
-TESTS = read_sources("tests/examples", "tests/e2e", "tests/printed")
+TESTS = read_sources("tests/examples", "tests/e2e", "docs/printed")
 TUTORIALS = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs/tutorials").glob("*.md"))
 """Each is run by a test."""
 

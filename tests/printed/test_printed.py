@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from docs.printed.blocks import show, shown
+from docs.printed.load_test import COMMAND, SWEEP
+from docs.printed.makers import ALONE, LOAD, SERVED, STORY
 from tests.pages import PAGES, ROOT
-from tests.printed.blocks import show, shown
-from tests.printed.load_test import COMMAND, SWEEP
-from tests.printed.makers import ALONE, LOAD, SERVED, STORY
 
 README = ROOT / "README.md"
 
@@ -17,7 +17,7 @@ def test_shown_is_what_is_printed(name: str) -> None:
     texts = {page: found[name] for page in PAGES if name in (found := shown(page))}
     assert texts, "a page shows it"
     made = ALONE[name]()
-    assert texts == dict.fromkeys(texts, made), "python -m tests.printed writes it anew"
+    assert texts == dict.fromkeys(texts, made), "python -m docs.printed writes it anew"
 
 
 def test_every_block_has_a_maker() -> None:

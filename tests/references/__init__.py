@@ -1,1 +1,0 @@
-"""The references of docs/, each made of what the program itself knows."""

@@ -4,19 +4,19 @@ from dataclasses import fields
 
 import pytest
 
+from docs.reference_pages.markdown import table
+from docs.reference_pages.pages import FOLDER, REFERENCES
 from loadgen.cli.main import COMMANDS as LOADGEN_COMMANDS
 from serving.cli.command_line import COMMANDS
 from serving.config import KvCacheConfig, NamespaceConfig, NodeConfig, PoolConfig, ServeConfig
 from serving.config.key import key_spec
 from tests.pages import ROOT
-from tests.references.markdown import table
-from tests.references.pages import FOLDER, REFERENCES
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_page_holds_what_the_program_knows(name: str) -> None:
     text = REFERENCES[name]()
-    assert (FOLDER / name).read_text(encoding="utf-8") == text, "`python -m tests.references` writes it anew"
+    assert (FOLDER / name).read_text(encoding="utf-8") == text, "`python -m docs.reference_pages` writes it anew"
     assert str(ROOT) not in text
 
 

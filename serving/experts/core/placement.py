@@ -76,6 +76,5 @@ def check_room(experts: int, shape: GroupShape) -> None:
     """
     if sum(shape.slots) < experts:
         raise PlacementError(
-            f"{experts} experts need as many slots, but the group has {sum(shape.slots)}; "
-            "add ranks or redundant slots, or let lost experts be masked"
+            f"{experts} experts need as many slots, but the group has {sum(shape.slots)}; add ranks or redundant slots"
         )

@@ -115,15 +115,13 @@ class SlotLedger:
             self._loading[layer].remove(at)
             self._holds[layer][at] = expert
 
-    def switch(self, new: ExpertMap, *, may_mask: bool = False) -> None:
+    def switch(self, new: ExpertMap) -> None:
         """All ranks use a new map.
 
-        Args:
-            may_mask: experts may be masked that were not.
         Raises: LedgerError if it is bad, no newer, masks an expert, or names a slot that does not hold the expert.
         """
         new.check()
-        if not may_mask and any(one.masked - now.masked for one, now in zip(new.layers, self.map.layers, strict=True)):
+        if any(one.masked - now.masked for one, now in zip(new.layers, self.map.layers, strict=True)):
             raise LedgerError(f"map {new.version} masks experts that have homes")
         if new.version <= self.map.version:
             raise LedgerError(f"map {new.version} is no newer than {self.map.version}")
@@ -173,13 +171,6 @@ class SlotLedger:
             for at in [one for one in loading if one.rank == rank]:
                 loading.remove(at)
                 self._holds[layer][at] = held[layer][at.slot]
-
-    def retire(self, layer: int, slots: frozenset[ExpertSlot]) -> None:
-        """Take slots out of the map in use while nobody computes by it; the next switch brings a good one."""
-        one = self.map.layers[layer]
-        homes = tuple(tuple(home for home in own if home.at not in slots) for own in one.homes)
-        layers = (*self.map.layers[:layer], LayerMap(homes, one.masked), *self.map.layers[layer + 1 :])
-        self.map = msgspec.structs.replace(self.map, layers=layers)
 
     def check(self) -> None:
         """Prove that the map in use is good and its slots hold what it says.

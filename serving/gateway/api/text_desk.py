@@ -1,7 +1,7 @@
 """Work on texts, from characters to tokens and back: a bounded amount at a time, the rest in a fair and bounded queue.
 
 A text takes over a hundred times its size in memory while it is tokenized, and whoever sends it is let in by the pools'
-admission only afterwards. So it passes this desk first: `policy.admission_queue` again, with bytes in place of tokens.
+admission only afterwards. So it passes this desk first: an `AdmissionQueue` of bytes in place of tokens.
 """
 
 import asyncio

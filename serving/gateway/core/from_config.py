@@ -20,7 +20,7 @@ def core_settings(
 
     Args:
         pools: names of the engine pools in the order of a request's life.
-        attention_tokens: of the model; see `policy.prefill_cost`.
+        attention_tokens: of the model; see `PrefillCost`.
     Effects: none.
     """
     blocks = HISTORY_TOKENS // config.engine.block_tokens

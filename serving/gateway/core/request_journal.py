@@ -195,7 +195,7 @@ class SequenceJournal:
         return (*commands, Fail(*_FINAL[finish_reason])) if finish_reason in _FINAL else commands
 
     def _on_refused(self, news: Refused, *, begun: bool) -> Commands:
-        """Handle a refusal. is invalid ends; if all are full it waits only if its request streams (`begun`)."""
+        """Handle a refusal: an invalid request ends; if all are full, it waits only if it has sent output (`begun`)."""
         kind, reason = news.kind, news.reason
         if news.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()

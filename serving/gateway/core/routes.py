@@ -1,4 +1,4 @@
-"""Which instance takes a sequence: `policy.router`'s rules, over what this gateway knows of its instances."""
+"""Which instance takes a sequence: `GatewayRouter`'s rules, over what this gateway knows of its instances."""
 
 from collections import Counter
 from collections.abc import Collection

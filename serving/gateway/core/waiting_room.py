@@ -1,4 +1,4 @@
-"""Jobs that wait for their turn at one gateway: `policy.admission_queue`, with the jobs themselves."""
+"""Jobs that wait for their turn at one gateway: an `AdmissionQueue`, with the jobs themselves."""
 
 from math import inf, nextafter
 from zlib import crc32

@@ -32,7 +32,6 @@ def header_of(name: str, engine: InstanceEngine) -> EngineHeader:
 
 
 KeptStep = tuple[str, int, Any, tuple[int, ...], bool, tuple[Any, ...]]
-KeptPlan = tuple[str, int, tuple[KeptStep, ...]]
 
 
 class EngineCall(CallRecord, frozen=True):

@@ -1,6 +1,6 @@
 """Which die of a simulated instance decodes which sequence, and how full the fullest die is.
 
-All dies step together, so the fullest one decides how long a step takes. The choice is that of `policy.dp_balance`.
+All dies step together, so the fullest one decides how long a step takes. The choice is that of `DpBalance`.
 """
 
 from dataclasses import dataclass

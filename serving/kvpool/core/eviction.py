@@ -13,11 +13,9 @@ again. Whoever lets such an entry go says `put_back`. A pinned entry is thus pai
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Literal, Protocol
+from typing import Protocol
 
 from serving.errors import LedgerError
-
-PolicyName = Literal["lru", "lfu", "fifo", "cost"]
 
 Rank = tuple[float, int]
 """Place in the order: the entry with the least rank leaves first. Ranks of different policies mean nothing together."""

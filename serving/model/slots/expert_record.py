@@ -139,27 +139,9 @@ def open_record(record: memoryview, layer: int, expert: int, panels: int) -> Pac
     )
 
 
-def check_record(record: memoryview, layer: int, expert: int, panels: int) -> None:
-    """See that a record is whole, its body included.
-
-    Raises: ExpertError.
-    """
-    nbytes, body = _check_head(bytes(record[:HEAD_BYTES]), record.nbytes, layer, expert, panels)
-    if checksum(record[HEAD_BYTES:nbytes]) != body:
-        raise ExpertError(f"layer {layer}, expert {expert}: the checksum of its weights is wrong")
-
-
 def clear_record(memory: memoryview) -> None:
     """From here on the memory holds no record. Effects: writes its head."""
     memory[:HEAD_BYTES] = bytes(HEAD_BYTES)
-
-
-def record_size(record: memoryview, layer: int, expert: int, panels: int) -> int:
-    """Bytes of a record.
-
-    Raises: ExpertError if there is none of this expert.
-    """
-    return _check_head(bytes(record[:HEAD_BYTES]), record.nbytes, layer, expert, panels)[0]
 
 
 def _put_head(memory: memoryview, head: bytes) -> None:

@@ -25,7 +25,7 @@ CONNECT_DEADLINE_S = 10.0
 
 
 class RayPools:
-    """`PoolsPort` over `deployments/scale_path.py`.
+    """`PoolsPort` over `serving/scaling/live/scale_path.py`.
 
     Args:
         connect: connects this process and gives that module; may block. Called when the system is first asked, not
@@ -75,7 +75,7 @@ class RayPools:
 
 
 def connect(gcs_address: str) -> Any:  # noqa: ANN401 - a module
-    """Become a driver of the cluster that this dashboard belongs to. Returns: `deployments/scale_path.py`."""
+    """Become a driver of the cluster that this dashboard belongs to. Returns: the module `scale_path`."""
     from serving.scaling.live import scale_path  # heavy: here, in the one process that needs it
 
     if not ray.is_initialized():

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.deploy.boards.picture import draw
+from deploy.grafana.source.picture import draw
 from tests.e2e.server import Server, free_port, wait_for
 from tests.telemetry.ray_panels import WITHOUT_MEANING, queries
 

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from docs.printed.blocks import shown
+from docs.printed.makers import SERVED
 from serving.values.sequence import SamplingParams
 from tests.e2e.server import Server, wait_for
 from tests.e2e.streams import order
 from tests.e2e.topology import DEPLOY
 from tests.live.workload import Ask, Reference
 from tests.pages import PAGES
-from tests.printed.blocks import shown
-from tests.printed.makers import SERVED
 
 pytestmark = pytest.mark.slow
 

@@ -30,8 +30,6 @@ class RankGroup:
         self.asked: list[MoverEffect] = []
         self.fetches: list[tuple[float, ExpertMove]] = []
         self.ended: list[MovesEnded] = []
-        self.halted = False
-        """A rank was lost: nothing is computed until the next switch."""
 
     def take(self, effects: Iterable[MoverEffect], now: float) -> None:
         """Note what a mover wants."""
@@ -62,23 +60,13 @@ class RankGroup:
                 return MoveLoaded(move)
             case SwitchMap(new):
                 if new.version > self.map.version:
-                    self.map, self.halted = new, False
+                    self.map = new
                 self.check()
                 return MapSwitched(new.version)
         raise AssertionError(effect)
 
-    def lose(self, rank: int) -> None:
-        """A rank dies, and what it was asked for with it."""
-        self.halted = True
-        self.weights = {key: held for key, held in self.weights.items() if key[1].rank != rank}
-        self.asked = [
-            one for one in self.asked if isinstance(one, FetchExpert | LoadExpert) and one.move.to.rank != rank
-        ]
-
     def check(self) -> None:
         """The map in use is good, and every slot that it names holds the expert."""
-        if self.halted:
-            return
         self.map.check()
         for layer, one in enumerate(self.map.layers):
             for expert, homes in enumerate(one.homes):

@@ -8,7 +8,8 @@ from serving.errors import LedgerError, PlacementError
 from serving.experts.core.first_map import contents_of, opening_map
 from serving.experts.core.regroup import regroup_map
 from serving.experts.core.slot_ledger import SlotLedger
-from serving.values.expert_map import ExpertSlot
+from serving.experts.core.split import split
+from serving.values.expert_map import ExpertMap, ExpertSlot
 from serving.values.expert_moves import Held
 
 
@@ -93,7 +94,8 @@ def test_a_slot_that_is_being_loaded_is_in_no_map_until_its_rank_says_how_that_e
     ledger = ledger_of(((0, 1),), ((2, 3, 0),))
     with pytest.raises(LedgerError, match="in use by map"):
         ledger.begin(0, ExpertSlot(1, 2))
-    ledger.retire(0, frozenset({ExpertSlot(1, 2)}))
+    without = split(ledger.contents(0, frozenset({ExpertSlot(1, 2)})), (1, 1, 1, 1))
+    ledger.switch(ExpertMap(ledger.next_version(), ledger.map.slots, (without,)))
     ledger.begin(0, ExpertSlot(1, 2))
     assert ledger.held(1) == ((2, 3, None),)
     left = regroup_map({1: ledger.held(1)}, 2, 4, 5)

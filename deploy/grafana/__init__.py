@@ -1,0 +1,1 @@
+"""Grafana: boards, their source, provisioning."""

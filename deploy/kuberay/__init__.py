@@ -1,0 +1,1 @@
+"""Manifests for KubeRay, and what makes two of them."""

@@ -1,0 +1,1 @@
+"""Pages of the documentation, and what makes some of them. Not part of the package."""

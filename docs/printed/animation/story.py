@@ -1,0 +1,87 @@
+"""A recorded run as the animation tells it: times from its first picture, lines of text, captions."""
+
+import itertools
+from dataclasses import dataclass
+
+from docs.printed.animation.timeline import Timeline
+
+LEAD_S = 0.8
+"""Shown before the question."""
+HOLD_S = 2.2
+"""Shown after the last thing that happens."""
+COLUMNS = 62
+GAP_S = 0.3
+"""So long before the kill may the pause begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything that is drawn. Times count from the first picture [s].
+
+    Args:
+        lines: first and last position of each line in the answer's text. counts: characters shown, from each moment on.
+        npus: letters by moment. streams: that run at once. rates: tokens/s by moment. captions: each from its moment.
+    """
+
+    end_s: float
+    asked_s: float
+    killed_s: float
+    resumed_s: float
+    text: str
+    lines: list[tuple[int, int]]
+    counts: list[tuple[float, int]]
+    npus: list[tuple[float, str]]
+    streams: int
+    rates: list[tuple[float, float]]
+    captions: list[tuple[float, str]]
+
+
+def story_of(timeline: Timeline) -> Story:
+    """Effects: none."""
+    start = timeline.asked_s - LEAD_S
+    kill_at, kill = next(event for event in timeline.events if event[1].startswith("$ kill"))
+    scale_at, scale = next(event for event in timeline.events if "scale" in event[1])
+    times = [at for at, _ in timeline.pieces if at > kill_at - GAP_S]
+    _, resumed = max(itertools.pairwise(times), key=lambda gap: gap[1] - gap[0])
+    grown = next(at for at, letters in timeline.npus if at > scale_at and letters.count("d") == 8)
+    counts, count = [(0.0, 0)], 0
+    for at, piece in timeline.pieces:
+        count += len(piece)
+        counts.append((at - start, count))
+    npus = [(max(0.0, at - start), letters) for at, letters in timeline.npus]
+    npus = [step for place, step in enumerate(npus) if place + 1 == len(npus) or npus[place + 1][0] > 0]
+    replaced = next(at for at, letters in timeline.npus if at > kill_at + GAP_S and "d" in letters)
+    by_whom = "all go on" if replaced <= resumed else "prefill instances decode"
+    captions = sorted(
+        [
+            (kill_at - start, kill),
+            (kill_at - start + 0.4, "the only decode instance is dead"),
+            (resumed - start, f"after {resumed - kill_at:.1f} s {by_whom}:"),
+            (resumed - start + 0.6, "each token is what it would have been"),
+            (replaced - start, f"replaced after {replaced - kill_at:.1f} s"),
+            (scale_at - start, scale),
+            (grown - start, f"two serve after {grown - scale_at:.1f} s"),
+        ]
+    )
+    end = max(grown, timeline.pieces[-1][0]) - start + HOLD_S
+    rates = [(at - start, rate) for at, rate in timeline.rates if 0 <= at - start <= end]
+    text = timeline.text
+    return Story(
+        end, LEAD_S, kill_at - start, resumed - start, text, wrapped(text, COLUMNS), counts, npus, timeline.streams + 1,
+        rates,
+        captions,
+    )  # fmt: skip
+
+
+def wrapped(text: str, columns: int) -> list[tuple[int, int]]:
+    """First and last position (exclusive) of each line, broken at blanks and line breaks. Effects: none."""
+    lines, start = [], 0
+    while start < len(text):
+        break_at = text.find("\n", start)
+        end = len(text) if break_at < 0 else break_at
+        if end - start > columns:
+            blank = text.rfind(" ", start, start + columns + 1)
+            end = blank if blank > start else start + columns
+        lines.append((start, end))
+        start = end + (end < len(text) and text[end] in " \n")
+    return lines

@@ -1,0 +1,84 @@
+"""What makes the output that READMEs show: a function each, by the name of the block."""
+
+import functools
+import json
+import subprocess
+import sys
+import textwrap
+import urllib.request
+from collections.abc import Callable
+
+from docs.printed.load_test import load_test
+from tests.examples.run_example import run_example
+from tests.pages import ROOT
+
+STORY = {
+    "max_tokens": 60,
+    "temperature": 0,
+    "messages": [{"role": "user", "content": "Tell me a story about a little dog and a ball."}],
+}
+"""The first request of README.md."""
+LOAD = "--poisson 120 --prompt 2048 --output 1000 --reuse 0.5 --duration 1min"
+"""What README.md puts on the simulated supernode."""
+
+
+def simulate() -> str:
+    """A supernode under load, as `cloudmatrix simulate` sums it up."""
+    words = "simulate --config deploy/cloudmatrix384.toml --quiet".split()
+    done = subprocess.run(
+        [sys.executable, "-m", "serving.cli", *words, *LOAD.split()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@functools.cache
+def plan() -> str:
+    """The answer of `examples/plan.sh`: how many NPUs a load needs."""
+    done = run_example("plan.sh")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def plan_in_short() -> str:
+    """The same without explanations: the answer, its plans, what it has in reserve, keeps and costs."""
+    answer, plans, reserve, losses, costs, *_ = plan().split("\n\n")
+    tables = (table.partition(f"\n{note}")[0] for table, note in zip((plans, losses, costs), _NOTES, strict=True))
+    plans, losses, costs = tables
+    return "\n\n".join((answer.partition("\n  ")[0], plans, reserve, losses, costs)) + "\n"
+
+
+_NOTES = ("prefill + decode: instances", "Lost in the middle", "Over the time")
+"""How the explanations of those tables begin."""
+
+
+def story(url: str) -> str:
+    """The answer to README.md's first request, wrapped."""
+    body = json.dumps(STORY).encode()
+    request = urllib.request.Request(f"{url}/v1/chat/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text: str = json.load(answer)["choices"][0]["message"]["content"]
+    return "".join(f"{textwrap.fill(line, 118)}\n" for line in text.splitlines())
+
+
+def turns(url: str) -> str:
+    """Output of `examples/turns.py` on a system that has served nothing but the story."""
+    done = run_example("turns.py", url)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+ALONE: dict[str, Callable[[], str]] = {
+    "simulate": simulate,
+    "plan": plan,
+    "plan in short": plan_in_short,
+    "load test": load_test,
+}
+"""These need no running system."""
+SERVED: dict[str, Callable[[str], str]] = {"story": story, "turns": turns}
+"""These take the address of one that serves the bundled model and has served nothing before; in this order."""

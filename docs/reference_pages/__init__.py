@@ -1,0 +1,1 @@
+"""The references of docs/, each made of what the program itself knows."""

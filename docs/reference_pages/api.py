@@ -1,0 +1,112 @@
+"""Every route of the endpoint, made of its OpenAPI document."""
+
+import html
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from docs.reference_pages.markdown import made_by_a_script, table
+from serving.gateway.api.app import create_app
+from serving.gateway.api.pages.schema_text import type_text
+from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
+from serving.telemetry.metrics import GatewayMetrics
+from tests.fakes.backend import FakeBackend, Script
+from tests.fakes.pool_admin import two_servers
+from tests.pages import ROOT
+
+HEAD = """What the endpoint answers. A running one shows the same under `/docs`, and as OpenAPI under `/openapi.json`.
+Any OpenAI client works; its base URL is `http://127.0.0.1:8000/v1`, its API key whatever the system was
+given, or anything. Anthropic's clients take the same address without `/v1`.
+
+What is wrong gets an OpenAI error object whose `param` names the field, below `/v1/messages` one of
+Anthropic's. Fields of a body that are not
+required may be left out or null. A field that means nothing here is named in the answer's header
+`X-CloudMatrix-Warning`; one that would change the answer, were it heeded, is refused. The routes with which
+pools are scaled are on Ray's dashboard: [its own page](../../serving/scaling/README.md) has them."""
+_MODEL = ROOT / "deploy" / "models" / "storyteller"
+
+
+def api() -> str:
+    """The page."""
+    described = _document()
+    schemas = described["components"]["schemas"]
+    groups: dict[str, list[str]] = {tag: [] for tag in ("generation", "tokens", "information", "KV-cache pool")}
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            groups.setdefault(operation["tags"][0], []).append(_operation(f"{method.upper()} {path}", operation))
+    parts = [made_by_a_script("API", HEAD), _errors(described)]
+    for tag, operations in groups.items():
+        parts += [f"## {tag[0].upper()}{tag[1:]}\n", *operations]
+    parts += ["## Bodies and answers\n", *_schemas(schemas)]
+    return "\n".join(parts)
+
+
+def _document() -> Mapping[str, Any]:
+    """The OpenAPI document of an endpoint that has everything there can be: keys, a pool, times of requests."""
+    served = ServedModel.from_folder(_MODEL, names=("storyteller",), max_model_len=512, created=0)
+    app = create_app(
+        FakeBackend(lambda _: Script(())),
+        served,
+        ApiSettings(version="1", per_request_metrics=True, api_key_hashes=(hash_api_key("any"),)),
+        GatewayMetrics("storyteller"),
+        pool=two_servers(),
+    )
+    document: Mapping[str, Any] = app.openapi()
+    return document
+
+
+def _errors(described: Mapping[str, Any]) -> str:
+    """A table of error statuses; each means the same on every route."""
+    answers = [one["responses"] for methods in described["paths"].values() for one in methods.values()]
+    meaning = {
+        status: answer["description"] for found in answers for status, answer in found.items() if status != "200"
+    }
+    rows = [(status, text) for status, text in sorted(meaning.items())]
+    lead = "An error carries an [ErrorAnswer](#erroranswer). 401 comes only where keys are asked for."
+    return f"{lead}\n\n{table(('status', 'meaning'), rows)}"
+
+
+def _operation(title: str, operation: Mapping[str, Any]) -> str:
+    """A route: what it does, takes and answers."""
+    parts = [f"### {title}", operation.get("description", "").strip()]
+    body = operation.get("requestBody")
+    if body is not None:
+        parts.append(f"Takes {_type(body['content']['application/json']['schema'])}.")
+    answers = operation["responses"]
+    kinds = " or ".join(_kinds(answers["200"])) or "nothing but the status"
+    parts.append(f"Answers {kinds}; errors: {', '.join(status for status in answers if status != '200')}.")
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _kinds(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Kinds of content of an answer, by media type."""
+    for media, content in answer.get("content", {}).items():
+        yield _type(content["schema"]) if media == "application/json" else f"`{media}`{_events(content['schema'])}"
+
+
+def _events(schema: Mapping[str, Any]) -> str:
+    """Schemas of a stream's events, as links."""
+    names = re.findall(r"'#/components/schemas/(\w+)'", repr(schema))
+    return f" of {', '.join(f'[{name}](#{name.lower()})' for name in names if name != 'ErrorAnswer')}" if names else ""
+
+
+def _schemas(schemas: Mapping[str, Any]) -> Iterator[str]:
+    for name, schema in sorted(schemas.items()):
+        required = set(schema.get("required", ()))
+        fields = sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in required)
+        noted = any("description" in one for _, one in fields)
+        rows = [
+            (f"`{field}`{' (required)' if field in required else ''}", _type(one), one.get("description", ""))
+            for field, one in fields
+        ]
+        head = ("field", "type", "meaning")
+        told = table(head, rows) if noted else table(head[:2], [row[:2] for row in rows])
+        yield f"### {name}\n\n{told if rows else _type(schema)}"
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """A type in words, names of schemas as links."""
+    text = re.sub(
+        r'<a href="#(\w+)">\w+</a>', lambda found: f"[{found[1]}](#{found[1].lower()})", str(type_text(schema))
+    )
+    return html.unescape(re.sub("</?code>", "`", text))

@@ -1,0 +1,82 @@
+"""Every command and flag, made of the parsers.
+
+Not of `--help` itself, whose form differs between versions of Python.
+"""
+
+import argparse
+import importlib
+from collections.abc import Iterator
+
+import loadgen.cli.main as loadgen_cli
+from docs.reference_pages.markdown import made_by_a_script, table
+from serving.cli import command_parser
+from serving.cli.command_line import COMMANDS
+
+HEAD = """Two programs: `cloudmatrix` runs, asks and simulates the system, `loadgen` loads any OpenAI-compatible server.
+`--help` of each command says the same in the terminal. Both end with 0 if all is well, 2 for a mistake that
+the user can mend, told in one line, and 130 after Ctrl-C; `loadgen` adds 3 (the server cannot be used), 4
+(results cannot be written) and 5 (too many requests failed)."""
+
+
+def commands() -> str:
+    """The page."""
+    return "\n".join([made_by_a_script("Commands", HEAD), *_cloudmatrix(), *_loadgen()])
+
+
+def _cloudmatrix() -> Iterator[str]:
+    parser = command_parser()
+    (below,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for name in COMMANDS:
+        yield from _command(f"cloudmatrix {name}", COMMANDS[name], below.choices[name])
+
+
+def _loadgen() -> Iterator[str]:
+    for name, text in loadgen_cli.COMMANDS.items():
+        parser = argparse.ArgumentParser(prog=f"loadgen {name}", allow_abbrev=False)
+        importlib.import_module(f"loadgen.cli.{name}_command").add_flags(parser)
+        yield from _command(f"loadgen {name}", text, parser)
+
+
+def _command(title: str, summary: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    """One command: what it is for, its flags by group, examples; what it has below itself comes after it."""
+    yield f"## {title}\n"
+    yield f"{(parser.description or f'{summary.capitalize()}.').strip()}\n"
+    deeper = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for group in parser._action_groups:
+        title_of_group = "" if group.title in ("positional arguments", "options", None) else group.title
+        rows.setdefault(title_of_group, []).extend(
+            _row(action, parser) for action in filter(_is_shown, group._group_actions)
+        )
+    yield from (table((name, "meaning"), group) for name, group in rows.items() if group)
+    if parser.epilog:
+        yield f"```text\n{parser.epilog.strip()}\n```\n"
+    for action in deeper:
+        texts = {choice.dest: choice.help or "" for choice in action._choices_actions}
+        for name, below in action.choices.items():
+            yield from _command(f"{title} {name}", texts.get(name, ""), below)
+
+
+def _is_shown(action: argparse.Action) -> bool:
+    unsaid = (argparse._HelpAction, argparse._SubParsersAction)
+    return action.help != argparse.SUPPRESS and not isinstance(action, unsaid)
+
+
+def _row(action: argparse.Action, parser: argparse.ArgumentParser) -> tuple[str, str]:
+    """A flag as it is written, and what it does."""
+    value = _value(action)
+    names = action.option_strings or [value]
+    written = ", ".join(names) + (f" {value}" if action.option_strings and value else "")
+    known = {"default": action.default, "prog": parser.prog, "choices": action.choices, "type": action.type}
+    meaning = (action.help or "") % {**vars(action), **known}
+    return f"`{written}`", " ".join(meaning.split())
+
+
+def _value(action: argparse.Action) -> str:
+    """Placeholder of the value behind a flag; empty for a switch."""
+    if action.nargs == 0:
+        return ""
+    choices = None if action.choices is None else "{" + ",".join(map(str, action.choices)) + "}"
+    name = action.metavar or choices or action.dest.upper()
+    one = name if isinstance(name, str) else " ".join(name)
+    return {"*": f"[{one} ...]", "+": f"{one} [{one} ...]", "?": f"[{one}]"}.get(str(action.nargs), one)
