@@ -45,17 +45,17 @@ NESTED = {
         "author": {**_PERSON, "properties": {**_PERSON["properties"], "address": {
             "type": "object",
             "properties": {"street": {"type": "string", "maxLength": 8}, "city": {"enum": ["Rome", "Oslo", "Lima"]}},
-            "required": ["street", "city"], "additionalProperties": False,
+            "required": ["street", "city"], "additionalProperties": False
         }}, "required": ["name", "age", "address"]},
         "chapters": {"type": "array", "minItems": 4, "maxItems": 4, "items": {
             "type": "object",
             "properties": {"number": {"type": "integer", "minimum": 1, "maximum": 9},
                            "heading": {"type": "string", "maxLength": 8}, "published": {"type": "boolean"}},
-            "required": ["number", "heading", "published"], "additionalProperties": False,
-        }},
+            "required": ["number", "heading", "published"], "additionalProperties": False
+        }}
     },
     "required": ["title", "author", "chapters"],
-    "additionalProperties": False,
+    "additionalProperties": False
 }  # fmt: skip
 HOSTILE = (
     Grammar(GrammarKind.REGEX, "(.*)x(.{60})(.|\n)*"),

@@ -20,7 +20,7 @@ from serving.instance.core.ports import StepExecutor
 from serving.values.step_plan import SequenceResult, StepPlan, StepResult
 
 PREFILL_STEP_S = 0.002
-_METER = struct.Struct("<dqq")  # CPU seconds, steps, native id of the engine's thread
+_METER = struct.Struct("<d")  # CPU seconds
 _TEXT = " and then the little dog ran over the hill and into the garden, there the others were waiting for the ball."
 
 
@@ -31,17 +31,6 @@ class Options:
     meters: Path
     step_s: float | None
     tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """One instance's note. `cpu_s` counts the calls of the executor alone."""
-
-    pid: int
-    pool: str
-    cpu_s: float
-    steps: int
-    thread: int
 
 
 class PacedExecutor:
@@ -76,7 +65,6 @@ class MeteredExecutor:
             self._note = mmap.mmap(file.fileno(), _METER.size)
         self._inner = inner
         self._cpu_s = 0.0
-        self._steps = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
         """As the inner executor."""
@@ -85,25 +73,12 @@ class MeteredExecutor:
             return self._inner.execute(plan)
         finally:
             self._cpu_s += time.thread_time() - begun
-            self._steps += 1
-            _METER.pack_into(self._note, 0, self._cpu_s, self._steps, _native_thread())
+            _METER.pack_into(self._note, 0, self._cpu_s)
 
 
-def read_meters(folder: Path) -> list[Meter]:
-    """The notes of all instances that have made a step."""
-    found = []
-    for path in folder.glob("*.meter"):
-        pool, pid = path.stem.split("-")
-        cpu_s, steps, thread = _METER.unpack(path.read_bytes())
-        if steps:
-            found.append(Meter(int(pid), pool, cpu_s, steps, thread))
-    return found
-
-
-def _native_thread() -> int:
-    import threading
-
-    return threading.get_native_id()
+def executor_s(folder: Path) -> float:
+    """CPU seconds that the executors of all instances have used so far."""
+    return sum(_METER.unpack(path.read_bytes())[0] for path in folder.glob("*.meter"))
 
 
 def _instance_class(options: Options) -> Any:
@@ -131,6 +106,7 @@ def main() -> int:
     """Serve until interrupted, as `cloudmatrix serve` does."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--meters", type=Path, required=True, metavar="DIR")
     parser.add_argument("--step-ms", type=float, help="duration of a decode step; without it the model is computed")
     args = parser.parse_args()
@@ -138,7 +114,7 @@ def main() -> int:
     from serving.config.load import load_config, with_overrides
     from serving.gateway.api.settings import ServedModel
 
-    config = with_overrides(load_config(args.config))
+    config = with_overrides(load_config(args.config), port=args.port)
     model = ServedModel.from_folder(config.model.path, names=("bench",), max_model_len=1, created=0)
     tokens = tuple(model.tokenizer.encode(_TEXT, add_special_tokens=False))
     from serving.cluster.session import enter

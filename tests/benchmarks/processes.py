@@ -46,11 +46,6 @@ def cpu_by_role(root: int) -> dict[str, float]:
     return dict(used)
 
 
-def thread_cpu_s(pid: int, thread: int) -> float:
-    """CPU seconds that one thread has used so far."""
-    return int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0]) * 1e-9
-
-
 def end_all(pids: list[int], patience_s: float = 5.0) -> None:
     """Kill what is left of these processes.
 

@@ -1,9 +1,9 @@
-"""Reads a server's streams with one of several HTTP clients, in a process of its own, and prints what it cost.
+"""Reads a server's streams with one of several HTTP clients, in a process of its own, and prints what it cost as JSON.
 
     python -m tests.benchmarks.stream_clients --client aiohttp --url http://127.0.0.1:8000 --model blast ...
 
 Each does what load generators built on it do per chunk: split the events, decode the JSON, take the time. All run on
-uvloop, with the garbage collector off. The last line of the output is one JSON object.
+uvloop, with the garbage collector off.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from loadgen.plan import Turn
 from loadgen.selftest.ceiling import PROMPT, Ask, Ceiling, Streams, measure_client, no_collector
 
 PATH = "/v1/chat/completions"
+HEADERS = {"Content-Type": "application/json"}
 
 
 class _Counting:
@@ -34,7 +35,7 @@ class _Counting:
         self.tokens = 0
 
     def data(self, payload: bytes | str) -> None:
-        """The data of one event."""
+        """Take in the data of one event."""
         if payload in (b"[DONE]", "[DONE]"):
             return
         chunk = json.loads(payload)
@@ -56,14 +57,12 @@ async def with_aiohttp(endpoint: Endpoint) -> AsyncIterator[Ask]:
     """As `vllm bench serve` reads: `iter_any`, split at empty lines."""
     import aiohttp
 
-    headers = {"Content-Type": "application/json"}
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=600)) as session:
 
         async def ask(tokens: int) -> int:
-            counting, rest = _Counting(), b""
-            url = endpoint.base_url + PATH
-            async with session.post(url, data=_body(endpoint, tokens), headers=headers) as response:
+            counting, rest, body = _Counting(), b"", _body(endpoint, tokens)
+            async with session.post(endpoint.base_url + PATH, data=body, headers=HEADERS) as response:
                 async for piece in response.content.iter_any():
                     *events, rest = (rest + piece).split(b"\n\n")
                     for event in events:
@@ -78,14 +77,12 @@ async def with_httpx(endpoint: Endpoint) -> AsyncIterator[Ask]:
     """As most tools built on httpx read: `aiter_lines`."""
     import httpx
 
-    headers = {"Content-Type": "application/json"}
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(limits=limits, timeout=600) as client:
 
         async def ask(tokens: int) -> int:
-            counting = _Counting()
-            url = endpoint.base_url + PATH
-            async with client.stream("POST", url, content=_body(endpoint, tokens), headers=headers) as response:
+            counting, body = _Counting(), _body(endpoint, tokens)
+            async with client.stream("POST", endpoint.base_url + PATH, content=body, headers=HEADERS) as response:
                 async for line in response.aiter_lines():
                     if line.startswith("data: "):
                         counting.data(line.removeprefix("data: "))
@@ -98,9 +95,9 @@ OTHERS = {"aiohttp": with_aiohttp, "httpx": with_httpx}
 
 
 async def measure(options: argparse.Namespace) -> Ceiling:
-    """The measurement asked for."""
+    """Measure the client asked for."""
     endpoint = Endpoint(base_url=options.url, path=PATH, model=options.model, backend=Backend.CHAT)
-    shape: dict[str, Any] = {"streams": options.streams, "tokens_per_answer": options.tokens}
+    shape: dict[str, Any] = {"streams": options.streams, "tokens_per_answer": 256}
     if options.client == "loadgen":
         return await measure_client(endpoint, seconds=options.seconds, **shape)
     async with OTHERS[options.client](endpoint) as ask:
@@ -114,7 +111,6 @@ def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=256, help="of each answer")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--core", type=int, help="run on this core only")
     options = parser.parse_args()

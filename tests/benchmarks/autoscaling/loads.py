@@ -24,33 +24,17 @@ _IDLE_HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One load.
-
-    Attributes:
-        said: how the trace is played, for people.
-        config: pools and promises; the autoscaler's policy is set by whoever runs it.
-        requests_per_instance: of the request-count baseline, chosen near what a decode instance serves in time.
-        searched: whether the best static split is looked for.
-    """
+    """One load: how the trace is played (`said`), pools and SLOs, and whether to search for the best static split."""
 
     name: str
     said: str
     config: ServeConfig
     open: Callable[[], RequestStream]
-    requests_per_instance: float = 240.0
     searched: bool = True
 
 
 def trace_loads(traces: Path, *, day_speed: float, day_sample: int, day_volume: float, whole_day: bool) -> list[Load]:
-    """The traces in a folder.
-
-    Args:
-        day_speed: the ServeGen R1 day is played so many times as fast.
-        day_sample: one of so many of its requests is kept.
-        day_volume: its clients ask so many times as much in each of its minutes.
-        whole_day: else only its evening, 19:30 to midnight.
-    Effects: none; traces are opened when they are played.
-    """
+    """The traces in a folder; of the ServeGen R1 day otherwise only its evening, 19:30 to midnight."""
     alone = without_prefixes(load_config(CONFIG))
     start_s = 0.0 if whole_day else 70_200.0
     rate = day_speed * day_volume / day_sample
@@ -60,12 +44,12 @@ def trace_loads(traces: Path, *, day_speed: float, day_sample: int, day_volume: 
             "R1 day" if whole_day else "R1 evening", said, alone,
             partial(
                 open_workload, traces / R1_DAY, rate=day_speed, volume=day_volume, shard=(0, day_sample),
-                start_s=start_s, duration_s=86_400.0 - start_s, kept_bytes=_DAY_BYTES,
-            ),
+                start_s=start_s, duration_s=86_400.0 - start_s, kept_bytes=_DAY_BYTES
+            )
         ),
         Load(
             "Mooncake conv", "2 x as fast", load_config(CONFIG), partial(open_workload, traces / MOONCAKE, rate=2.0)
-        ),
+        )
     ]  # fmt: skip
     for path in AZURE:
         opened = partial(open_workload, traces / path, rate=4.0, length=4.0)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.benchmarks.autoscaling.loads import Load, resized
+from tests.benchmarks.autoscaling.play import print_trial
 from tests.benchmarks.autoscaling.trial import Split, Trial, autoscaled, static
 from tests.benchmarks.conditions import progress
 
@@ -36,12 +37,7 @@ def play_parts(load: Load, pauses_s: Sequence[float]) -> dict[str, object]:
         progress(f"{load.name}: parts, pause {pause_s:g} s")
         trials.append(replace(autoscaled(parts(load, pause_s), "slo")[0], way=f"parts, pause {pause_s:g} s"))
     for trial in trials:
-        ratios = "".join(f"{trial.npu_hours / one.npu_hours:8.2f}" for one in (today, best))
-        print(
-            f"{trial.way:24}{trial.requests:>9,} {trial.attainment:8.2%} {trial.ttft:8.2%} {trial.tpot:8.2%}"
-            f"{trial.npu_hours:8.1f} NPU-h{ratios} {trial.changes_per_hour:6.1f} changes/h",
-            flush=True,
-        )
+        print_trial(load, trial, today, best)
     return {trial.way: dataclasses.asdict(trial) for trial in trials}
 
 

@@ -15,6 +15,8 @@ from tests.benchmarks.autoscaling.loads import Load
 
 _HOUR_S = 3600.0
 _PART_S = 30.0
+_REQUESTS = 240.0
+"""Per instance under "requests": near what a decode instance serves within the SLO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,7 @@ class Hopeless(Exception):
 
 
 class Judge:
-    """A scaler that changes nothing and gives a run up that cannot attain what is asked any more.
-
-    Args:
-        misses: requests that may miss a promise.
-    """
+    """A scaler that changes nothing and ends a run as soon as more requests than `misses` have missed an SLO."""
 
     def __init__(self, misses: int) -> None:
         self._misses = misses
@@ -76,21 +74,17 @@ class Judge:
 
 def autoscaled(load: Load, policy: str) -> tuple[Trial, SimResult]:
     """Under `[autoscaler] policy`. Returns: also everything that happened."""
-    scaler = replace(load.config.autoscaler, policy=policy, requests_per_instance=load.requests_per_instance)  # type: ignore[arg-type] # a name from the command line
+    scaler = replace(load.config.autoscaler, policy=policy, requests_per_instance=_REQUESTS)  # type: ignore[arg-type] # a name from the command line
     result = simulate(replace(load.config, autoscaler=scaler), load.open(), timeline_step_s=_PART_S)
     return judged(policy, load, result), result
 
 
 def static(load: Load, split: Split, needed: float = 0.0) -> tuple[Trial, SimResult | None]:
-    """With pools that stay.
-
-    Args:
-        needed: attainment that is asked for; a run that cannot have it ends early.
-    """
+    """With pools that stay; a run that can no longer reach the attainment `needed` ends early."""
     config, workload = load.config, load.open()
     config = replace(
         config, prefill=replace(config.prefill, replicas=split.prefill),
-        decode=replace(config.decode, replicas=split.decode), autoscaler=replace(config.autoscaler, policy="none"),
+        decode=replace(config.decode, replicas=split.decode), autoscaler=replace(config.autoscaler, policy="none")
     )  # fmt: skip
     way = f"static {split.prefill} + {split.decode}"
     scaler = Judge(int((1 - needed) * workload.count)) if needed and workload.count else None
@@ -102,7 +96,7 @@ def static(load: Load, split: Split, needed: float = 0.0) -> tuple[Trial, SimRes
 
 
 def good_requests(load: Load, result: SimResult) -> tuple[np.ndarray, np.ndarray]:
-    """Which requests kept each promise: [requests] bool, TTFT and TPOT. One token has no TPOT to miss."""
+    """Which requests met each SLO: [requests] bool, TTFT and TPOT. One token has no TPOT to miss."""
     times, slo = latencies(result.requests), load.config.slo
     with np.errstate(invalid="ignore"):
         in_time = times.ttft_s <= slo.ttft_s
@@ -126,5 +120,5 @@ def judged(way: str, load: Load, result: SimResult) -> Trial:
     changes = [change for change in result.scaling if change.at_s <= end_s]
     return Trial(
         way, len(result.requests), hours, float(np.mean(in_time & fast)), float(np.mean(in_time)), float(np.mean(fast)),
-        npu_s / _HOUR_S, len(changes) / hours, dict(Counter(change.kind for change in changes)), " + ".join(parts),
+        npu_s / _HOUR_S, len(changes) / hours, dict(Counter(change.kind for change in changes)), " + ".join(parts)
     )  # fmt: skip

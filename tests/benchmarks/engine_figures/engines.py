@@ -56,12 +56,7 @@ class OurEngine:
     """
 
     def __init__(
-        self,
-        model: Path,
-        executor: ExecutorKind,
-        threads: int,
-        short: bool | None = None,
-        kv_dtype: KvDtype = "auto",
+        self, model: Path, executor: ExecutorKind, threads: int, short: bool | None = None, kv_dtype: KvDtype = "auto"
     ) -> None:
         self._random = random.Random(0)
         self._vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]

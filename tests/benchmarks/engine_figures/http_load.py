@@ -13,12 +13,7 @@ from types import TracebackType
 
 from tests.benchmarks.conditions import ROOT, progress
 from tests.benchmarks.engine_figures.book import Book, Shape
-from tests.benchmarks.engine_figures.engines import (
-    SHORT_SPINS,
-    EngineFailedError,
-    thread_environment,
-    vllm_environment,
-)
+from tests.benchmarks.engine_figures.engines import SHORT_SPINS, EngineFailedError, thread_environment, vllm_environment
 from tests.benchmarks.engine_figures.goals import HTTP_CLIENTS
 from tests.benchmarks.engine_figures.llama_output import parse_loadgen
 from tests.benchmarks.engine_figures.peers import Llama, Vllm

@@ -73,11 +73,7 @@ class Peers:
 def find_peers(folder: Path | None) -> Peers:
     """Look for every peer below `folder`; None = there are none."""
     # The fork's own advice for this architecture, latent attention in form 3 and fused experts, are its defaults now.
-    return Peers(
-        _llama("llama.cpp", folder, ()),
-        _llama("ik_llama.cpp", folder, ("-mla", "3")),
-        _vllm(folder),
-    )
+    return Peers(_llama("llama.cpp", folder, ()), _llama("ik_llama.cpp", folder, ("-mla", "3")), _vllm(folder))
 
 
 def parse_llama_version(output: str) -> str:
