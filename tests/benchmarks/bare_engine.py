@@ -65,11 +65,6 @@ def make_executor(
 ) -> tuple[StepExecutor, Model]:
     """An executor over a checkpoint, with a KV cache of its own.
 
-    Args:
-        kind: as the setting `[engine] executor`.
-        drafts: guesses per step; 0 = the cache has no room for the draft layer.
-        short: bfloat16 weights in their short form, as for `load_model`.
-        kv_dtype: as the setting `[engine] kv_dtype`.
     Returns: the executor, and the model below it.
     """
     native = kind == "native" or (kind == "auto" and device == "cpu" and library.load() is not None)
@@ -283,19 +278,15 @@ class BareProcess:
                     os.environ[name] = value
 
     def first_token_s(self, prompt: Sequence[int]) -> float:
-        """As `BareEngine.first_token_s`."""
         return self._call("first_token_s", prompt)
 
     def generate_s(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> float:
-        """As `BareEngine.generate_s`."""
         return self._call("generate_s", prompts, max_tokens)
 
     def decode_tokens_per_s(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
-        """As `BareEngine.decode_tokens_per_s`."""
         return self._call("decode_tokens_per_s", prompts, steps)
 
     def decode_alone(self, prompt: Sequence[int], max_tokens: int) -> Alone:
-        """As `BareEngine.decode_alone`."""
         return self._call("decode_alone", prompt, max_tokens)
 
     def _call(self, method: str, *arguments: object) -> Any:

@@ -77,10 +77,7 @@ def deploy(on: Supervised) -> None:
 
 
 def lose_worker(on: Supervised, kind: str, away_s: float, doubled: list[str]) -> tuple[ChaosRun, list[float]]:
-    """One loss under streams, until all is whole again. Returns: what clients saw, and how long streams stopped [s].
-
-    Effects: `doubled` gets whatever was there twice.
-    """
+    """One loss under streams, until all is whole again. Returns: what clients saw, and how long streams stopped [s]."""
     with Streams(on, SURVIVOR, 2.0, TOKENS) as streams:
         time.sleep(QUIET_S)
         fault = time.monotonic()
@@ -110,11 +107,7 @@ def lose_worker(on: Supervised, kind: str, away_s: float, doubled: list[str]) ->
 
 
 def stops(answer: StreamedAnswer, begun: float, done: float) -> list[float]:
-    """How long each choice of an answer got no token because of a fault, from its begin on [s].
-
-    Args:
-        begun, done: when the fault was begun, and when it was done for certain.
-    """
+    """How long each choice of an answer got no token because of a fault, from its begin on [s]."""
     if not answer.ask.streamed or answer.sent_s > begun or answer.ended_s < begun:
         return []
     found = []

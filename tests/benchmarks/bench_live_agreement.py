@@ -32,10 +32,7 @@ from tests.benchmarks.served import Served
 
 
 def virtual_rows(config: ServeConfig, trace: Path) -> list[Row]:
-    """The trace in virtual time.
-
-    Raises: RuntimeError if a request did not finish.
-    """
+    """The trace in virtual time."""
     columns = simulate(config, open_workload(trace), check=True).requests
     rows = []
     for row, arrival in enumerate(columns.arrival_s):

@@ -95,10 +95,7 @@ def lateness(args: argparse.Namespace) -> list[Figure]:
 
 
 def measure_client(client: str, server: BlastServer, *, streams: int, seconds: float, core: int) -> Ceiling:
-    """One client in a process of its own.
-
-    Raises: RuntimeError if it failed or got incomplete responses.
-    """
+    """One client in a process of its own."""
     command = [sys.executable, "-m", "tests.benchmarks.stream_clients", f"--client={client}", f"--core={core}"]
     command += [f"--url={server.url}", f"--model={server.model}", f"--streams={streams}", f"--seconds={seconds}"]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=seconds + 120)

@@ -261,10 +261,7 @@ def step(_model: Path, args: argparse.Namespace) -> list[Figure]:
 
 
 async def pulled_ms(served: Served, prompt: list[int], pulled: int) -> float:
-    """TTFT of one prompt, of which so many tokens must come from the pool [ms].
-
-    Raises: RuntimeError if they did not.
-    """
+    """TTFT of one prompt, of which so many tokens must come from the pool [ms]."""
     before = served.metric(PULLED)
     record = await served.stream(prompt, 1, return_token_ids=True)
     await asyncio.sleep(0.2)  # a request is counted when it is over

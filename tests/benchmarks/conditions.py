@@ -71,11 +71,6 @@ class Figure:
 def make_parser(module: str, doc: str | None, repeats: int, modes: Iterable[str] = ()) -> argparse.ArgumentParser:
     """A parser whose `--help` is the benchmark's own description.
 
-    Args:
-        module: name of the benchmark, as in `python -m tests.benchmarks.<module>`.
-        doc: its docstring.
-        repeats: default of `--repeats`.
-        modes: parts of the benchmark that the command line may choose from.
     SIGTERM raises in this process, so that what it started is ended too.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -115,13 +110,7 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
 def checkpoint(
     folder: Path | None, kind: Kind = "tiny", *, bundled: bool = True, **overrides: object
 ) -> Iterator[Path]:
-    """The folder asked for, or the bundled model, or else a random checkpoint that goes away afterwards.
-
-    Args:
-        bundled: without it the bundled model is passed over.
-
-    Effects: may write a temporary folder.
-    """
+    """The folder asked for, or the bundled model, or else a random checkpoint that goes away afterwards."""
     if folder is not None:
         yield folder.resolve()
     elif bundled and any(STORYTELLER.glob("*.safetensors")) and (STORYTELLER / "config.json").exists():

@@ -47,10 +47,7 @@ def cpu_by_role(root: int) -> dict[str, float]:
 
 
 def end_all(pids: list[int], patience_s: float = 5.0) -> None:
-    """Kill what is left of these processes.
-
-    Effects: SIGKILL to those that still run after `patience_s`.
-    """
+    """Kill what is left of these processes."""
     deadline = time.monotonic() + patience_s
     while any(_running(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -37,10 +37,7 @@ def completion(model: str, prompt: str | Sequence[int], max_tokens: int, **more:
 
 
 async def chunks(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    """Parsed events of one `/v1/completions` stream.
-
-    Raises: RuntimeError if one of them is an error.
-    """
+    """Parsed events of one `/v1/completions` stream."""
     async with http.stream("POST", "/v1/completions", json=body) as response:
         async for line in response.aiter_lines():
             if line.startswith("data: ") and line != "data: [DONE]":
@@ -51,10 +48,7 @@ async def chunks(http: httpx.AsyncClient, body: dict[str, Any]) -> AsyncIterator
 
 
 async def stream(host: str, port: int, body: dict[str, Any]) -> StreamRecord:
-    """Send one `/v1/completions` request and count its stream's events to the end.
-
-    Raises: OSError if nothing listens.
-    """
+    """Send one `/v1/completions` request and count its stream's events to the end."""
     loop = asyncio.get_running_loop()
     marker = _TOKEN_IDS if body.get("return_token_ids") else _TEXT
     ended = loop.create_future()

@@ -16,9 +16,6 @@ def best_split(probe: Probe, first: Split, sizes: Split, npus: int, needed: floa
 
     More instances never attain less (a test of the simulator), so that each pool's fewest can be found by itself.
 
-    Args:
-        first: a guess. sizes: NPUs of one instance. npus: that there are.
-        needed: attainment.
     Returns: the trial, None if nothing that fits attains it; and the number of simulations.
     """
     seen: dict[Split, Trial] = {}

@@ -34,11 +34,7 @@ def step_weight_bytes(config: Architecture, bytes_per_weight: float) -> int:
 
 
 def read_bandwidth(threads: int) -> float:
-    """Fastest of some passes over a large buffer that was written before, by `threads` threads [bytes/s].
-
-    Raises: RuntimeError without a C compiler.
-    Effects: compiles a small program into a temporary folder; takes `PROBE_BYTES` of memory for a second or two.
-    """
+    """Fastest of some passes over a large buffer that was written before, by `threads` threads [bytes/s]."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise RuntimeError("measuring the read bandwidth needs a C compiler")

@@ -18,10 +18,7 @@ _QUESTION = "get_vocab_base_pre"
 
 
 def load_script(path: Path) -> ModuleType:
-    """The script as a module, with its own folder and that of its `gguf` package first on the path.
-
-    Effects: on `sys.path` and `sys.modules`.
-    """
+    """The script as a module, with its own folder and that of its `gguf` package first on the path."""
     sys.path[:0] = [str(path.parent), str(path.parent / "gguf-py")]
     spec = importlib.util.spec_from_file_location("convert_hf_to_gguf", path)
     assert spec is not None
@@ -36,7 +33,6 @@ def answer_pre_tokenizer() -> int:
     """Make every converter class that asks for the pre-tokenizer hear `PRE_TOKENIZER`.
 
     Returns: how many classes; 0 when the script is built otherwise than this file knows.
-    Effects: on classes of the loaded script.
     """
 
     def answer(_self: Any, _tokenizer: Any) -> str:

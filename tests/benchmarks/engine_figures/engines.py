@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from serving.model.kv_layout import KvDtype
 from tests.benchmarks.bare_engine import SPINS, BareProcess, ExecutorKind
-from tests.benchmarks.engine_figures.llama_output import BatchedBench, parse_batched_bench
-from tests.benchmarks.engine_figures.peers import Llama, Vllm
+from tests.benchmarks.engine_figures.peers import BatchedBench, Llama, Vllm, parse_batched_bench
 
 CONTEXT_TOKENS = 160
 DECODE_STEPS = 32
@@ -66,16 +65,13 @@ class OurEngine:
         self._process.__enter__()
 
     def decode(self, batch: int) -> float:
-        """As `Engine.decode`."""
         prompts = [self._prompt(CONTEXT_TOKENS) for _ in range(batch)]
         return self._process.decode_tokens_per_s(prompts, DECODE_STEPS)
 
     def prefill(self, tokens: int) -> float:
-        """As `Engine.prefill`."""
         return tokens / self._process.first_token_s(self._prompt(tokens))
 
     def close(self) -> None:
-        """As `Engine.close`."""
         self._process.__exit__(None, None, None)
 
     def _prompt(self, tokens: int) -> list[int]:
@@ -96,13 +92,11 @@ class LlamaEngine:
         self._environments = itertools.cycle((always | SHORT_SPINS, always))
 
     def decode(self, batch: int) -> float:
-        """As `Engine.decode`."""
         room = max(1, batch) * (CONTEXT_TOKENS + DECODE_STEPS + 32)
         shape = ["-c", str(room), "-npp", str(CONTEXT_TOKENS), "-ntg", str(DECODE_STEPS), "-npl", str(batch), "-pps"]
         return self._run(shape).decode_per_s
 
     def prefill(self, tokens: int) -> float:
-        """As `Engine.prefill`."""
         shape = ["-c", str(tokens + 64), "-b", str(tokens), "-npp", str(tokens), "-ntg", "1", "-npl", "1"]
         return self._run(shape).prompt_per_s
 
@@ -146,15 +140,12 @@ class VllmEngine:
         self.version: str = self._answer()["version"]
 
     def decode(self, batch: int) -> float:
-        """As `Engine.decode`."""
         return self._ask({"do": "decode", "batch": batch, "context": CONTEXT_TOKENS, "steps": DECODE_STEPS})
 
     def prefill(self, tokens: int) -> float:
-        """As `Engine.prefill`."""
         return self._ask({"do": "prefill", "tokens": tokens})
 
     def close(self) -> None:
-        """As `Engine.close`."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:

@@ -17,13 +17,7 @@ _SETTLE_S = 0.1
 
 
 def measure(openers: Mapping[str, Open], shapes: Sequence[Shape], rounds: int, samples: int, book: Book) -> None:
-    """Start engines, ask all of them for all shapes, end them.
-
-    Args:
-        shapes: of one model, decode and prefill.
-        samples: questions of one shape to one engine per round.
-    Effects: adds samples to `book`; an engine that does not start or dies is noted there as absent.
-    """
+    """Start engines, ask all of them for all shapes, end them."""
     engines = _start(openers, book)
     try:
         for number in range(rounds):

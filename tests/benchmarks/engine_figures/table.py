@@ -44,7 +44,6 @@ def as_json(rows: Sequence[Row], book: Book, found: Mapping[str, Any]) -> dict[s
             "what": row.goal.what,
             "value": row.value,
             "goal": row.goal.bound,
-            "at_most": row.goal.at_most,
             "verdict": row.verdict,
             "detail": row.detail,
         }

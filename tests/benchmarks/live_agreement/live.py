@@ -77,7 +77,6 @@ def replay(url: str, folder: Path, trace: Path, requests: int, time_scale: float
     """Send the trace in real time, slowed down by the time scale.
 
     Returns: rows in order of the trace, and the load generator's verdict on itself.
-    Raises: RuntimeError if a request failed.
     """
     flags = ["--dataset-name", "mooncake", "--dataset-path", str(trace), "--arrival", "trace"]
     flags += ["--rate-scale", f"{time_scale:g}", "--num-prompts", str(requests), "--drain", "10m", "--seed", "1"]
@@ -94,10 +93,7 @@ def replay(url: str, folder: Path, trace: Path, requests: int, time_scale: float
 
 
 def _run(url: str, folder: Path, flags: list[str]) -> None:
-    """One run of the load generator with token ids as prompts, so that the server counts what the trace says.
-
-    Raises: RuntimeError with its output if it fails.
-    """
+    """One run of the load generator with token ids as prompts, so that the server counts what the trace says."""
     fixed = ["run", "--url", url, "--model", "deepseek-r1", "--prompt-kind", "ids", "--ignore-eos"]
     fixed += ["--tokenizer", str(STORYTELLER), "--no-report", "--no-scrape", "--no-save-prompts", "--quiet"]
     said = io.StringIO()

@@ -27,10 +27,7 @@ class Row:
 
 
 def compare(live: Sequence[Row], virtual: Sequence[Row]) -> list[Figure]:
-    """Percentiles of TTFT and TPOT on both sides and their distance; TPOT of responses of more than one token.
-
-    Raises: ValueError if the two are not of the same requests.
-    """
+    """Percentiles of TTFT and TPOT on both sides and their distance; TPOT of responses of more than one token."""
     if [one.output_tokens for one in live] != [one.output_tokens for one in virtual]:
         raise ValueError("the two sides answered different requests")
     figures = []
