@@ -21,14 +21,12 @@ from tests.benchmarks.engine_figures.book import Book, Shape
 from tests.benchmarks.engine_figures.build_peers import unpack
 from tests.benchmarks.engine_figures.engines import Engine, EngineFailedError, Open
 from tests.benchmarks.engine_figures.goals import Goal, Ratio, Row
-from tests.benchmarks.engine_figures.http_load import Load
 from tests.benchmarks.engine_figures.models import Checkpoints
 from tests.benchmarks.engine_figures.peers import (
     BatchedBench,
     find_peers,
     parse_batched_bench,
     parse_llama_version,
-    parse_loadgen,
 )
 from tests.benchmarks.engine_figures.plot import plot
 from tests.benchmarks.engine_figures.table import as_json, goals_table, rates_table
@@ -141,7 +139,6 @@ class TestGoals:
         assert ("tiny", "decode", 1, goals.OURS_BF16, 2.0) in bounds
         assert ("tiny", "decode", 16, goals.OURS_BF16, 4.0) in bounds
         assert ("small", "prefill", 2048, goals.OURS_BF16, 1.0) in bounds
-        assert ("small", "http", 16, goals.OURS_BF16, 1.8) in bounds
         assert (goals.BANDWIDTH.bound, goals.SPECULATION.bound) == (0.7, 1.3)
 
     def _ratio(self) -> Ratio:
@@ -234,22 +231,6 @@ class TestPeersOutput:
 llama_print_timings: total time"""
         assert parse_batched_bench(table) == [BatchedBench(1, 320.0, 147.31), BatchedBench(16, 345.83, 461.18)]
         assert parse_batched_bench("nothing | of | the kind") == []
-
-    def test_loadgen_result(self) -> None:
-        result = {"throughput": {"output_tokens_per_s": 48.6}, "outcomes": {"ok": 31, "http_error": 1}}
-        assert parse_loadgen(json.dumps(result)) == (48.6, {"ok": 31, "http_error": 1})
-
-    @pytest.mark.parametrize("text", ["", "{}", '{"throughput": {}, "outcomes": {}}'])
-    def test_loadgen_without_a_result(self, text: str) -> None:
-        with pytest.raises(ValueError, match=r"no rate|Expecting value"):
-            parse_loadgen(text)
-
-    def test_the_load_is_the_same_for_every_server(self) -> None:
-        load = Load(16384, requests=96, seed=1)
-        one, two = load.command("http://a"), load.command("http://b")
-        assert [part for part in one if part != "http://a"] == [part for part in two if part != "http://b"]
-        assert one[one.index("--concurrency") + 1] == "16"
-        assert one[one.index("--prompt-kind") + 1] == "ids"
 
     def test_version(self) -> None:
         assert parse_llama_version("version: 0.5.0-dev (build 0)\nbuilt with GNU") == "0.5.0-dev (build 0)"

@@ -12,12 +12,12 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
+from unittest.mock import patch
 
 import torch
 
@@ -77,6 +77,12 @@ def make_executor(
     if native:
         return NativeExecutor(loaded, cache, threads=threads, max_rows=step_tokens), loaded
     return TorchExecutor(loaded, cache), loaded
+
+
+def engine_loop(engine: EngineCalls, executor: Any, on_news: Callable[[list[LoopNews]], None]) -> EngineLoop:
+    """The loop that serves, over an engine without links to others."""
+    transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
+    return EngineLoop(engine, executor, transport, WallClock(), on_news)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +192,7 @@ class BareEngine:
             if len(frames) > WARM_STEPS + steps:
                 enough.set()
 
-        transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
-        loop = EngineLoop(self._engine, self._executor, transport, self._clock, told)
+        loop = engine_loop(self._engine, self._executor, told)
         end_idle_workers()  # as an instance does before its engine starts
         loop.start()
         while not enough.wait(_LOOK_S):
@@ -246,51 +251,33 @@ class BareProcess:
     """A `BareEngine` in its own process; a context manager that ends it.
 
     Args:
-        model, dtype, threads, kv_tokens, executor, step_tokens, drafts, short, kv_dtype: as for `BareEngine`.
+        options: further arguments of `BareEngine`.
     """
 
-    def __init__(
-        self,
-        model: Path,
-        dtype: DType,
-        threads: int,
-        kv_tokens: int,
-        executor: ExecutorKind = "auto",
-        step_tokens: int = 512,
-        drafts: int = 0,
-        short: bool | None = None,
-        kv_dtype: KvDtype = "auto",
-    ) -> None:
+    def __init__(self, model: Path, dtype: DType, threads: int, kv_tokens: int, **options: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, model, dtype, threads, kv_tokens, executor, step_tokens, drafts, "cpu", short, kv_dtype)
-        settings = {"GOMP_SPINCOUNT": SPINS, "OMP_NUM_THREADS": str(threads)}  # OpenMP reads them when it is loaded
-        before = {name: os.environ.get(name) for name in settings}
-        os.environ.update(settings)
-        try:
-            self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        settings = (model, dtype, threads, kv_tokens)
+        environment = {"GOMP_SPINCOUNT": SPINS, "OMP_NUM_THREADS": str(threads)}  # OpenMP reads them when it is loaded
+        with patch.dict(os.environ, environment):
+            self._process = context.Process(target=_serve, args=(theirs, settings, options), daemon=True)
             self._process.start()
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
 
     def first_token_s(self, prompt: Sequence[int]) -> float:
-        return self._call("first_token_s", prompt)
+        return float(self._call("first_token_s", prompt))
 
     def generate_s(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> float:
-        return self._call("generate_s", prompts, max_tokens)
+        return float(self._call("generate_s", prompts, max_tokens))
 
     def decode_tokens_per_s(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
-        return self._call("decode_tokens_per_s", prompts, steps)
+        return float(self._call("decode_tokens_per_s", prompts, steps))
 
     def decode_alone(self, prompt: Sequence[int], max_tokens: int) -> Alone:
-        return self._call("decode_alone", prompt, max_tokens)
+        alone: Alone = self._call("decode_alone", prompt, max_tokens)
+        return alone
 
     def _call(self, method: str, *arguments: object) -> Any:
-        """Raises: whatever the child's engine raises, at its start too."""
+        """Raises whatever the child's engine raises, at its start too."""
         self._pipe.send((method, arguments))
         answer = self._pipe.recv()
         if isinstance(answer, Exception):
@@ -300,19 +287,17 @@ class BareProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pipe.close()
         self._process.join(5.0)
         self._process.kill()
 
 
-def _serve(pipe: Connection, *settings: Any) -> None:
+def _serve(pipe: Connection, settings: tuple[Any, ...], options: dict[str, Any]) -> None:
     """The child: answers calls until the pipe closes. A session of its own gets the scheduler's share of one."""
     os.setsid()
     try:
-        engine = BareEngine(*settings)
+        engine = BareEngine(*settings, **options)
     except Exception as error:  # for the parent to raise at its first call
         pipe.recv()
         pipe.send(error)

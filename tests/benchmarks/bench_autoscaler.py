@@ -7,7 +7,6 @@ starts or drains, while requests arrive. Pools are those of deploy/cloudmatrix38
 instances serve more per NPU, but there are fewer sizes to choose.
 
   python -m tests.benchmarks.bench_autoscaler --traces DIR [--quick]
-  python -m tests.benchmarks.bench_autoscaler --traces DIR --load "R1 day" --parts [--pause 0 0.5 2 10]
   python -m tests.benchmarks.bench_autoscaler --trace FILE
 
 DIR holds servegen_deepseek_r1/ (github.com/alibaba/ServeGen, data/reason/deepseek-r1), azure_llm_2023/ (github.com/
@@ -30,17 +29,13 @@ def main() -> int:
     """Play and print."""
     arguments = command_line()
     compiled = not arguments.interpreted and prefer_compiled()
-    from tests.benchmarks.autoscaling.parts import play_parts  # these simulate: not before that choice
-    from tests.benchmarks.autoscaling.play import chosen_loads, play_all
+    from tests.benchmarks.autoscaling.play import chosen_loads, play_all  # simulates: not before that choice
 
     loads = chosen_loads(arguments)
     found = conditions(None, loads={load.name: load.said for load in loads}, compiled=compiled)
     show_conditions(found)
-    if arguments.parts:
-        told: dict[str, object] = {loads[0].name: play_parts(loads[0], arguments.pause)}
-    else:
-        told = play_all(loads, baseline=not arguments.slo_only)
-    print(json.dumps({"benchmark": "autoscaler", "conditions": found, "trials": told}, default=str))
+    trials = play_all(loads, baseline=not arguments.slo_only)
+    print(json.dumps({"benchmark": "autoscaler", "conditions": found, "trials": trials}, default=str))
     return 0
 
 
@@ -61,8 +56,6 @@ def command_line(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--day-sample", type=int, default=8, help="keep one of so many of its requests (default 8)")
     parser.add_argument("--day-volume", type=float, default=1.0, help="so many times its requests in the same time")
     parser.add_argument("--decode-npus", type=int, default=32, metavar="N", help="of a decode instance (default 32)")
-    parser.add_argument("--parts", action="store_true", help="the first load, decode growing and shrinking by 8 NPUs")
-    parser.add_argument("--pause", type=float, nargs="+", default=(0.0, 0.5, 2.0, 10.0), metavar="S", help="of parts")
     parser.add_argument("--slo-only", action="store_true", help="neither baseline nor static splits")
     parser.add_argument("--interpreted", action="store_true", help="run the sources, even if they have been compiled")
     return parser.parse_args(words)

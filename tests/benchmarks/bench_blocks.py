@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -80,6 +81,11 @@ def copy_all(targets: list[np.ndarray], sources: list[np.ndarray]) -> int:
     return sum(map(len, targets))
 
 
+def again(turns: int, move: Callable[[], int]) -> int:
+    """The same bytes repeatedly."""
+    return sum(move() for _ in range(turns))
+
+
 def cut(memory: memoryview, block_bytes: int) -> list[np.ndarray]:
     """Memory in blocks."""
     whole = np.frombuffer(memory, np.uint8)
@@ -130,17 +136,22 @@ def handoff(args: argparse.Namespace) -> list[Figure]:
             sources = cut(segment.read(ticket.blocks[0].offset, total), mib * MIB)
             targets = cut(segment.view(region), mib * MIB)
             side = transport("target", segment, region, mib * MIB)
-            for state, count, rounds in (("cold", len(targets), 1), ("hot", 1, max(1, len(targets) // 2))):
-                blocks = [BlockId(b) for b in range(count)]
-
-                def pull(blocks: list[BlockId] = blocks, rounds: int = rounds) -> int:
-                    return sum(side.pull(ticket, 0, blocks) for _ in range(rounds))
-
-                def copy(count: int = count, rounds: int = rounds) -> int:
-                    return sum(copy_all(targets[:count], sources[:count]) for _ in range(rounds))
-
-                goal = 0.6 if state == "cold" else None
-                figures += beside_memcpy(f"handoff, {mib} MiB {state}", pull, copy, args.repeats, goal)
+            every = [BlockId(b) for b in range(len(targets))]
+            turns = max(1, len(targets) // 2)
+            figures += beside_memcpy(
+                f"handoff, {mib} MiB cold",
+                partial(side.pull, ticket, 0, every),
+                partial(copy_all, targets, sources),
+                args.repeats,
+                0.6,
+            )
+            figures += beside_memcpy(
+                f"handoff, {mib} MiB hot",
+                partial(again, turns, partial(side.pull, ticket, 0, every[:1])),
+                partial(again, turns, partial(copy_all, targets[:1], sources[:1])),
+                args.repeats,
+                None,
+            )
         ours.send(None)
         holder.join(10.0)
     finally:
@@ -203,8 +214,8 @@ def moves(client: PoolClient, arena: memoryview, block_bytes: int, repeats: int)
     size = f"{block_bytes // MIB} MiB"
     figures = beside_memcpy(f"get, {size}", get, lambda: copy_all(targets, places), repeats, 0.8)
     forget(client)
-    again = lambda: forget(client)  # noqa: E731 - as short as it is
-    return figures + beside_memcpy(f"put, {size}", put, lambda: copy_all(places, sources), repeats, 0.6, again)
+    copy = partial(copy_all, places, sources)
+    return figures + beside_memcpy(f"put, {size}", put, copy, repeats, 0.6, partial(forget, client))
 
 
 def pool(args: argparse.Namespace) -> list[Figure]:

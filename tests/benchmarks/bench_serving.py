@@ -28,18 +28,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from hardware.clock import WallClock
 from serving.gateway.api.settings import ServedModel
-from serving.ids import ReplicaId, SequenceId
+from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.native_executor import NativeExecutor
-from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopNews
 from serving.model.config import read_architecture
 from serving.model.size import weight_bytes
 from serving.values.orders import Add
 from serving.values.sequence import SamplingParams, SequenceSpec
-from tests.benchmarks.bare_engine import BLOCK_TOKENS, BareProcess, make_executor
+from tests.benchmarks.bare_engine import BLOCK_TOKENS, BareProcess, engine_loop, make_executor
 from tests.benchmarks.conditions import (
     Figure,
     checkpoint,
@@ -54,8 +52,6 @@ from tests.benchmarks.paced_serve import executor_s
 from tests.benchmarks.served import Served, Setup
 from tests.e2e.server import wait_for
 from tests.fakes.engine_calls import EngineCalls
-from tests.fakes.executor import FakeExecutor
-from tests.fakes.transport import FakeFabric, FakeTransport
 
 INSTANCES = {"disaggregated": 2, "aggregated": 1}
 WARM_UP = 3
@@ -220,9 +216,8 @@ def gaps_s(model: Path, batch: int) -> list[float]:
     ended: list[float] = []
     executor._engine.step = timed(executor._engine.step, begun, ended)  # type: ignore[method-assign]
     engine = EngineCalls(EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, 1024, batch), blocks)
-    transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
     events: list[LoopNews] = []
-    loop = EngineLoop(engine, executor, transport, WallClock(), events.extend)
+    loop = engine_loop(engine, executor, events.extend)
     for index in range(batch):
         prompt = tuple((index * 7 + position) % 4000 for position in range(STEP_PROMPT))
         sampling = SamplingParams(max_tokens=STEPS, temperature=0)

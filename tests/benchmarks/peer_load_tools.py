@@ -1,13 +1,13 @@
 """Three published load generators behind one interface: vLLM's `bench serve`, GuideLLM and AIPerf.
 
 Each tool runs from the interpreter of its own environment and streams from `/v1/completions` with a tokenizer folder;
-nothing is fetched. Read with vllm 0.33.0, guidellm 0.8.1, aiperf 0.13.0. Figures are the tool's own, from its JSON; TPOT
-is (end-to-end - TTFT) / (N - 1) per request, under whatever name the tool has it. Where definitions differ:
+nothing is fetched. Read with vllm 0.33.0, guidellm 0.8.1, aiperf 0.13.0. Figures are the tool's own, from its JSON;
+TPOT is (end-to-end - TTFT) / (N - 1) per request, under whatever name the tool has it. Where definitions differ:
 
 vllm      TTFT from before a connection is taken to the first chunk with choices, even an empty text; in an open loop,
           gaps are rescaled so that the last send falls on requests/rate
-guidellm  TTFT from writing the request's head, on the wall clock; TPOT is weighted by tokens. In an open loop it replays
-          a Poisson trace (sends up to 0.4 s late, the last one often dropped), since its own profile draws equal gaps
+guidellm  TTFT from writing the request's head, on the wall clock; TPOT is weighted by tokens. In an open loop it
+          replays a Poisson trace (sends up to 0.4 s late, the last one often dropped): its profile draws equal gaps
 aiperf    TTFT to the first chunk with text; HTTP chunks that arrive in one read share one time stamp
 """
 

@@ -6,8 +6,6 @@ seconds long.
 
 import contextlib
 import os
-import signal
-import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,23 +42,6 @@ def cpu_by_role(root: int) -> dict[str, float]:
         if pid in processes:
             used[LAUNCHER if pid == root else _role(pid)] += processes[pid].cpu_s
     return dict(used)
-
-
-def end_all(pids: list[int], patience_s: float = 5.0) -> None:
-    """Kill what is left of these processes."""
-    deadline = time.monotonic() + patience_s
-    while any(_running(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for pid in filter(_running, pids):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def _all() -> dict[int, _Process]:

@@ -1,4 +1,4 @@
-"""`cloudmatrix serve` with a benchmark's configuration: `tests.e2e.server.Server` with all cores, and CPU by process."""
+"""`cloudmatrix serve` with a benchmark's configuration: `tests.e2e.server.Server` with all cores, CPU by process."""
 
 import asyncio
 import os

@@ -12,19 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from hardware.clock import WallClock
 from serving.allocator import keep_freed_memory
 from serving.experts.core.first_map import group_shape, opening_map
 from serving.experts.live.native_table import native_table
-from serving.ids import ReplicaId, SequenceId
+from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
-from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopNews
 from serving.instance.live.openmp import end_idle_workers
 from serving.instance.live.rank_window import RankWindow
@@ -36,11 +33,9 @@ from serving.model.slots.expert_sources import expert_source
 from serving.values.news import Tokens
 from serving.values.orders import Add, Cancel
 from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.benchmarks.bare_engine import BLOCK_TOKENS, engine_loop
 from tests.fakes.engine_calls import EngineCalls
-from tests.fakes.executor import FakeExecutor
-from tests.fakes.transport import FakeFabric, FakeTransport
 
-BLOCK_TOKENS = 16
 STEP_TOKENS = 512
 LEAST_STEPS = 8
 _LIMIT_S = 120.0
@@ -94,10 +89,8 @@ class SteadyEngine:
         self._frames: list[tuple[float, int]] = []
         """Each step's end, and its tokens."""
         self._begun: set[SequenceId] = set()
-        transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
-        engine = EngineCalls(settings, blocks)
         executor: Any = self._executor if order.ranks > 1 else _Alone(self._executor)
-        self._loop = EngineLoop(engine, executor, transport, WallClock(), self._told)
+        self._loop = engine_loop(EngineCalls(settings, blocks), executor, self._told)
         end_idle_workers()
         self._loop.start()
 
@@ -209,7 +202,7 @@ class SteadyProcesses:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
             process.join()

@@ -77,9 +77,9 @@ def _search(load: Load, result: SimResult, needed: float) -> Trial | None:
     return best
 
 
-def print_trial(load: Load, trial: Trial, *bests: Trial | None) -> None:
-    """A line of the table; NPU-hours also as a share of each of the `bests`."""
-    ratio = " ".join(f"{trial.npu_hours / best.npu_hours:.2f}" for best in bests if best is not None)
+def print_trial(load: Load, trial: Trial, best: Trial | None = None) -> None:
+    """A line of the table; NPU-hours also as a share of the best split's."""
+    ratio = "" if best is None else f"{trial.npu_hours / best.npu_hours:.2f}"
     shares = [f"{share:.2%}" for share in (trial.attainment, trial.ttft, trial.tpot)]
     figures = [f"{trial.npu_hours:.1f}", ratio, f"{trial.changes_per_hour:.1f}", trial.sizes]
     print(_line((load.name, trial.way, f"{trial.requests:,}", *shares, *figures)), flush=True)

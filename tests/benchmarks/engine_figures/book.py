@@ -8,19 +8,19 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
-Phase = Literal["decode", "prefill", "http"]
+Phase = Literal["decode", "prefill"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """Decode steps of `size` sequences, one prompt of `size` tokens, or `size` clients through HTTP, on a checkpoint."""
+    """Decode steps of `size` sequences, or one prompt of `size` tokens, on a checkpoint."""
 
     model: str
     phase: Phase
     size: int
 
     def __str__(self) -> str:
-        what = {"decode": "batch", "prefill": "tokens", "http": "clients"}[self.phase]
+        what = {"decode": "batch", "prefill": "tokens"}[self.phase]
         return f"{self.model} {self.phase} {what} {self.size}"
 
 

@@ -60,7 +60,14 @@ class OurEngine:
         self._random = random.Random(0)
         self._vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
         self._process = BareProcess(
-            model, "bfloat16", threads, _KV_TOKENS, executor, MAX_PROMPT_TOKENS, short=short, kv_dtype=kv_dtype
+            model,
+            "bfloat16",
+            threads,
+            _KV_TOKENS,
+            executor=executor,
+            step_tokens=MAX_PROMPT_TOKENS,
+            short=short,
+            kv_dtype=kv_dtype,
         )
         self._process.__enter__()
 

@@ -17,8 +17,6 @@ IK_Q8 = "ik_llama.cpp Q8_0"
 VLLM = "vLLM-CPU bf16"
 ENGINES = (OURS_BF16, OURS_PLAIN, OURS_INT8, OURS_INT8_KV, OURS_TORCH, LLAMA_BF16, LLAMA_Q8, IK_BF16, IK_Q8, VLLM)
 
-HTTP_CLIENTS = 16
-
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -68,7 +66,7 @@ class Ratio:
     @property
     def part(self) -> str:
         """The part of a run that measures it."""
-        return "http" if self.shape.phase == "http" else self.shape.model
+        return self.shape.model
 
     def row(self, book: Book) -> Row:
         """The line for what a book holds."""
@@ -97,7 +95,6 @@ def ratios() -> list[Ratio]:
         ("smollm2", "decode", {1: 1.5, 16: 2.5}, "INT8 ÷ llama.cpp Q8_0", OURS_INT8, (LLAMA_Q8,)),
         ("smollm2", "prefill", {512: None}, "bf16 ÷ llama.cpp bf16", OURS_BF16, (LLAMA_BF16,)),
         ("small", "prefill", {2048: 1.0}, "bf16 ÷ vLLM-CPU", OURS_BF16, (VLLM,)),
-        ("small", "http", {HTTP_CLIENTS: 1.8}, "bf16 ÷ the better of llama-server and vLLM-CPU", OURS_BF16, peers),
         ("small", "decode", {16: 0.8}, "bf16, torch executor ÷ vLLM-CPU", OURS_TORCH, (VLLM,)),
         ("small", "prefill", {2048: 0.8}, "bf16, torch executor ÷ vLLM-CPU", OURS_TORCH, (VLLM,)),
         ("small", "decode", _INFORM, "bf16 ÷ our bf16 with 16-bit weights", OURS_BF16, (OURS_PLAIN,)),
@@ -107,7 +104,6 @@ def ratios() -> list[Ratio]:
         ("small", "decode", _INFORM, "bf16 ÷ ik_llama.cpp bf16", OURS_BF16, (IK_BF16,)),
         ("small", "decode", _INFORM, "INT8 ÷ ik_llama.cpp Q8_0", OURS_INT8, (IK_Q8,)),
         ("small", "prefill", {2048: None}, "bf16 ÷ ik_llama.cpp bf16", OURS_BF16, (IK_BF16,)),
-        ("small", "http", {HTTP_CLIENTS: None}, "INT8 ÷ our bf16", OURS_INT8, (OURS_BF16,)),
     ]
     return [
         Ratio(Goal(f"{phase} tokens/s on `{model}`, {what}, {_UNITS[phase]} {size}", bound), shape, ours, others)
@@ -121,7 +117,7 @@ _SMALL: dict[int, float | None] = {1: 1.5, 4: 1.3, 16: 2.0, 32: 2.5}
 _INFORM: dict[int, float | None] = dict.fromkeys((1, 4, 16, 32))
 BANDWIDTH = Goal("weights' bytes of a batch-1 decode step on `small`, bf16, per second ÷ measured read bandwidth", 0.7)
 SPECULATION = Goal("MTP on the demo model, greedy, batch 1: tokens/s ÷ k = 0", 1.3)
-_UNITS = {"decode": "batch", "prefill": "tokens", "http": "clients"}
+_UNITS = {"decode": "batch", "prefill": "tokens"}
 
 
 def shorten(value: float) -> str:

@@ -7,16 +7,14 @@
 `python -m tests.benchmarks.engine_figures.build_peers DIR` makes these. A missing one is named, never left out.
 """
 
-import json
 import re
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from serving.model.native.library import instructions
 
-LLAMA_TOOLS = ("llama-batched-bench", "llama-server", "llama-quantize")
+LLAMA_TOOLS = ("llama-batched-bench", "llama-quantize")
 _COLUMNS = 10
 """Of the table of `llama-batched-bench`: PP, TG, B, N_KV, T_PP, S_PP, T_TG, S_TG, T, S."""
 
@@ -98,18 +96,6 @@ def parse_batched_bench(output: str) -> list[BatchedBench]:
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in output.splitlines()]
     lines = [cells for cells in rows if len(cells) == _COLUMNS and cells[0].isdecimal()]
     return [BatchedBench(int(cells[2]), float(cells[5]), float(cells[7])) for cells in lines]
-
-
-def parse_loadgen(output: str) -> tuple[float, dict[str, int]]:
-    """Output tokens per second and how requests ended, of `loadgen run --json`.
-
-    Raises: ValueError if it holds no result.
-    """
-    found: dict[str, Any] = json.loads(output)
-    rate = found.get("throughput", {}).get("output_tokens_per_s")
-    if rate is None:
-        raise ValueError(f"loadgen gave no rate: {output[:300]}")
-    return float(rate), dict(found["outcomes"])
 
 
 def _llama(name: str, parent: Path | None, flags: tuple[str, ...]) -> Llama:

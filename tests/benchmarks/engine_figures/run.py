@@ -11,7 +11,7 @@ from serving.model.kv_layout import KvDtype
 from serving.model.native.library import load
 from tests.benchmarks.bare_engine import ExecutorKind
 from tests.benchmarks.conditions import progress
-from tests.benchmarks.engine_figures import goals, http_load, rounds, speculation
+from tests.benchmarks.engine_figures import goals, rounds, speculation
 from tests.benchmarks.engine_figures.bandwidth import read_bandwidth, step_weight_bytes
 from tests.benchmarks.engine_figures.book import Book, Shape
 from tests.benchmarks.engine_figures.engines import LlamaEngine, Open, OurEngine, VllmEngine
@@ -29,17 +29,15 @@ _INT8_FORMS: dict[str, KvDtype] = {goals.OURS_INT8: "auto", goals.OURS_INT8_KV: 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How long to measure: `samples` of one shape per round and engine, `requests` of one load, prompts of guessing."""
+    """How long to measure: `samples` of one shape per round and engine; `prompts` and `repeats` of guessing."""
 
     rounds: int = 3
     samples: int = 2
-    http_rounds: int = 2
-    requests: int = 96
     prompts: int = 8
     repeats: int = 3
 
 
-QUICK = Extent(rounds=1, samples=1, http_rounds=1, requests=32, prompts=2, repeats=1)
+QUICK = Extent(rounds=1, samples=1, prompts=2, repeats=1)
 
 
 @dataclass(slots=True)
@@ -66,7 +64,7 @@ class Run:
     def parts(self) -> dict[str, Callable[[], None]]:
         """Name -> how to measure it, in order."""
         models = {name: partial(self.bare, name) for name in SHAPES}
-        return models | {"http": self.http, "bandwidth": self.bandwidth, "mtp": self.speculation}
+        return models | {"bandwidth": self.bandwidth, "mtp": self.speculation}
 
     def bare(self, model: str) -> None:
         """Decode and prefill of every engine on one checkpoint, no HTTP."""
@@ -95,21 +93,6 @@ class Run:
         if self.torch_too:
             openers[goals.OURS_TORCH] = partial(ours, forms.bf16, "torch")
         return openers
-
-    def http(self) -> None:
-        """The same load through every engine's server."""
-        forms = prepare(self.models, "small", self.peers)
-        ours = partial(http_load.our_server, threads=self.threads)
-        openers: dict[str, http_load.OpenServer] = {goals.OURS_BF16: partial(ours, forms.bf16)}
-        if self._present(goals.OURS_INT8, forms.absent.get("int8", "")) and forms.int8 is not None:
-            openers[goals.OURS_INT8] = partial(ours, forms.int8)
-        for name, peer, gguf in self._llamas(forms):
-            if gguf is not None:
-                openers[name] = partial(http_load.llama_server, peer, gguf, self.threads)
-        if self._present(goals.VLLM, self.peers.vllm.absent):
-            openers[goals.VLLM] = partial(http_load.vllm_server, self.peers.vllm, forms.bf16, self.threads)
-        load = http_load.Load(read_architecture(forms.bf16).vocab_size, self.extent.requests, seed=1)
-        http_load.measure(openers, load, self.extent.http_rounds, "small", self.book)
 
     def bandwidth(self) -> None:
         """Bytes that our batch-1 decode reads per second, as a share of what the machine can read."""

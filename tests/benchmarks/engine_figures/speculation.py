@@ -63,7 +63,7 @@ def measure(stories: Sequence[str], executor: ExecutorKind, threads: int, prompt
     beginnings = [found[:PROMPT_TOKENS] for found in ids if len(found) >= PROMPT_TOKENS][:prompts]
     with ExitStack() as stack:
         engines = {
-            k: stack.enter_context(BareProcess(STORYTELLER, "bfloat16", threads, 1024, executor, drafts=k))
+            k: stack.enter_context(BareProcess(STORYTELLER, "bfloat16", threads, 1024, executor=executor, drafts=k))
             for k in DRAFTS
         }
         found: dict[int, list[list[Alone]]] = {k: [] for k in DRAFTS}
