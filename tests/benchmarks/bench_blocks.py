@@ -20,6 +20,7 @@ from contextlib import closing
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from tests.benchmarks.conditions import Figure, conditions, make_parser, progres
 from tests.kvpool.client_case import chain
 from tests.kvpool.server_process import ServerProcess, running_server
 
+NODE = NodeId("n0")
 SHM = Path("/dev/shm")
 GIB = 1 << 30
 PREFIX_BLOCKS = 100
@@ -92,17 +94,20 @@ def cut(memory: memoryview, block_bytes: int) -> list[np.ndarray]:
     return [whole[at : at + block_bytes] for at in range(0, len(whole) - block_bytes + 1, block_bytes)]
 
 
-def transport(name: str, segment: UbSegment, region: UbRegion, block_bytes: int) -> UbTransport:
-    """One side's transport over its region."""
+def transport(
+    name: str, node: NodeId, segment: UbSegment, region: UbRegion, block_bytes: int, **links: Any
+) -> UbTransport:
+    """One side's transport over its region; `links`: its ways to other nodes."""
     return UbTransport(
         replica=ReplicaId(name),
-        node=NodeId("here"),
+        node=node,
         segment=segment,
         arena=segment.view(region),
         arena_offset=region.offset,
         generation=region.generation,
         block_bytes=block_bytes,
         layout="bench",
+        **links,
     )
 
 
@@ -112,7 +117,7 @@ def hold_blocks(pipe: Connection, path: str, total_bytes: int) -> None:
     region = segment.allocate(total_bytes, owner="source")
     segment.view(region)[:] = np.random.default_rng(0).bytes(total_bytes)
     while (block_bytes := pipe.recv()) is not None:
-        side = transport("source", segment, region, block_bytes)
+        side = transport("source", NODE, segment, region, block_bytes)
         pipe.send(side.register("t", [BlockId(b) for b in range(total_bytes // block_bytes)], [], 1))
     segment.close()
 
@@ -135,7 +140,7 @@ def handoff(args: argparse.Namespace) -> list[Figure]:
             ticket = ours.recv()
             sources = cut(segment.read(ticket.blocks[0].offset, total), mib * MIB)
             targets = cut(segment.view(region), mib * MIB)
-            side = transport("target", segment, region, mib * MIB)
+            side = transport("target", NODE, segment, region, mib * MIB)
             every = [BlockId(b) for b in range(len(targets))]
             turns = max(1, len(targets) // 2)
             figures += beside_memcpy(
@@ -163,7 +168,7 @@ def handoff(args: argparse.Namespace) -> list[Figure]:
 def client_of(servers: list[ServerProcess]) -> PoolClient:
     """A client of these servers on their node."""
     view = PoolView("bench", tuple(ViewServer(server.record, 1.0) for server in servers))
-    return PoolClient("bench", NodeId("n0"), SECRET, lambda: view)
+    return PoolClient("bench", NODE, SECRET, lambda: view)
 
 
 def forget(client: PoolClient) -> None:

@@ -50,7 +50,6 @@ def _figures(way: str, runs: list[Run], idle: float, goal: float | None) -> list
         Figure(f"one supernode, {way}", "x real time", tuple(span / cpu for cpu in spent), goal, at_most=False),
         Figure(f"{way}: processor time of it", "s", tuple(spent)),
         Figure(f"{way}: start-up: imports, configuration, trace", "s", (idle,)),
-        Figure(f"{way}: real time", "s", tuple(run[0] for run in runs)),
     ]
 
 
