@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 from unittest.mock import patch
 
 import torch
@@ -63,9 +63,9 @@ def make_executor(
     short: bool | None = None,
     kv_dtype: KvDtype = "auto",
 ) -> tuple[StepExecutor, Model]:
-    """An executor over a checkpoint, with a KV cache of its own.
+    """An executor over a checkpoint with a KV cache of its own, and the model below it.
 
-    Returns: the executor, and the model below it.
+    `short`: bfloat16 weights in their short form; None = as the model does by itself.
     """
     native = kind == "native" or (kind == "auto" and device == "cpu" and library.load() is not None)
     coarse = native and drafts > 0
@@ -103,24 +103,14 @@ class Alone:
     accepted: tuple[int, ...] = ()
 
 
-class _Frame(NamedTuple):
-    """What the loop told at once."""
-
-    at_s: float
-    tokens: int
-
-
 class BareEngine:
     """An aggregated engine over an executor, with the settings that served instances have by default.
 
     Args:
         kv_tokens: room in the KV cache.
         threads: of torch and of the executor, for the whole process.
-        executor: as for `make_executor`.
-        step_tokens: most that one step takes in.
         drafts: most guesses of a decode step; the engine makes fewer where they do not pay.
-        device: where to compute; the native executor needs `cpu`.
-        short, kv_dtype: as for `make_executor`.
+        options: device, short, kv_dtype, as for `make_executor`.
     """
 
     def __init__(
@@ -132,16 +122,12 @@ class BareEngine:
         executor: ExecutorKind = "auto",
         step_tokens: int = 512,
         drafts: int = 0,
-        device: str = "cpu",
-        short: bool | None = None,
-        kv_dtype: KvDtype = "auto",
+        **options: Any,
     ) -> None:
         torch.set_num_threads(threads)
         keep_freed_memory()
         blocks = -(-kv_tokens // BLOCK_TOKENS)
-        self._executor, loaded = make_executor(
-            model, executor, dtype, blocks, threads, step_tokens, drafts, device, short, kv_dtype
-        )
+        self._executor, loaded = make_executor(model, executor, dtype, blocks, threads, step_tokens, drafts, **options)
         settings = EngineSettings(
             role=EngineRole.AGGREGATED,
             block_tokens=BLOCK_TOKENS,
@@ -179,7 +165,7 @@ class BareEngine:
     def decode_tokens_per_s(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
         """Tokens per second of `steps` steps in which all prompts decode together; all sequences end there."""
         sequences = [self._add(prompt, _ENDLESS) for prompt in prompts]
-        frames: list[_Frame] = []
+        frames: list[tuple[float, int]] = []
         begun_ones: set[SequenceId] = set()
         enough = threading.Event()
 
@@ -188,7 +174,7 @@ class BareEngine:
             begun_ones.update(event.sequence_id for event in events)
             tokens = sum(len(event.tokens) for event in events)
             if len(begun_ones) == len(sequences):
-                frames.append(_Frame(time.perf_counter(), tokens))
+                frames.append((time.perf_counter(), tokens))
             if len(frames) > WARM_STEPS + steps:
                 enough.set()
 
@@ -203,9 +189,9 @@ class BareEngine:
         self._engine.take_events()
         assert self._engine.idle(), "a cancelled sequence is still there"
         timed = frames[WARM_STEPS : WARM_STEPS + steps + 1]
-        tokens = sum(frame.tokens for frame in timed[1:])
+        tokens = sum(count for _, count in timed[1:])
         assert tokens >= len(prompts) * steps, f"{tokens} tokens came"
-        return tokens / (timed[-1].at_s - timed[0].at_s)
+        return tokens / (timed[-1][0] - timed[0][0])
 
     def decode_alone(self, prompt: Sequence[int], max_tokens: int) -> "Alone":
         """One sequence by itself, from its first token to its last."""
@@ -238,13 +224,10 @@ class BareEngine:
 
     def _step(self) -> int:
         """One step. Returns: tokens that it gave."""
-        return sum(len(event.tokens) for event in self._step_events())
-
-    def _step_events(self) -> list[Tokens]:
         action = self._engine.next_action(self._clock.now())
         assert action.plan is not None, "the engine has nothing to do"
         self._engine.step_finished(self._executor.execute(action.plan), self._clock.now())
-        return [event for event in self._engine.take_events() if isinstance(event, Tokens)]
+        return sum(len(event.tokens) for event in self._engine.take_events() if isinstance(event, Tokens))
 
 
 class BareProcess:

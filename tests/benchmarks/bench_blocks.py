@@ -142,21 +142,10 @@ def handoff(args: argparse.Namespace) -> list[Figure]:
             targets = cut(segment.view(region), mib * MIB)
             side = transport("target", NODE, segment, region, mib * MIB)
             every = [BlockId(b) for b in range(len(targets))]
-            turns = max(1, len(targets) // 2)
-            figures += beside_memcpy(
-                f"handoff, {mib} MiB cold",
-                partial(side.pull, ticket, 0, every),
-                partial(copy_all, targets, sources),
-                args.repeats,
-                0.6,
-            )
-            figures += beside_memcpy(
-                f"handoff, {mib} MiB hot",
-                partial(again, turns, partial(side.pull, ticket, 0, every[:1])),
-                partial(again, turns, partial(copy_all, targets[:1], sources[:1])),
-                args.repeats,
-                None,
-            )
+            for state, count, turns, goal in (("cold", len(every), 1, 0.6), ("hot", 1, max(1, len(every) // 2), None)):
+                pull = partial(again, turns, partial(side.pull, ticket, 0, every[:count]))
+                copy = partial(again, turns, partial(copy_all, targets[:count], sources[:count]))
+                figures += beside_memcpy(f"handoff, {mib} MiB {state}", pull, copy, args.repeats, goal)
         ours.send(None)
         holder.join(10.0)
     finally:

@@ -8,10 +8,10 @@ Checkpoints are two random ones of the DeepSeek-V3 architecture, `tiny` (10 M pa
 per token), written into the folder of --models on first use, together with the forms that the engines want; and
 SmolLM2-135M-Instruct, which a package index has.
 
-Decode: every sequence holds 160 tokens, then 32 steps are timed. Prefill: one prompt to its first token. Each engine has
-a process of its own; all are held to the same cores and as many OpenMP threads, and are measured in turns; a figure is
-the best of its samples. The tables are printed as Markdown, progress on the standard error; the last line is everything
-as one JSON object, which --from reads again.
+Decode: every sequence holds 160 tokens, then 32 steps are timed. Prefill: one prompt to its first token. Each engine
+has a process of its own; all are held to the same cores and as many OpenMP threads, and are measured in turns; a
+figure is the best of its samples. The tables are printed as Markdown, progress on the standard error; the last line is
+everything as one JSON object, which --from reads again.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tests.benchmarks.engine_figures.plot import plot
 from tests.benchmarks.engine_figures.run import QUICK, Extent, Run
 from tests.benchmarks.engine_figures.table import as_json, conditions_list, goals_table, rates_table
 
-PARTS = ("small", "tiny", "smollm2", "bandwidth", "mtp")
+PARTS = ("small", "tiny", "smollm2", "mtp")
 _SETS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
 
 

@@ -2,12 +2,11 @@
 
 lateness   How long after its scheduled moment a request is sent: 200 requests/s at a constant rate, 100 tokens/s per
            stream. Next to it a process that only sleeps until the same moments. Goal: p99 of 2 ms.
-ceiling    Streamed tokens that one core can take in, compared with aiohttp; each client has a process of its own on one
-           core. `blast`: as fast as it goes, four tokens per write. `steps`: one token of every stream at a
+ceiling    Streamed tokens that one core can take in, compared with aiohttp; each client has a process of its own
+           on one core. `blast`: as fast as it goes, four tokens per write. `steps`: one token of every stream at a
            time, each in a read of its own. Goals: 100,000 tokens per CPU second, and twice aiohttp's.
-agreement  The same load by other tools, ours / theirs, from the first token after 30 ms on with 80 tokens/s per stream. Each
-           tool comes from its own environment: --vllm PYTHON --guidellm PYTHON --aiperf PYTHON; without one there is
-           nothing to compare.
+agreement  The same load by `vllm bench serve`, ours / theirs: the server gives the first token after 30 ms, then 80
+           tokens/s per stream. --vllm names the interpreter of its environment; without it nothing is compared.
 """
 
 import argparse
@@ -39,13 +38,9 @@ from tests.benchmarks.conditions import (
     report,
     show_conditions,
 )
-from tests.benchmarks.peer_load_tools import RUNNERS, Load, Target
 from tests.benchmarks.stream_clients import CLIENTS
 
-LOADS = {
-    "closed loop, 8 at once": Load(160, 64, 64, seed=1, concurrency=8),
-    "Poisson, 8 requests/s": Load(160, 64, 64, seed=1, rate=8.0),
-}
+MODEL, REQUESTS = "storyteller", 160
 
 
 def late_sends(server: BlastServer, rate_per_s: float, seconds: float) -> tuple[list[float], float]:
@@ -129,44 +124,58 @@ def ceiling(args: argparse.Namespace) -> list[Figure]:
     return figures
 
 
-def our_figures(target: Target, load: Load, out: Path) -> dict[str, float]:
-    """Our figures, from the actual send as the other tools count."""
-    way = ["--concurrency", str(load.concurrency)] if load.concurrency else ["--request-rate", str(load.rate)]
-    flags = ["run", "--url", target.url, "--model", target.model, "--tokenizer", str(target.tokenizer), *way]
-    flags += ["--input-len", str(load.input_tokens), "--output-len", str(load.output_tokens), "--seed", str(load.seed)]
-    status = loadgen([*flags, "--num-prompts", str(load.requests), "--quiet", "--no-report", "--out", str(out)])
+def our_figures(url: str, way: list[str], out: Path) -> dict[str, float]:
+    """Our figures, from the actual send as vLLM's tool counts."""
+    flags = ["run", "--url", url, "--model", MODEL, "--tokenizer", str(STORYTELLER), *way, "--seed", "1"]
+    flags += ["--input-len", "64", "--output-len", "64", "--num-prompts", str(REQUESTS)]
+    status = loadgen([*flags, "--quiet", "--no-report", "--out", str(out)])
     assert status == 0, f"our own run failed with status {status}"
     result = read_result(out)
     return {
-        "ttft_mean_s": result.metrics["ttft_sent"].mean or 0.0,
-        "tpot_mean_s": result.metrics["tpot"].mean or 0.0,
-        "output_tokens_per_s": result.throughput.output_tokens_per_s,
-        "requests_per_s": result.throughput.requests_per_s,
+        "mean_ttft_ms": 1e3 * (result.metrics["ttft_sent"].mean or 0.0),
+        "mean_tpot_ms": 1e3 * (result.metrics["tpot"].mean or 0.0),
+        "output_throughput": result.throughput.output_tokens_per_s,
     }
 
 
+def vllm_figures(python: Path, url: str, way: list[str], out: Path) -> dict[str, float]:
+    """Those of `vllm bench serve`, under its names. Read with vllm 0.33.0.
+
+    Its TTFT is from before a connection is taken to the first chunk with choices, even an empty text.
+    """
+    command = [str(python), "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--backend", "openai"]
+    command += ["--base-url", url, "--endpoint", "/v1/completions", "--model", MODEL, "--tokenizer", str(STORYTELLER)]
+    command += ["--dataset-name", "random", "--random-range-ratio", "0", "--random-input-len", "64"]
+    command += ["--random-output-len", "64", "--num-prompts", str(REQUESTS), "--seed", "1", *way, "--ignore-eos"]
+    command += ["--temperature", "0", "--disable-tqdm", "--save-result", "--result-filename", str(out)]
+    offline = {"HF_HUB_OFFLINE": "1", "NO_PROXY": "*", "no_proxy": "*", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    subprocess.run(command, env=os.environ | offline, stdout=sys.stderr, check=True, timeout=900.0)
+    found: dict[str, float] = json.loads(out.read_text())
+    return found
+
+
 def agreement(args: argparse.Namespace) -> list[Figure]:
-    """Alternate with every tool given."""
-    peers = {tool: Path(os.path.abspath(python)) for tool in RUNNERS if (python := getattr(args, tool))}
-    if not peers:
-        progress("agreement: no other tool given (--vllm, --guidellm, --aiperf PYTHON), nothing to compare with")
+    """Alternate with vLLM's tool, in a closed loop and with Poisson arrivals."""
+    if args.vllm is None:
+        progress("agreement: no --vllm PYTHON given, nothing to compare with")
         return []
     ratios: dict[str, list[float]] = {}
+    ways = {
+        "closed loop, 8 at once": (["--concurrency", "8"], ["--max-concurrency", "8"]),
+        "Poisson, 8 requests/s": (["--request-rate", "8"], ["--request-rate", "8"]),
+    }
     with (
         tempfile.TemporaryDirectory() as folder,
-        start_blast_server("paced", ttft_s=0.03, tokens_per_s=80, model="storyteller") as server,
+        start_blast_server("paced", ttft_s=0.03, tokens_per_s=80, model=MODEL) as server,
     ):
-        target = Target(server.url, "storyteller", args.model or STORYTELLER)
         for repeat in range(args.repeats):
-            for name, load in LOADS.items():
-                for tool, python in peers.items():
-                    progress(f"{tool}, {name}, repeat {repeat + 1}")
-                    place = Path(folder) / f"{tool}-{load.rate or 0:g}-{repeat}"
-                    mine = our_figures(target, load, place / "ours")
-                    theirs = RUNNERS[tool](python, target, load, place / "theirs")
-                    for figure, value in mine.items():
-                        ratios.setdefault(f"{tool}, {name}: {figure}", []).append(value / getattr(theirs, figure))
-    return [Figure(name, "ours/theirs", tuple(values)) for name, values in ratios.items()]
+            for name, (ours, theirs) in ways.items():
+                progress(f"{name}, repeat {repeat + 1}")
+                mine = our_figures(server.url, ours, Path(folder) / f"ours-{name}-{repeat}")
+                other = vllm_figures(args.vllm, server.url, theirs, Path(folder) / f"vllm-{name}-{repeat}.json")
+                for figure, value in mine.items():
+                    ratios.setdefault(f"{name}: {figure}", []).append(value / other[figure])
+    return [Figure(name, "ours/vllm", tuple(values)) for name, values in ratios.items()]
 
 
 MODES = {"lateness": lateness, "ceiling": ceiling, "agreement": agreement}
@@ -177,8 +186,7 @@ def main() -> None:
     parser = make_parser("bench_loadgen", __doc__, 3, MODES)
     parser.add_argument("--rate", type=float, default=200.0, help="lateness: requests per second (default 200)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a measurement (default 5)")
-    for tool in RUNNERS:
-        parser.add_argument(f"--{tool}", type=Path, metavar="PYTHON", help=f"an interpreter that has {tool}")
+    parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="an interpreter that has vllm")
     args = parser.parse_args()
     found = conditions(None, rate_per_s=args.rate, seconds=args.seconds, cores=len(os.sched_getaffinity(0)))
     show_conditions(found)

@@ -76,9 +76,8 @@ def main() -> int:
     if arguments.million:
         processes = len(os.sched_getaffinity(0))
         flags = ["--repeat", "84", "--rate", str(SUPERNODES)] if arguments.trace else []
-        wall, cpu, peak, result = simulate(
-            *load, *flags, "--supernodes", str(SUPERNODES), "--processes", str(processes)
-        )
+        flags += ["--supernodes", str(SUPERNODES), "--processes", str(processes)]
+        wall, cpu, peak, result = simulate(*load, *flags)
         print(f"{result['summary']['requests']:,} requests, {result['summary']['outcomes']}")
         figures += [
             Figure(f"1 M requests, {SUPERNODES} supernodes, {processes} processes", "s", (wall,), 300),

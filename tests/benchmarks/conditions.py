@@ -69,7 +69,7 @@ class Figure:
 
 
 def make_parser(module: str, doc: str | None, repeats: int, modes: Iterable[str] = ()) -> argparse.ArgumentParser:
-    """A parser whose `--help` is the benchmark's own description.
+    """A parser whose `--help` is the benchmark's description.
 
     SIGTERM raises in this process, so that what it started is ended too.
     """
@@ -107,9 +107,7 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
 
 
 @contextlib.contextmanager
-def checkpoint(
-    folder: Path | None, kind: Kind = "tiny", *, bundled: bool = True, **overrides: object
-) -> Iterator[Path]:
+def checkpoint(folder: Path | None, kind: Kind = "tiny", *, bundled: bool = True) -> Iterator[Path]:
     """The folder asked for, or the bundled model, or else a random checkpoint that goes away afterwards."""
     if folder is not None:
         yield folder.resolve()
@@ -117,7 +115,7 @@ def checkpoint(
         yield STORYTELLER
     else:
         with tempfile.TemporaryDirectory() as temporary:
-            yield write_random_checkpoint(Path(temporary) / f"random-{kind}", kind=kind, **overrides)  # type: ignore[arg-type] # keys of config.json
+            yield write_random_checkpoint(Path(temporary) / f"random-{kind}", kind=kind)
 
 
 def random_prompts(count: int, tokens: int, vocab_size: int, seed: int) -> list[list[int]]:
@@ -161,13 +159,8 @@ def report(benchmark: str, found: dict[str, Any], figures: Sequence[Figure]) -> 
     )
     for figure in figures:
         print(figure.row(width))
-    print(
-        json.dumps(
-            {"benchmark": benchmark, "conditions": found, "figures": {f.name: f.as_json() for f in figures}},
-            default=str,
-        ),
-        flush=True,
-    )
+    plain = {"benchmark": benchmark, "conditions": found, "figures": {f.name: f.as_json() for f in figures}}
+    print(json.dumps(plain, default=str), flush=True)
 
 
 def progress(text: str) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.grammar.compile import Grammars
@@ -52,14 +53,9 @@ class GrammarEngine:
         self.grammars = Grammars(lambda: self.tokenizer.vocabulary(size), route_for_steps())
         self._max_len = loaded.config.max_position_embeddings
         self._blocks, self._forced = blocks, forced
-        self._executor = NativeExecutor(
-            loaded,
-            KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, loaded.device),
-            threads=threads,
-            max_rows=512,
-            matchers=Matchers(self.grammars),
-            most_forced=forced,
-        )
+        cache = KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, loaded.device)
+        own: dict[str, Any] = {"matchers": Matchers(self.grammars), "most_forced": forced}
+        self._executor = NativeExecutor(loaded, cache, threads=threads, max_rows=512, **own)
         end_idle_workers()
 
     def run(
@@ -68,7 +64,7 @@ class GrammarEngine:
         enough: Callable[[Sequence[Stream]], bool] = lambda _: False,
     ) -> list[Stream]:
         """Compute prompts together, until all have ended or there is enough. Returns: a stream for each."""
-        limits = {"max_model_len": self._max_len, "forced_tokens": self._forced}
+        limits: dict[str, Any] = {"max_model_len": self._max_len, "forced_tokens": self._forced}
         settings = EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, 512, 64, 1024, prefix_reuse=False, **limits)
         streams = [Stream() for _ in asks]
         done = threading.Event()

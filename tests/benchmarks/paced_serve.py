@@ -12,7 +12,6 @@ import mmap
 import struct
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,6 @@ from serving.values.step_plan import SequenceResult, StepPlan, StepResult
 PREFILL_STEP_S = 0.002
 _METER = struct.Struct("<d")  # CPU seconds
 _TEXT = " and then the little dog ran over the hill and into the garden, there the others were waiting for the ball."
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What an instance's replica is told. `step_s` None = the real executor."""
-
-    meters: Path
-    step_s: float | None
-    tokens: tuple[int, ...]
 
 
 class PacedExecutor:
@@ -67,7 +57,6 @@ class MeteredExecutor:
         self._cpu_s = 0.0
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """As the inner executor."""
         begun = time.thread_time()
         try:
             return self._inner.execute(plan)
@@ -81,7 +70,7 @@ def executor_s(folder: Path) -> float:
     return sum(_METER.unpack(path.read_bytes())[0] for path in folder.glob("*.meter"))
 
 
-def _instance_class(options: Options) -> Any:
+def _instance_class(meters: Path, step_s: float | None, tokens: tuple[int, ...]) -> Any:
     """A replica class with the executor exchanged. Defined in here, so that Ray sends it by value, options included."""
     from serving.instance.live.replica import InstanceDeployment
 
@@ -93,11 +82,10 @@ def _instance_class(options: Options) -> Any:
 
             await super().__init__(config, pool, *rest)
             loop = self._instance.loop  # no request has come yet: the executor may still change
-            if options.step_s is not None:
-                step_s = PREFILL_STEP_S if pool == "prefill" else options.step_s
-                loop._executor = PacedExecutor(step_s, options.tokens)
+            if step_s is not None:
+                loop._executor = PacedExecutor(PREFILL_STEP_S if pool == "prefill" else step_s, tokens)
             loop._preparing = None
-            loop._executor = MeteredExecutor(loop._executor, options.meters / f"{pool}-{os.getpid()}.meter")
+            loop._executor = MeteredExecutor(loop._executor, meters / f"{pool}-{os.getpid()}.meter")
 
     return BenchmarkInstance
 
@@ -125,7 +113,7 @@ def main() -> int:
 
     step_s = None if args.step_ms is None else args.step_ms / 1e3
     replaced: Any = app
-    replaced.InstanceDeployment = _instance_class(Options(args.meters, step_s, tokens))
+    replaced.InstanceDeployment = _instance_class(args.meters, step_s, tokens)
     return serve_forever(config, session)
 
 

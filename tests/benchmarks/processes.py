@@ -7,7 +7,6 @@ seconds long.
 import contextlib
 import os
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -16,43 +15,23 @@ LAUNCHER = "launcher"
 _KNOWN = {"ServeController": "Serve's controller", "ProxyActor": "Serve's proxy", "MembershipActor": "membership"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
-    parent: int
-    cpu_s: float
-
-
-def tree(root: int) -> list[int]:
-    """`root` and its living descendants."""
-    processes = _all()
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    for pid, process in processes.items():
-        children[process.parent].append(pid)
-    found = [root]
-    for pid in found:  # grows while it is read
-        found.extend(children[pid])
-    return [pid for pid in found if pid in processes]
-
-
 def cpu_by_role(root: int) -> dict[str, float]:
     """CPU seconds used so far below `root`, by role: the pools and the gateway by name, Ray's own parts together."""
-    processes = _all()
-    used: defaultdict[str, float] = defaultdict(float)
-    for pid in tree(root):
-        if pid in processes:
-            used[LAUNCHER if pid == root else _role(pid)] += processes[pid].cpu_s
-    return dict(used)
-
-
-def _all() -> dict[int, _Process]:
-    found = {}
+    used_s: dict[int, float] = {}
+    children: defaultdict[int, list[int]] = defaultdict(list)
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):  # it ended meanwhile
                 fields = Path(f"/proc/{entry.name}/stat").read_text().rpartition(")")[2].split()
-                cpu_s = sum(map(int, fields[11:15])) * _TICK_S  # utime, stime, cutime, cstime
-                found[int(entry.name)] = _Process(int(fields[1]), cpu_s)
-    return found
+                used_s[int(entry.name)] = sum(map(int, fields[11:15])) * _TICK_S  # utime, stime, cutime, cstime
+                children[int(fields[1])].append(int(entry.name))
+    found = [root]
+    for pid in found:  # grows while it is read
+        found.extend(children[pid])
+    by_role: defaultdict[str, float] = defaultdict(float)
+    for pid in found:
+        by_role[LAUNCHER if pid == root else _role(pid)] += used_s.get(pid, 0.0)
+    return dict(by_role)
 
 
 def _role(pid: int) -> str:

@@ -43,14 +43,7 @@ _LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class EngineOrder:
-    """What one process is.
-
-    Args:
-        threads: that compute.
-        room: tokens of its KV cache.
-        rank, ranks: in a group; 1 = it computes alone.
-        folder: for windows and slots.
-    """
+    """What one process is; `room`: tokens of its KV cache; `folder`: for windows and slots of a group of ranks."""
 
     model: Path
     dtype: DtypeName
@@ -78,13 +71,8 @@ class SteadyEngine:
         self._kept: list[object] = []
         if order.ranks > 1:
             self._join(order, pipe)
-        settings = EngineSettings(
-            role=EngineRole.AGGREGATED,
-            block_tokens=BLOCK_TOKENS,
-            max_step_tokens=STEP_TOKENS,
-            max_sequences=64,
-            max_model_len=model.config.max_position_embeddings,
-        )
+        longest = model.config.max_position_embeddings
+        settings = EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, STEP_TOKENS, 64, max_model_len=longest)
         self._served = 0
         self._frames: list[tuple[float, int]] = []
         """Each step's end, and its tokens."""
@@ -161,12 +149,7 @@ class _Alone:
 
 
 class SteadyProcesses:
-    """One engine, or a group of them; a context manager that ends them.
-
-    Args:
-        room: tokens of each one's KV cache.
-        threads: of each.
-    """
+    """One engine, or a group of them, each with so many threads and tokens; a context manager that ends them."""
 
     def __init__(self, model: Path, dtype: DtypeName, threads: int, room: int, ranks: int = 1) -> None:
         context = multiprocessing.get_context("spawn")

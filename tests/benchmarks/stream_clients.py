@@ -78,4 +78,4 @@ def main(client: str, url: str, model: str, streams: int, seconds: float, core: 
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))

@@ -9,7 +9,7 @@ from loadgen.trace import Reading, open_trace
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
 from serving.virtual.workload.open import open_workload
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.workload.request import RequestStream
 from serving.virtual.workload.synthetic import synthetic_workload
 from tests.benchmarks.conditions import ROOT
 
@@ -19,7 +19,6 @@ MOONCAKE = "mooncake/conversation_trace.jsonl"
 AZURE = ("azure_llm_2023/AzureLLMInferenceTrace_conv.csv", "azure_llm_2023/AzureLLMInferenceTrace_code.csv")
 _DAY_BYTES = 1 << 30
 """A whole day is kept: a run that has no hope is given up early only if the number of requests is known."""
-_IDLE_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +66,11 @@ def file_load(path: Path, block_tokens: int | None) -> Load:
     return Load(path.name, "; ".join(said), config if known else without_prefixes(config), opened)
 
 
-def steady_loads(hours: float) -> list[Load]:
-    """Poisson arrivals at one rate, and next to none at all."""
+def steady_load(hours: float) -> Load:
+    """Poisson arrivals at one rate."""
     config = without_prefixes(load_config(CONFIG))
     flat = partial(synthetic_workload, 8.0, 3600.0 * hours, 1200, 1500)
-    zero = replace(config, autoscaler=replace(config.autoscaler, min_prefill=0, min_decode=0))
-    return [
-        Load("flat", f"8 requests/s of 1,200 + 1,500 tokens for {hours:g} h", config, flat, searched=False),
-        Load("no load", "100 requests, an hour of nothing, 1 request; least 1", config, idle_hour, searched=False),
-        Load("no load, to 0", "the same; least 0", zero, idle_hour, searched=False),
-    ]
-
-
-def idle_hour() -> RequestStream:
-    """A little work, an hour of silence, and one more request."""
-    times = [0.5 * n for n in range(100)] + [_IDLE_HOUR_S]
-    requests = [TraceRequest(at, 1200, 400) for at in times]
-    return RequestStream("an idle hour", requests, count=len(requests), duration_s=_IDLE_HOUR_S)
+    return Load("flat", f"8 requests/s of 1,200 + 1,500 tokens for {hours:g} h", config, flat, searched=False)
 
 
 def resized(load: Load, decode_npus: int) -> Load:

@@ -7,7 +7,7 @@ import numpy as np
 
 from serving.virtual.result import SimResult
 from tests.benchmarks.autoscaling.best_split import best_split
-from tests.benchmarks.autoscaling.loads import Load, file_load, resized, steady_loads, trace_loads
+from tests.benchmarks.autoscaling.loads import Load, file_load, resized, steady_load, trace_loads
 from tests.benchmarks.autoscaling.trial import Split, Trial, autoscaled, static
 from tests.benchmarks.conditions import progress
 
@@ -36,7 +36,7 @@ def chosen_loads(arguments: argparse.Namespace) -> list[Load]:
         whole = not arguments.quick
         volume = arguments.day_volume
         loads += trace_loads(arguments.traces, day_speed=speed, day_sample=sample, day_volume=volume, whole_day=whole)
-    loads += steady_loads(0.25 if arguments.quick else 3.0)
+    loads.append(steady_load(0.25 if arguments.quick else 3.0))
     if arguments.quick:
         loads = [load for load in loads if not load.name.startswith(("Azure", "Mooncake"))]
     loads = [resized(load, arguments.decode_npus) for load in loads]

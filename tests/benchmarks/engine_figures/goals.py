@@ -35,11 +35,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table.
-
-    Args:
-        value: None when it could not be measured; `detail` says why then, and else where the value comes from.
-    """
+    """One line of the table; `detail` says where the value comes from, or why there is none."""
 
     goal: Goal
     value: float | None
@@ -115,7 +111,6 @@ def ratios() -> list[Ratio]:
 
 _SMALL: dict[int, float | None] = {1: 1.5, 4: 1.3, 16: 2.0, 32: 2.5}
 _INFORM: dict[int, float | None] = dict.fromkeys((1, 4, 16, 32))
-BANDWIDTH = Goal("weights' bytes of a batch-1 decode step on `small`, bf16, per second ÷ measured read bandwidth", 0.7)
 SPECULATION = Goal("MTP on the demo model, greedy, batch 1: tokens/s ÷ k = 0", 1.3)
 _UNITS = {"decode": "batch", "prefill": "tokens"}
 

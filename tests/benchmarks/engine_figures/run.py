@@ -6,13 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from serving.errors import ServingError
-from serving.model.config import read_architecture
 from serving.model.kv_layout import KvDtype
 from serving.model.native.library import load
 from tests.benchmarks.bare_engine import ExecutorKind
 from tests.benchmarks.conditions import progress
 from tests.benchmarks.engine_figures import goals, rounds, speculation
-from tests.benchmarks.engine_figures.bandwidth import read_bandwidth, step_weight_bytes
 from tests.benchmarks.engine_figures.book import Book, Shape
 from tests.benchmarks.engine_figures.engines import LlamaEngine, Open, OurEngine, VllmEngine
 from tests.benchmarks.engine_figures.goals import Row
@@ -64,7 +62,7 @@ class Run:
     def parts(self) -> dict[str, Callable[[], None]]:
         """Name -> how to measure it, in order."""
         models = {name: partial(self.bare, name) for name in SHAPES}
-        return models | {"bandwidth": self.bandwidth, "mtp": self.speculation}
+        return models | {"mtp": self.speculation}
 
     def bare(self, model: str) -> None:
         """Decode and prefill of every engine on one checkpoint, no HTTP."""
@@ -93,23 +91,6 @@ class Run:
         if self.torch_too:
             openers[goals.OURS_TORCH] = partial(ours, forms.bf16, "torch")
         return openers
-
-    def bandwidth(self) -> None:
-        """Bytes that our batch-1 decode reads per second, as a share of what the machine can read."""
-        shape = Shape("small", "decode", 1)
-        rate = self.book.best(goals.OURS_PLAIN, shape) or self.book.best(goals.OURS_BF16, shape)
-        if rate is None:
-            self.rows.append(Row(goals.BANDWIDTH, None, f"{shape} was not measured in this run"))
-            return
-        step = step_weight_bytes(read_architecture(self.models / "small"), 2)
-        try:
-            found = {threads: read_bandwidth(threads) for threads in sorted({1, self.threads})}
-        except RuntimeError as error:
-            self.rows.append(Row(goals.BANDWIDTH, None, str(error)))
-            return
-        probes = ", ".join(f"{probe / 1e9:.1f} GB/s with {threads} threads" for threads, probe in found.items())
-        detail = f"{step / 1e6:.0f} MB × {rate:.0f} steps/s = {step * rate / 1e9:.1f} GB/s; read: {probes}"
-        self.rows.append(Row(goals.BANDWIDTH, step * rate / max(found.values()), detail))
 
     def speculation(self) -> None:
         """Tokens per second with guesses against none."""

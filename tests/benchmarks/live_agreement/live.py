@@ -25,11 +25,7 @@ PROBES, PROBE_TOKENS = 12, 4000
 
 @dataclass(frozen=True, slots=True)
 class LiveSetup(Setup):
-    """What is varied of `deploy/cloudmatrix384-live.toml`.
-
-    Args:
-        time_scale: virtual seconds in a real one. prefill_instances: 0 = as shipped.
-    """
+    """What is varied of `deploy/cloudmatrix384-live.toml`: virtual seconds per real one; instances, 0 = as shipped."""
 
     time_scale: float = 0.2
     prefill_instances: int = 0
