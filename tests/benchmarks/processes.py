@@ -10,8 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-DAEMONS = "Ray's daemons"
-LAUNCHER = "launcher"
+DAEMONS, LAUNCHER = "Ray's daemons", "launcher"
 _KNOWN = {"ServeController": "Serve's controller", "ProxyActor": "Serve's proxy", "MembershipActor": "membership"}
 
 
@@ -40,9 +39,7 @@ def _role(pid: int) -> str:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return DAEMONS
-    if not title.startswith("ray::"):
-        return DAEMONS
-    name = title.removeprefix("ray::").split(".")[0].split()[0]
+    name = title.removeprefix("ray::").split(".")[0].split()[0] if title.startswith("ray::") else ""
     if name.startswith("ServeReplica:"):
         return name.rpartition(":")[2]
     return _KNOWN.get(name, DAEMONS)

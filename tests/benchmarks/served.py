@@ -118,8 +118,7 @@ class Served(Server):
 
     def metric(self, name: str) -> int:
         """One counter of `/metrics`, summed over its labels."""
-        found = re.findall(rf"^{name}\{{.*\}} (\S+)$", self.get("/metrics"), re.MULTILINE)
-        return int(sum(map(float, found)))
+        return int(sum(map(float, re.findall(rf"^{name}\{{.*\}} (\S+)$", self.get("/metrics"), re.MULTILINE))))
 
     def cpu(self) -> dict[str, float]:
         """CPU seconds used so far by every process of the system, by role."""
