@@ -12,12 +12,12 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
+from unittest.mock import patch
 
 import torch
 
@@ -63,14 +63,9 @@ def make_executor(
     short: bool | None = None,
     kv_dtype: KvDtype = "auto",
 ) -> tuple[StepExecutor, Model]:
-    """An executor over a checkpoint, with a KV cache of its own.
+    """An executor over a checkpoint with a KV cache of its own, and the model below it.
 
-    Args:
-        kind: as the setting `[engine] executor`.
-        drafts: guesses per step; 0 = the cache has no room for the draft layer.
-        short: bfloat16 weights in their short form, as for `load_model`.
-        kv_dtype: as the setting `[engine] kv_dtype`.
-    Returns: the executor, and the model below it.
+    `short`: bfloat16 weights in their short form; None = as the model does by itself.
     """
     native = kind == "native" or (kind == "auto" and device == "cpu" and library.load() is not None)
     coarse = native and drafts > 0
@@ -82,6 +77,12 @@ def make_executor(
     if native:
         return NativeExecutor(loaded, cache, threads=threads, max_rows=step_tokens), loaded
     return TorchExecutor(loaded, cache), loaded
+
+
+def engine_loop(engine: EngineCalls, executor: Any, on_news: Callable[[list[LoopNews]], None]) -> EngineLoop:
+    """The loop that serves, over an engine without links to others."""
+    transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
+    return EngineLoop(engine, executor, transport, WallClock(), on_news)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +103,14 @@ class Alone:
     accepted: tuple[int, ...] = ()
 
 
-class _Frame(NamedTuple):
-    """What the loop told at once."""
-
-    at_s: float
-    tokens: int
-
-
 class BareEngine:
     """An aggregated engine over an executor, with the settings that served instances have by default.
 
     Args:
         kv_tokens: room in the KV cache.
         threads: of torch and of the executor, for the whole process.
-        executor: as for `make_executor`.
-        step_tokens: most that one step takes in.
         drafts: most guesses of a decode step; the engine makes fewer where they do not pay.
-        device: where to compute; the native executor needs `cpu`.
-        short, kv_dtype: as for `make_executor`.
+        options: device, short, kv_dtype, as for `make_executor`.
     """
 
     def __init__(
@@ -131,16 +122,12 @@ class BareEngine:
         executor: ExecutorKind = "auto",
         step_tokens: int = 512,
         drafts: int = 0,
-        device: str = "cpu",
-        short: bool | None = None,
-        kv_dtype: KvDtype = "auto",
+        **options: Any,
     ) -> None:
         torch.set_num_threads(threads)
         keep_freed_memory()
         blocks = -(-kv_tokens // BLOCK_TOKENS)
-        self._executor, loaded = make_executor(
-            model, executor, dtype, blocks, threads, step_tokens, drafts, device, short, kv_dtype
-        )
+        self._executor, loaded = make_executor(model, executor, dtype, blocks, threads, step_tokens, drafts, **options)
         settings = EngineSettings(
             role=EngineRole.AGGREGATED,
             block_tokens=BLOCK_TOKENS,
@@ -178,7 +165,7 @@ class BareEngine:
     def decode_tokens_per_s(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
         """Tokens per second of `steps` steps in which all prompts decode together; all sequences end there."""
         sequences = [self._add(prompt, _ENDLESS) for prompt in prompts]
-        frames: list[_Frame] = []
+        frames: list[tuple[float, int]] = []
         begun_ones: set[SequenceId] = set()
         enough = threading.Event()
 
@@ -187,12 +174,11 @@ class BareEngine:
             begun_ones.update(event.sequence_id for event in events)
             tokens = sum(len(event.tokens) for event in events)
             if len(begun_ones) == len(sequences):
-                frames.append(_Frame(time.perf_counter(), tokens))
+                frames.append((time.perf_counter(), tokens))
             if len(frames) > WARM_STEPS + steps:
                 enough.set()
 
-        transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
-        loop = EngineLoop(self._engine, self._executor, transport, self._clock, told)
+        loop = engine_loop(self._engine, self._executor, told)
         end_idle_workers()  # as an instance does before its engine starts
         loop.start()
         while not enough.wait(_LOOK_S):
@@ -203,9 +189,9 @@ class BareEngine:
         self._engine.take_events()
         assert self._engine.idle(), "a cancelled sequence is still there"
         timed = frames[WARM_STEPS : WARM_STEPS + steps + 1]
-        tokens = sum(frame.tokens for frame in timed[1:])
+        tokens = sum(count for _, count in timed[1:])
         assert tokens >= len(prompts) * steps, f"{tokens} tokens came"
-        return tokens / (timed[-1].at_s - timed[0].at_s)
+        return tokens / (timed[-1][0] - timed[0][0])
 
     def decode_alone(self, prompt: Sequence[int], max_tokens: int) -> "Alone":
         """One sequence by itself, from its first token to its last."""
@@ -238,68 +224,43 @@ class BareEngine:
 
     def _step(self) -> int:
         """One step. Returns: tokens that it gave."""
-        return sum(len(event.tokens) for event in self._step_events())
-
-    def _step_events(self) -> list[Tokens]:
         action = self._engine.next_action(self._clock.now())
         assert action.plan is not None, "the engine has nothing to do"
         self._engine.step_finished(self._executor.execute(action.plan), self._clock.now())
-        return [event for event in self._engine.take_events() if isinstance(event, Tokens)]
+        return sum(len(event.tokens) for event in self._engine.take_events() if isinstance(event, Tokens))
 
 
 class BareProcess:
     """A `BareEngine` in its own process; a context manager that ends it.
 
     Args:
-        model, dtype, threads, kv_tokens, executor, step_tokens, drafts, short, kv_dtype: as for `BareEngine`.
+        options: further arguments of `BareEngine`.
     """
 
-    def __init__(
-        self,
-        model: Path,
-        dtype: DType,
-        threads: int,
-        kv_tokens: int,
-        executor: ExecutorKind = "auto",
-        step_tokens: int = 512,
-        drafts: int = 0,
-        short: bool | None = None,
-        kv_dtype: KvDtype = "auto",
-    ) -> None:
+    def __init__(self, model: Path, dtype: DType, threads: int, kv_tokens: int, **options: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        arguments = (theirs, model, dtype, threads, kv_tokens, executor, step_tokens, drafts, "cpu", short, kv_dtype)
-        settings = {"GOMP_SPINCOUNT": SPINS, "OMP_NUM_THREADS": str(threads)}  # OpenMP reads them when it is loaded
-        before = {name: os.environ.get(name) for name in settings}
-        os.environ.update(settings)
-        try:
-            self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        settings = (model, dtype, threads, kv_tokens)
+        environment = {"GOMP_SPINCOUNT": SPINS, "OMP_NUM_THREADS": str(threads)}  # OpenMP reads them when it is loaded
+        with patch.dict(os.environ, environment):
+            self._process = context.Process(target=_serve, args=(theirs, settings, options), daemon=True)
             self._process.start()
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
 
     def first_token_s(self, prompt: Sequence[int]) -> float:
-        """As `BareEngine.first_token_s`."""
-        return self._call("first_token_s", prompt)
+        return float(self._call("first_token_s", prompt))
 
     def generate_s(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> float:
-        """As `BareEngine.generate_s`."""
-        return self._call("generate_s", prompts, max_tokens)
+        return float(self._call("generate_s", prompts, max_tokens))
 
     def decode_tokens_per_s(self, prompts: Sequence[Sequence[int]], steps: int) -> float:
-        """As `BareEngine.decode_tokens_per_s`."""
-        return self._call("decode_tokens_per_s", prompts, steps)
+        return float(self._call("decode_tokens_per_s", prompts, steps))
 
     def decode_alone(self, prompt: Sequence[int], max_tokens: int) -> Alone:
-        """As `BareEngine.decode_alone`."""
-        return self._call("decode_alone", prompt, max_tokens)
+        alone: Alone = self._call("decode_alone", prompt, max_tokens)
+        return alone
 
     def _call(self, method: str, *arguments: object) -> Any:
-        """Raises: whatever the child's engine raises, at its start too."""
+        """Raises whatever the child's engine raises, at its start too."""
         self._pipe.send((method, arguments))
         answer = self._pipe.recv()
         if isinstance(answer, Exception):
@@ -309,19 +270,17 @@ class BareProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pipe.close()
         self._process.join(5.0)
         self._process.kill()
 
 
-def _serve(pipe: Connection, *settings: Any) -> None:
+def _serve(pipe: Connection, settings: tuple[Any, ...], options: dict[str, Any]) -> None:
     """The child: answers calls until the pipe closes. A session of its own gets the scheduler's share of one."""
     os.setsid()
     try:
-        engine = BareEngine(*settings)
+        engine = BareEngine(*settings, **options)
     except Exception as error:  # for the parent to raise at its first call
         pipe.recv()
         pipe.send(error)

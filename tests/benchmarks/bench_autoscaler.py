@@ -1,19 +1,17 @@
-"""The autoscaler in virtual time: what it keeps of the promises, what it costs, beside a baseline and the best split.
+"""The autoscaler in virtual time: SLO attainment and cost, compared with a baseline and the best static split.
 
-Each load is played under `[autoscaler] policy = "slo"`, under "requests" (replicas follow the requests under way), and
-on the best static split: the fewest NPUs that, kept from the first to the last request, keep both promises for as many
-requests as `[slo] attainment` asks, or as the SLO policy kept if that is fewer. It is found by simulation.
-NPU-hours count every instance that serves, comes up or leaves, while requests arrive. The pools are those of
-deploy/cloudmatrix384-autoscaled.toml; larger decode instances serve more per NPU, but there are fewer sizes to choose.
+Each load is played under `[autoscaler] policy = "slo"`, under "requests" (replicas follow the requests in flight), and
+on the best static split: the fewest NPUs that, kept from the first to the last request, reach `[slo] attainment`, or
+what the SLO policy reached if that is less. It is found by simulation. NPU-hours count every instance that serves,
+starts or drains, while requests arrive. Pools are those of deploy/cloudmatrix384-autoscaled.toml; larger decode
+instances serve more per NPU, but there are fewer sizes to choose.
 
-  python -m tests.benchmarks.bench_autoscaler --traces DIR [--plot day.svg]
-  python -m tests.benchmarks.bench_autoscaler --traces DIR --quick
-  python -m tests.benchmarks.bench_autoscaler --traces DIR --parts [--pause 0 0.5 2 10]
+  python -m tests.benchmarks.bench_autoscaler --traces DIR [--quick]
   python -m tests.benchmarks.bench_autoscaler --trace FILE
 
 DIR holds servegen_deepseek_r1/ (github.com/alibaba/ServeGen, data/reason/deepseek-r1), azure_llm_2023/ (github.com/
 Azure/AzurePublicDataset) and mooncake/conversation_trace.jsonl (github.com/kvcache-ai/Mooncake). Without it only the
-made-up loads are played. FILE is any trace that `simulate` reads; it alone is played, as it stands.
+synthetic loads are played. FILE is any trace that `simulate` reads; it alone is played, unchanged.
 `cloudmatrix compile` makes it faster.
 """
 
@@ -31,22 +29,18 @@ def main() -> int:
     """Play and print."""
     arguments = command_line()
     compiled = not arguments.interpreted and prefer_compiled()
-    from tests.benchmarks.autoscaling.parts import play_parts  # these simulate: not before that choice
-    from tests.benchmarks.autoscaling.play import chosen_loads, play_all
+    from tests.benchmarks.autoscaling.play import chosen_loads, play_all  # simulates: not before that choice
 
     loads = chosen_loads(arguments)
     found = conditions(None, loads={load.name: load.said for load in loads}, compiled=compiled)
     show_conditions(found)
-    if arguments.parts:
-        told: dict[str, object] = {loads[0].name: play_parts(loads[0], arguments.pause)}
-    else:
-        told = play_all(loads, arguments.plot, baseline=not arguments.slo_only)
-    print(json.dumps({"benchmark": "autoscaler", "conditions": found, "trials": told}, default=str))
+    trials = play_all(loads, baseline=not arguments.slo_only)
+    print(json.dumps({"benchmark": "autoscaler", "conditions": found, "trials": trials}, default=str))
     return 0
 
 
 def command_line(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Options among some words; among those that this program was started with, if none are given."""
+    """Options in some words; in those that this program was started with if none are given."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.bench_autoscaler",
         description=__doc__,
@@ -62,15 +56,8 @@ def command_line(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--day-sample", type=int, default=8, help="keep one of so many of its requests (default 8)")
     parser.add_argument("--day-volume", type=float, default=1.0, help="so many times its requests in the same time")
     parser.add_argument("--decode-npus", type=int, default=32, metavar="N", help="of a decode instance (default 32)")
-    parser.add_argument(
-        "--parts", action="store_true", help="the first load with a decode instance that grows and shrinks by 8 NPUs"
-    )
-    parser.add_argument(
-        "--pause", type=float, nargs="+", default=(0.0, 0.5, 2.0, 10.0), metavar="S", help="each time, with --parts [s]"
-    )
     parser.add_argument("--slo-only", action="store_true", help="neither baseline nor static splits")
     parser.add_argument("--interpreted", action="store_true", help="run the sources, even if they have been compiled")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the first load's run, SVG or PNG")
     return parser.parse_args(words)
 
 

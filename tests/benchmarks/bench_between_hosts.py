@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -36,31 +37,29 @@ POOL_GOAL, TLS_GOAL, FIRST_GOAL_MS = 0.6, 0.8, 50.0
 START_S = 120.0
 
 
-def environment(tls: dict[str, str]) -> list[str]:
-    """The beginning of a command line that sets variables."""
-    return ["env", f"PYTHONPATH={ROOT}", *(f"{name}={value}" for name, value in tls.items())]
-
-
 def measured(net: Hosts, total: int, repeats: int, tls: dict[str, str]) -> dict[str, Any]:
     """Run the puller and read its measurements."""
     left = net.addresses["left"]
     sizes = [str(STORYTELLER_BLOCK_BYTES), str(MIB)]
-    module = "tests.benchmarks.between_hosts"
-    source = [*environment(tls), sys.executable, "-m", f"{module}.source", left, str(total), *sizes]
-    puller = [*environment(tls), sys.executable, "-m", f"{module}.puller"]
-    puller += [left, str(repeats), "tls" if tls else "plain", str(total)]
+    begin = ["env", f"PYTHONPATH={ROOT}", *(f"{name}={value}" for name, value in tls.items()), sys.executable, "-m"]
+    source = [*begin, "tests.benchmarks.between_hosts.source", left, str(total), *sizes]
+    puller = [
+        *begin,
+        "tests.benchmarks.between_hosts.puller",
+        left,
+        str(repeats),
+        "tls" if tls else "plain",
+        str(total),
+    ]
     with (
         subprocess.Popen(net.command("left", "iperf3", "-s"), stdout=subprocess.DEVNULL) as iperf,
-        subprocess.Popen(
-            net.command("left", *source), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-        ) as serving,
+        subprocess.Popen(net.command("left", *source), stdin=PIPE, stdout=PIPE, cwd=ROOT) as serving,
     ):
         try:
             assert serving.stdout is not None
             offer = serving.stdout.readline()
-            done = subprocess.run(
-                net.command("right", *puller), input=offer, capture_output=True, cwd=ROOT, timeout=590
-            )
+            command = net.command("right", *puller)
+            done = subprocess.run(command, input=offer, capture_output=True, cwd=ROOT, timeout=590)
             if done.returncode:
                 raise RuntimeError(done.stderr.decode()[-3000:])
             found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -92,15 +91,12 @@ def figures_of(found: dict[str, Any], tls: bool) -> list[Figure]:
 def measure(args: argparse.Namespace) -> list[Figure]:
     """Without TLS, then with it."""
     figures: list[Figure] = []
-    folder = Path(tempfile.mkdtemp(prefix="bench-tls-", dir=args.folder))
-    try:
+    with tempfile.TemporaryDirectory(prefix="bench-tls-", dir=args.folder) as folder:
         for tls in (False, True):
             progress("with TLS" if tls else "without TLS")
             with hosts("left", "right") as net:
-                files = Authority(folder).issue("host") if tls else {}
+                files = Authority(Path(folder)).issue("host") if tls else {}
                 figures += figures_of(measured(net, args.total_mib * MIB, args.repeats, files), tls)
-    finally:
-        shutil.rmtree(folder)
     return figures
 
 

@@ -8,10 +8,10 @@ Checkpoints are two random ones of the DeepSeek-V3 architecture, `tiny` (10 M pa
 per token), written into the folder of --models on first use, together with the forms that the engines want; and
 SmolLM2-135M-Instruct, which a package index has.
 
-Decode: every sequence holds 160 tokens, then 32 steps are timed. Prefill: one prompt to its first token. HTTP: 16
-clients, 160 tokens in and 64 out, by `loadgen`. Each engine has a process of its own; all are held to the same cores
-and as many OpenMP threads, and answer in turns; a figure is the best of its samples. The tables are printed as
-Markdown, progress on the standard error; the last line is everything as one JSON object, which --from reads again.
+Decode: every sequence holds 160 tokens, then 32 steps are timed. Prefill: one prompt to its first token. Each engine
+has a process of its own; all are held to the same cores and as many OpenMP threads, and are measured in turns; a
+figure is the best of its samples. The tables are printed as Markdown, progress on the standard error; the last line is
+everything as one JSON object, which --from reads again.
 """
 
 import argparse
@@ -19,20 +19,19 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.conditions import conditions, progress
+from tests.benchmarks.conditions import conditions, one_of, progress
 from tests.benchmarks.engine_figures.book import Book
 from tests.benchmarks.engine_figures.goals import Goal, Row, ratios
-from tests.benchmarks.engine_figures.machine import instruction_sets, pin
 from tests.benchmarks.engine_figures.peers import find_peers
 from tests.benchmarks.engine_figures.plot import plot
 from tests.benchmarks.engine_figures.run import QUICK, Extent, Run
 from tests.benchmarks.engine_figures.table import as_json, conditions_list, goals_table, rates_table
 
-PARTS = ("small", "tiny", "smollm2", "http", "bandwidth", "accuracy", "mtp")
+PARTS = ("small", "tiny", "smollm2", "mtp")
+_SETS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
 
 
 def main() -> None:
@@ -46,10 +45,24 @@ def main() -> None:
         found = report["conditions"]
         plot(book, arguments.plot, f"{found['cpu']}, {found['threads']} threads, commit {found['commit']}")
         progress(f"wrote {arguments.plot}")
-    text = json.dumps(report, default=str)
-    if arguments.json:
-        arguments.json.write_text(text + "\n")
-    print(text, flush=True)
+    print(json.dumps(report, default=str), flush=True)
+
+
+def pin(threads: int) -> None:
+    """Hold this process, and all that it starts from now on, to its first `threads` cores.
+
+    Raises: ValueError if there are fewer.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if not 0 < threads <= len(cores):
+        raise ValueError(f"{threads} threads were asked for, and {len(cores)} cores are there")
+    os.sched_setaffinity(0, cores[:threads])
+
+
+def instruction_sets(cpuinfo: str) -> str:
+    """Those of the sets that matter to these engines which the processor has, by the text of /proc/cpuinfo."""
+    flags = {flag for line in cpuinfo.splitlines() if line.startswith("flags") for flag in line.split()}
+    return " ".join(name for name in _SETS if name in flags) or "unknown"
 
 
 def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -58,31 +71,20 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     pin(arguments.threads)
     found = conditions(
         None,
-        instruction_sets=instruction_sets(),
+        instruction_sets=instruction_sets(Path("/proc/cpuinfo").read_text()),
         threads=arguments.threads,
         executor=arguments.executor,
         extent="quick" if arguments.quick else f"{arguments.rounds} rounds of {arguments.samples} samples",
         **{f"peer {name}": version for name, version in peers.versions().items()},
     )
-    print("## Conditions\n\n" + conditions_list(found) + "\n", file=sys.stderr, flush=True)
     extent = QUICK if arguments.quick else Extent(rounds=arguments.rounds, samples=arguments.samples)
-    run = Run(
-        peers, arguments.models, arguments.threads, extent, arguments.executor, not arguments.no_torch, arguments.corpus
-    )
-    parts: dict[str, Callable[[], None]] = {
-        "small": lambda: run.bare("small"),
-        "tiny": lambda: run.bare("tiny"),
-        "smollm2": run.smollm2,
-        "http": run.http,
-        "bandwidth": run.bandwidth,
-        "accuracy": run.accuracy,
-        "mtp": run.speculation,
-    }
+    torch_too = not arguments.no_torch
+    run = Run(peers, arguments.models, arguments.threads, extent, arguments.executor, torch_too, arguments.corpus)
     arguments.models.mkdir(parents=True, exist_ok=True)
-    for part in PARTS:
+    for part, measure in run.parts().items():
         if part in arguments.only:
             progress(f"== {part} ==")
-            parts[part]()
+            measure()
     rows = [*(ratio.row(run.book) for ratio in ratios() if ratio.part in arguments.only), *run.rows]
     found["load_average_at_end"] = round(os.getloadavg()[0], 2)
     return as_json(rows, run.book, found)
@@ -90,8 +92,7 @@ def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _markdown(report: dict[str, Any], book: Book) -> str:
     rows = [
-        Row(Goal(figure["what"], figure["goal"], figure["at_most"]), figure["value"], figure["detail"])
-        for figure in report["figures"]
+        Row(Goal(figure["what"], figure["goal"]), figure["value"], figure["detail"]) for figure in report["figures"]
     ]
     tables = [goals_table(rows), rates_table(book), conditions_list(report["conditions"])]
     titles = ("Figures and goals", "Tokens per second, best of all samples", "Conditions")
@@ -99,17 +100,9 @@ def _markdown(report: dict[str, Any], book: Book) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The last line of an earlier run's output, or its --json file."""
+    """The last line of an earlier run's output."""
     report: dict[str, Any] = json.loads(path.read_text().rstrip().splitlines()[-1])
     return report
-
-
-def _parts(text: str) -> Sequence[str]:
-    parts = [part for part in text.split(",") if part]
-    unknown = [part for part in parts if part not in PARTS]
-    if unknown or not parts:
-        raise argparse.ArgumentTypeError(f"parts are {', '.join(PARTS)}, separated by commas; not {text!r}")
-    return parts
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -121,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers", type=Path, metavar="DIR", help="folder of build_peers (default: no peers)")
     parser.add_argument("--models", type=Path, metavar="DIR", default=Path("build/models"), help="of the checkpoints")
     parser.add_argument("--corpus", type=Path, metavar="DIR", help="the demo model's: a folder with tinystories/")
-    parser.add_argument("--only", type=_parts, default=PARTS, metavar="PART,...", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--only", nargs="+", type=one_of(PARTS), default=PARTS, metavar="PART", help=f"some of {', '.join(PARTS)}"
+    )
     parser.add_argument("--quick", action="store_true", help="one sample of everything: a trial, not a figure")
     parser.add_argument("--rounds", type=int, default=3, help="through all engines and shapes (default 3)")
     parser.add_argument("--samples", type=int, default=2, help="of one engine and shape in a round (default 2)")
@@ -129,7 +124,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--executor", choices=("auto", "native", "torch"), default="auto", help="of our engine")
     parser.add_argument("--no-torch", action="store_true", help="leave out our torch executor")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the decode rates")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the JSON object here too")
     parser.add_argument(
         "--from", dest="repeat", type=Path, metavar="FILE", help="measure nothing, print and plot an earlier run again"
     )

@@ -8,7 +8,6 @@ same prompts, tokens per second of all ranks together while everything decodes.
 import argparse
 import contextlib
 import os
-import random
 from pathlib import Path
 
 from serving.model.config import read_architecture
@@ -19,6 +18,7 @@ from tests.benchmarks.conditions import (
     conditions,
     make_parser,
     progress,
+    random_prompts,
     report,
     show_conditions,
 )
@@ -28,12 +28,6 @@ PROMPT = 32
 IDLE_S = 5.0
 GOALS = {("large", 2, 16): 0.85, ("large", 2, 64): 0.9, ("large", 4, 16): 0.7, ("large", 4, 64): 0.8,
          ("storyteller", 2, 32): 0.8, ("storyteller", 4, 32): 0.6}  # fmt: skip
-
-
-def prompts(count: int, vocab_size: int, seed: int) -> list[list[int]]:
-    """Random ids."""
-    rng = random.Random(seed)
-    return [[rng.randrange(16, vocab_size) for _ in range(PROMPT)] for _ in range(count)]
 
 
 def measure(name: str, model: Path, batches: list[int], args: argparse.Namespace) -> list[Figure]:
@@ -51,7 +45,7 @@ def measure(name: str, model: Path, batches: list[int], args: argparse.Namespace
             alone: list[float] = []
             ratios: dict[int, list[float]] = {ranks: [] for ranks in groups}
             for repeat in range(args.repeats):
-                batch_prompts = prompts(batch, vocab, repeat)
+                batch_prompts = random_prompts(batch, PROMPT, vocab, repeat)
                 alone.append(one.rate(batch_prompts, args.seconds))
                 for ranks, group in groups.items():
                     ratios[ranks].append(group.rate(batch_prompts, args.seconds) / alone[-1])

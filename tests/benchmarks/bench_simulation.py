@@ -50,7 +50,6 @@ def _figures(way: str, runs: list[Run], idle: float, goal: float | None) -> list
         Figure(f"one supernode, {way}", "x real time", tuple(span / cpu for cpu in spent), goal, at_most=False),
         Figure(f"{way}: processor time of it", "s", tuple(spent)),
         Figure(f"{way}: start-up: imports, configuration, trace", "s", (idle,)),
-        Figure(f"{way}: real time", "s", tuple(run[0] for run in runs)),
     ]
 
 
@@ -77,9 +76,8 @@ def main() -> int:
     if arguments.million:
         processes = len(os.sched_getaffinity(0))
         flags = ["--repeat", "84", "--rate", str(SUPERNODES)] if arguments.trace else []
-        wall, cpu, peak, result = simulate(
-            *load, *flags, "--supernodes", str(SUPERNODES), "--processes", str(processes)
-        )
+        flags += ["--supernodes", str(SUPERNODES), "--processes", str(processes)]
+        wall, cpu, peak, result = simulate(*load, *flags)
         print(f"{result['summary']['requests']:,} requests, {result['summary']['outcomes']}")
         figures += [
             Figure(f"1 M requests, {SUPERNODES} supernodes, {processes} processes", "s", (wall,), 300),

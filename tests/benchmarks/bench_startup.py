@@ -1,71 +1,119 @@
-"""Start: from `cloudmatrix serve` to the first streamed token of a request.
+"""How long until something serves, in three modes, with the model's defaults:
 
-What a person waits for after `make serve` with everything installed: interpreter, Ray, the pools, loading the model,
-and the first answer. A client asks again and again from the start on, until its request is accepted; the clock stops at
-the first token. Goal: 25 s on two cores.
+start   from `cloudmatrix serve` to the first streamed token of a request: interpreter, Ray, pools, weights. A client
+        retries from the start on until its request is accepted. Goal: 25 s on two cores
+scale   from `cloudmatrix scale decode 3` to links of the gateway to all three instances. Goal: 5 s
+zero    all pools asleep: from sending a request to its first token. Goal: 8 s
+
+The last two have a KV-cache pool, from which new instances map their weights.
 """
 
 import asyncio
 import time
+from pathlib import Path
 
-from tests.benchmarks.conditions import (
-    Figure,
-    checkpoint,
-    conditions,
-    make_parser,
-    progress,
-    report,
-    show_conditions,
-)
+from serving.client.pools_client import PoolsClient
+from serving.values.scaling import ScalePool
+from tests.benchmarks.conditions import Figure, checkpoint, conditions, make_parser, progress, report, show_conditions
 from tests.benchmarks.served import Served, Setup
+from tests.e2e.server import wait_for
 
-GOAL_S = 25.0
-ASK_EVERY_S = 0.1
+RETRY_S = 0.1
+REST_S = 3.0
+"""Between two repeats: what was stopped must have ended before the next start is timed."""
+ASLEEP = """
+[autoscaler]
+policy = "slo"
+min_prefill = 0
+min_decode = 0
+idle_to_zero_s = 2.0
+hold_s = 2.0
+"""
 
 
-async def first_token_s(served: Served) -> tuple[float, float]:
-    """Start the system and ask until there is an answer.
-
-    Returns: seconds from the start to the first token, and how many of them after the request was sent.
-    Raises: RuntimeError if the server ends.
-    """
-    served.start()
+async def first_token_s(served: Served) -> float:
+    """Start the system and retry until a request gets a token; seconds from the start."""
+    served.launch()
     while True:
-        await asyncio.sleep(ASK_EVERY_S)
+        await asyncio.sleep(RETRY_S)
         served.require_running()
         try:
             record = await served.stream("Once upon a time", 8, return_token_ids=True)
         except OSError:
             continue
         if record.status == 200 and record.first_at is not None:
-            return record.first_at - served.started_at, record.ttft_s
+            return record.first_at - served.started_at
+
+
+def start(model: Path, repeats: int) -> list[Figure]:
+    """Whole starts and ends."""
+    starts, ends = [], []
+    for repeat in range(repeats):
+        served = Served(Setup(model))
+        try:
+            starts.append(asyncio.run(first_token_s(served)))
+            served.wait_ready()
+            ends.append(served.interrupt())
+        finally:
+            served.end()
+        progress(f"start {repeat + 1}: {starts[-1]:.1f} s")
+    figures = [Figure("start to first token", "s", tuple(starts), goal=25.0)]
+    return [*figures, Figure("Ctrl-C to the end of every process", "s", tuple(ends))]
+
+
+def scale(model: Path, repeats: int) -> list[Figure]:
+    """Decode from one to three instances and back, repeatedly."""
+    took = []
+    with Served(Setup(model, memory_servers=1, npus=16)) as served:
+        pools = client_of(served)
+        pools.state()  # the dashboard connects to Ray at the first request
+        for _ in range(repeats):
+            begun = time.perf_counter()
+            pools.scale(ScalePool("decode", 3, 0.0, "cli"))
+            wait_for(lambda: len(served.replicas("decode")) == 3, "three decode instances", pause_s=0.02)
+            took.append(time.perf_counter() - begun)
+            progress(f"1 -> 3: {took[-1]:.2f} s")
+            pools.scale(ScalePool("decode", 1, 0.0, "cli"))
+            wait_for(lambda: settled(pools, "decode", 1), "one decode instance")
+            time.sleep(REST_S)
+    return [Figure("decode 1 -> 3: request to serving", "s", tuple(took), goal=5.0)]
+
+
+def zero(model: Path, repeats: int) -> list[Figure]:
+    """A request to a sleeping system, which then falls asleep again."""
+    took = []
+    with Served(Setup(model, memory_servers=1, prefills=0, decodes=0, npus=16, sections=ASLEEP)) as served:
+        pools = client_of(served)
+        for _ in range(repeats):
+            wait_for(lambda: settled(pools, "prefill", 0) and settled(pools, "decode", 0), "pools at zero")
+            time.sleep(REST_S)
+            took.append(asyncio.run(served.stream("Once upon a time", 8, return_token_ids=True)).ttft_s)
+            progress(f"from zero: {took[-1]:.2f} s")
+    return [Figure("from zero: request to first token", "s", tuple(took), goal=8.0)]
+
+
+def client_of(served: Served) -> PoolsClient:
+    """The dashboard's client of the pools."""
+    return PoolsClient(served.printed("Ray dashboard"), served.printed("dashboard token"))
+
+
+def settled(pools: PoolsClient, pool: str, replicas: int) -> bool:
+    """Whether so many replicas serve, and none starts or drains."""
+    row = next(one for one in pools.state()["pools"] if one["pool"] == pool)
+    return (row["running"], row["starting"], row["draining"]) == (replicas, 0, 0)
+
+
+MODES = {"start": start, "scale": scale, "zero": zero}
 
 
 def main() -> None:
     """Run and print."""
-    parser = make_parser("bench_startup", __doc__, repeats=3)
-    parser.add_argument("--mode", choices=("disaggregated", "aggregated"), default="disaggregated")
+    parser = make_parser("bench_startup", __doc__, 3, MODES)
     args = parser.parse_args()
     with checkpoint(args.model) as model:
-        found = conditions(model, dtype="float32", threads_per_instance="as shipped", mode=args.mode)
+        found = conditions(model, dtype="float32", threads_per_instance="as shipped")
         show_conditions(found)
-        starts, first, ends = [], [], []
-        for repeat in range(args.repeats):
-            served = Served(Setup(model, mode=args.mode))
-            try:
-                start_s, ttft_s = asyncio.run(first_token_s(served))
-            finally:
-                begun = time.perf_counter()
-                served.stop()
-            starts.append(start_s)
-            first.append(ttft_s * 1e3)
-            ends.append(time.perf_counter() - begun)
-            progress(f"start {repeat + 1}: {start_s:.1f} s")
-        figures = [
-            Figure("start to first token", "s", tuple(starts), goal=GOAL_S),
-            Figure("of it: the request itself", "ms", tuple(first)),
-            Figure("Ctrl-C to all gone", "s", tuple(ends)),
-        ]
+        figures = [figure for mode in args.modes or MODES for figure in MODES[mode](model, args.repeats)]
         report("bench_startup", found, figures)
 
 

@@ -9,12 +9,13 @@ import contextlib
 import json
 import os
 import platform
+import random
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,8 @@ from tests.model.random_checkpoint import Kind, write_random_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 STORYTELLER = ROOT / "deploy" / "models" / "storyteller"
+_FIRST_PLAIN_ID = 16
+"""Special tokens come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +68,10 @@ class Figure:
         return plain if self.goal is None else plain | {"goal": self.goal, "met": self.met}
 
 
-def make_parser(module: str, doc: str | None, repeats: int) -> argparse.ArgumentParser:
-    """A parser whose `--help` is the benchmark's own description.
+def make_parser(module: str, doc: str | None, repeats: int, modes: Iterable[str] = ()) -> argparse.ArgumentParser:
+    """A parser whose `--help` is the benchmark's description.
 
-    Args:
-        module: name of the benchmark, as in `python -m tests.benchmarks.<module>`.
-        doc: its docstring.
-        repeats: default of `--repeats`.
-    Effects: SIGTERM ends this process as an exception, so that what it started is ended too.
+    SIGTERM raises in this process, so that what it started is ended too.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(
@@ -88,27 +87,41 @@ def make_parser(module: str, doc: str | None, repeats: int) -> argparse.Argument
         help="checkpoint (default: deploy/models/storyteller, or a random one while that has no weights)",
     )
     parser.add_argument("--repeats", type=int, default=repeats, help=f"repeats of each side (default {repeats})")
+    if modes := tuple(modes):
+        # `choices` would refuse the empty list of a positional argument.
+        parser.add_argument(
+            "modes", nargs="*", type=one_of(modes), metavar="MODE", help=f"some of {', '.join(modes)} (default: all)"
+        )
     return parser
 
 
+def one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """A type of arguments: one of these names."""
+
+    def chosen(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(names)}")
+        return text
+
+    return chosen
+
+
 @contextlib.contextmanager
-def checkpoint(
-    folder: Path | None, kind: Kind = "tiny", *, bundled: bool = True, **overrides: object
-) -> Iterator[Path]:
-    """The folder asked for, or the bundled model, or else a random checkpoint that goes away afterwards.
-
-    Args:
-        bundled: without it the bundled model is passed over.
-
-    Effects: may write a temporary folder.
-    """
+def checkpoint(folder: Path | None, kind: Kind = "tiny", *, bundled: bool = True) -> Iterator[Path]:
+    """The folder asked for, or the bundled model, or else a random checkpoint that goes away afterwards."""
     if folder is not None:
         yield folder.resolve()
     elif bundled and any(STORYTELLER.glob("*.safetensors")) and (STORYTELLER / "config.json").exists():
         yield STORYTELLER
     else:
         with tempfile.TemporaryDirectory() as temporary:
-            yield write_random_checkpoint(Path(temporary) / f"random-{kind}", kind=kind, **overrides)  # type: ignore[arg-type] # keys of config.json
+            yield write_random_checkpoint(Path(temporary) / f"random-{kind}", kind=kind)
+
+
+def random_prompts(count: int, tokens: int, vocab_size: int, seed: int) -> list[list[int]]:
+    """Prompts of random ids without special tokens, different for each seed."""
+    rng = random.Random(seed)
+    return [[rng.randrange(_FIRST_PLAIN_ID, vocab_size) for _ in range(tokens)] for _ in range(count)]
 
 
 def conditions(model: Path | None, **settings: object) -> dict[str, Any]:
@@ -146,13 +159,8 @@ def report(benchmark: str, found: dict[str, Any], figures: Sequence[Figure]) -> 
     )
     for figure in figures:
         print(figure.row(width))
-    print(
-        json.dumps(
-            {"benchmark": benchmark, "conditions": found, "figures": {f.name: f.as_json() for f in figures}},
-            default=str,
-        ),
-        flush=True,
-    )
+    plain = {"benchmark": benchmark, "conditions": found, "figures": {f.name: f.as_json() for f in figures}}
+    print(json.dumps(plain, default=str), flush=True)
 
 
 def progress(text: str) -> None:

@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from hardware.clock import WallClock
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.grammar.compile import Grammars
 from serving.grammar.matcher import Matchers
-from serving.ids import ReplicaId, SequenceId
+from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.native_grammar import route_for_steps
-from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopNews
 from serving.instance.live.openmp import end_idle_workers
 from serving.model.kv_cache import KvCache
@@ -23,10 +22,8 @@ from serving.model.loader import load_model
 from serving.values.news import Tokens
 from serving.values.orders import Add
 from serving.values.sequence import FinishReason, SamplingParams, SequenceSpec
-from tests.benchmarks.bare_engine import BLOCK_TOKENS
+from tests.benchmarks.bare_engine import BLOCK_TOKENS, engine_loop
 from tests.fakes.engine_calls import EngineCalls
-from tests.fakes.executor import FakeExecutor
-from tests.fakes.transport import FakeFabric, FakeTransport
 
 _LOOK_S = 5.0
 
@@ -56,14 +53,9 @@ class GrammarEngine:
         self.grammars = Grammars(lambda: self.tokenizer.vocabulary(size), route_for_steps())
         self._max_len = loaded.config.max_position_embeddings
         self._blocks, self._forced = blocks, forced
-        self._executor = NativeExecutor(
-            loaded,
-            KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, loaded.device),
-            threads=threads,
-            max_rows=512,
-            matchers=Matchers(self.grammars),
-            most_forced=forced,
-        )
+        cache = KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, loaded.device)
+        own: dict[str, Any] = {"matchers": Matchers(self.grammars), "most_forced": forced}
+        self._executor = NativeExecutor(loaded, cache, threads=threads, max_rows=512, **own)
         end_idle_workers()
 
     def run(
@@ -72,16 +64,8 @@ class GrammarEngine:
         enough: Callable[[Sequence[Stream]], bool] = lambda _: False,
     ) -> list[Stream]:
         """Compute prompts together, until all have ended or there is enough. Returns: a stream for each."""
-        settings = EngineSettings(
-            EngineRole.AGGREGATED,
-            BLOCK_TOKENS,
-            512,
-            64,
-            1024,
-            max_model_len=self._max_len,
-            prefix_reuse=False,
-            forced_tokens=self._forced,
-        )
+        limits: dict[str, Any] = {"max_model_len": self._max_len, "forced_tokens": self._forced}
+        settings = EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, 512, 64, 1024, prefix_reuse=False, **limits)
         streams = [Stream() for _ in asks]
         done = threading.Event()
 
@@ -96,8 +80,7 @@ class GrammarEngine:
             if enough(streams) or all(stream.end for stream in streams):
                 done.set()
 
-        transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
-        loop = EngineLoop(EngineCalls(settings, self._blocks), self._executor, transport, WallClock(), told)
+        loop = engine_loop(EngineCalls(settings, self._blocks), self._executor, told)
         for index, (prompt, sampling) in enumerate(asks):
             loop.post(Add(SequenceSpec(SequenceId(str(index)), tuple(prompt), sampling)))
             if sampling.grammar is not None:

@@ -12,7 +12,6 @@ import mmap
 import struct
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +19,8 @@ from serving.instance.core.ports import StepExecutor
 from serving.values.step_plan import SequenceResult, StepPlan, StepResult
 
 PREFILL_STEP_S = 0.002
-_METER = struct.Struct("<dqq")  # CPU seconds, steps, native id of the engine's thread
+_METER = struct.Struct("<d")  # CPU seconds
 _TEXT = " and then the little dog ran over the hill and into the garden, there the others were waiting for the ball."
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What an instance's replica is told. `step_s` None = the real executor."""
-
-    meters: Path
-    step_s: float | None
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """One instance's note. `cpu_s` counts the calls of the executor alone."""
-
-    pid: int
-    pool: str
-    cpu_s: float
-    steps: int
-    thread: int
 
 
 class PacedExecutor:
@@ -76,37 +55,22 @@ class MeteredExecutor:
             self._note = mmap.mmap(file.fileno(), _METER.size)
         self._inner = inner
         self._cpu_s = 0.0
-        self._steps = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """As the inner executor."""
         begun = time.thread_time()
         try:
             return self._inner.execute(plan)
         finally:
             self._cpu_s += time.thread_time() - begun
-            self._steps += 1
-            _METER.pack_into(self._note, 0, self._cpu_s, self._steps, _native_thread())
+            _METER.pack_into(self._note, 0, self._cpu_s)
 
 
-def read_meters(folder: Path) -> list[Meter]:
-    """The notes of all instances that have made a step."""
-    found = []
-    for path in folder.glob("*.meter"):
-        pool, pid = path.stem.split("-")
-        cpu_s, steps, thread = _METER.unpack(path.read_bytes())
-        if steps:
-            found.append(Meter(int(pid), pool, cpu_s, steps, thread))
-    return found
+def executor_s(folder: Path) -> float:
+    """CPU seconds that the executors of all instances have used so far."""
+    return sum(_METER.unpack(path.read_bytes())[0] for path in folder.glob("*.meter"))
 
 
-def _native_thread() -> int:
-    import threading
-
-    return threading.get_native_id()
-
-
-def _instance_class(options: Options) -> Any:
+def _instance_class(meters: Path, step_s: float | None, tokens: tuple[int, ...]) -> Any:
     """A replica class with the executor exchanged. Defined in here, so that Ray sends it by value, options included."""
     from serving.instance.live.replica import InstanceDeployment
 
@@ -118,11 +82,10 @@ def _instance_class(options: Options) -> Any:
 
             await super().__init__(config, pool, *rest)
             loop = self._instance.loop  # no request has come yet: the executor may still change
-            if options.step_s is not None:
-                step_s = PREFILL_STEP_S if pool == "prefill" else options.step_s
-                loop._executor = PacedExecutor(step_s, options.tokens)
+            if step_s is not None:
+                loop._executor = PacedExecutor(PREFILL_STEP_S if pool == "prefill" else step_s, tokens)
             loop._preparing = None
-            loop._executor = MeteredExecutor(loop._executor, options.meters / f"{pool}-{os.getpid()}.meter")
+            loop._executor = MeteredExecutor(loop._executor, meters / f"{pool}-{os.getpid()}.meter")
 
     return BenchmarkInstance
 
@@ -131,6 +94,7 @@ def main() -> int:
     """Serve until interrupted, as `cloudmatrix serve` does."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--meters", type=Path, required=True, metavar="DIR")
     parser.add_argument("--step-ms", type=float, help="duration of a decode step; without it the model is computed")
     args = parser.parse_args()
@@ -138,7 +102,7 @@ def main() -> int:
     from serving.config.load import load_config, with_overrides
     from serving.gateway.api.settings import ServedModel
 
-    config = with_overrides(load_config(args.config))
+    config = with_overrides(load_config(args.config), port=args.port)
     model = ServedModel.from_folder(config.model.path, names=("bench",), max_model_len=1, created=0)
     tokens = tuple(model.tokenizer.encode(_TEXT, add_special_tokens=False))
     from serving.cluster.session import enter
@@ -149,7 +113,7 @@ def main() -> int:
 
     step_s = None if args.step_ms is None else args.step_ms / 1e3
     replaced: Any = app
-    replaced.InstanceDeployment = _instance_class(Options(args.meters, step_s, tokens))
+    replaced.InstanceDeployment = _instance_class(args.meters, step_s, tokens)
     return serve_forever(config, session)
 
 

@@ -6,80 +6,31 @@ seconds long.
 
 import contextlib
 import os
-import signal
-import time
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-DAEMONS = "Ray's daemons"
-LAUNCHER = "launcher"
+DAEMONS, LAUNCHER = "Ray's daemons", "launcher"
 _KNOWN = {"ServeController": "Serve's controller", "ProxyActor": "Serve's proxy", "MembershipActor": "membership"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Process:
-    parent: int
-    cpu_s: float
-
-
-def tree(root: int) -> list[int]:
-    """`root` and its living descendants."""
-    processes = _all()
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    for pid, process in processes.items():
-        children[process.parent].append(pid)
-    found = [root]
-    for pid in found:  # grows while it is read
-        found.extend(children[pid])
-    return [pid for pid in found if pid in processes]
 
 
 def cpu_by_role(root: int) -> dict[str, float]:
     """CPU seconds used so far below `root`, by role: the pools and the gateway by name, Ray's own parts together."""
-    processes = _all()
-    used: defaultdict[str, float] = defaultdict(float)
-    for pid in tree(root):
-        if pid in processes:
-            used[LAUNCHER if pid == root else _role(pid)] += processes[pid].cpu_s
-    return dict(used)
-
-
-def thread_cpu_s(pid: int, thread: int) -> float:
-    """CPU seconds that one thread has used so far."""
-    return int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[0]) * 1e-9
-
-
-def end_all(pids: list[int], patience_s: float = 5.0) -> None:
-    """Kill what is left of these processes.
-
-    Effects: SIGKILL to those that still run after `patience_s`.
-    """
-    deadline = time.monotonic() + patience_s
-    while any(_running(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    for pid in filter(_running, pids):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _all() -> dict[int, _Process]:
-    found = {}
+    used_s: dict[int, float] = {}
+    children: defaultdict[int, list[int]] = defaultdict(list)
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):  # it ended meanwhile
                 fields = Path(f"/proc/{entry.name}/stat").read_text().rpartition(")")[2].split()
-                cpu_s = sum(map(int, fields[11:15])) * _TICK_S  # utime, stime, cutime, cstime
-                found[int(entry.name)] = _Process(int(fields[1]), cpu_s)
-    return found
+                used_s[int(entry.name)] = sum(map(int, fields[11:15])) * _TICK_S  # utime, stime, cutime, cstime
+                children[int(fields[1])].append(int(entry.name))
+    found = [root]
+    for pid in found:  # grows while it is read
+        found.extend(children[pid])
+    by_role: defaultdict[str, float] = defaultdict(float)
+    for pid in found:
+        by_role[LAUNCHER if pid == root else _role(pid)] += used_s.get(pid, 0.0)
+    return dict(by_role)
 
 
 def _role(pid: int) -> str:
@@ -88,9 +39,7 @@ def _role(pid: int) -> str:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return DAEMONS
-    if not title.startswith("ray::"):
-        return DAEMONS
-    name = title.removeprefix("ray::").split(".")[0].split()[0]
+    name = title.removeprefix("ray::").split(".")[0].split()[0] if title.startswith("ray::") else ""
     if name.startswith("ServeReplica:"):
         return name.rpartition(":")[2]
     return _KNOWN.get(name, DAEMONS)

@@ -1,31 +1,23 @@
-"""`cloudmatrix serve` as a subprocess with a configuration of the benchmark's, and what can be asked of it."""
+"""`cloudmatrix serve` with a benchmark's configuration: `tests.e2e.server.Server` with all cores, CPU by process."""
 
 import asyncio
 import os
 import re
-import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from serving.model.size import weight_bytes
 from tests.benchmarks.conditions import ROOT
-from tests.benchmarks.processes import cpu_by_role, end_all, tree
+from tests.benchmarks.processes import cpu_by_role
 from tests.benchmarks.sse_client import StreamRecord, completion, stream
+from tests.e2e.server import MARK, Server
 
 HOST = "127.0.0.1"
-READY_DEADLINE_S = 120.0
-STOP_DEADLINE_S = 60.0
-_PAGE = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy of the environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +26,10 @@ class Setup:
 
     Args:
         threads: compute threads per instance; 0 = as shipped.
-        prefills: prefill instances.
         memory_servers: of the KV-cache pool; 0 = no pool.
-        memory_mib: of one memory server.
         npus: of the one node; more than 8 leave room to scale up.
-        decodes: decode instances at the start.
         sections: further sections of the file.
-        timelines: of requests, that are kept.
+        timelines: number of request timelines kept; 0 = none.
     """
 
     model: Path
@@ -56,8 +45,8 @@ class Setup:
     sections: str = ""
     timelines: int = 512
 
-    def toml(self, port: int) -> str:
-        """The configuration file. Dies get the memory that the model's weights need, beside what is shipped."""
+    def toml(self) -> str:
+        """The configuration file. Dies get the memory that the model's weights need in addition to the default."""
         import torch  # here: the benchmarks' own start should not wait for it
 
         weights_mib = weight_bytes(self.model, getattr(torch, self.dtype).itemsize) >> 20
@@ -69,7 +58,6 @@ dtype = "{self.dtype}"
 [serving]
 mode = "{self.mode}"
 [gateway]
-port = {port}
 server = "{self.server}"
 timelines = {self.timelines}
 [engine]
@@ -98,140 +86,57 @@ ub_memory_mib = {self.memory_mib}
 {self.sections}"""
 
 
-class Served:
+class Served(Server):
     """A running system; a context manager that ends all of it.
 
     Args:
         module: what to run: the product's own command, or a benchmark's variant of it.
-        arguments: further arguments for it.
+        arguments: its arguments before `--config`.
     """
 
     def __init__(self, setup: Setup, module: str = "serving.cli", arguments: Sequence[str] = ("serve",)) -> None:
+        super().__init__(Path())
         self.setup = setup
-        self.port = free_port()
         self.started_at = 0.0
-        self._module = module
-        self._arguments = arguments
-        self._folder = tempfile.TemporaryDirectory()
-        self._process: subprocess.Popen[bytes] | None = None
+        config = self.folder / "served.toml"
+        config.write_text(setup.toml())
+        self._command = [sys.executable, "-m", module, *arguments, "--config", str(config), "--port", str(self.port)]
 
-    def __enter__(self) -> Self:
-        self.start()
-        self.wait_ready()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start it, without waiting.
-
-        Effects: a process in a session of its own.
-        """
-        config = Path(self._folder.name) / "served.toml"
-        config.write_text(self.setup.toml(self.port))
-        command = [sys.executable, "-m", self._module, *self._arguments, "--config", str(config)]
-        self.started_at = time.perf_counter()
-        with self._log.open("wb") as log:
+    def launch(self) -> None:
+        """Start without waiting. Unlike the tests' server, its threads are as many as the configuration says."""
+        environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.folder)}
+        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
+            self.started_at = time.perf_counter()
             self._process = subprocess.Popen(
-                command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                self._command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
-
-    @property
-    def pid(self) -> int:
-        """The launcher; everything else is below it."""
-        assert self._process is not None, "not started"
-        return self._process.pid
-
-    def wait_ready(self) -> None:
-        """Wait for `/ready`.
-
-        Raises: RuntimeError with the program's own output when it ends or does not become ready.
-        """
-        while time.perf_counter() - self.started_at < READY_DEADLINE_S:
-            self.require_running()
-            try:
-                self.get("/ready")
-            except OSError:
-                time.sleep(0.05)
-                continue
-            return
-        raise RuntimeError(f"not ready after {READY_DEADLINE_S:.0f} s:\n{self._log.read_text()}")
 
     def require_running(self) -> None:
         """Raises: RuntimeError with the program's output when it has ended."""
-        assert self._process is not None, "not started"
-        if self._process.poll() is not None:
-            raise RuntimeError(f"the server ended with {self._process.returncode}:\n{self._log.read_text()}")
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.out}{self.err}")
 
-    def stop(self) -> None:
-        """Ctrl-C, then whatever it takes.
-
-        Effects: no process of it is left.
-        """
-        process = self._process
-        if process is not None and process.poll() is None:
-            below = tree(process.pid)
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(STOP_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-            end_all(below)
-        self._folder.cleanup()
-
-    def get(self, path: str) -> str:
-        """Body of a GET.
-
-        Raises: OSError when it does not answer with 200.
-        """
-        with _PAGE.open(f"http://{HOST}:{self.port}{path}", timeout=5.0) as response:
-            text: str = response.read().decode()
-            return text
-
-    def printed(self, label: str) -> str:
-        """A value of the banner, which comes a moment after the gateway is ready.
-
-        Raises: RuntimeError when it does not come.
-        """
-        while time.perf_counter() - self.started_at < READY_DEADLINE_S:
-            self.require_running()
-            found = re.search(rf"{label} +(\S+)\n", self._log.read_text())
-            if found is not None:
-                return found[1]
-            time.sleep(0.05)
-        raise RuntimeError(f"no {label} in what the server printed:\n{self._log.read_text()}")
-
-    def streamed_tokens(self) -> int:
-        """Tokens that the gateway has passed on to clients so far."""
-        found = re.search(r"^vllm:generation_tokens_total\{.*\} (\S+)$", self.get("/metrics"), re.MULTILINE)
-        assert found is not None, "the gateway's metrics lack the generated tokens"
-        return int(float(found[1]))
+    def metric(self, name: str) -> int:
+        """One counter of `/metrics`, summed over its labels."""
+        return int(sum(map(float, re.findall(rf"^{name}\{{.*\}} (\S+)$", self.get("/metrics"), re.MULTILINE))))
 
     def cpu(self) -> dict[str, float]:
         """CPU seconds used so far by every process of the system, by role."""
-        return cpu_by_role(self.pid)
+        return cpu_by_role(self.process.pid)
 
     async def stream(self, prompt: str | Sequence[int], max_tokens: int, **more: Any) -> StreamRecord:
-        """One greedy streaming completion, read to its end."""
+        """Read one greedy streaming completion to its end."""
         return await stream(HOST, self.port, completion("bench", prompt, max_tokens, **more))
 
-    @property
-    def _log(self) -> Path:
-        return Path(self._folder.name) / "output.txt"
+    def batch_s(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> float:
+        """Time to stream all prompts at once, from the first request to the last stream's end [s]."""
 
+        async def all_of_them() -> list[StreamRecord]:
+            return await asyncio.gather(*(self.stream(prompt, max_tokens) for prompt in prompts))
 
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-async def together(served: Served, prompts: Sequence[Sequence[int]], max_tokens: int) -> list[StreamRecord]:
-    """Stream all prompts at once and wait for all of them."""
-    return await asyncio.gather(*(served.stream(prompt, max_tokens) for prompt in prompts))
+        begun = time.perf_counter()
+        records = asyncio.run(all_of_them())
+        elapsed = time.perf_counter() - begun
+        if failed := [record for record in records if record.status != 200 or record.first_at is None]:
+            raise RuntimeError(f"{len(failed)} of {len(prompts)} streams failed, for example {failed[0]}")
+        return elapsed

@@ -12,19 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from hardware.clock import WallClock
 from serving.allocator import keep_freed_memory
 from serving.experts.core.first_map import group_shape, opening_map
 from serving.experts.live.native_table import native_table
-from serving.ids import ReplicaId, SequenceId
+from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
-from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopNews
 from serving.instance.live.openmp import end_idle_workers
 from serving.instance.live.rank_window import RankWindow
@@ -36,11 +33,9 @@ from serving.model.slots.expert_sources import expert_source
 from serving.values.news import Tokens
 from serving.values.orders import Add, Cancel
 from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.benchmarks.bare_engine import BLOCK_TOKENS, engine_loop
 from tests.fakes.engine_calls import EngineCalls
-from tests.fakes.executor import FakeExecutor
-from tests.fakes.transport import FakeFabric, FakeTransport
 
-BLOCK_TOKENS = 16
 STEP_TOKENS = 512
 LEAST_STEPS = 8
 _LIMIT_S = 120.0
@@ -48,14 +43,7 @@ _LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class EngineOrder:
-    """What one process is.
-
-    Args:
-        threads: that compute.
-        room: tokens of its KV cache.
-        rank, ranks: in a group; 1 = it computes alone.
-        folder: for windows and slots.
-    """
+    """What one process is; `room`: tokens of its KV cache; `folder`: for windows and slots of a group of ranks."""
 
     model: Path
     dtype: DtypeName
@@ -83,21 +71,14 @@ class SteadyEngine:
         self._kept: list[object] = []
         if order.ranks > 1:
             self._join(order, pipe)
-        settings = EngineSettings(
-            role=EngineRole.AGGREGATED,
-            block_tokens=BLOCK_TOKENS,
-            max_step_tokens=STEP_TOKENS,
-            max_sequences=64,
-            max_model_len=model.config.max_position_embeddings,
-        )
+        longest = model.config.max_position_embeddings
+        settings = EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, STEP_TOKENS, 64, max_model_len=longest)
         self._served = 0
         self._frames: list[tuple[float, int]] = []
         """Each step's end, and its tokens."""
         self._begun: set[SequenceId] = set()
-        transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
-        engine = EngineCalls(settings, blocks)
         executor: Any = self._executor if order.ranks > 1 else _Alone(self._executor)
-        self._loop = EngineLoop(engine, executor, transport, WallClock(), self._told)
+        self._loop = engine_loop(EngineCalls(settings, blocks), executor, self._told)
         end_idle_workers()
         self._loop.start()
 
@@ -168,12 +149,7 @@ class _Alone:
 
 
 class SteadyProcesses:
-    """One engine, or a group of them; a context manager that ends them.
-
-    Args:
-        room: tokens of each one's KV cache.
-        threads: of each.
-    """
+    """One engine, or a group of them, each with so many threads and tokens; a context manager that ends them."""
 
     def __init__(self, model: Path, dtype: DtypeName, threads: int, room: int, ranks: int = 1) -> None:
         context = multiprocessing.get_context("spawn")
@@ -209,7 +185,7 @@ class SteadyProcesses:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
             process.join()

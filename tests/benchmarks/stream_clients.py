@@ -1,31 +1,31 @@
-"""Reads a server's streams with one of several HTTP clients, in a process of its own, and prints what it cost.
+"""Reads a server's streams with our client or with aiohttp's, in a process of its own; prints what it cost as JSON.
 
-    python -m tests.benchmarks.stream_clients --client aiohttp --url http://127.0.0.1:8000 --model blast ...
+    python -m tests.benchmarks.stream_clients CLIENT URL MODEL STREAMS SECONDS CORE
 
-Each does what load generators built on it do per chunk: split the events, decode the JSON, take the time. All run on
-uvloop, with the garbage collector off. The last line of the output is one JSON object.
+The aiohttp one does what load generators built on it do per chunk, as `vllm bench serve`: take what has arrived, split
+the events, decode the JSON, take the time. Both run on uvloop, with the garbage collector off.
 """
 
-import argparse
 import asyncio
 import json
 import os
+import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
+import aiohttp
 import msgspec
 import uvloop
 
 from loadgen.endpoint import Backend, Endpoint
 from loadgen.plan import Turn
-from loadgen.selftest.ceiling import PROMPT, Ask, Ceiling, Streams, measure_client, no_collector
+from loadgen.selftest.ceiling import PROMPT, Ceiling, Streams, measure_client, no_collector
 
 PATH = "/v1/chat/completions"
+CLIENTS = ("loadgen", "aiohttp")
+TOKENS = 256
 
 
-class _Counting:
+class Counting:
     """Tokens and their times, as far as any such tool takes them."""
 
     def __init__(self) -> None:
@@ -33,96 +33,49 @@ class _Counting:
         self.text = ""
         self.tokens = 0
 
-    def data(self, payload: bytes | str) -> None:
-        """The data of one event."""
-        if payload in (b"[DONE]", "[DONE]"):
+    def data(self, payload: bytes) -> None:
+        """Take in the data of one event."""
+        if payload == b"[DONE]":
             return
         chunk = json.loads(payload)
         if chunk["choices"]:
-            content = chunk["choices"][0]["delta"].get("content")
-            if content:
+            if content := chunk["choices"][0]["delta"].get("content"):
                 self.times.append(time.perf_counter())
                 self.text += content
         elif chunk.get("usage"):
             self.tokens = chunk["usage"]["completion_tokens"]
 
 
-def _body(endpoint: Endpoint, tokens: int) -> bytes:
-    return endpoint.body(Turn(prompt=PROMPT, output_tokens=tokens))
-
-
-@asynccontextmanager
-async def with_aiohttp(endpoint: Endpoint) -> AsyncIterator[Ask]:
-    """As `vllm bench serve` reads: `iter_any`, split at empty lines."""
-    import aiohttp
-
+async def measure_aiohttp(endpoint: Endpoint, streams: int, seconds: float) -> Ceiling:
+    """Measure the client of other tools."""
+    connector, limit = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=600)
     headers = {"Content-Type": "application/json"}
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=600)) as session:
+    async with aiohttp.ClientSession(connector=connector, timeout=limit, headers=headers) as session:
 
         async def ask(tokens: int) -> int:
-            counting, rest = _Counting(), b""
-            url = endpoint.base_url + PATH
-            async with session.post(url, data=_body(endpoint, tokens), headers=headers) as response:
+            counting, rest = Counting(), b""
+            body = endpoint.body(Turn(prompt=PROMPT, output_tokens=tokens))
+            async with session.post(endpoint.base_url + PATH, data=body) as response:
                 async for piece in response.content.iter_any():
                     *events, rest = (rest + piece).split(b"\n\n")
                     for event in events:
                         counting.data(event.removeprefix(b"data: "))
             return counting.tokens
 
-        yield ask
+        return await Streams(ask, streams=streams, tokens_per_answer=TOKENS).measure(seconds)
 
 
-@asynccontextmanager
-async def with_httpx(endpoint: Endpoint) -> AsyncIterator[Ask]:
-    """As most tools built on httpx read: `aiter_lines`."""
-    import httpx
-
-    headers = {"Content-Type": "application/json"}
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(limits=limits, timeout=600) as client:
-
-        async def ask(tokens: int) -> int:
-            counting = _Counting()
-            url = endpoint.base_url + PATH
-            async with client.stream("POST", url, content=_body(endpoint, tokens), headers=headers) as response:
-                async for line in response.aiter_lines():
-                    if line.startswith("data: "):
-                        counting.data(line.removeprefix("data: "))
-            return counting.tokens
-
-        yield ask
-
-
-OTHERS = {"aiohttp": with_aiohttp, "httpx": with_httpx}
-
-
-async def measure(options: argparse.Namespace) -> Ceiling:
-    """The measurement asked for."""
-    endpoint = Endpoint(base_url=options.url, path=PATH, model=options.model, backend=Backend.CHAT)
-    shape: dict[str, Any] = {"streams": options.streams, "tokens_per_answer": options.tokens}
-    if options.client == "loadgen":
-        return await measure_client(endpoint, seconds=options.seconds, **shape)
-    async with OTHERS[options.client](endpoint) as ask:
-        return await Streams(ask, **shape).measure(options.seconds)
-
-
-def main() -> None:
+def main(client: str, url: str, model: str, streams: int, seconds: float, core: int) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--client", choices=("loadgen", *OTHERS), required=True)
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=256, help="of each answer")
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--core", type=int, help="run on this core only")
-    options = parser.parse_args()
-    if options.core is not None:
-        os.sched_setaffinity(0, {options.core})
+    os.sched_setaffinity(0, {core})
+    endpoint = Endpoint(base_url=url, path=PATH, model=model, backend=Backend.CHAT)
+    if client == "loadgen":
+        measuring = measure_client(endpoint, seconds=seconds, streams=streams, tokens_per_answer=TOKENS)
+    else:
+        measuring = measure_aiohttp(endpoint, streams, seconds)
     with no_collector(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        print(msgspec.json.encode(runner.run(measure(options))).decode(), flush=True)
+        print(msgspec.json.encode(runner.run(measuring)).decode(), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))

@@ -1,8 +1,7 @@
 """A sequence's logits have the same bits alone and in a batch: what token-exactness across routes rests on.
 
 Holds on CPUs for the packed products and for widths in multiples of 16, as trained models have; the ragged widths of
-the other tests' models may differ in the last place now and then. tests/benchmarks/batch_exactness.py measures any
-checkpoint.
+the other tests' models may differ in the last place now and then.
 """
 
 from pathlib import Path

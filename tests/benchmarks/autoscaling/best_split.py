@@ -12,13 +12,12 @@ Probe = Callable[[Split], Trial]
 
 
 def best_split(probe: Probe, first: Split, sizes: Split, npus: int, needed: float) -> tuple[Trial | None, int]:
-    """Search: decode beside a generous prefill pool, then prefill beside that decode pool.
+    """Search decode next to a generous prefill pool, then prefill next to that decode pool.
 
     More instances never attain less (a test of the simulator), so that each pool's fewest can be found by itself.
 
     Args:
-        first: a guess. sizes: NPUs of one instance. npus: that there are.
-        needed: attainment.
+        first: a guess. sizes: NPUs of one instance. npus: that there are. needed: attainment.
     Returns: the trial, None if nothing that fits attains it; and the number of simulations.
     """
     seen: dict[Split, Trial] = {}

@@ -9,7 +9,7 @@ from loadgen.trace import Reading, open_trace
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
 from serving.virtual.workload.open import open_workload
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.workload.request import RequestStream
 from serving.virtual.workload.synthetic import synthetic_workload
 from tests.benchmarks.conditions import ROOT
 
@@ -19,38 +19,21 @@ MOONCAKE = "mooncake/conversation_trace.jsonl"
 AZURE = ("azure_llm_2023/AzureLLMInferenceTrace_conv.csv", "azure_llm_2023/AzureLLMInferenceTrace_code.csv")
 _DAY_BYTES = 1 << 30
 """A whole day is kept: a run that has no hope is given up early only if the number of requests is known."""
-_IDLE_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One load.
-
-    Attributes:
-        said: how the trace is played, for people.
-        config: pools and promises; the autoscaler's policy is set by whoever runs it.
-        requests_per_instance: of the request-count baseline, chosen near what a decode instance serves in time.
-        searched: whether the best static split is looked for.
-    """
+    """One load: how the trace is played (`said`), pools and SLOs, and whether to search for the best static split."""
 
     name: str
     said: str
     config: ServeConfig
     open: Callable[[], RequestStream]
-    requests_per_instance: float = 240.0
     searched: bool = True
 
 
 def trace_loads(traces: Path, *, day_speed: float, day_sample: int, day_volume: float, whole_day: bool) -> list[Load]:
-    """The traces in a folder.
-
-    Args:
-        day_speed: the ServeGen R1 day is played so many times as fast.
-        day_sample: one of so many of its requests is kept.
-        day_volume: its clients ask so many times as much in each of its minutes.
-        whole_day: else only its evening, 19:30 to midnight.
-    Effects: none; traces are opened when they are played.
-    """
+    """The traces in a folder; of the ServeGen R1 day otherwise only its evening, 19:30 to midnight."""
     alone = without_prefixes(load_config(CONFIG))
     start_s = 0.0 if whole_day else 70_200.0
     rate = day_speed * day_volume / day_sample
@@ -60,12 +43,12 @@ def trace_loads(traces: Path, *, day_speed: float, day_sample: int, day_volume: 
             "R1 day" if whole_day else "R1 evening", said, alone,
             partial(
                 open_workload, traces / R1_DAY, rate=day_speed, volume=day_volume, shard=(0, day_sample),
-                start_s=start_s, duration_s=86_400.0 - start_s, kept_bytes=_DAY_BYTES,
-            ),
+                start_s=start_s, duration_s=86_400.0 - start_s, kept_bytes=_DAY_BYTES
+            )
         ),
         Load(
             "Mooncake conv", "2 x as fast", load_config(CONFIG), partial(open_workload, traces / MOONCAKE, rate=2.0)
-        ),
+        )
     ]  # fmt: skip
     for path in AZURE:
         opened = partial(open_workload, traces / path, rate=4.0, length=4.0)
@@ -83,23 +66,11 @@ def file_load(path: Path, block_tokens: int | None) -> Load:
     return Load(path.name, "; ".join(said), config if known else without_prefixes(config), opened)
 
 
-def steady_loads(hours: float) -> list[Load]:
-    """Poisson arrivals at one rate, and next to none at all."""
+def steady_load(hours: float) -> Load:
+    """Poisson arrivals at one rate."""
     config = without_prefixes(load_config(CONFIG))
     flat = partial(synthetic_workload, 8.0, 3600.0 * hours, 1200, 1500)
-    zero = replace(config, autoscaler=replace(config.autoscaler, min_prefill=0, min_decode=0))
-    return [
-        Load("flat", f"8 requests/s of 1,200 + 1,500 tokens for {hours:g} h", config, flat, searched=False),
-        Load("no load", "100 requests, an hour of nothing, 1 request; least 1", config, idle_hour, searched=False),
-        Load("no load, to 0", "the same; least 0", zero, idle_hour, searched=False),
-    ]
-
-
-def idle_hour() -> RequestStream:
-    """A little work, an hour of silence, and one more request."""
-    times = [0.5 * n for n in range(100)] + [_IDLE_HOUR_S]
-    requests = [TraceRequest(at, 1200, 400) for at in times]
-    return RequestStream("an idle hour", requests, count=len(requests), duration_s=_IDLE_HOUR_S)
+    return Load("flat", f"8 requests/s of 1,200 + 1,500 tokens for {hours:g} h", config, flat, searched=False)
 
 
 def resized(load: Load, decode_npus: int) -> Load:

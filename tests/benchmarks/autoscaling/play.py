@@ -1,37 +1,29 @@
-"""A day of the autoscaler's benchmark: every load played all ways, and what is printed of it."""
+"""Every load of the autoscaler's benchmark, played all ways, and what is printed of it."""
 
 import argparse
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 
 from serving.virtual.result import SimResult
 from tests.benchmarks.autoscaling.best_split import best_split
-from tests.benchmarks.autoscaling.loads import Load, file_load, resized, steady_loads, trace_loads
-from tests.benchmarks.autoscaling.plot import write_plot
+from tests.benchmarks.autoscaling.loads import Load, file_load, resized, steady_load, trace_loads
 from tests.benchmarks.autoscaling.trial import Split, Trial, autoscaled, static
 from tests.benchmarks.conditions import progress
 
 _MOSTLY = 80
 """Percent of the time."""
 _HEAD = ("load", "way", "requests", "attained", "TTFT", "TPOT", "NPU-h", "÷ static", "changes/h", "instances")
+_WIDTHS = (14, 24, 9, 9, 8, 8, 8, 9, 10, 0)
 
 
-def play_all(loads: list[Load], plot: Path | None, *, baseline: bool) -> dict[str, object]:
-    """Play and print, a line for each.
+def play_all(loads: list[Load], *, baseline: bool) -> dict[str, object]:
+    """Play and print a line for each; `baseline` adds policy "requests" and the best static split.
 
-    Args:
-        plot: where the first load's run is drawn.
-        baseline: also under "requests", and on the best static split.
     Returns: load -> way -> figures.
     """
     print(_line(_HEAD), flush=True)
-    told: dict[str, object] = {}
-    for load in loads:
-        trials = _play(load, plot if load is loads[0] else None, baseline=baseline)
-        told[load.name] = {trial.way: dataclasses.asdict(trial) for trial in trials}
-    return told
+    return {load.name: {trial.way: dataclasses.asdict(trial) for trial in _play(load, baseline)} for load in loads}
 
 
 def chosen_loads(arguments: argparse.Namespace) -> list[Load]:
@@ -41,11 +33,10 @@ def chosen_loads(arguments: argparse.Namespace) -> list[Load]:
     loads: list[Load] = []
     if arguments.traces is not None:
         speed, sample = (16.0, 32) if arguments.quick else (arguments.day_speed, arguments.day_sample)
-        loads += trace_loads(
-            arguments.traces, day_speed=speed, day_sample=sample, day_volume=arguments.day_volume,
-            whole_day=not arguments.quick,
-        )  # fmt: skip
-    loads += steady_loads(0.25 if arguments.quick else 3.0)
+        whole = not arguments.quick
+        volume = arguments.day_volume
+        loads += trace_loads(arguments.traces, day_speed=speed, day_sample=sample, day_volume=volume, whole_day=whole)
+    loads.append(steady_load(0.25 if arguments.quick else 3.0))
     if arguments.quick:
         loads = [load for load in loads if not load.name.startswith(("Azure", "Mooncake"))]
     loads = [resized(load, arguments.decode_npus) for load in loads]
@@ -53,26 +44,22 @@ def chosen_loads(arguments: argparse.Namespace) -> list[Load]:
     return [load for load in loads if not names or load.name.startswith(names)]
 
 
-def _play(load: Load, plot: Path | None, *, baseline: bool) -> list[Trial]:
+def _play(load: Load, baseline: bool) -> list[Trial]:
     """Everything about one load."""
     progress(f"{load.name}: slo")
     slo, result = autoscaled(load, "slo")
-    _print(load, slo, None)
+    print_trial(load, slo)
     trials, best = [slo], None
-    if load.searched and baseline:
-        needed = min(load.config.slo.attainment, slo.attainment)
-        best = _search(load, result, needed)
+    if baseline and load.searched:
+        best = _search(load, result, min(load.config.slo.attainment, slo.attainment))
         if best is not None:
-            _print(load, best, best)
-            _print(load, slo, best)
+            print_trial(load, best, best)
+            print_trial(load, slo, best)
             trials.append(best)
     if baseline:
         progress(f"{load.name}: requests")
         trials.append(autoscaled(load, "requests")[0])
-        _print(load, trials[-1], best)
-    if plot is not None:
-        npus = None if best is None else round(best.npu_hours / best.hours)
-        write_plot(plot, load, result, npus)
+        print_trial(load, trials[-1], best)
     return trials
 
 
@@ -90,19 +77,13 @@ def _search(load: Load, result: SimResult, needed: float) -> Trial | None:
     return best
 
 
-def _print(load: Load, trial: Trial, best: Trial | None) -> None:
-    ratio = f"{trial.npu_hours / best.npu_hours:.2f}" if best is not None else ""
-    print(
-        _line(
-            (
-                load.name, trial.way, f"{trial.requests:,}", f"{trial.attainment:.2%}", f"{trial.ttft:.2%}",
-                f"{trial.tpot:.2%}", f"{trial.npu_hours:.1f}", ratio, f"{trial.changes_per_hour:.1f}", trial.sizes,
-            )
-        ),
-        flush=True,
-    )  # fmt: skip
+def print_trial(load: Load, trial: Trial, best: Trial | None = None) -> None:
+    """A line of the table; NPU-hours also as a share of the best split's."""
+    ratio = "" if best is None else f"{trial.npu_hours / best.npu_hours:.2f}"
+    shares = [f"{share:.2%}" for share in (trial.attainment, trial.ttft, trial.tpot)]
+    figures = [f"{trial.npu_hours:.1f}", ratio, f"{trial.changes_per_hour:.1f}", trial.sizes]
+    print(_line((load.name, trial.way, f"{trial.requests:,}", *shares, *figures)), flush=True)
 
 
 def _line(cells: tuple[str, ...]) -> str:
-    widths = (14, 16, 9, 9, 8, 8, 8, 9, 10, 0)
-    return "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+    return "".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()

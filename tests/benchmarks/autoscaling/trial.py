@@ -1,6 +1,5 @@
 """One load under one way of sizing the pools, simulated and judged."""
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -15,6 +14,8 @@ from tests.benchmarks.autoscaling.loads import Load
 
 _HOUR_S = 3600.0
 _PART_S = 30.0
+_REQUESTS = 240.0
+"""Per instance under "requests": near what a decode instance serves within the SLO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,14 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of it.
+    """The figures of a run.
 
     Attributes:
-        attainment: requests that finished within both promises, of all that arrived, 0..1.
-        ttft, tpot: those within each.
-        npu_hours: of instances that served, came up or left, while requests arrived.
-        changes_per_hour: targets that changed, all pools together.
+        attainment: requests that finished within both SLOs, of all that arrived, 0..1; ttft, tpot: within each.
+        npu_hours: of instances that served, started or drained, while requests arrived.
+        changes_per_hour: changed targets, of all pools together.
         sizes: smallest and largest instance counts of prefill and decode.
-        given_up: it was stopped as soon as it could not attain what was asked; the figures end there.
+        given_up: stopped as soon as it could not attain what was asked; the figures end there.
     """
 
     way: str
@@ -46,7 +46,6 @@ class Trial:
     tpot: float
     npu_hours: float
     changes_per_hour: float
-    kinds: dict[str, int]
     sizes: str
     given_up: bool = False
 
@@ -56,11 +55,7 @@ class Hopeless(Exception):
 
 
 class Judge:
-    """A scaler that changes nothing and gives a run up that cannot attain what is asked any more.
-
-    Args:
-        misses: requests that may miss a promise.
-    """
+    """A scaler that changes nothing and ends a run as soon as more requests than `misses` have missed an SLO."""
 
     def __init__(self, misses: int) -> None:
         self._misses = misses
@@ -76,43 +71,33 @@ class Judge:
 
 def autoscaled(load: Load, policy: str) -> tuple[Trial, SimResult]:
     """Under `[autoscaler] policy`. Returns: also everything that happened."""
-    scaler = replace(load.config.autoscaler, policy=policy, requests_per_instance=load.requests_per_instance)  # type: ignore[arg-type] # a name from the command line
+    scaler = replace(load.config.autoscaler, policy=policy, requests_per_instance=_REQUESTS)  # type: ignore[arg-type] # a name from the command line
     result = simulate(replace(load.config, autoscaler=scaler), load.open(), timeline_step_s=_PART_S)
     return judged(policy, load, result), result
 
 
 def static(load: Load, split: Split, needed: float = 0.0) -> tuple[Trial, SimResult | None]:
-    """With pools that stay.
-
-    Args:
-        needed: attainment that is asked for; a run that cannot have it ends early.
-    """
+    """With pools that stay; a run that can no longer reach the attainment `needed` ends early."""
     config, workload = load.config, load.open()
     config = replace(
         config, prefill=replace(config.prefill, replicas=split.prefill),
-        decode=replace(config.decode, replicas=split.decode), autoscaler=replace(config.autoscaler, policy="none"),
+        decode=replace(config.decode, replicas=split.decode), autoscaler=replace(config.autoscaler, policy="none")
     )  # fmt: skip
     way = f"static {split.prefill} + {split.decode}"
     scaler = Judge(int((1 - needed) * workload.count)) if needed and workload.count else None
     try:
         result = simulate(config, workload, timeline_step_s=_PART_S, scaler=scaler)
     except Hopeless:
-        return Trial(way, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}, "", given_up=True), None
+        return Trial(way, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "", given_up=True), None
     return judged(way, load, result), result
-
-
-def good_requests(load: Load, result: SimResult) -> tuple[np.ndarray, np.ndarray]:
-    """Which requests kept each promise: [requests] bool, TTFT and TPOT. One token has no TPOT to miss."""
-    times, slo = latencies(result.requests), load.config.slo
-    with np.errstate(invalid="ignore"):
-        in_time = times.ttft_s <= slo.ttft_s
-        fast = times.finished & (np.isnan(times.tpot_s) | (times.tpot_s <= slo.tpot_s))
-    return in_time, fast
 
 
 def judged(way: str, load: Load, result: SimResult) -> Trial:
     """The figures of one run."""
-    in_time, fast = good_requests(load, result)
+    times, slo = latencies(result.requests), load.config.slo
+    with np.errstate(invalid="ignore"):
+        in_time = times.ttft_s <= slo.ttft_s
+        fast = times.finished & (np.isnan(times.tpot_s) | (times.tpot_s <= slo.tpot_s))  # one token has no TPOT
     end_s = float(result.requests.arrival_s[-1])
     hours = end_s / _HOUR_S
     points = [point for point in result.timeline if point.at_s <= end_s]
@@ -126,5 +111,5 @@ def judged(way: str, load: Load, result: SimResult) -> Trial:
     changes = [change for change in result.scaling if change.at_s <= end_s]
     return Trial(
         way, len(result.requests), hours, float(np.mean(in_time & fast)), float(np.mean(in_time)), float(np.mean(fast)),
-        npu_s / _HOUR_S, len(changes) / hours, dict(Counter(change.kind for change in changes)), " + ".join(parts),
+        npu_s / _HOUR_S, len(changes) / hours, " + ".join(parts)
     )  # fmt: skip

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from hardware.ub.segment import UbSegment
-from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
+from serving.ids import BlockHash, BlockId, NodeId
 from serving.instance.live.segment_reader import SegmentReader
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.core.entry import Space
@@ -25,17 +25,13 @@ from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.sockets.opening import connected
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import PoolView, ViewServer
+from tests.benchmarks.bench_blocks import soon, transport
 from tests.benchmarks.between_hosts.source import MODEL, SECRET, SHM, Offer
 from tests.kvpool.client_case import chain
 
 SPACE = Space("bench", "layout")
 HERE = NodeId("right")
 FIRSTS = 7
-
-
-def soon() -> float:
-    """A deadline that nothing should reach."""
-    return time.monotonic() + 60.0
 
 
 class Puller:
@@ -55,20 +51,11 @@ class Puller:
         self.client = PoolClient("bench", HERE, SECRET, lambda: shared)
         self.link = ServerLink(offer.server, hello_of("weights", HERE, SECRET))
         self.plain, _ = connected(offer.plain, 60.0)
+        self.plain.settimeout(60.0)
 
     def transport(self, block_bytes: int, reader: SegmentReader) -> UbTransport:
         """A decode instance's end."""
-        return UbTransport(
-            replica=ReplicaId("decode"),
-            node=HERE,
-            segment=self.segment,
-            arena=self.arena,
-            arena_offset=self.region.offset,
-            generation=self.region.generation,
-            block_bytes=block_bytes,
-            layout="bench",
-            read_remote=reader.read,
-        )
+        return transport("decode", HERE, self.segment, self.region, block_bytes, read_remote=reader.read)
 
     def handoff(self, block_bytes: int) -> int:
         """All blocks of a ticket, checked."""
@@ -77,7 +64,6 @@ class Puller:
 
     def socket_read(self) -> int:
         """All bytes over a plain socket."""
-        self.plain.settimeout(60.0)
         self.plain.sendall(b"x")
         at = 0
         while at < self.total:

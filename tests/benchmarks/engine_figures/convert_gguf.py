@@ -18,14 +18,10 @@ _QUESTION = "get_vocab_base_pre"
 
 
 def load_script(path: Path) -> ModuleType:
-    """The script as a module, with its own folder and that of its `gguf` package first on the path.
-
-    Effects: on `sys.path` and `sys.modules`.
-    """
+    """The script as a module, with its own folder and that of its `gguf` package first on the path."""
     sys.path[:0] = [str(path.parent), str(path.parent / "gguf-py")]
     spec = importlib.util.spec_from_file_location("convert_hf_to_gguf", path)
-    assert spec is not None
-    assert spec.loader is not None, f"{path} is no module"
+    assert spec is not None and spec.loader is not None, f"{path} is no module"  # noqa: PT018 - not a test
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -33,11 +29,7 @@ def load_script(path: Path) -> ModuleType:
 
 
 def answer_pre_tokenizer() -> int:
-    """Make every converter class that asks for the pre-tokenizer hear `PRE_TOKENIZER`.
-
-    Returns: how many classes; 0 when the script is built otherwise than this file knows.
-    Effects: on classes of the loaded script.
-    """
+    """Make every converter class use `PRE_TOKENIZER`. Returns: how many; 0 when the script is unlike what we know."""
 
     def answer(_self: Any, _tokenizer: Any) -> str:
         return PRE_TOKENIZER

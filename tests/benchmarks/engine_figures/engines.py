@@ -3,26 +3,22 @@
 import itertools
 import json
 import os
-import random
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from serving.model.kv_layout import KvDtype
 from tests.benchmarks.bare_engine import SPINS, BareProcess, ExecutorKind
-from tests.benchmarks.engine_figures.llama_output import BatchedBench, parse_batched_bench
-from tests.benchmarks.engine_figures.peers import Llama, Vllm
+from tests.benchmarks.conditions import random_prompts
+from tests.benchmarks.engine_figures.peers import BatchedBench, Llama, Vllm, parse_batched_bench
 
 CONTEXT_TOKENS = 160
 DECODE_STEPS = 32
 MAX_BATCH = 32
 MAX_PROMPT_TOKENS = 2048
 _KV_TOKENS = MAX_BATCH * (CONTEXT_TOKENS + 2 * DECODE_STEPS + 64) + 2 * MAX_PROMPT_TOKENS
-_FIRST_PLAIN_ID = 320  # bytes, merges and special tokens of the random checkpoints' tokenizer lie below
 SHORT_SPINS = {"GOMP_SPINCOUNT": SPINS}
-_CALL_LIMIT_S = 600.0
 _ATTEMPTS = 8
 """llama.cpp prints from a thread of its own, which its exit does not wait for: now and then the result is lost."""
 
@@ -51,40 +47,26 @@ class OurEngine:
     """The bare engine of this project: scheduler, executor and sampler, no link and no HTTP.
 
     Args:
-        short: bfloat16 weights in their short form, or not; None = as it is by itself.
-        kv_dtype: as the setting `[engine] kv_dtype`.
+        options: further ones of `BareEngine`, such as `short` and `kv_dtype`.
     """
 
-    def __init__(
-        self,
-        model: Path,
-        executor: ExecutorKind,
-        threads: int,
-        short: bool | None = None,
-        kv_dtype: KvDtype = "auto",
-    ) -> None:
-        self._random = random.Random(0)
+    def __init__(self, model: Path, executor: ExecutorKind, threads: int, **options: Any) -> None:
+        self._seeds = itertools.count()
         self._vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-        self._process = BareProcess(
-            model, "bfloat16", threads, _KV_TOKENS, executor, MAX_PROMPT_TOKENS, short=short, kv_dtype=kv_dtype
-        )
+        options |= {"executor": executor, "step_tokens": MAX_PROMPT_TOKENS}
+        self._process = BareProcess(model, "bfloat16", threads, _KV_TOKENS, **options)
         self._process.__enter__()
 
     def decode(self, batch: int) -> float:
-        """As `Engine.decode`."""
-        prompts = [self._prompt(CONTEXT_TOKENS) for _ in range(batch)]
+        prompts = random_prompts(batch, CONTEXT_TOKENS, self._vocabulary, next(self._seeds))
         return self._process.decode_tokens_per_s(prompts, DECODE_STEPS)
 
     def prefill(self, tokens: int) -> float:
-        """As `Engine.prefill`."""
-        return tokens / self._process.first_token_s(self._prompt(tokens))
+        (prompt,) = random_prompts(1, tokens, self._vocabulary, next(self._seeds))
+        return tokens / self._process.first_token_s(prompt)
 
     def close(self) -> None:
-        """As `Engine.close`."""
         self._process.__exit__(None, None, None)
-
-    def _prompt(self, tokens: int) -> list[int]:
-        return [self._random.randrange(_FIRST_PLAIN_ID, self._vocabulary) for _ in range(tokens)]
 
 
 class LlamaEngine:
@@ -101,13 +83,11 @@ class LlamaEngine:
         self._environments = itertools.cycle((always | SHORT_SPINS, always))
 
     def decode(self, batch: int) -> float:
-        """As `Engine.decode`."""
         room = max(1, batch) * (CONTEXT_TOKENS + DECODE_STEPS + 32)
         shape = ["-c", str(room), "-npp", str(CONTEXT_TOKENS), "-ntg", str(DECODE_STEPS), "-npl", str(batch), "-pps"]
         return self._run(shape).decode_per_s
 
     def prefill(self, tokens: int) -> float:
-        """As `Engine.prefill`."""
         shape = ["-c", str(tokens + 64), "-b", str(tokens), "-npp", str(tokens), "-ntg", "1", "-npl", "1"]
         return self._run(shape).prompt_per_s
 
@@ -117,14 +97,8 @@ class LlamaEngine:
     def _run(self, shape: Sequence[str]) -> BatchedBench:
         environment = next(self._environments)
         for _ in range(_ATTEMPTS):
-            done = subprocess.run(
-                [*self._command, *shape],
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=_CALL_LIMIT_S,
-                env=environment,
-            )
+            command = [*self._command, *shape]
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600.0, env=environment)
             found = parse_batched_bench(done.stdout) or parse_batched_bench(done.stderr)
             if done.returncode == 0 and found:
                 return found[-1]
@@ -139,27 +113,18 @@ class VllmEngine:
         command = [str(peer.python), str(Path(__file__).with_name("vllm_worker.py"))]
         command += ["--model", str(model), "--threads", str(threads)]
         self._log = tempfile.TemporaryFile("w+")
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            bufsize=1,
-            env=thread_environment(threads) | vllm_environment(peer),
-        )
+        environment = thread_environment(threads) | vllm_environment(peer)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._log}
+        self._process = subprocess.Popen(command, text=True, bufsize=1, env=environment, **pipes)
         self.version: str = self._answer()["version"]
 
     def decode(self, batch: int) -> float:
-        """As `Engine.decode`."""
         return self._ask({"do": "decode", "batch": batch, "context": CONTEXT_TOKENS, "steps": DECODE_STEPS})
 
     def prefill(self, tokens: int) -> float:
-        """As `Engine.prefill`."""
         return self._ask({"do": "prefill", "tokens": tokens})
 
     def close(self) -> None:
-        """As `Engine.close`."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:

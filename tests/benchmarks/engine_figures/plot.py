@@ -16,14 +16,7 @@ _PEERS = ("#e08a2e", "#b8651b", "#c0504d", "#8c2f2b", "#7f8c5a")
 
 
 def plot(book: Book, path: Path, caption: str) -> None:
-    """Draw what a book holds of decoding.
-
-    Args:
-        path: an .svg file.
-        caption: one line below: machine, threads, versions.
-    Raises: ValueError without a decode rate.
-    Effects: writes the file; the same book gives the same bytes.
-    """
+    """Draw what a book holds of decoding."""
     import matplotlib  # here: whoever wants no plot need not wait for it
 
     matplotlib.use("svg")
@@ -50,10 +43,7 @@ def plot(book: Book, path: Path, caption: str) -> None:
 
 
 def bars(panel: "matplotlib.axes.Axes", book: Book, shapes: list[Shape]) -> None:  # type: ignore[name-defined] # noqa: F821 # imported late
-    """Groups of bars for the shapes of one model.
-
-    Effects: on `panel`.
-    """
+    """Groups of bars for the shapes of one model."""
     engines = [name for name in ENGINES if any(book.best(name, shape) is not None for shape in shapes)]
     width = 0.86 / max(1, len(engines))
     peers = iter(_PEERS)

@@ -17,13 +17,7 @@ _SETTLE_S = 0.1
 
 
 def measure(openers: Mapping[str, Open], shapes: Sequence[Shape], rounds: int, samples: int, book: Book) -> None:
-    """Start engines, ask all of them for all shapes, end them.
-
-    Args:
-        shapes: of one model, decode and prefill.
-        samples: questions of one shape to one engine per round.
-    Effects: adds samples to `book`; an engine that does not start or dies is noted there as absent.
-    """
+    """Start engines, ask all of them for all shapes of one model, end them. Those that fail are noted as absent."""
     engines = _start(openers, book)
     try:
         for number in range(rounds):
@@ -31,7 +25,9 @@ def measure(openers: Mapping[str, Open], shapes: Sequence[Shape], rounds: int, s
                 names = list(engines)
                 for name in names if number % 2 == 0 else reversed(names):
                     _ask(engines, name, shape, samples, book)
-                _tell(number, rounds, shape, book)
+                found = {engine: book.best(engine, shape) for engine in book.engines()}
+                rates = ", ".join(f"{engine} {rate:,.0f}" for engine, rate in found.items() if rate is not None)
+                progress(f"round {number + 1}/{rounds}, {shape}, tokens/s so far: {rates}")
     finally:
         for engine in engines.values():
             engine.close()
@@ -61,12 +57,6 @@ def _ask(engines: dict[str, Engine], name: str, shape: Shape, samples: int, book
         progress(f"{name} {book.absent[name]}")
         engine.close()
         del engines[name]
-
-
-def _tell(number: int, rounds: int, shape: Shape, book: Book) -> None:
-    found = {engine: book.best(engine, shape) for engine in book.engines()}
-    rates = ", ".join(f"{engine} {rate:,.0f}" for engine, rate in found.items() if rate is not None)
-    progress(f"round {number + 1}/{rounds}, {shape}, tokens/s so far: {rates}")
 
 
 def one_line(error: BaseException) -> str:

@@ -1,9 +1,11 @@
 """What guessing with the multi-token-prediction layer gives: one sequence of the demo model, greedy.
 
 Prompts are beginnings of stories that the model was never trained on; for each one, every k decodes the same number of
-tokens, in turns, so that the machine's moods fall on all alike.
+tokens, in turns, so that other load on the machine falls on all alike.
 """
 
+import importlib.util
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,13 +15,11 @@ from tokenizers import Tokenizer
 
 from tests.benchmarks.bare_engine import Alone, BareProcess, ExecutorKind
 from tests.benchmarks.conditions import STORYTELLER, progress
-from tests.benchmarks.engine_figures.accuracy import read_documents
 from tests.benchmarks.engine_figures.goals import SPECULATION, Row
 
 PROMPT_TOKENS = 40
 OUTPUT_TOKENS = 128  # with the prompt still inside one story, most of which have some 200 tokens
 DRAFTS = (0, 1, 2, 3)
-_KV_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,26 @@ class Speed:
         return said if not self.k else f"{said}, {self.accepted:.0%} of guesses right ({positions} by position)"
 
 
-def measure(held_out: Path, executor: ExecutorKind, threads: int, prompts: int, repeats: int) -> list[Speed]:
-    """Decode alone, for every k.
+def held_out_stories(data: Path) -> list[str]:
+    """Stories that the demo model was not trained on, by the rule of its training; `data` has `tinystories/`."""
+    spec = importlib.util.spec_from_file_location("storyteller_corpus", STORYTELLER / "corpus.py")
+    assert spec is not None
+    assert spec.loader is not None
+    corpus = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = corpus  # its dataclasses look themselves up
+    spec.loader.exec_module(corpus)
+    _, held_out = corpus.load_stories(data / "tinystories" / "tinystories_merged.txt")
+    return list(held_out)
 
-    Raises: RuntimeError, ServingError if an engine fails.
-    """
-    beginnings = _prompts(held_out, prompts)
+
+def measure(stories: Sequence[str], executor: ExecutorKind, threads: int, prompts: int, repeats: int) -> list[Speed]:
+    """Decode alone, for every k."""
+    tokenizer = Tokenizer.from_file(str(STORYTELLER / "tokenizer.json"))
+    ids = (tokenizer.encode(text).ids for text in stories)
+    beginnings = [found[:PROMPT_TOKENS] for found in ids if len(found) >= PROMPT_TOKENS][:prompts]
     with ExitStack() as stack:
         engines = {
-            k: stack.enter_context(BareProcess(STORYTELLER, "bfloat16", threads, _KV_TOKENS, executor, drafts=k))
+            k: stack.enter_context(BareProcess(STORYTELLER, "bfloat16", threads, 1024, executor=executor, drafts=k))
             for k in DRAFTS
         }
         found: dict[int, list[list[Alone]]] = {k: [] for k in DRAFTS}
@@ -64,11 +75,7 @@ def measure(held_out: Path, executor: ExecutorKind, threads: int, prompts: int, 
 
 
 def sum_up(k: int, runs: Sequence[Sequence[Alone]]) -> Speed:
-    """The speed over several prompts.
-
-    Args:
-        runs: repeats of each prompt.
-    """
+    """The speed over several prompts, each with its repeats."""
     fastest = [min(repeats, key=lambda run: run.seconds / run.tokens) for repeats in runs]
     tokens, steps = sum(run.tokens for run in fastest), sum(run.steps for run in fastest)
     rate = tokens / sum(run.seconds for run in fastest)
@@ -79,18 +86,7 @@ def sum_up(k: int, runs: Sequence[Sequence[Alone]]) -> Speed:
 
 
 def speculation_row(speeds: Sequence[Speed]) -> Row:
-    """The best k against none.
-
-    Args:
-        speeds: one of them with k = 0.
-    """
+    """The best k against k = 0, which must be among them."""
     plain = next(speed for speed in speeds if speed.k == 0)
     best = max((speed for speed in speeds if speed.k > 0), key=lambda speed: speed.tokens_per_s)
     return Row(SPECULATION, best.tokens_per_s / plain.tokens_per_s, "; ".join(map(str, speeds)))
-
-
-def _prompts(held_out: Path, count: int) -> list[list[int]]:
-    """Beginnings of the first documents that are long enough."""
-    tokenizer = Tokenizer.from_file(str(STORYTELLER / "tokenizer.json"))
-    ids = (tokenizer.encode(text).ids for text in read_documents(held_out))
-    return [found[:PROMPT_TOKENS] for found in ids if len(found) >= PROMPT_TOKENS][:count]

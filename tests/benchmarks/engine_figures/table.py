@@ -41,14 +41,13 @@ def as_json(rows: Sequence[Row], book: Book, found: Mapping[str, Any]) -> dict[s
     """Everything as plain values."""
     figures = [
         {
-            "what": row.goal.what,
-            "value": row.value,
-            "goal": row.goal.bound,
-            "at_most": row.goal.at_most,
-            "verdict": row.verdict,
-            "detail": row.detail,
+            "what": one.goal.what,
+            "value": one.value,
+            "goal": one.goal.bound,
+            "verdict": one.verdict,
+            "detail": one.detail,
         }
-        for row in rows
+        for one in rows
     ]
     return {"benchmark": "engine_figures", "conditions": dict(found), "figures": figures, "book": book.as_json()}
 

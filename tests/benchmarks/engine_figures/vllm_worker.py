@@ -36,7 +36,6 @@ class Engine:
             max_model_len=4096,
             max_num_batched_tokens=4096,
             max_num_seqs=64,
-            enforce_eager=arguments.eager,
         )
         self._engine = llm.llm_engine
         self._served = 0
@@ -66,13 +65,9 @@ class Engine:
         return tokens / (time.perf_counter() - begun)
 
     def _add(self, prompt_tokens: int, max_tokens: int) -> str:
-        sampling = self._vllm.SamplingParams(
-            temperature=0,
-            max_tokens=max_tokens,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=importlib.import_module("vllm.sampling_params").RequestOutputKind.DELTA,
-        )
+        delta = importlib.import_module("vllm.sampling_params").RequestOutputKind.DELTA
+        fixed = {"temperature": 0, "ignore_eos": True, "detokenize": False, "output_kind": delta}
+        sampling = self._vllm.SamplingParams(max_tokens=max_tokens, **fixed)
         prompt = [self._random.randrange(_FIRST_PLAIN_ID, self._vocabulary) for _ in range(prompt_tokens)]
         self._served += 1
         name = str(self._served)
@@ -85,18 +80,10 @@ class Engine:
         return {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
 
 
-def answer(engine: Engine, order: dict[str, Any]) -> dict[str, Any]:
-    """Do what one line asks."""
-    what = order.pop("do")
-    rate = engine.decode(**order) if what == "decode" else engine.prefill(**order)
-    return {"tokens_per_s": rate}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure vLLM on the CPU.")
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--eager", action="store_true", help="without torch.compile")
     arguments = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -106,7 +93,9 @@ def main() -> None:
     engine = Engine(arguments)
     print(json.dumps({"version": importlib.import_module("vllm").__version__}), file=answers)
     for line in sys.stdin:
-        print(json.dumps(answer(engine, json.loads(line))), file=answers)
+        order: dict[str, Any] = json.loads(line)
+        rate = engine.decode(**order) if order.pop("do") == "decode" else engine.prefill(**order)
+        print(json.dumps({"tokens_per_s": rate}), file=answers)
 
 
 if __name__ == "__main__":

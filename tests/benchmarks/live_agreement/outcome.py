@@ -1,19 +1,14 @@
 """What each side says of each request, and how far apart they are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-MEDIAN_LIMIT = 0.05
-TAIL_LIMIT = 0.15
-_LIMITS = {"p50": MEDIAN_LIMIT, "p99": TAIL_LIMIT}
-_STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
-    "p50": lambda values: float(np.percentile(values, 50)),
-    "p90": lambda values: float(np.percentile(values, 90)),
-    "p99": lambda values: float(np.percentile(values, 99)),
-    "mean": lambda values: float(values.mean()),
-}
+from tests.benchmarks.conditions import Figure
+
+LIMITS = {50: 5.0, 99: 15.0}
+"""Percentile -> how far live may be from virtual [%]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,54 +17,29 @@ class Row:
 
     ttft_s: float
     tpot_s: float
-    e2e_s: float
     output_tokens: int
     cached_tokens: int
 
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One statistic of both sides. `limit`: how far the ratio may be from 1; None = it informs."""
-
-    metric: str
-    statistic: str
-    live_s: float
-    virtual_s: float
-    limit: float | None
-
-    @property
-    def ratio(self) -> float:
-        """Live over virtual."""
-        return self.live_s / self.virtual_s
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the two are as close as they should be."""
-        return self.limit is None or abs(self.ratio - 1.0) <= self.limit
-
-    def line(self) -> str:
-        """The row of a table, in milliseconds."""
-        said = "" if self.limit is None else f"  within {self.limit:.0%}: {'yes' if self.agrees else 'NO'}"
-        return (
-            f"  {self.metric:<5}{self.statistic:<5}{self.live_s * 1e3:>10.1f}{self.virtual_s * 1e3:>10.1f}"
-            f"{self.ratio:>8.3f}{said}"
-        )
+    @classmethod
+    def of(cls, first_s: float, last_s: float, tokens: int, cached: int) -> "Row":
+        """A request with its first and last token at these moments."""
+        return cls(first_s, (last_s - first_s) / (tokens - 1) if tokens > 1 else 0.0, tokens, cached)
 
 
-def compare(live: Sequence[Row], virtual: Sequence[Row]) -> list[Compared]:
-    """Every statistic of every metric; TPOT of answers of more than one token.
-
-    Raises: ValueError if the two are not of the same requests.
-    """
+def compare(live: Sequence[Row], virtual: Sequence[Row]) -> list[Figure]:
+    """Percentiles of TTFT and TPOT on both sides and their distance; TPOT of responses of more than one token."""
     if [one.output_tokens for one in live] != [one.output_tokens for one in virtual]:
         raise ValueError("the two sides answered different requests")
-    found = []
-    for metric in ("ttft", "tpot", "e2e"):
-        mine, theirs = _values(live, metric), _values(virtual, metric)
-        for name, statistic in _STATISTICS.items():
-            limit = _LIMITS.get(name) if metric != "e2e" else None
-            found.append(Compared(metric.upper(), name, statistic(mine), statistic(theirs), limit))
-    return found
+    figures = []
+    for metric in ("ttft", "tpot"):
+        for percent, limit in LIMITS.items():
+            mine, theirs = (float(np.percentile(_values(side, metric), percent)) for side in (live, virtual))
+            name = f"{metric.upper()} p{percent}"
+            figures.append(Figure(f"{name}: live", "ms", (mine * 1e3,)))
+            figures.append(Figure(f"{name}: live / virtual", "", (mine / theirs,)))
+            figures.append(Figure(f"{name}: distance", "%", (100 * abs(mine / theirs - 1),), goal=limit))
+    cached = [sum(row.cached_tokens for row in rows) for rows in (live, virtual)]
+    return [*figures, Figure("cached tokens: live / virtual", "", (cached[0] / max(1, cached[1]),))]
 
 
 def _values(rows: Sequence[Row], metric: str) -> np.ndarray:

@@ -1,7 +1,6 @@
 """What the comparison is made of: one trace for both sides, and a table that can say no."""
 
 import itertools
-import json
 import tomllib
 from pathlib import Path
 
@@ -9,11 +8,10 @@ import pytest
 
 from loadgen.trace import TraceRecord, open_trace
 from serving.config.load import load_config
-from serving.virtual.workload.open import open_workload
 from tests.benchmarks.bench_live_agreement import virtual_rows
 from tests.benchmarks.live_agreement.live import live_setup
 from tests.benchmarks.live_agreement.outcome import Row, compare
-from tests.benchmarks.live_agreement.trace import Shape, write_cut, write_made
+from tests.benchmarks.live_agreement.trace import Shape, write_made
 
 SHAPE = Shape(requests=400, rate=50.0, most_prompt=8192, most_answer=128, seed=3)
 
@@ -48,47 +46,35 @@ def test_bursts_keep_the_rate(tmp_path: Path) -> None:
     assert sum(gap < 1.0 for gap in gaps) > 0.5 * len(gaps)
 
 
-def test_a_cut_trace_claims_whole_blocks_only(tmp_path: Path) -> None:
-    source, path = tmp_path / "source", tmp_path / "cut"
-    whole = [
-        {"timestamp": 3000 * n, "input_length": 9000, "output_length": 700, "hash_ids": [*range(18)]} for n in range(9)
-    ]
-    source.write_text("".join(json.dumps(one) + "\n" for one in whole))
-    write_cut(path, source, Shape(8, 10.0, 1000, 64, seed=1))
-    cut = lines(path)
-    assert [(one.input_tokens, one.output_tokens, one.hash_ids) for one in cut] == [(512, 64, [0])] * 8
-    assert open_workload(path).count == 8
-
-
 def test_the_shipped_configuration_is_varied_and_valid(tmp_path: Path) -> None:
     path = tmp_path / "live.toml"
-    path.write_text(live_setup(0.1, 2).toml(1234))
+    path.write_text(live_setup(0.1, 2).toml())
     config = load_config(path)
-    assert (config.simulation.time_scale, config.prefill.replicas, config.gateway.port) == (0.1, 2, 1234)
+    assert (config.simulation.time_scale, config.prefill.replicas) == (0.1, 2)
     assert tomllib.loads(path.read_text())["cluster"]["dashboard_port"] == 0
-    path.write_text(live_setup(0.1, 0).toml(1234))
+    path.write_text(live_setup(0.1, 0).toml())
     assert load_config(path).prefill.replicas == 6
 
 
 def test_virtual_time_tells_every_request(tmp_path: Path) -> None:
     path, trace = tmp_path / "live.toml", tmp_path / "trace"
-    path.write_text(live_setup(0.1, 0).toml(1234))
+    path.write_text(live_setup(0.1, 0).toml())
     write_made(trace, SHAPE)
     rows = virtual_rows(load_config(path), trace)
     assert [row.output_tokens for row in rows] == [one.output_tokens for one in lines(trace)]
-    assert all(0.04 < row.ttft_s < row.e2e_s for row in rows)
+    assert all(0.04 < row.ttft_s < 60.0 for row in rows)
     assert sum(row.cached_tokens for row in rows) > 0
 
 
 def rows(factor: float = 1.0, tail: float = 1.0) -> list[Row]:
-    return [Row(0.1 * factor * (tail if n >= 980 else 1.0), 0.02, 1.0 + n, 9, 0) for n in range(1000)]
+    return [Row(0.1 * factor * (tail if n >= 980 else 1.0), 0.02, 9, 0) for n in range(1000)]
 
 
 @pytest.mark.parametrize(
     ("factor", "tail", "agrees"), [(1.04, 1.0, True), (1.06, 1.0, False), (1.0, 1.14, True), (1.0, 1.16, False)]
 )
 def test_medians_within_5_and_tails_within_15_percent(factor: float, tail: float, agrees: bool) -> None:
-    assert all(one.agrees for one in compare(rows(factor, tail), rows())) is agrees
+    assert all(one.met is not False for one in compare(rows(factor, tail), rows())) is agrees
 
 
 def test_only_answers_of_the_same_requests_are_compared() -> None:
