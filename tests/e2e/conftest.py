@@ -1,10 +1,13 @@
-"""One random checkpoint and its reference for all clusters."""
+"""One random checkpoint and its reference for all systems; a check between the scenes of a shared one."""
 
+import urllib.error
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from serving.gateway.api.tokenizer import Tokenizer
+from tests.e2e.server import Server, wait_for
 from tests.live.workload import Reference
 from tests.model.random_checkpoint import write_random_checkpoint
 
@@ -25,3 +28,22 @@ def reference(checkpoint: Path) -> Reference:
 def tokenizer(checkpoint: Path) -> Tokenizer:
     """The checkpoint's tokenizer."""
     return Tokenizer.from_folder(checkpoint)
+
+
+@pytest.fixture(autouse=True)
+def returned(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each scene returns its system: nothing is held or queued, and every segment belongs to a listed process."""
+    yield
+    server = request.node.funcargs.get("server")
+    if not isinstance(server, Server) or server.process.poll() is not None or not server.processes():
+        return
+
+    def at_rest() -> bool:
+        status = server.cluster()
+        listed = sum(len(pool["replicas"]) for pool in status["pools"]) + len(status["kvcache"]["servers"])
+        return not server.busy() and len(server.segments_now()) <= listed
+
+    try:
+        wait_for(at_rest, "the system is as the scene found it", 60, server.cluster)
+    except urllib.error.URLError as error:
+        pytest.fail(f"the scene left a system that does not answer: {error}")

@@ -141,10 +141,10 @@ class Server:
         """Wait for the banner."""
         wait_for(lambda: "Ctrl-C ends everything" in self.out or self.process.poll() is not None, "the banner")
         assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.out}{self.err}"
-        self._segments = self._all_segments()
+        self._segments = self.segments_now()
         assert self.processes(), "all that there is, before it can become orphans"
 
-    def _all_segments(self) -> list[Path]:
+    def segments_now(self) -> list[Path]:
         """Those of this start that exist now."""
         return list(SHARED_MEMORY.glob(f"cloudmatrix-ub-{self.session}-*"))
 
@@ -191,7 +191,7 @@ class Server:
 
     def kill_launcher(self) -> list[Path]:
         """SIGKILL to the launcher alone. Returns: the segments that others have to remove."""
-        self._segments = self._all_segments()
+        self._segments = self.segments_now()
         self.process.kill()
         self.process.wait(30)
         return self._segments
