@@ -188,7 +188,7 @@ class Broken:
 def test_fetch_and_store_from_two_threads() -> None:
     hashes = chain(32)
     with PoolCluster(2) as pool:
-        one, two = Instance(pool), Instance(pool)
+        two = Instance(pool)
 
         def store() -> None:
             for start in range(0, 32, 4):
