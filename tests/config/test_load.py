@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.config import PoolConfig, load_config
@@ -162,6 +162,7 @@ key_names = st.sampled_from(
 )
 
 
+@settings(max_examples=25)
 @given(section_names, key_names, toml_values)
 def test_no_value_anywhere_causes_another_error(
     tmp_path_factory: pytest.TempPathFactory, section: str, name: str, value: str

@@ -31,7 +31,7 @@ from serving.launch.launch import Interrupt
 interrupt = Interrupt()
 interrupt.install()
 interrupt.raise_now()
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     exec("while True: pass")  # as it is while a dataclass is made
 except KeyboardInterrupt:
@@ -44,9 +44,9 @@ from serving.launch.launch import Interrupt
 interrupt = Interrupt()
 interrupt.install()
 os.kill(os.getpid(), signal.SIGHUP)
-print(interrupt.wait(0.2))
+print(interrupt.wait(0.05))
 """
-SENDER = "import os, signal, sys\nfor _ in range(20000): os.kill(int(sys.argv[1]), signal.SIGINT)"
+SENDER = "import os, signal, sys\nfor _ in range(4000): os.kill(int(sys.argv[1]), signal.SIGINT)"
 
 
 def test_an_interrupt_inside_exec() -> None:
