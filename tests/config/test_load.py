@@ -74,10 +74,7 @@ def test_the_configuration_cannot_be_changed_and_hides_its_keys(tmp_path: Path) 
 
 MISTAKES = {
     "unknown key": ("[gateway]\nprot = 1", "[gateway] unknown key `prot`; did you mean `port`?"),
-    "unknown key, nothing near": (
-        "[serving]\nzzz = 1",
-        "[serving] unknown key `zzz`; known are `mode`",
-    ),
+    "unknown key, nothing near": ("[serving]\nzzz = 1", "[serving] unknown key `zzz`; known are `mode`"),
     "unknown section": ("[gatway]\nport = 1", "site.toml: unknown section [gatway]; did you mean [gateway]?"),
     "unknown key of a node": (
         "[[cluster.nodes]]\nnpu = 1",

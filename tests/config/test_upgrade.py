@@ -6,15 +6,7 @@ from pathlib import Path
 
 from serving.config import ModelConfig, NamespaceConfig, ServeConfig
 from serving.config.effects import all_keys, expand
-from serving.config.upgrade import (
-    NEW_CODE,
-    live_values,
-    rules_by_key,
-    upgrade_plan,
-    values_of,
-    version_of,
-    with_live,
-)
+from serving.config.upgrade import NEW_CODE, live_values, rules_by_key, upgrade_plan, values_of, version_of, with_live
 from serving.config.upgrade_rules import UPGRADE_RULES
 
 PARTIES = ("kvcache", "prefill", "decode", "gateway", "autoscaler")

@@ -182,9 +182,7 @@ def kept(store: RedisStore, namespace: str) -> bool:
     return state is not None and namespace in [record.name for record in state.namespaces]
 
 
-def test_a_controller_that_starts_without_its_redis_does_not_lose_what_it_holds(
-    server: RedisProcess,
-) -> None:
+def test_a_controller_that_starts_without_its_redis_does_not_lose_what_it_holds(server: RedisProcess) -> None:
     """The Redis hangs while the controller starts; what earlier starts kept there is in the view once it answers."""
     with RedisStore(server.url, "earlier", PATIENCE_S) as before:
         before.save(ControlState("earlier", (), (NamespaceRecord("kept", 9),)), 5.0)

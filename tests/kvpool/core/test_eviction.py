@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from serving.errors import LedgerError
-from serving.kvpool.core.eviction import EvictionPolicy, make_policy
+from serving.kvpool.core.eviction import EvictionPolicy, HeapOrder, make_policy
 
 POLICIES = ["lru", "lfu", "fifo", "cost"]
 
@@ -172,3 +172,15 @@ def test_ranks_and_order_agree_after_anything(name: str) -> None:
                 assert len(policy) == len(alive)
                 assert all(version in policy for version in alive)
                 assert order == sorted(order, key=policy.rank)
+
+
+@pytest.mark.parametrize("name", ["lfu", "cost"])
+def test_many_outdated_items_are_put_right_at_once(name: str) -> None:
+    policy = filled(name, 4000)
+    assert isinstance(policy, HeapOrder)
+    policy.touch(range(1, 4000))
+    assert policy.coldest(3, lambda _version: True) == [0, 1, 2]
+    for version in range(3990):
+        policy.remove(version)
+    assert len(policy._heap) <= 2 * len(policy) + HeapOrder.REBUILD_AFTER
+    assert everything(policy) == list(range(3990, 4000))

@@ -253,3 +253,17 @@ def test_statistics_and_views_tell_what_there_is() -> None:
     assert manager.fragmentation().live_bytes == 3 * PAGE
     manager.lookup(SPACE, [named(1)], 1, 4.0)
     assert counters.lookups == 2  # a copy
+
+
+def test_an_aborted_reservation_leaves_nothing() -> None:
+    manager = small_manager()
+    (grant,) = manager.reserve(SPACE, [(named(1), PAGE)], 1, 0.0)
+    manager.abort(grant.version, 2, 0.0)
+    assert manager.stats().writing == 1
+    manager.abort(grant.version, 1, 0.0)
+    manager.abort(grant.version, 1, 0.0)
+    assert not manager.commit(grant.version, 0, 1, 0.0)
+    stats = manager.stats()
+    assert (stats.writing, stats.dram_used_bytes) == (0, 0)
+    assert manager.usage() == {}
+    manager.check()

@@ -270,3 +270,11 @@ def test_reports_that_nobody_ordered_are_our_bug() -> None:
         manager.loaded(version, True, 0.0)
     with pytest.raises(LedgerError, match="reported as loaded"):
         manager.loaded(99, True, 0.0)
+
+
+def test_a_failed_copy_of_write_through_changes_nothing() -> None:
+    manager = with_ssd(write_through=True)
+    put(manager, 1)
+    assert spills(manager) == [1]
+    manager.spilled(1, False, 0.0)
+    assert tiers(manager) == {1: "dram"}

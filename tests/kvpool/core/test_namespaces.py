@@ -33,6 +33,8 @@ def test_salts_are_the_same_in_every_process() -> None:
     assert namespace_salt(b"secret", "a").hex() == "e0fa1b283489dbd65f1111d15215241e"
     assert request_salt(namespace_salt(b"secret", "a"), "x").hex() == "a4192ea0b263ea874262831b9de6cc39"
     assert request_salt(b"n" * 16, None) == b"n" * 16
+    assert namespace_salt(b"x" * 100 + b"1", "a") != namespace_salt(b"x" * 100 + b"2", "a"), "to their end"
+    assert request_salt(b"n" * 16, "\ud800") != request_salt(b"n" * 16, "?"), "any text can be one"
 
 
 @given(

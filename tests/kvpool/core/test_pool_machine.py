@@ -48,13 +48,7 @@ class PoolMachine(RuleBasedStateMachine):
         max_spills=st.integers(1, 3),
     )
     def build(
-        self,
-        servers: int,
-        slabs: int,
-        ssd_pages: int,
-        write_through: bool,
-        water: tuple[float, float],
-        max_spills: int,
+        self, servers: int, slabs: int, ssd_pages: int, write_through: bool, water: tuple[float, float], max_spills: int
     ) -> None:
         self.writing: list[Writing] = []
         self.reading: dict[tuple[str, int, int], Reading] = {}  # incarnation, client, version -> its lease

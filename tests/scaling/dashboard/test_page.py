@@ -137,6 +137,8 @@ async def test_a_refusal_says_what_would_fit_and_offers_it(browser: Chromium, da
         assert "2 are free" in await page.run(f"document.querySelector({MORE!r}).title")
         await page.click(LESS)
         await page.wait(f"!document.querySelector({MORE!r}).disabled && !document.querySelector({MORE!r}).title")
+        dashboard.ask("POST", "/api/pools/decode/scale", {"replicas": 0})
+        await page.wait(f"document.querySelector({LESS!r}).disabled && !document.querySelector({MORE!r}).disabled")
 
 
 async def test_a_number_typed_while_the_page_updates_is_the_number_asked_for(
