@@ -64,11 +64,15 @@ def test_nobody_waits_when_nothing_runs() -> None:
 
 def test_what_runs_ends_by_itself() -> None:
     gateways = Gateways(3)
-    threading.Timer(0.1, gateways.end.set).start()
-    said, took = run(30.0, Asker(), gateways.tell)
-    assert len(said) == 1
-    assert "30 s to end; Ctrl-C again" in said[0]
-    assert took < 20
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        gateways.end.set()
+
+    farewell(30.0, Asker(), gateways.tell, say)
+    (line,) = said
+    assert "30 s to end; Ctrl-C again" in line
 
 
 def test_what_does_not_end_is_ended() -> None:

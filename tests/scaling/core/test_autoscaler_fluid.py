@@ -18,12 +18,12 @@ def run(fluid: Fluid, hours: float, policy: str = "slo", period_s: float = 1.0) 
 def test_flat_load_is_left_alone() -> None:
     """Poisson arrivals of prompts of exponential length: at most one change an hour once the sizes are found."""
     late = 0
-    for seed, rate in enumerate((3.0, 10.0, 20.0)):
+    for seed, rate in enumerate((3.0, 14.0)):
         fluid = Fluid(flat(rate), seed, start_s=10.0 * (1 + seed), output=(400.0, 3000.0)[seed % 2])
         run(fluid, 2.0, period_s=4.0)
         late += sum(at > 3600.0 for at, _ in fluid.changes)
         assert fluid.attainment > 0.98, seed
-    assert late <= 3 * 1.0
+    assert late <= 2 * 1.0
 
 
 @pytest.mark.timeout(240)
