@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
@@ -76,7 +77,12 @@ def test_labels_of_their_own_are_numbered_together_and_equal_ones_with_a_warning
 def test_a_process_asks_for_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, looks = [listed("a", "0"), listed("b", "0")], list[int]()
     context = SimpleNamespace(get_node_id=lambda: "b")
-    fake = {"get_runtime_context": lambda: context, "nodes": lambda: looks.append(1) or rows}
+
+    def look() -> list[dict[str, Any]]:
+        looks.append(1)
+        return rows
+
+    fake = {"get_runtime_context": lambda: context, "nodes": look}
     for name, answer in fake.items():
         monkeypatch.setattr(ray, name, answer)
     table: NodeNumbers = numbers()

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray import serve
 
 from serving.launch import deploying
 from serving.launch.deploying import _telling_what_is_missing, missing_replicas
@@ -26,7 +27,7 @@ def status(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
                 raise error
         return SimpleNamespace(applications={"cloudmatrix": SimpleNamespace(deployments=there)})
 
-    for owner, name, other in ((deploying.serve, "status", listed), (deploying, "TELL_PERIOD_S", 0.01)):
+    for owner, name, other in ((serve, "status", listed), (deploying, "TELL_PERIOD_S", 0.01)):
         monkeypatch.setattr(owner, name, other)
     return there
 
