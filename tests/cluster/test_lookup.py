@@ -37,9 +37,19 @@ class SilentStore:
 
 
 @pytest.fixture
-def store() -> Iterator[SilentStore]:
-    """Ends the waiting threads."""
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentStore]:
+    """All that is looked up in Ray waits for it, and callers wait a moment; ends the waiting threads."""
     silent = SilentStore()
+    for owner, name, other in (
+        (ray, "get_actor", silent.find),
+        (ray, "nodes", silent.find),
+        (pool_control, "pool_control", silent.find),
+        (pool_control, "CALL_DEADLINE_S", 0.01),
+        (scale_path, "CALL_DEADLINE_S", 0.01),
+        (scale_path, "_BOARD", ActorLookup(silent.find)),
+        (observe, "CALL_DEADLINE_S", 0.01),
+    ):
+        monkeypatch.setattr(owner, name, other)
     yield silent
     silent.back.set()
 
@@ -80,9 +90,7 @@ def test_what_the_question_raises_is_told() -> None:
         asyncio.run(lookup.answer(30.0))
 
 
-def test_a_memory_server_that_finds_no_controller_goes_on(store: SilentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_control, "CALL_DEADLINE_S", 0.01)
-    monkeypatch.setattr(pool_control, "pool_control", store.find)
+def test_a_memory_server_that_finds_no_controller_goes_on(store: SilentStore) -> None:
     announcer = PoolAnnouncer(ControlSettings("s"), lambda: server_record("a"))
     ask_thrice(announcer.announce, TimeoutError)
     assert len(store.asked) == 1
@@ -91,8 +99,6 @@ def test_a_memory_server_that_finds_no_controller_goes_on(store: SilentStore, mo
 def test_a_follower_that_finds_no_controller_asks_with_one_thread(
     store: SilentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_control, "CALL_DEADLINE_S", 0.01)
-    monkeypatch.setattr(ray, "get_actor", store.find)
     rounds = asyncio.Event()
 
     class Counted(ActorLookup):
@@ -143,19 +149,12 @@ def test_a_follower_stops_though_the_controller_answers_just_then(turns: int, mo
     asyncio.run(scene())
 
 
-def test_who_asks_the_board_again_and_again_takes_one_thread(
-    store: SilentStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scale_path, "CALL_DEADLINE_S", 0.01)
-    monkeypatch.setattr(scale_path, "_BOARD", ActorLookup(store.find))
+def test_who_asks_the_board_again_and_again_takes_one_thread(store: SilentStore) -> None:
     ask_thrice(lambda: scale_path.ask(ReadPools()), ScaleError)
     assert len(store.asked) == 1
 
 
-def test_a_board_that_finds_nobody_takes_a_thread_for_each(store: SilentStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observe, "CALL_DEADLINE_S", 0.01)
-    monkeypatch.setattr(ray, "get_actor", store.find)
-    monkeypatch.setattr(ray, "nodes", store.find)
+def test_a_board_that_finds_nobody_takes_a_thread_for_each(store: SilentStore) -> None:
     cluster = RayCluster("app", ["decode"], with_cache=True)
     ask_thrice(lambda: cluster.look(Sight(0.0)), ClusterSilentError)
     assert len(store.asked) == 4, "Serve's controller, the nodes, membership, the KV-cache pool's controller"

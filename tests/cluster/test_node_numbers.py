@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
@@ -74,14 +75,22 @@ def test_labels_of_their_own_are_numbered_together_and_equal_ones_with_a_warning
 
 
 def test_a_process_asks_for_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    table: NodeNumbers = numbers()
+    rows, looks = [listed("a", "0"), listed("b", "0")], list[int]()
     context = SimpleNamespace(get_node_id=lambda: "b")
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-    monkeypatch.setattr(node_numbers, "_listed", lambda: [listed("a", "0"), listed("b", "0")])
+
+    def look() -> list[dict[str, Any]]:
+        looks.append(1)
+        return rows
+
+    fake = {"get_runtime_context": lambda: context, "nodes": look}
+    for name, answer in fake.items():
+        monkeypatch.setattr(ray, name, answer)
+    table: NodeNumbers = numbers()
     assert own_number((3,), table) == 3
-    monkeypatch.setattr(node_numbers, "_listed", lambda: pytest.fail("known already"))
+    looked = len(looks)
     assert own_number((), table) == 3
-    monkeypatch.setattr(node_numbers, "_listed", lambda: [listed("b", alive=False)])
+    assert len(looks) == looked, "known already"
+    rows[:] = [listed("b", alive=False)]
     with pytest.raises(UnavailableError, match="given up this node"):
         own_number((), numbers())
 
@@ -90,10 +99,15 @@ def test_a_silent_ray_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch
     def silent() -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(node_numbers, "LIST_DEADLINE_S", 0.01)
-    monkeypatch.setattr(ray, "nodes", silent)
+    context = SimpleNamespace(get_node_id=lambda: "b")
+    for owner, name, other in (
+        (node_numbers, "LIST_DEADLINE_S", 0.01),
+        (ray, "nodes", silent),
+        (ray, "get_runtime_context", lambda: context),
+    ):
+        monkeypatch.setattr(owner, name, other)
     with pytest.raises(SilentError, match="does not list its nodes"):
-        node_numbers._listed()
+        own_number((), numbers())
 
 
 def test_marks_are_the_folders_of_memory_servers(tmp_path: Path) -> None:

@@ -130,4 +130,4 @@ class Nodes(RuleBasedStateMachine):
 
 
 TestNodes = Nodes.TestCase
-TestNodes.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestNodes.settings = settings(max_examples=15, stateful_step_count=30)

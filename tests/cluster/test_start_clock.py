@@ -22,11 +22,11 @@ def test_a_process_that_had_the_code_already_took_no_time_for_it() -> None:
 
 def test_a_process_knows_its_age() -> None:
     code = (
-        "import time; time.sleep(0.5); from serving.cluster.start_clock import own_age_s; print(own_age_s());"
+        "import time; time.sleep(0.1); from serving.cluster.start_clock import own_age_s; print(own_age_s());"
         " from serving.cluster.first_import import IMPORTING_SINCE; print(time.monotonic() - IMPORTING_SINCE)"
     )
     begun = time.monotonic()
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert 0.5 <= float(said[0]) <= time.monotonic() - begun + 2 / os.sysconf("SC_CLK_TCK")
+    assert 0.1 <= float(said[0]) <= time.monotonic() - begun + 2 / os.sysconf("SC_CLK_TCK")
     assert 0 <= float(said[1]) < 30
     assert own_age_s() > 0

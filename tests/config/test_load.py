@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.config import PoolConfig, load_config
@@ -74,10 +74,7 @@ def test_the_configuration_cannot_be_changed_and_hides_its_keys(tmp_path: Path) 
 
 MISTAKES = {
     "unknown key": ("[gateway]\nprot = 1", "[gateway] unknown key `prot`; did you mean `port`?"),
-    "unknown key, nothing near": (
-        "[serving]\nzzz = 1",
-        "[serving] unknown key `zzz`; known are `mode`",
-    ),
+    "unknown key, nothing near": ("[serving]\nzzz = 1", "[serving] unknown key `zzz`; known are `mode`"),
     "unknown section": ("[gatway]\nport = 1", "site.toml: unknown section [gatway]; did you mean [gateway]?"),
     "unknown key of a node": (
         "[[cluster.nodes]]\nnpu = 1",
@@ -162,6 +159,7 @@ key_names = st.sampled_from(
 )
 
 
+@settings(max_examples=25)
 @given(section_names, key_names, toml_values)
 def test_no_value_anywhere_causes_another_error(
     tmp_path_factory: pytest.TempPathFactory, section: str, name: str, value: str

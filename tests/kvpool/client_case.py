@@ -1,18 +1,20 @@
 """What tests of the pool's clients have in common: hashes, contents that follow from them, and put and get of both."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
 from hardware.ub.segment import UbSegment
-from serving.ids import BlockHash, NodeId
+from serving.ids import BlockHash
 from serving.kvpool.core.entry import Kind, Space
 from serving.kvpool.core.messages import Data, List, Listed, ListedEntry, Stats
 from serving.kvpool.live.client import PoolClient
-from serving.values.pool_outcome import FetchReport, StoreReport
+from serving.kvpool.live.leased_prefix import LeasedPrefix
+from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 from tests.kvpool.pool_cluster import PoolCluster
 
 SPACE = Space("default", "layout-1")
@@ -30,11 +32,6 @@ def chain(count: int, seed: str = "a") -> list[BlockHash]:
 def content(block: BlockHash, nbytes: int = BLOCK) -> bytes:
     """The bytes of a block: others for each hash."""
     return np.random.default_rng(int.from_bytes(block, "big")).bytes(nbytes)
-
-
-def client_of(pool: PoolCluster, node: str = "n0", secret: str = "secret", **settings: Any) -> PoolClient:
-    """A client in this process."""
-    return PoolClient("test", NodeId(node), secret, pool.view, **settings)
 
 
 def soon(seconds: float = SOON_S) -> float:
@@ -60,12 +57,38 @@ def get(
     """Looks up and reads; every block that is reported as good is compared."""
     deadline = soon(deadline_s)
     find = client.lookup(SPACE, hashes, soon(deadline_s / 2))
-    targets = [memoryview(bytearray(nbytes)) for _ in hashes]
-    report = client.read(find, targets, deadline)
+    places = targets(len(hashes), nbytes)
+    report = client.read(find, places, deadline)
     assert report.blocks <= find.blocks
-    for block, target in zip(hashes[: report.blocks], targets, strict=False):
+    for block, target in zip(hashes[: report.blocks], places, strict=False):
         assert bytes(target) == content(block, nbytes), "wrong bytes were delivered as good"
     return report
+
+
+@contextlib.contextmanager
+def filled(
+    servers: int, blocks: int = 10, **settings: Any
+) -> Iterator[tuple[PoolCluster, PoolClient, list[BlockHash]]]:
+    """A pool, a client, and blocks that it has written."""
+    hashes = chain(blocks)
+    with PoolCluster(servers, **settings) as pool:
+        client = pool.client()
+        put(client, hashes)
+        yield pool, client, hashes
+
+
+def read(client: PoolClient, find: LeasedPrefix, deadline_s: float = SOON_S) -> tuple[int, int, MissReason | None]:
+    """What comes of a lookup: blocks, blocks lost, and why."""
+    report = client.read(find, targets(len(find.found)), soon(deadline_s))
+    return report.blocks, report.lost_blocks, report.reason
+
+
+def got(
+    client: PoolClient, hashes: Sequence[BlockHash], deadline_s: float = SOON_S
+) -> tuple[int, int, MissReason | None]:
+    """As `read`, with the lookup; all bytes are compared."""
+    report = get(client, hashes, deadline_s=deadline_s)
+    return report.blocks, report.lost_blocks, report.reason
 
 
 def entries_of(client: PoolClient, server: str) -> tuple[ListedEntry, ...]:
@@ -80,12 +103,12 @@ def facts_of(client: PoolClient, server: str) -> dict[str, Any]:
     return client.placement.links[server].ask(Data, Stats(), soon()).value
 
 
-def freeze(pool: PoolCluster, number: int) -> None:
-    """Stops a server."""
-    pool.process(number).freeze()
+def targets(count: int, nbytes: int = BLOCK) -> list[memoryview]:
+    """Places for blocks that are read."""
+    return [memoryview(bytearray(nbytes)) for _ in range(count)]
 
 
-def flip_bit(pool: PoolCluster, client: PoolClient, hashes: list, index: int) -> None:
+def flip_bit(client: PoolClient, hashes: list, index: int) -> None:
     """One bit of one block, in the memory of the server that has it."""
     find = client.lookup(SPACE, hashes, soon())
     segment = UbSegment.attach(find.links[find.prefix.servers[index]].record.segment)
@@ -93,3 +116,12 @@ def flip_bit(pool: PoolCluster, client: PoolClient, hashes: list, index: int) ->
     np.frombuffer(segment.view(region), np.uint8)[find.found[index].offset - region.offset + 100] ^= 8
     segment.close()
     client.release(find, soon())
+
+
+def put_all(client: PoolClient, hashes: Sequence[BlockHash], nbytes: int) -> None:
+    """Writes a few at a time until all are there: while the disk is busy the memory is full."""
+    for start in range(0, len(hashes), 4):
+        until = soon()
+        while (report := put(client, hashes[start : start + 4], nbytes)).dropped:
+            assert set(dict(report.dropped)) == {"full"}
+            assert soon(0) < until

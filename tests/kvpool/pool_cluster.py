@@ -1,16 +1,19 @@
 """Several memory servers in processes of their own and the view of them, as the controller would give it.
 
 with PoolCluster(servers=2, ssd_folder=tmp_path, ssd_bytes=...) as pool:
-    client = PoolClient(..., view=pool.view)
+    client = pool.client()
     pool.kill(0); pool.replace(0); pool.add()
 """
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from serving.ids import NodeId
+from serving.kvpool.live.client import PoolClient
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerState, ViewServer
 from tests.kvpool.server_process import ServerProcess, start_server
 
@@ -32,6 +35,7 @@ class PoolCluster:
         self.namespaces: tuple[NamespaceRecord, ...] = ()
         self.servers: list[ServerProcess | None] = []
         """By number; None = dead or stopped."""
+        self._clients: list[PoolClient] = []
         self.draining: set[int] = set()
         self.unlisted: set[int] = set()
 
@@ -41,6 +45,8 @@ class PoolCluster:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for client in self._clients:
+            client.close()
         for number in range(len(self.servers)):
             self.stop(number)
         self._folder.cleanup()
@@ -54,10 +60,17 @@ class PoolCluster:
         """The pool now: every server that was not taken off the list, dead ones included until then."""
         return self._view
 
-    def add(self) -> int:
-        """One more server. Returns: its number."""
-        self.servers.append(self._start(len(self.servers)))
-        self._change()
+    def client(
+        self, node: str = "n0", secret: str = "secret", view: Callable[[], PoolView] | None = None, **settings: Any
+    ) -> PoolClient:
+        """A client in this process, closed at the end. `view`: if it sees another one than this pool's."""
+        self._clients.append(PoolClient("test", NodeId(node), secret, view or self.view, **settings))
+        return self._clients[-1]
+
+    def add(self, **changes: Any) -> int:
+        """One more server, with other settings where a test says so. Returns: its number."""
+        self.servers.append(self._start(len(self.servers), **changes))
+        self.change()
         return len(self.servers) - 1
 
     def kill(self, number: int, *, listed: bool = False) -> None:
@@ -65,29 +78,29 @@ class PoolCluster:
         server = self.servers[number]
         assert server is not None
         server.kill()
-        self._close(server)
+        server.stop()
         if not listed:
             self.servers[number] = None
-            self._change()
+            self.change()
 
     def replace(self, number: int) -> None:
         """What Ray does after a crash: a new process takes the dead one's place and name."""
         self.servers[number] = self._start(number)
-        self._change()
+        self.change()
 
     def stop(self, number: int) -> None:
         """End a server as it should end."""
         server, self.servers[number] = self.servers[number], None
         if server is not None:
-            if server.process.poll() is None:
+            if server.running:
                 server.resume()
             server.stop()
-        self._change()
+        self.change()
 
     def drain(self, number: int) -> None:
         """The view says that it leaves."""
         self.draining.add(number)
-        self._change()
+        self.change()
 
     def alive(self) -> list[int]:
         """Numbers of the servers that run."""
@@ -99,16 +112,11 @@ class PoolCluster:
         assert server is not None, f"server {number} does not run"
         return server
 
-    def _start(self, number: int) -> ServerProcess:
-        return start_server(self.segments, **{"name": f"kv-{number}", **self._settings})
+    def _start(self, number: int, **changes: Any) -> ServerProcess:
+        return start_server(self.segments, **{"name": f"kv-{number}", **self._settings, **changes})
 
-    @staticmethod
-    def _close(server: ServerProcess) -> None:
-        for pipe in (server.process.stdin, server.process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def _change(self) -> None:
+    def change(self) -> None:
+        """The view is another one, of what there is now."""
         self._changes += 1
         listed = []
         for number, server in enumerate(self.servers):

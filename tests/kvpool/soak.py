@@ -15,7 +15,6 @@ import json
 import mmap
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -37,7 +36,7 @@ from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.values.pool_view import PoolView
 from tests.kvpool.pool_cluster import PoolCluster
-from tests.kvpool.server_process import REPOSITORY
+from tests.kvpool.server_process import forked
 
 MIB = 1 << 20
 NODE, SECRET = NodeId("n0"), "secret"
@@ -230,18 +229,18 @@ def soak(seconds: float, seed: int, ssd: Path, say: Callable[[str], None]) -> tu
         threads = [threading.Thread(target=client, args=(number,)) for number in range(2)]
         for thread in threads:
             thread.start()
-        victim = start_child(view_file, seed)
+        victim = forked(child, view_file, seed)
         stack.callback(lambda: victim.kill())
         chaos = Chaos(pool, ssd, rng)
         end = time.monotonic() + seconds
         while time.monotonic() < end and not bad:
             time.sleep(rng.random() * 0.8)
             if rng.random() < 0.3:
-                if victim.poll() is not None:
-                    bad.append(f"a client ended by itself with {victim.returncode}")
+                if not victim.is_alive():
+                    bad.append(f"a client ended by itself with {victim.exitcode}")
                 victim.kill()
-                victim.wait()
-                victim = start_child(view_file, rng.randrange(1 << 30))
+                victim.join()
+                victim = forked(child, view_file, rng.randrange(1 << 30))
                 chaos.counts["clients killed"] += 1
             else:
                 chaos.act()
@@ -253,7 +252,7 @@ def soak(seconds: float, seed: int, ssd: Path, say: Callable[[str], None]) -> tu
             if thread.is_alive():
                 bad.append("a client hangs")
         victim.kill()
-        victim.wait()
+        victim.join()
         bad += closing(pool)
     return sum((tally.counts for tally in tallies), chaos.counts), bad
 
@@ -261,7 +260,7 @@ def soak(seconds: float, seed: int, ssd: Path, say: Callable[[str], None]) -> tu
 def closing(pool: PoolCluster) -> list[str]:
     """After all chaos: leases run out, one audit cleans up after the flips, the next one finds nothing."""
     bad = []
-    time.sleep(2.5)
+    time.sleep(1.2)
     try:
         found = sum(len(problems_of(told)) for told in audits(pool, repair=True))
         print(f"first audit: {found} entries with flipped bits were found and removed", file=sys.stderr)
@@ -279,22 +278,12 @@ def problems_of(told: dict[str, object]) -> list[object]:
     return problems
 
 
-def start_child(view_file: Path, seed: int) -> "subprocess.Popen[bytes]":
-    """A client process to be killed."""
-    command = [sys.executable, "-m", "tests.kvpool.soak", "--child", str(view_file), "--seed", str(seed)]
-    return subprocess.Popen(command, cwd=REPOSITORY)
-
-
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default 10)")
     parser.add_argument("--seed", type=int, default=1, help="of all chance (default 1)")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.child is not None:
-        child(arguments.child, arguments.seed)
-        return 0
     with tempfile.TemporaryDirectory() as folder:
         ssd = Path(folder) / "ssd"
         ssd.mkdir()

@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 from pathlib import Path
 
 from serving.ids import BlockHash
@@ -10,9 +9,10 @@ from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import GrantStatus, Space
 from serving.values.pool_view import ServerRecord
 from tests.kvpool.raw_client import RawClient, hash_of
-from tests.kvpool.server_process import MIB, running_server
+from tests.kvpool.server_process import MIB
+from tests.kvpool.ssd_case import served_apart, stored_files
+from tests.kvpool.waits import wait_for
 
-WORK_S = 3.0
 SPACES = (Space("a", "l"), Space("b", "l"))
 
 
@@ -21,11 +21,11 @@ def content(number: int) -> bytes:
     return number.to_bytes(4, "big") * (1000 + 7919 * (number % 7))
 
 
-def work(record: ServerRecord, seed: int, until: float, wrong: list[BlockHash], done: list[int]) -> None:
+def work(record: ServerRecord, seed: int, stop: threading.Event, wrong: list[BlockHash], done: list[int]) -> None:
     """Puts, gets, drops and deletes at random; every byte is looked at."""
     rng = random.Random(seed)
     with RawClient(record) as client:
-        while time.monotonic() < until:
+        while not stop.is_set():
             number, space = rng.randrange(400), rng.choice(SPACES)
             action = rng.random()
             if action < 0.5:
@@ -46,26 +46,22 @@ def work(record: ServerRecord, seed: int, until: float, wrong: list[BlockHash], 
 
 
 def test_an_audit_of_a_busy_server_is_clean(segments: Path, tmp_path: Path) -> None:
-    settings = {"capacity_bytes": 4 * MIB, "slab_bytes": MIB // 2, "ssd_folder": tmp_path, "ssd_bytes": 6 * MIB}
-    with (
-        running_server(segments, **settings, write_through=True) as server,
-        RawClient(server.record) as auditor,
-    ):
+    sizes = {"capacity_bytes": 4 * MIB, "slab_bytes": MIB // 2, "ssd_bytes": 6 * MIB, "write_through": True}
+    with served_apart(segments, tmp_path, **sizes) as (server, auditor):
         wrong: list[BlockHash] = []
         done: list[int] = []
-        until = time.monotonic() + WORK_S
-        workers = [threading.Thread(target=work, args=(server.record, n, until, wrong, done)) for n in range(3)]
+        stop = threading.Event()
+        workers = [threading.Thread(target=work, args=(server.record, n, stop, wrong, done)) for n in range(3)]
         for worker in workers:
             worker.start()
         audits = 0
-        while time.monotonic() < until:
+        while audits < 8 or len(done) < 1500:
             assert auditor.audit()["problems"] == []
             audits += 1
+        stop.set()
         for worker in workers:
             worker.join()
         assert wrong == []
-        assert audits > 2
-        assert len(done) > 50
         proof = auditor.audit()
         assert proof["problems"] == []
         assert proof["skipped"] == 0
@@ -74,15 +70,15 @@ def test_an_audit_of_a_busy_server_is_clean(segments: Path, tmp_path: Path) -> N
 
 
 def test_a_folder_that_was_wiped_is_noticed_and_repaired(segments: Path, tmp_path: Path) -> None:
-    settings = {"capacity_bytes": 8 * MIB, "ssd_folder": tmp_path, "ssd_bytes": 16 * MIB, "write_through": True}
-    with running_server(segments, **settings) as server, RawClient(server.record) as client:
+    with served_apart(segments, tmp_path, write_through=True) as (_, client):
         for number in range(150):
             client.put(hash_of(number), content(number))
-        for _ in range(500):
-            if client.stats()["ledger"]["ssd_used_bytes"] and not sum(client.stats()["ssd_queue"].values()):
-                break
-            time.sleep(0.01)
-        for path in tmp_path.rglob("*.context"):
+
+        def written() -> bool:
+            return client.stats()["ledger"]["ssd_used_bytes"] and not sum(client.stats()["ssd_queue"].values())
+
+        wait_for(written, "all is on disk")
+        for path in stored_files(tmp_path):
             path.unlink()
         proof = client.audit()
         assert proof["problem_count"] >= 100

@@ -15,7 +15,7 @@ from serving.kvpool.live.context_cache import PoolContextCache
 from serving.kvpool.live.leased_prefix import LeasedPrefix
 from serving.kvpool.live.segments import Segments
 from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
-from tests.kvpool.client_case import BLOCK, chain, client_of, content, freeze
+from tests.kvpool.client_case import BLOCK, chain, content
 from tests.kvpool.pool_cluster import PoolCluster
 
 BLOCKS = 64
@@ -27,7 +27,7 @@ class Instance:
     def __init__(self, pool: PoolCluster, **settings: Any) -> None:
         self.arena = bytearray(BLOCKS * BLOCK)
         self.segments = Segments()
-        self.clients = [client_of(pool, segments=self.segments) for _ in range(2)]
+        self.clients = [pool.client(segments=self.segments) for _ in range(2)]
         options = {"layout": "layout-1", "arena": memoryview(self.arena), "block_bytes": BLOCK, **settings}
         self.cache = PoolContextCache(self.clients[:1], self.clients[1], **options)
 
@@ -68,8 +68,6 @@ def test_store_here_fetch_there() -> None:
         assert counts == {"lookup": 2, "get": 1, "fetch": 2, "store": 0}
         stored = one.cache.facts()["counters"]
         assert (stored["stores"], stored["blocks_stored"], stored["blocks_present"]) == (2, 12, 12)
-        for instance in (one, two):
-            instance.cache.close()
 
 
 def test_losses_are_counted_by_reason() -> None:
@@ -85,7 +83,6 @@ def test_losses_are_counted_by_reason() -> None:
         counters = one.cache.facts()["counters"]
         assert (counters["blocks_lost_unreachable"], counters["blocks_dropped_unreachable"]) == (10, 10)
         assert len(one.segments) == 0, "asking for facts unmaps what dead servers left"
-        one.cache.close()
 
 
 @pytest.mark.real_time
@@ -99,12 +96,11 @@ def test_a_silent_server_leaves_time_to_read_from_the_other() -> None:
         assert first is not None
         rest = [block for block in hashes if placement.primary(block) is not first]
         assert one.cache.fetch("default", rest, [BlockId(i) for i in range(len(rest))]).blocks == len(rest)
-        freeze(pool, int(first.name[-1]))
+        pool.process(int(first.name[-1])).freeze()
         start = time.monotonic()
         report = one.cache.fetch("default", rest, [BlockId(i) for i in range(len(rest))])
         assert (report.blocks, report.reason) == (len(rest), None)
         assert time.monotonic() - start < 0.6
-        one.cache.close()
 
 
 class Mirror:
@@ -132,7 +128,6 @@ def test_a_mirror_is_saved_before_and_loaded_after() -> None:
         assert (mirror.saved, mirror.loaded) == (blocks[:3], [])
         one.cache.fetch("default", hashes, [BlockId(i) for i in range(10, 14)])
         assert mirror.loaded == [10, 11, 12]
-        one.cache.close()
 
 
 def test_unforeseen_errors_are_misses_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -145,15 +140,8 @@ def test_unforeseen_errors_are_misses_and_logged_once(caplog: pytest.LogCaptureF
                 assert report.dropped == (("error", 1),)
         assert [record.levelname for record in caplog.records] == ["ERROR"]
         client: Any = Broken()
-        broken = PoolContextCache(
-            [client],
-            client,
-            layout="x",
-            arena=memoryview(one.arena),
-            block_bytes=BLOCK,
-        )
+        broken = PoolContextCache([client], client, layout="x", arena=memoryview(one.arena), block_bytes=BLOCK)
         assert broken.fetch("default", hashes, [BlockId(0)]) == FetchReport(0, lost_blocks=1, reason=MissReason.ERROR)
-        one.cache.close()
 
 
 def test_a_fetch_that_waits_holds_up_no_other_one() -> None:
@@ -173,7 +161,6 @@ def test_a_fetch_that_waits_holds_up_no_other_one() -> None:
             assert not stuck.done()
             slow.answer.set()
             assert stuck.result(10).blocks == 0
-        one.cache.close()
 
 
 class Slow:
@@ -201,7 +188,7 @@ class Broken:
 def test_fetch_and_store_from_two_threads() -> None:
     hashes = chain(32)
     with PoolCluster(2) as pool:
-        one, two = Instance(pool), Instance(pool)
+        two = Instance(pool)
 
         def store() -> None:
             for start in range(0, 32, 4):
@@ -219,15 +206,11 @@ def test_fetch_and_store_from_two_threads() -> None:
             assert all(two.holds(i, hashes[i]) for i in range(best))
         thread.join()
         assert best == 32
-        for instance in (one, two):
-            instance.cache.close()
 
 
 def test_clients_of_one_process_share_mappings() -> None:
     with PoolCluster(2) as pool:
         shared = Segments()
-        clients: list[PoolClient] = [client_of(pool, segments=shared) for _ in range(3)]
+        clients: list[PoolClient] = [pool.client(segments=shared) for _ in range(3)]
         assert [client.warm(time.monotonic() + 60) for client in clients] == [2, 2, 2]
         assert len(shared) == 2
-        for client in clients:
-            client.close()

@@ -10,13 +10,13 @@ from serving.kvpool.core.entry import Kind
 from serving.kvpool.core.ring import HashRing, RingServer, ring_of
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.migration import Migrator, Settled
-from tests.kvpool.client_case import BLOCK, KIB, MIB, chain, client_of, entries_of, get, put, soon
+from tests.kvpool.client_case import BLOCK, KIB, MIB, chain, entries_of, filled, get, put, put_all, soon
 from tests.kvpool.pool_cluster import PoolCluster
 
 
 def settle(pool: PoolCluster, number: int, node: str = "n0", leaving: bool = False, rounds: int = 20) -> Settled:
     """Rounds of one server's migrator until nothing is left, or nothing moves."""
-    client = client_of(pool, node=node)
+    client = pool.client(node=node)
     migrator = Migrator(client, f"kv-{number}")
     moved = nbytes = 0
     for _ in range(rounds):
@@ -24,7 +24,6 @@ def settle(pool: PoolCluster, number: int, node: str = "n0", leaving: bool = Fal
         moved, nbytes = moved + one.moved, nbytes + one.nbytes
         if one.left == 0 or one.moved == 0:
             break
-    client.close()
     return Settled(moved, one.left, nbytes)
 
 
@@ -35,12 +34,8 @@ def held(client: PoolClient, number: int) -> set[BlockHash]:
 
 @pytest.mark.parametrize("nodes", [("n0", "n0"), ("n0", "n1")])
 def test_after_a_join_entries_move_to_their_owner(nodes: tuple[str, str]) -> None:
-    hashes = chain(60)
-    with PoolCluster(1, node=nodes[0]) as pool:
-        client = client_of(pool)
-        put(client, hashes)
-        pool._settings["node"] = nodes[1]
-        pool.add()
+    with filled(1, 60, node=nodes[0]) as (pool, client, hashes):
+        pool.add(node=nodes[1])
         ring = ring_of(pool.view())
         theirs = {block for block in hashes if ring.primary(block) == "kv-1"}
         assert settle(pool, 0) == Settled(len(theirs), 0, len(theirs) * BLOCK)
@@ -48,41 +43,33 @@ def test_after_a_join_entries_move_to_their_owner(nodes: tuple[str, str]) -> Non
         assert held(client, 0) == set(hashes) - theirs
         assert get(client, hashes).blocks == 60
         assert settle(pool, 0) == settle(pool, 1, node=nodes[1]) == Settled()
-        client.close()
 
 
 def test_a_drain_empties_a_server(tmp_path: Path) -> None:
     hashes, nbytes = chain(80), 64 * KIB
     sizes = {"capacity_bytes": 2 * MIB, "slab_bytes": 256 * KIB, "ssd_bytes": 64 * MIB}
     with PoolCluster(1, ssd_folder=tmp_path, **sizes) as pool:
-        client = client_of(pool)
-        for start in range(0, 80, 4):
-            until = soon()
-            while put(client, hashes[start : start + 4], nbytes).dropped:
-                assert time.monotonic() < until
+        client = pool.client()
+        put_all(client, hashes, nbytes)
         assert any(not entry.in_dram for entry in entries_of(client, "kv-0"))
-        pool._settings["capacity_bytes"] = 16 * MIB
-        pool.add()
-        pool.add()
+        for _ in range(2):
+            pool.add(capacity_bytes=16 * MIB)
         pool.drain(0)
         report = settle(pool, 0, leaving=True)
         assert report == Settled(80, 0, 80 * nbytes)
         assert held(client, 0) == set()
         pool.stop(0)
         assert get(client, hashes, nbytes).blocks == 80
-        client.close()
 
 
 def test_models_stay_until_the_server_leaves() -> None:
     models, blocks = chain(3, "model"), chain(10)
     with PoolCluster(1, capacity_bytes=32 * MIB) as pool:
-        client = client_of(pool)
+        client = pool.client()
         put(client, models, 5 * MIB, kind=Kind.MODEL)
         put(client, blocks)
-        pool._settings["node"] = "n1"
-        pool.add()
-        pool._settings["node"] = "n0"
-        pool.add()
+        pool.add(node="n1")
+        pool.add(node="n0")
         settle(pool, 0)
         assert set(models) <= held(client, 0)
         pool.drain(0)
@@ -90,20 +77,19 @@ def test_models_stay_until_the_server_leaves() -> None:
         assert held(client, 0) == set()
         assert set(models) <= held(client, 2), "they stay on the node whose processes map them"
         assert {entry.kind for entry in entries_of(client, "kv-2") if entry.hash in models} == {Kind.MODEL}
-        client.close()
 
 
 def test_the_pace_and_the_bound_of_a_round() -> None:
     hashes = chain(130)
     pauses: list[float] = []
     with PoolCluster(1) as pool:
-        client = client_of(pool)
+        client = pool.client()
         put(client, hashes[:120])
         time.sleep(0.01)
         put(client, hashes[120:])
         pool.add()
         ring = HashRing([RingServer("kv-1", 1.0)])
-        mover = client_of(pool)
+        mover = pool.client()
         bounded = Migrator(mover, "kv-0", bytes_per_s=1e4, round_bytes=10 * BLOCK, pause=pauses.append)
         report = bounded.settle(ring, soon(1000))
         assert (report.moved, report.left) == (10, 120)
@@ -112,19 +98,14 @@ def test_the_pace_and_the_bound_of_a_round() -> None:
         stopped = Migrator(mover, "kv-0", pause=lambda _: True)
         assert 0 < stopped.settle(ring, soon()).left < 120, "one batch, then the caller wants to stop"
         assert get(client, hashes).blocks == 130
-        mover.close()
-        client.close()
 
 
 def test_without_a_target_nothing_moves_and_nothing_is_lost() -> None:
-    hashes = chain(10)
-    with PoolCluster(2) as pool:
-        client = client_of(pool)
-        put(client, hashes)
+    with filled(2) as (pool, client, _):
         before = held(client, 0)
         ring = HashRing([RingServer("kv-1", 1.0)])
         pool.kill(1, listed=True)
-        mover = client_of(pool)
+        mover = pool.client()
         assert Migrator(mover, "kv-0").settle(ring, soon(2.0)) == Settled(0, len(before))
         assert held(client, 0) == before
         pool.drain(0)
@@ -134,5 +115,3 @@ def test_without_a_target_nothing_moves_and_nothing_is_lost() -> None:
         assert Migrator(mover, "kv-7").settle(ring, soon()) == Settled(left=1), "nobody knows what kv-7 has"
         pool.process(0).kill()
         assert Migrator(mover, "kv-0").settle(ring, soon()).left == 1
-        mover.close()
-        client.close()

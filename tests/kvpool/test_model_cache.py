@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,8 @@ def test_what_one_stores_another_maps(pool: PoolCluster, cache: ModelCache, a_ca
         assert image.data.readonly
         assert image.data == content(1)
     assert other.store("m@1", SIZE, must_not)
-
-
-def test_versions_lie_side_by_side(cache: ModelCache) -> None:
-    assert cache.store("m@1", SIZE, filling(1))
-    assert cache.store("m@2", SIZE, filling(2))
-    assert loaded(cache, "m@1").data == content(1)
-    assert loaded(cache, "m@2").data == content(2)
+    assert cache.store("m@2", SIZE, filling(2)), "versions lie side by side"
+    assert [loaded(other, f"m@{version}").data for version in (1, 2)] == [content(1), content(2)]
 
 
 def test_a_pool_without_servers_keeps_nothing(a_cache: Open) -> None:
@@ -134,63 +130,45 @@ def test_an_image_that_its_user_distrusts_is_looked_at_by_its_server(pool: PoolC
     assert place(pool.view(), "m@1") == "nowhere"
 
 
+class SlowMaker:
+    """Makes an image once it may, in a thread of its own; `fails` = it raises then."""
+
+    def __init__(self, cache: ModelCache, *, fails: bool = False) -> None:
+        self.go_on = threading.Event()
+        begun = threading.Event()
+
+        def make(memory: memoryview) -> None:
+            begun.set()
+            assert self.go_on.wait(60)
+            if fails:
+                raise OSError("the checkpoint is gone")
+            filling(1)(memory)
+
+        self._pool = ThreadPoolExecutor(1)
+        self.result = self._pool.submit(cache.store, "m@1", SIZE, make)
+        assert begun.wait(60)
+
+    def end(self, after_s: float = 0.0) -> None:
+        """Let it go on, after a while."""
+        threading.Timer(after_s, self.go_on.set).start()
+
+
 def test_one_makes_it_and_the_others_wait(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slowly(memory: memoryview) -> None:
-        begun.set()
-        assert go_on.wait(60)
-        filling(1)(memory)
-
-    maker = threading.Thread(target=cache.store, args=("m@1", SIZE, slowly))
-    maker.start()
-    assert begun.wait(60)
-    other = a_cache(pool.view)
+    maker, other = SlowMaker(cache), a_cache(pool.view)
     assert other.load("m@1") is None
-    threading.Timer(0.3, go_on.set).start()
+    assert not a_cache(pool.view, patience_s=0.2).store("m@1", SIZE, must_not), "patience ends"
+    maker.end(after_s=0.3)
     assert other.store("m@1", SIZE, must_not)
-    maker.join()
+    assert maker.result.result(60)
     assert loaded(other, "m@1").data == content(1)
 
 
-def test_patience_ends(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slowly(_memory: memoryview) -> None:
-        begun.set()
-        assert go_on.wait(60)
-
-    maker = threading.Thread(target=cache.store, args=("m@1", SIZE, slowly))
-    maker.start()
-    assert begun.wait(60)
-    assert not a_cache(pool.view, patience_s=0.2).store("m@1", SIZE, must_not)
-    go_on.set()
-    maker.join()
-
-
 def test_whoever_waits_makes_it_when_the_maker_fails(pool: PoolCluster, cache: ModelCache, a_cache: Open) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    raised: list[Exception] = []
-
-    def fails(_memory: memoryview) -> None:
-        begun.set()
-        assert go_on.wait(60)
-        raise OSError("the checkpoint is gone")
-
-    def make() -> None:
-        try:
-            cache.store("m@1", SIZE, fails)
-        except OSError as error:
-            raised.append(error)
-
-    maker = threading.Thread(target=make)
-    maker.start()
-    assert begun.wait(60)
-    threading.Timer(0.3, go_on.set).start()
-    other = a_cache(pool.view)
+    maker, other = SlowMaker(cache, fails=True), a_cache(pool.view)
+    maker.end(after_s=0.3)
     assert other.store("m@1", SIZE, filling(1))
-    maker.join()
-    assert len(raised) == 1
+    with pytest.raises(OSError, match="checkpoint is gone"):
+        maker.result.result(60)
     assert loaded(other, "m@1").data == content(1)
 
 

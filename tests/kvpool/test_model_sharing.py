@@ -11,6 +11,7 @@ from tests.model.random_checkpoint import write_random_checkpoint
 MIB = 1 << 20
 
 
+@pytest.mark.nightly("tests/kvpool/test_model_cache.py::test_what_one_stores_another_maps")
 @pytest.mark.timeout(120)
 def test_replicas_share_one_copy_that_outlives_its_server(tmp_path: Path) -> None:
     folder = write_random_checkpoint(tmp_path / "model", kind="tiny")

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -31,12 +30,20 @@ STATE = ControlState(
 )
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
+    process = RedisProcess(tmp_path_factory.mktemp("redis"))
+    process.start()
+    yield process
+    process.end()
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisProcess]:
-    running = RedisProcess(tmp_path)
-    running.start()
-    yield running
-    running.end()
+def server(running: RedisProcess) -> RedisProcess:
+    """Empty."""
+    with running.client() as client:
+        client.flushall()
+    return running
 
 
 @pytest.fixture
@@ -175,9 +182,7 @@ def kept(store: RedisStore, namespace: str) -> bool:
     return state is not None and namespace in [record.name for record in state.namespaces]
 
 
-def test_a_controller_that_starts_without_its_redis_does_not_lose_what_it_holds(
-    server: RedisProcess, tmp_path: Path
-) -> None:
+def test_a_controller_that_starts_without_its_redis_does_not_lose_what_it_holds(server: RedisProcess) -> None:
     """The Redis hangs while the controller starts; what earlier starts kept there is in the view once it answers."""
     with RedisStore(server.url, "earlier", PATIENCE_S) as before:
         before.save(ControlState("earlier", (), (NamespaceRecord("kept", 9),)), 5.0)

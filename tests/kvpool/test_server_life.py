@@ -1,10 +1,10 @@
 """A memory server in this process: its start, its health and its end, also when something is in the way."""
 
-import errno
-import os
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from serving.errors import PoolUnreachableError
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier, Kind
 from serving.kvpool.live.server import MemoryServer
-from serving.kvpool.live.ssd_files import SsdFiles
+from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry
 from serving.kvpool.live.ssd_slot import SsdSlot
 from serving.values.pool_view import NamespaceRecord, ServerState
 from tests.kvpool.raw_client import RawClient, hash_of
-from tests.kvpool.server_process import MIB
-from tests.kvpool.server_settings import settings_in
-from tests.kvpool.waits import eventually
+from tests.kvpool.server_process import MIB, settings_in
+from tests.kvpool.ssd_case import served
+from tests.kvpool.waits import eventually, wait_for
 
 BLOCK = 256 << 10
 
@@ -84,16 +84,19 @@ def test_health_is_progress(server: MemoryServer) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_server_without_its_disk_thread_is_not_well(server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(self: SsdFiles, entry: object, data: memoryview) -> None:
-        raise RuntimeError("a bug of ours")
+def test_a_server_without_its_disk_thread_is_not_well(segments: Path, tmp_path: Path) -> None:
+    class Buggy(SsdFiles):
+        def write(self, entry: StoredEntry, data: memoryview) -> None:
+            raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr(SsdFiles, "write", bug)
+    server = MemoryServer(settings_in(segments, ssd_folder=tmp_path, ssd_bytes=32 * MIB), Buggy)
+    server.start()
     with RawClient(server.record(ServerState.ACTIVE)) as client:
         for number in range(40):
             client.put(hash_of(number), bytes(BLOCK))
         assert eventually(lambda: server.progress_age_s() > 1e6)
         assert client.get(hash_of(0)) == bytes(BLOCK), "what it has it still gives"
+    server.stop()
 
 
 def test_the_record_of_a_draining_server(server: MemoryServer) -> None:
@@ -116,24 +119,13 @@ def test_a_smaller_quota_makes_a_tenant_shrink(server: MemoryServer) -> None:
         assert client.get(hash_of(7)) == bytes(BLOCK)
 
 
-def test_an_entry_that_the_disk_cannot_read_just_now_stays(
-    server: MemoryServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    preadv = os.preadv
-    broken = threading.Event()
-
-    def read(fd: int, views: list[memoryview], at: int) -> int:
-        if broken.is_set():
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return preadv(fd, views, at)
-
-    monkeypatch.setattr(os, "preadv", read)
-    with RawClient(server.record(ServerState.ACTIVE)) as client:
+def test_an_entry_that_the_disk_cannot_read_just_now_stays(segments: Path, tmp_path: Path) -> None:
+    with served(segments, tmp_path, capacity_bytes=4 * MIB) as (_, client, disk):
         first, second = fill_beyond_memory(client)
-        broken.set()
+        disk.unreadable = True
         assert client.get(first) is None
         assert client.lookup(first) != (None,)
-        broken.clear()
+        disk.unreadable = False
         assert client.get(second) == bytes(BLOCK)
         assert client.get(first) == bytes(BLOCK)
         assert client.stats()["counters"]["ssd_read_errors"] == 1
@@ -143,41 +135,24 @@ def test_an_entry_that_the_disk_cannot_read_just_now_stays(
 def test_the_end_does_not_wait_for_a_disk_that_hangs(
     segments: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate = threading.Event()
-    monkeypatch.setattr(SsdFiles, "read", lambda self, entry, target: gate.wait(100) and False)
-    server = MemoryServer(settings_in(segments, ssd_folder=tmp_path, ssd_bytes=32 * MIB))
-    server.start()
-    client = RawClient(server.record(ServerState.ACTIVE))
-    answers: list[object] = []
-    wanted = client.lookup(fill_beyond_memory(client)[0])[0]
-    assert wanted is not None
-    version = wanted.version
-
-    def wait() -> None:
-        try:
-            answers.append(client.exchange(m.Promote((version,), 30.0))[0])
-        except PoolUnreachableError as error:
-            answers.append(error)
-
-    waiter = threading.Thread(target=wait)
-    waiter.start()
-    time.sleep(0.1)
     monkeypatch.setattr("serving.kvpool.live.ssd_worker._JOIN_S", 0.2)
-    start = time.monotonic()
-    server.stop()
-    waiter.join(60)
-    assert time.monotonic() - start < 50
-    assert len(answers) == 1, "who waits for the disk is let go"
-    assert list(segments.iterdir()) == []
-    gate.set()
-    client.close()
+    with served(segments, tmp_path, capacity_bytes=4 * MIB) as (server, client, disk):
+        wanted = client.lookup(fill_beyond_memory(client)[0])[0]
+        assert wanted is not None
+        disk.reads.clear()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.exchange, m.Promote((wanted.version,), 30.0))
+            time.sleep(0.1)
+            server.stop()  # while the disk is shut: a server that waited for it would never end
+            with contextlib.suppress(PoolUnreachableError):
+                waiting.result(60)
+        assert list(segments.iterdir()) == []
 
 
 def fill_beyond_memory(client: RawClient) -> list[Any]:
     """Stores until some blocks are on SSD only, and returns the hashes of two of those."""
     for number in range(40):
-        while client.put(hash_of(number), bytes(BLOCK)).value == "full":
-            time.sleep(0.01)
+        wait_for(lambda n=number: client.put(hash_of(n), bytes(BLOCK)).value != "full", "full for ever")
     for _ in range(200):
         found = client.lookup(*(hash_of(number) for number in range(40)))
         client.ask(m.ReleaseLeases(tuple(one.version for one in found if one is not None)), m.Done)

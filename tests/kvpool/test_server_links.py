@@ -97,7 +97,7 @@ def test_random_bytes_hurt_nobody(server: ServerProcess) -> None:
     rng = random.Random(4)
     good = m.encoder.encode(hello())
     with RawClient(server.record) as bystander:
-        for turn in range(120):
+        for turn in range(60):
             sock = connect(server.record)
             if turn % 2:
                 sock.sendall(HEADER.pack(len(good), 0) + good)

@@ -11,7 +11,7 @@ from tests.kvpool.soak import soak
 def test_no_wrong_byte_is_served_and_every_audit_is_clean(tmp_path: Path) -> None:
     ssd = tmp_path / "ssd"
     ssd.mkdir()
-    counts, bad = soak(6.0, seed=4, ssd=ssd, say=lambda line: None)
+    counts, bad = soak(2.5, seed=4, ssd=ssd, say=lambda line: None)
     assert bad == []
-    assert counts["blocks read"] > 100
-    assert counts["blocks stored"] > 100
+    assert counts["blocks read"] > 50
+    assert counts["blocks stored"] > 50

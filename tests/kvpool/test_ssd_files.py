@@ -192,6 +192,16 @@ def test_reading_is_the_last_use_but_verifying_is_not(files: SsdFiles) -> None:
     assert file.age_s < 60
 
 
+def fail(patched: pytest.MonkeyPatch, number: int, *calls: str) -> None:
+    """These calls of the system fail."""
+
+    def failing(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for call in calls:
+        patched.setattr(os, call, failing)
+
+
 @pytest.mark.parametrize(
     ("number", "remedy"), [(errno.ENOSPC, r"\[kvcache\] ssd_mib lower$"), (errno.EIO, "look after the disk$")]
 )
@@ -201,7 +211,7 @@ def test_a_failed_write_leaves_everything_as_it_was(
     old, new = entry_of(b"old"), entry_of(b"x" * 5000)
     files.write(old, memoryview(b"old"))
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", lambda fd, data: (_ for _ in ()).throw(OSError(number, os.strerror(number))))
+        fail(patched, number, "write")
         with pytest.raises(SsdError, match=rf"{os.strerror(number)}\); .*{remedy}"):
             files.write(new, memoryview(b"x" * 5000))
     assert read(files, old) == b"old"
@@ -212,12 +222,11 @@ def test_a_disk_that_cannot_read_is_an_error(files: SsdFiles, monkeypatch: pytes
     entry = entry_of(b"data")
     files.write(entry, memoryview(b"data"))
     with monkeypatch.context() as patched:
-        patched.setattr(os, "preadv", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+        fail(patched, errno.EIO, "preadv", "scandir")
         with pytest.raises(SsdError):
             read(files, entry)
         with pytest.raises(SsdError):
             files.verify(entry)
-        patched.setattr(os, "scandir", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
         with pytest.raises(SsdError):
             list(files.scan())
     assert read(files, entry) == b"data"
@@ -225,8 +234,12 @@ def test_a_disk_that_cannot_read_is_an_error(files: SsdFiles, monkeypatch: pytes
 
 def test_short_reads_and_writes_are_continued(files: SsdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     write, preadv = os.write, os.preadv
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:97]))
-    monkeypatch.setattr(os, "preadv", lambda fd, views, at: preadv(fd, [views[0][:89]], at))
+    short = {
+        "write": lambda fd, data: write(fd, data[:97]),
+        "preadv": lambda fd, views, at: preadv(fd, [views[0][:89]], at),
+    }
+    for name, call in short.items():
+        monkeypatch.setattr(os, name, call)
     data = os.urandom(3000)
     entry = entry_of(data)
     files.write(entry, memoryview(data))

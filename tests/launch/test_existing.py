@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 from ray import serve
 
 from serving.config.cluster import ClusterConfig, NodeConfig
@@ -136,13 +137,17 @@ def test_removal_waits_for_replicas_but_not_for_ever(
 ) -> None:
     names = (f"SERVE_REPLICA::{APP_NAME}#gateway#a", f"SERVE_REPLICA::{APP_NAME}#decode#b", "SERVE_REPLICA::other#c#d")
     actors = [{"name": name, "namespace": "serve"} for name in (*names, "SERVE_CONTROLLER_ACTOR")]
-    monkeypatch.setattr("ray.util.list_named_actors", lambda all_namespaces: actors)
     there = SimpleNamespace(applications={APP_NAME: SimpleNamespace(deployments={})})
     looks = chain([there] * 3, repeat(SimpleNamespace(applications={}) if leaves else there))
-    monkeypatch.setattr(serve, "status", lambda: next(looks))
-    monkeypatch.setattr(serve, "delete", lambda name, _blocking: None)
-    for name, seconds in (("DELETE_LOOK_S", 0.001), ("STILL_S", 0.0), ("DELETE_S", 60.0 if leaves else 0.05)):
-        monkeypatch.setattr(existing, name, seconds)
+    for owner, name, other in (
+        (ray.util, "list_named_actors", lambda all_namespaces: actors),
+        (serve, "status", lambda: next(looks)),
+        (serve, "delete", lambda name, _blocking: None),
+        (existing, "DELETE_LOOK_S", 0.001),
+        (existing, "STILL_S", 0.0),
+        (existing, "DELETE_S", 60.0 if leaves else 0.05),
+    ):
+        monkeypatch.setattr(owner, name, other)
     if leaves:
         assert existing._delete_application() == []
     else:
@@ -152,9 +157,11 @@ def test_removal_waits_for_replicas_but_not_for_ever(
 
 
 def test_a_dashboard_that_only_the_head_reaches_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.2")
     words = "the dashboard listens on left (10.0.0.1) itself only"
-    assert words in "\n".join(said(monkeypatch, dashboard_url="http://127.0.0.1:8265"))
-    assert words not in "\n".join(said(monkeypatch))
-    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.1")
-    assert words not in "\n".join(said(monkeypatch, dashboard_url="http://127.0.0.1:8265"))
+    for here, url, named in (
+        ("10.0.0.2", "http://127.0.0.1:8265", True),
+        ("10.0.0.2", "http://10.0.0.1:8265", False),
+        ("10.0.0.1", "http://127.0.0.1:8265", False),
+    ):
+        monkeypatch.setattr("ray.util.get_node_ip_address", lambda here=here: here)
+        assert (words in "\n".join(said(monkeypatch, dashboard_url=url))) == named

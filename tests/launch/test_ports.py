@@ -75,10 +75,7 @@ def test_who_shares_a_reserved_port_gets_its_connections() -> None:
     port = free_port()
     with reserved_port("127.0.0.1", port, "[x] port"):
         for _ in range(2):  # a second gateway after the first, whose connection is not long closed
-            with (
-                listening(port, *options) as server,
-                socket.create_connection(("127.0.0.1", port), 5) as client,
-            ):
+            with listening(port, *options) as server, socket.create_connection(("127.0.0.1", port), 5) as client:
                 accepted, _address = server.accept()
                 with accepted:
                     accepted.sendall(b"here")

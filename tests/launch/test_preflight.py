@@ -26,10 +26,15 @@ from tests.model.shapes import SPARSE
 STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
 
 
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_checkpoint(tmp_path_factory.mktemp("made") / "model")
+
+
 @pytest.fixture
-def config(tmp_path: Path) -> ServeConfig:
+def config(tmp_path: Path, checkpoint: Path) -> ServeConfig:
     return ServeConfig(
-        ModelConfig(path=write_random_checkpoint(tmp_path / "model")),
+        ModelConfig(path=shutil.copytree(checkpoint, tmp_path / "model")),
         gateway=GatewayConfig(port=free_port()),
         cluster=ClusterConfig(dashboard_port=0),
         kvcache=KvCacheConfig(replicas=1, ssd_mib=1, ssd_path=str(tmp_path / "deep" / "ssd")),

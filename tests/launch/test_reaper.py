@@ -21,6 +21,10 @@ time.sleep(600)
 """
 
 
+def process_of(reaper: Reaper) -> "subprocess.Popen[bytes]":
+    return reaper._process
+
+
 def left_by_a_start(folder: Path) -> list[Path]:
     (folder / "pool").mkdir()
     segments = [folder / name for name in ("ub-abc123-node-decode", "ub-abc123-node-prefill", "ub-other-node-decode")]
@@ -53,7 +57,7 @@ def test_a_launcher_that_ends_everything_itself_leaves_no_reaper(
     decode, *_ = left_by_a_start(tmp_path)
     reaper = Reaper([tmp_path / "ub-abc123-"], tmp_path / "pool")
     reaper.dismiss()
-    assert reaper._process.returncode == 0
+    assert process_of(reaper).returncode == 0
     assert decode.exists(), "it has nothing to remove"
     reaper.dismiss()
 
@@ -61,16 +65,16 @@ def test_a_launcher_that_ends_everything_itself_leaves_no_reaper(
 def test_a_reaper_that_stands_still_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.launch.reaper.DISMISS_S", 0.2)
     reaper = Reaper([tmp_path / "ub-abc123-"], tmp_path / "pool")
-    os.kill(reaper._process.pid, signal.SIGSTOP)
+    os.kill(process_of(reaper).pid, signal.SIGSTOP)
     reaper.dismiss()
-    assert reaper._process.returncode == -signal.SIGKILL
+    assert process_of(reaper).returncode == -signal.SIGKILL
 
 
 def test_a_reaper_that_was_killed_is_not_missed(tmp_path: Path) -> None:
     reaper = Reaper([tmp_path / "ub-abc123-"], tmp_path / "pool")
-    reaper._process.kill()
-    reaper._process.wait()
+    process_of(reaper).kill()
+    process_of(reaper).wait()
     begun = time.monotonic()
     reaper.dismiss()
     assert time.monotonic() - begun < LAST_WORDS_S / 2, "nobody waits for its last words"
-    assert reaper._process.returncode == -signal.SIGKILL
+    assert process_of(reaper).returncode == -signal.SIGKILL

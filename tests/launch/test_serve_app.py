@@ -27,10 +27,14 @@ def gcs() -> FakeGcs:
 def built(gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What `application` is called with; the control store is a fake one."""
     calls: list[Any] = []
-    monkeypatch.setattr(serve_app, "GcsStore", lambda: GcsStore(lambda: gcs))
-    monkeypatch.setattr(serve_app, "living_hosts", lambda: HOSTS)
-    monkeypatch.setattr(serve_app, "application", lambda *given: calls.append(given))
-    monkeypatch.setattr(serve_app, "_dashboard_url", lambda: "http://10.0.0.1:8265")
+    fakes = {
+        "GcsStore": lambda: GcsStore(lambda: gcs),
+        "living_hosts": lambda: HOSTS,
+        "application": lambda *given: calls.append(given),
+        "_dashboard_url": lambda: "http://10.0.0.1:8265",
+    }
+    for name, other in fakes.items():
+        monkeypatch.setattr(serve_app, name, other)
     return calls
 
 

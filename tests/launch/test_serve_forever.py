@@ -24,6 +24,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.logs_kept: list[bool] = []
+        self.starting: Callable[..., None] = lambda *_: None
         self.while_stopping: Callable[[], None] = lambda: None
 
     def stop(self, *, keep_logs: bool = False) -> None:
@@ -35,10 +36,14 @@ class FakeCluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     fake = FakeCluster()
-    monkeypatch.setattr(launch, "LocalCluster", lambda *_: fake)
-    monkeypatch.setattr(launch, "banner", lambda *_: "ready")
-    monkeypatch.setattr(launch, "_start", lambda *_: None)
-    monkeypatch.setattr(launch, "_tend", lambda *_: None)
+    fakes = {
+        "LocalCluster": lambda *_: fake,
+        "banner": lambda *_: "ready",
+        "_start": lambda *given: fake.starting(*given),
+        "_tend": lambda *_: None,
+    }
+    for name, other in fakes.items():
+        monkeypatch.setattr(launch, name, other)
     before = {kind: signal.getsignal(kind) for kind in ENDING}
     yield fake
     for kind, handler in before.items():
@@ -74,21 +79,21 @@ def test_whoever_read_the_output_may_be_gone(cluster: FakeCluster, monkeypatch: 
     assert cluster.logs_kept == [False]
 
 
-def test_an_error_that_nobody_thought_of(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_start", raising(LookupError("no such thing")))
+def test_an_error_that_nobody_thought_of(cluster: FakeCluster) -> None:
+    cluster.starting = raising(LookupError("no such thing"))
     with pytest.raises(LookupError):
         serve()
     assert cluster.logs_kept == [True]
 
 
-def test_impatience_with_a_start_that_failed(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impatience_with_a_start_that_failed(cluster: FakeCluster) -> None:
     """Ctrl-C while everything is being ended ends nothing but the patience."""
 
     def start(_config: object, _cluster: object, interrupt: Interrupt) -> None:
         interrupt.raise_now()
         raise StartError("no luck")
 
-    monkeypatch.setattr(launch, "_start", start)
+    cluster.starting = start
     cluster.while_stopping = lambda: os.kill(os.getpid(), signal.SIGINT)
     assert serve() == 2
     assert cluster.logs_kept == [True]

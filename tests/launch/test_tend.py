@@ -1,8 +1,9 @@
 """What the launcher starts again, on records of nodes like those that Ray keeps."""
 
+import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,6 +109,26 @@ def cluster(**options: Any) -> tuple[LocalCluster, Nodes]:
     return made, nodes
 
 
+def lose(tended: LocalCluster, *nodes: str) -> None:
+    """Ray gives nodes up."""
+    tended._lost_nodes = frozenset(nodes)
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+@contextlib.contextmanager
+def broken(owner: object, name: str, error: Exception) -> Iterator[None]:
+    """For a while something cannot be started."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, failing(error))
+        yield
+
+
 def test_while_all_live_nothing_is_done() -> None:
     tended, nodes = cluster()
     assert tended.tend() is None
@@ -146,12 +167,7 @@ def test_a_dead_helper_is_started_again_and_said(kind: str, caplog: pytest.LogCa
 def test_a_dashboard_that_does_not_come_up_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     tended, nodes = cluster()
     nodes.head_node.kill("dashboard")
-
-    def fail(**_: bool) -> None:
-        raise RuntimeError("the port is taken")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(nodes.head_node, "start_api_server", fail)
+    with broken(nodes.head_node, "start_api_server", RuntimeError("the port is taken")):
         with pytest.raises(RuntimeError, match="port is taken"):
             tended.tend()
         assert tended.tend() is None, "not at once"
@@ -160,15 +176,10 @@ def test_a_dashboard_that_does_not_come_up_is_tried_again_after_a_while(monkeypa
     assert not nodes.head_node.all_processes["dashboard"][0].process.dead
 
 
-def test_a_gcs_that_does_not_come_up_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gcs_that_does_not_come_up_is_tried_again() -> None:
     tended, nodes = cluster()
     nodes.head_node.kill("gcs_server")
-
-    def fail() -> None:
-        raise OSError("no process can be made")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(nodes.head_node, "start_gcs_server", fail)
+    with broken(nodes.head_node, "start_gcs_server", OSError("no process can be made")):
         with pytest.raises(OSError, match="no process"):
             tended.tend()
     assert tended.tend() is None
@@ -208,24 +219,19 @@ def test_everything_on_the_first_node_is_started_again(again: list[Node], caplog
 
 def test_a_first_node_that_is_frozen_too(again: list[Node]) -> None:
     tended, nodes = cluster()
-    tended._lost_nodes = frozenset({nodes.head_node.node_id})
+    lose(tended, nodes.head_node.node_id)
     for _ in range(2):
         assert tended.tend() is None
     assert again == [nodes.head_node], "once: it is another node for Ray then"
 
 
-def test_a_first_node_that_does_not_come_up_is_tried_again(again: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_node_that_does_not_come_up_is_tried_again(again: list[Node]) -> None:
     tended, nodes = cluster()
     nodes.head_node.kill("raylet")
-
-    def fail(node: Node) -> None:
-        del node.all_processes["raylet"]
-        raise RuntimeError("the machine is busy")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cluster_module, "start_raylet_again", fail)
+    with broken(cluster_module, "start_raylet_again", RuntimeError("the machine is busy")):
         with pytest.raises(RuntimeError, match="busy"):
             tended.tend()
+    del nodes.head_node.all_processes["raylet"]
     assert tended.tend() is None
     assert again == [nodes.head_node]
 
@@ -252,7 +258,7 @@ def test_a_node_that_ray_has_given_up_is_ended_and_started_anew() -> None:
     tended, nodes = cluster()
     frozen = nodes.worker_nodes[0]
     frozen.node_id = "frozen"
-    tended._lost_nodes = frozenset({"frozen", "one of long ago"})
+    lose(tended, "frozen", "one of long ago")
     assert tended.tend() is None
     assert frozen not in nodes.worker_nodes
     assert nodes.asked == [{"number": 1}]
@@ -269,18 +275,12 @@ def test_or_left_out_if_so_configured() -> None:
     assert len(nodes.worker_nodes) == 1
 
 
-def test_a_node_that_does_not_come_up_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_does_not_come_up_is_tried_again() -> None:
     tended, nodes = cluster()
     nodes.worker_nodes[0].kill("raylet")
-    add = nodes.add_node
-
-    def fail(**_: Any) -> Node:
-        raise RuntimeError("no port is free")
-
-    monkeypatch.setattr(nodes, "add_node", fail)
-    with pytest.raises(RuntimeError, match="no port is free"):
-        tended.tend()
-    monkeypatch.setattr(nodes, "add_node", add)
+    with broken(nodes, "add_node", RuntimeError("no port is free")):
+        with pytest.raises(RuntimeError, match="no port is free"):
+            tended.tend()
     assert tended.tend() is None
     assert nodes.asked == [{"number": 1}]
 

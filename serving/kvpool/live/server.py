@@ -50,12 +50,15 @@ _NEVER_S = 1e9
 class MemoryServer:
     """One memory server of this process. `start` once, `stop` once; every method is safe for threads."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, disk: type[SsdFiles] = SsdFiles) -> None:
         """
+        Args:
+            disk: what writes and reads the files of the SSD tier.
         Raises: UbFullError, UbMissingError or SpecError if the segment cannot be made.
         Effects: takes the segment's memory and an SSD slot, removes what dead servers left, restores what is on disk.
         """
         self._settings = settings
+        self._disk = disk
         self.incarnation = os.urandom(8).hex()
         self._born = time.monotonic()
         self._slot, self._ssd_error = _take_slot(settings.ssd_folder)
@@ -205,7 +208,7 @@ class MemoryServer:
     def _open_ssd(self) -> SsdWorker | None:
         if self._slot is None:
             return None
-        files = SsdFiles(self._slot.path, self._settings.disk_full)
+        files = self._disk(self._slot.path, self._settings.disk_full)
         worker = SsdWorker(self._core, files)
         self._core.disk = worker
         try:

@@ -27,15 +27,22 @@ class Settler:
         server: name of the server.
         view: gives the newest view; called from this object's thread.
         node: the server's, if entries may move only within it (scope `node`).
+        idle_s: how often it looks without a new view.
     """
 
     def __init__(
-        self, client: PoolClient, server: str, view: Callable[[], PoolView], node: NodeId | None = None
+        self,
+        client: PoolClient,
+        server: str,
+        view: Callable[[], PoolView],
+        node: NodeId | None = None,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._client = client
         self._server = server
         self._view = view
         self._node = node
+        self._idle_s = idle_s
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._migrator = Migrator(client, server, pause=self._stop.wait)
@@ -95,7 +102,7 @@ class Settler:
             self._thread.join(ROUND_S)
 
     def _settle_forever(self) -> None:
-        pause_s = IDLE_S
+        pause_s = self._idle_s
         while not self._stop.is_set():
             self._wake.wait(pause_s)
             self._wake.clear()
@@ -103,7 +110,7 @@ class Settler:
                 return
             view = self._view()
             self._seen = view.version
-            pause_s = IDLE_S
+            pause_s = self._idle_s
             if not self._has_heirs(view):
                 continue
             try:
@@ -112,7 +119,7 @@ class Settler:
                 logger.exception("a round of migration failed in an unforeseen way; trying again")
                 settled = Settled(left=1)
             self._count(settled)
-            pause_s = RETRY_S if settled.left else IDLE_S
+            pause_s = RETRY_S if settled.left else self._idle_s
 
     def _count(self, settled: Settled) -> None:
         before = self._moved

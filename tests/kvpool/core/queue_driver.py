@@ -58,6 +58,18 @@ class Fate(Enum):
     """Carried out, and answered with one item too few."""
 
 
+FAILURES = {
+    Fate.SILENT: MissReason.TIMEOUT,
+    Fate.LATE: MissReason.TIMEOUT,
+    Fate.UNSENT: MissReason.TIMEOUT,
+    Fate.GONE: MissReason.UNREACHABLE,
+    Fate.REFUSED: MissReason.ERROR,
+    Fate.NONSENSE: MissReason.ERROR,
+    Fate.SHORT: MissReason.ERROR,
+}
+"""What a client takes them for."""
+
+
 class QueueServer:
     """A memory server: a ledger, its pages and files, and one connection at a time."""
 

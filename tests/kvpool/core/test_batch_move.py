@@ -6,7 +6,7 @@ from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import Kind
 from serving.kvpool.core.migration_plan import BATCH_BYTES, BATCH_ENTRIES, planned_batches
 from tests.kvpool.core.ledger_driver import PAGE, SPACE
-from tests.kvpool.core.queue_driver import Fate, QueueDriver, chain, held_by, moved
+from tests.kvpool.core.queue_driver import FAILURES, Fate, QueueDriver, chain, held_by, moved
 
 CHAIN = chain(8)
 
@@ -47,7 +47,7 @@ def test_a_disk_that_does_not_load_leaves_its_entries_at_home() -> None:
     assert driver.in_use == 0
 
 
-@pytest.mark.parametrize("fate", [fate for fate in Fate if fate not in (Fate.WELL, Fate.TWICE, Fate.AT_THE_EDGE)])
+@pytest.mark.parametrize("fate", FAILURES)
 @pytest.mark.parametrize("step", [m.Lookup, m.Reserve, m.Commit, m.Abort, m.ReleaseLeases, m.Drop, m.Report])
 @pytest.mark.parametrize("where", ["s0", "s1"])
 def test_nothing_is_lost_or_leased_whatever_fails(fate: Fate, step: type[m.Message], where: str) -> None:

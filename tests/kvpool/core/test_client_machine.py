@@ -121,4 +121,4 @@ class ClientMachine(RuleBasedStateMachine):
 
 
 TestClient = ClientMachine.TestCase
-TestClient.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestClient.settings = settings(max_examples=25, stateful_step_count=30)

@@ -5,4 +5,4 @@ from hypothesis import settings
 from tests.kvpool.core.memory_machine import MemoryMachine
 
 TestMemoryMachine = MemoryMachine.TestCase
-TestMemoryMachine.settings = settings(max_examples=100, stateful_step_count=50)
+TestMemoryMachine.settings = settings(max_examples=20, stateful_step_count=40)

@@ -74,8 +74,8 @@ def random_walk(seed: int, steps: int) -> MemoryMachine:
 
 def test_long_random_walks() -> None:
     seen: dict[str, int] = {}
-    for seed in range(16):
-        machine = random_walk(seed, 600)
+    for seed in range(8):
+        machine = random_walk(seed, 500)
         for tier, count in machine.seen.items():
             seen[tier] = seen.get(tier, 0) + count
     # Else the walk went nowhere and proved nothing.

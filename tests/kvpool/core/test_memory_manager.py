@@ -29,19 +29,6 @@ def test_a_written_entry_is_found_where_it_was_written() -> None:
     manager.check()
 
 
-def test_versions_begin_where_told() -> None:
-    manager = small_manager(first_version=1 << 47)
-    assert put(manager, 1, 2) == [1 << 47, (1 << 47) + 1]
-
-
-def test_equal_hashes_of_other_spaces_are_other_entries() -> None:
-    manager = small_manager()
-    put(manager, 1)
-    for space in (Space("tenant", "other"), Space("other", "layout")):
-        assert manager.lookup(space, [named(1)], 1, 0.0) == (None,)
-        put(manager, 1, space=space)
-
-
 def test_nothing_is_written_twice() -> None:
     manager = small_manager()
     assert try_reserve(manager, 1, 1) == ["granted", "present"]
@@ -59,14 +46,6 @@ def test_what_is_present_is_not_evicted_for_what_follows_it() -> None:
     assert tiers(manager).keys() == {1, 3, 4}
 
 
-def test_too_large_is_said_at_once() -> None:
-    manager = small_manager(slabs=1)
-    put(manager, 1)
-    assert try_reserve(manager, 2, pages=5) == ["too large"]
-    assert tiers(manager) == {1: "dram"}
-    assert manager.stats().counters.refused == {"too large": 1}
-
-
 def test_an_entry_without_bytes_is_our_bug() -> None:
     with pytest.raises(LedgerError, match="of 0 bytes"):
         small_manager().reserve(SPACE, [(named(1), 0)], 1, 0.0)
@@ -77,38 +56,6 @@ def test_impossible_settings_are_our_bug() -> None:
         small_manager(capacity_bytes=100)
     with pytest.raises(LedgerError, match="no eviction policy"):
         small_manager(eviction="luck")
-
-
-def test_only_the_writer_commits_and_only_once() -> None:
-    manager = small_manager()
-    (grant,) = manager.reserve(SPACE, [(named(1), PAGE)], 1, 0.0)
-    assert not manager.commit(grant.version, 0, 2, 0.0)
-    assert not manager.commit(99, 0, 1, 0.0)
-    assert manager.commit(grant.version, 0, 1, 0.0)
-    assert not manager.commit(grant.version, 0, 1, 0.0)
-
-
-def test_an_aborted_reservation_leaves_nothing() -> None:
-    manager = small_manager()
-    (grant,) = manager.reserve(SPACE, [(named(1), PAGE)], 1, 0.0)
-    manager.abort(grant.version, 2, 0.0)
-    assert manager.stats().writing == 1
-    manager.abort(grant.version, 1, 0.0)
-    manager.abort(grant.version, 1, 0.0)
-    assert not manager.commit(grant.version, 0, 1, 0.0)
-    stats = manager.stats()
-    assert (stats.writing, stats.dram_used_bytes) == (0, 0)
-    assert manager.usage() == {}
-    manager.check()
-
-
-def test_a_slow_writer_loses_its_room() -> None:
-    manager = small_manager(write_lease_s=10.0)
-    (grant,) = manager.reserve(SPACE, [(named(1), PAGE)], 1, 5.0)
-    assert manager.next_tick(5.0) == 15.0
-    assert not manager.commit(grant.version, 0, 1, 15.0)
-    assert manager.stats().counters.reservations_expired == 1
-    assert manager.next_tick(15.0) is None
 
 
 @pytest.mark.parametrize("how", ["commit", "abort", "leave"])
@@ -137,17 +84,6 @@ def test_a_model_may_be_written_for_longer() -> None:
     manager.reserve(SPACE, [(named(2), PAGE)], 1, 5.0, Kind.MODEL)
     manager.tick(5 + MODEL_LEASE_S)
     assert manager.stats().counters.reservations_expired == 1
-
-
-def test_reserved_and_leased_extents_are_nobody_elses() -> None:
-    manager = small_manager(slabs=1)
-    put(manager, 1, 2)
-    manager.lookup(SPACE, [named(1), named(2)], 1, 0.0)
-    manager.reserve(SPACE, [(named(3), PAGE), (named(4), PAGE)], 1, 0.0)
-    assert try_reserve(manager, 5, now=4.9) == ["full"]
-    assert try_reserve(manager, 5, now=5.0) == ["granted"]  # the leases are over
-    assert tiers(manager).keys() == {1}  # of the two the head of the chain stayed
-    manager.check()
 
 
 def test_a_lease_ends_by_release_by_time_and_with_its_client() -> None:
@@ -180,15 +116,6 @@ def test_looking_again_makes_a_lease_longer_never_shorter() -> None:
     assert manager.stats().leased == 1
     manager.tick(10.9)
     assert manager.stats().leased == 0
-
-
-def test_a_client_that_goes_gives_up_what_it_writes() -> None:
-    manager = small_manager()
-    manager.reserve(SPACE, [(named(1), PAGE), (named(2), PAGE)], 1, 0.0)
-    manager.reserve(SPACE, [(named(3), PAGE)], 2, 0.0)
-    manager.client_gone(1, 0.0)
-    assert manager.stats().writing == 1
-    assert try_reserve(manager, 1, 3) == ["granted", "present"]
 
 
 def test_of_a_chain_the_tail_leaves_first() -> None:
@@ -244,19 +171,6 @@ def test_distrusted_bytes_are_found_by_nobody_and_freed_when_nobody_reads() -> N
     put(manager, 1, pages=4)
     assert manager.stats().hidden == 0
     manager.check()
-
-
-def test_an_entry_in_use_is_not_moved_away() -> None:
-    manager = small_manager()
-    (version,) = put(manager, 1)
-    manager.lookup(SPACE, [named(1)], 1, 0.0)
-    assert not manager.remove(version, 0.0)
-    manager.release([version], 1, 0.0)
-    assert manager.remove(version, 0.0)
-    assert not manager.remove(version, 0.0)
-    assert manager.stats().counters.moved == 1
-    (grant,) = manager.reserve(SPACE, [(named(2), PAGE)], 1, 0.0)
-    assert not manager.remove(grant.version, 0.0)
 
 
 def test_a_namespace_over_quota_gives_up_its_own_oldest() -> None:
@@ -319,18 +233,6 @@ def test_a_deleted_namespace_is_gone_at_once() -> None:
     manager.check()
 
 
-def test_reservations_of_a_deleted_namespace_end_in_every_way() -> None:
-    manager = small_manager()
-    grants = manager.reserve(SPACE, [(named(i), PAGE) for i in (1, 2)], 1, 0.0)
-    manager.delete_namespace("tenant", 0.0)
-    assert try_reserve(manager, 1) == ["granted"]
-    manager.abort(grants[0].version, 1, 0.0)
-    manager.tick(10.0)
-    manager.client_gone(1, 10.0)
-    assert manager.stats().dram_used_bytes == 0
-    manager.check()
-
-
 def test_statistics_and_views_tell_what_there_is() -> None:
     manager = small_manager(base_offset=PAGE, lease_s=3.0)
     put(manager, 1, now=2.0)
@@ -351,3 +253,17 @@ def test_statistics_and_views_tell_what_there_is() -> None:
     assert manager.fragmentation().live_bytes == 3 * PAGE
     manager.lookup(SPACE, [named(1)], 1, 4.0)
     assert counters.lookups == 2  # a copy
+
+
+def test_an_aborted_reservation_leaves_nothing() -> None:
+    manager = small_manager()
+    (grant,) = manager.reserve(SPACE, [(named(1), PAGE)], 1, 0.0)
+    manager.abort(grant.version, 2, 0.0)
+    assert manager.stats().writing == 1
+    manager.abort(grant.version, 1, 0.0)
+    manager.abort(grant.version, 1, 0.0)
+    assert not manager.commit(grant.version, 0, 1, 0.0)
+    stats = manager.stats()
+    assert (stats.writing, stats.dram_used_bytes) == (0, 0)
+    assert manager.usage() == {}
+    manager.check()

@@ -170,23 +170,6 @@ def test_a_slab_of_other_blocks_is_emptied_when_they_are_the_coldest() -> None:
     manager.check()
 
 
-def test_a_small_server_has_small_slabs_for_many_sizes() -> None:
-    manager = small_manager(capacity_bytes=8 << 20, slab_bytes=2 << 20)
-    for pages in range(1, 31):
-        put(manager, pages, pages=pages)
-    assert len(tiers(manager)) == 30  # in four slabs there would be room for four sizes
-    manager.check()
-
-
-def test_a_large_file_takes_the_place_of_several() -> None:
-    manager = with_ssd(ssd_bytes=4 * PAGE)
-    for index in range(4):
-        manager.restore(SPACE, named(index), Kind.CONTEXT, PAGE, index, 0.0, 0.0)
-    manager.restore(SPACE, named(9), Kind.CONTEXT, 3 * PAGE, 9, 0.0, 0.0)
-    assert tiers(manager) == {3: "ssd", 9: "ssd"}
-    assert len(manager.take_orders()) == 3
-
-
 def test_many_wishes_for_one_place_are_tried_a_few_at_a_time() -> None:
     manager = with_ssd()
     for index in range(40):
@@ -241,3 +224,20 @@ def test_but_not_if_it_would_have_to_be_written_first() -> None:
     assert try_reserve(manager, 101, pages=4) == ["granted"]
     assert tiers(manager) == {100: "ssd", **dict.fromkeys(range(8), "dram")}
     manager.check()
+
+
+def test_a_small_server_has_small_slabs_for_many_sizes() -> None:
+    manager = small_manager(capacity_bytes=8 << 20, slab_bytes=2 << 20)
+    for pages in range(1, 31):
+        put(manager, pages, pages=pages)
+    assert len(tiers(manager)) == 30  # in four slabs there would be room for four sizes
+    manager.check()
+
+
+def test_a_large_file_takes_the_place_of_several() -> None:
+    manager = with_ssd(ssd_bytes=4 * PAGE)
+    for index in range(4):
+        manager.restore(SPACE, named(index), Kind.CONTEXT, PAGE, index, 0.0, 0.0)
+    manager.restore(SPACE, named(9), Kind.CONTEXT, 3 * PAGE, 9, 0.0, 0.0)
+    assert tiers(manager) == {3: "ssd", 9: "ssd"}
+    assert len(manager.take_orders()) == 3

@@ -76,13 +76,6 @@ def test_write_through_spares_the_quota() -> None:
     manager.check()
 
 
-def test_spills_under_way_are_bounded() -> None:
-    manager = with_ssd(max_spills=2)
-    put(manager, 1, 2, 3, 4)
-    assert try_reserve(manager, 5, 6, 7) == ["full"] * 3
-    assert spills(manager) == [1, 2]
-
-
 def test_what_is_used_while_it_is_written_stays() -> None:
     manager = with_ssd()
     put(manager, 1, 2, 3, 4)
@@ -109,14 +102,6 @@ def test_a_failed_spill_drops_what_was_to_leave_unless_it_is_used(used: bool) ->
     manager.check()
 
 
-def test_a_failed_copy_of_write_through_changes_nothing() -> None:
-    manager = with_ssd(write_through=True)
-    put(manager, 1)
-    assert spills(manager) == [1]
-    manager.spilled(1, False, 0.0)
-    assert tiers(manager) == {1: "dram"}
-
-
 def test_distrust_during_a_spill_orders_the_file_away_afterwards() -> None:
     manager = with_ssd(write_through=True)
     put(manager, 1)
@@ -131,17 +116,6 @@ def test_distrust_during_a_spill_orders_the_file_away_afterwards() -> None:
     assert spill.version == 2
     manager.spilled(2, True, 0.0)
     assert tiers(manager) == {1: "both"}
-    manager.check()
-
-
-def test_distrust_during_a_failed_spill_leaves_nothing() -> None:
-    manager = with_ssd(write_through=True)
-    put(manager, 1)
-    spills(manager)
-    manager.distrust(1, 0.0)
-    manager.spilled(1, False, 0.0)
-    assert manager.take_orders() == ()
-    assert manager.stats().dram_used_bytes == 0
     manager.check()
 
 
@@ -161,22 +135,6 @@ def test_the_ssd_tier_forgets_what_was_used_longest_ago_but_nothing_leased() -> 
     assert manager.take_orders() == ()  # all that is there is leased
     assert tiers(manager)[4] == "dram"
     assert manager.stats().counters.evicted_from_ssd == 1
-
-
-def test_what_is_on_ssd_only_is_gone_when_it_leaves_there() -> None:
-    manager = with_ssd(ssd_bytes=4 * PAGE)
-    driver = LedgerDriver(manager)
-    for index in range(20):
-        while try_reserve(manager, 100 + index) != ["granted"]:
-            for order in manager.take_orders():
-                if isinstance(order, Spill):
-                    manager.spilled(order.version, True, 0.0)
-        version = manager.stats().counters.puts + 1
-        assert manager.commit(version, 1, 1, 0.0)
-        manager.check()
-    assert sorted(tiers(manager)) == list(range(112, 120))
-    assert manager.stats().ssd_used_bytes == 4 * PAGE
-    assert driver.names() == []
 
 
 @pytest.mark.parametrize("ssd_pages", [1, 2])
@@ -277,31 +235,6 @@ def test_an_unreadable_file_removes_the_entry() -> None:
     manager.check()
 
 
-@pytest.mark.parametrize("ok", [True, False])
-def test_distrust_during_a_load_frees_its_extent_afterwards(ok: bool) -> None:
-    manager, _driver = promoted_machine()
-    manager.remove(2, 0.0)
-    manager.promote([1], 1, 0.0)
-    (load,) = manager.take_orders()
-    assert isinstance(load, LoadFromSsd)
-    manager.release([1], 1, 0.0)
-    manager.distrust(1, 0.0)
-    assert try_reserve(manager, 6) == ["full"]
-    manager.loaded(1, ok, 0.0)
-    assert try_reserve(manager, 6) == ["granted"]
-    manager.check()
-
-
-def test_a_wanted_entry_that_is_removed_is_wanted_no_more() -> None:
-    manager, _driver = promoted_machine()
-    manager.lookup(SPACE, [named(i) for i in (2, 3, 4, 5)], 1, 0.0)
-    manager.promote([1], 2, 0.0)
-    manager.distrust(1, 0.0)
-    assert not manager.pending(1)
-    manager.tick(0.0)
-    assert manager.stats().waiting == 0
-
-
 def test_room_for_a_promotion_never_costs_its_own_file() -> None:
     manager = with_ssd(ssd_bytes=PAGE)
     put(manager, 1, 2, 3, 4)
@@ -314,18 +247,6 @@ def test_room_for_a_promotion_never_costs_its_own_file() -> None:
     assert 1 in tiers(manager)
     manager.set_quotas({"tenant": 5 * PAGE})
     manager.check()
-
-
-def test_a_file_that_is_being_read_is_not_removed_for_room() -> None:
-    manager = with_ssd(ssd_bytes=PAGE)
-    manager.restore(SPACE, named(1), Kind.CONTEXT, PAGE, 1, 0.0, 0.0)
-    manager.promote([1], 1, 0.0)
-    manager.release([1], 1, 0.0)
-    (load,) = manager.take_orders()
-    assert isinstance(load, LoadFromSsd)
-    assert manager.restore(SPACE, named(2), Kind.CONTEXT, PAGE, 2, 0.0, 0.0) is None
-    manager.loaded(1, True, 0.0)
-    assert tiers(manager) == {1: "both"}
 
 
 def test_a_promotion_respects_the_quota() -> None:
@@ -349,3 +270,11 @@ def test_reports_that_nobody_ordered_are_our_bug() -> None:
         manager.loaded(version, True, 0.0)
     with pytest.raises(LedgerError, match="reported as loaded"):
         manager.loaded(99, True, 0.0)
+
+
+def test_a_failed_copy_of_write_through_changes_nothing() -> None:
+    manager = with_ssd(write_through=True)
+    put(manager, 1)
+    assert spills(manager) == [1]
+    manager.spilled(1, False, 0.0)
+    assert tiers(manager) == {1: "dram"}

@@ -56,12 +56,6 @@ def test_a_chain_that_is_written_again_leaves_from_its_tail(eviction: str) -> No
     assert [index for index in chain if index in tiers(manager)] == [1, 2, 3]
 
 
-def test_what_is_there_does_not_leave_for_what_is_written_behind_it() -> None:
-    manager = small_manager(slabs=1)
-    put(manager, 1, 2, 3, 4)
-    assert try_reserve(manager, 5, 6, 1, 2, now=1.0) == ["granted", "granted", "present", "present"]
-
-
 def test_while_a_write_hangs_what_is_cold_is_dropped() -> None:
     manager = with_ssd()
     put(manager, 1, 2, 3, 4)
@@ -89,3 +83,9 @@ def test_what_the_disk_cannot_read_just_now_stays() -> None:
         assert tiers(manager) == there
         manager.check()
     assert manager.stats().counters.promotion_failures == 2
+
+
+def test_what_is_there_does_not_leave_for_what_is_written_behind_it() -> None:
+    manager = small_manager(slabs=1)
+    put(manager, 1, 2, 3, 4)
+    assert try_reserve(manager, 5, 6, 1, 2, now=1.0) == ["granted", "granted", "present", "present"]

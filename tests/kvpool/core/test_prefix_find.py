@@ -12,7 +12,7 @@ from serving.kvpool.core.prefix_find import FoundPrefix, PrefixFind
 from serving.kvpool.core.ring import HashRing, RingServer
 from serving.values.pool_outcome import MissReason
 from tests.kvpool.core.ledger_driver import SPACE
-from tests.kvpool.core.queue_driver import Fate, Judge, QueueDriver, chain
+from tests.kvpool.core.queue_driver import FAILURES, Fate, Judge, QueueDriver, chain
 
 UNTIL_S = 1.0
 CHAIN = chain(12)
@@ -61,33 +61,23 @@ def only(server: str, fate: Fate) -> Judge:
     return lambda name, message: fate if name == server and isinstance(message, m.Lookup) else Fate.WELL
 
 
-@pytest.mark.parametrize(
-    ("fate", "reason", "at"),
-    [
-        (Fate.SILENT, MissReason.TIMEOUT, 101.0),
-        (Fate.LATE, MissReason.TIMEOUT, 101.001),
-        (Fate.UNSENT, MissReason.TIMEOUT, 100.0),
-        (Fate.GONE, MissReason.UNREACHABLE, 100.0),
-        (Fate.REFUSED, MissReason.ERROR, 100.0),
-        (Fate.NONSENSE, MissReason.ERROR, 100.25),
-        (Fate.SHORT, MissReason.ERROR, 100.25),
-    ],
-)
+TOOK_S = {Fate.SILENT: 1.0, Fate.LATE: 1.001, Fate.NONSENSE: 0.25, Fate.SHORT: 0.25}
+
+
+@pytest.mark.parametrize("fate", FAILURES)
 @pytest.mark.parametrize("servers", [1, 2, 4])
-def test_a_server_that_fails_costs_its_blocks_and_no_others(
-    servers: int, fate: Fate, reason: MissReason, at: float
-) -> None:
+def test_a_server_that_fails_costs_its_blocks_and_no_others(servers: int, fate: Fate) -> None:
     driver = QueueDriver(servers)
     driver.put(CHAIN)
     driver.judge = only("s0", fate)
     found = found_in(driver)
     end = first_at(driver, "s0")
     assert [one.hash for one in found.found] == CHAIN[:end]
-    assert found.reason is reason
+    assert found.reason is FAILURES[fate]
     theirs = sum("s0" in driver.ring.readers(one) for one in CHAIN[end:])
     assert theirs <= found.lost_blocks <= 12 - end
     assert driver.in_use == end
-    assert servers > 1 or driver.now == at
+    assert servers > 1 or driver.now == 100.0 + TOOK_S.get(fate, 0.0)
 
 
 def test_an_answer_at_the_very_edge_counts() -> None:

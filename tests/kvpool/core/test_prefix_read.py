@@ -9,7 +9,7 @@ from serving.kvpool.core.prefix_find import FoundPrefix, PrefixFind
 from serving.kvpool.core.prefix_read import SSD_GROUP_BLOCKS, PrefixRead
 from serving.values.pool_outcome import FetchReport, MissReason
 from tests.kvpool.core.ledger_driver import PAGE, SPACE
-from tests.kvpool.core.queue_driver import Fate, QueueDriver, chain
+from tests.kvpool.core.queue_driver import FAILURES, Fate, QueueDriver, chain
 
 CHAIN = chain(12)
 
@@ -133,23 +133,10 @@ def test_many_small_blocks_come_in_bounded_groups() -> None:
     assert max(asked) <= SSD_GROUP_BLOCKS
 
 
-@pytest.mark.parametrize(
-    ("fate", "reason"),
-    [
-        (Fate.SILENT, MissReason.TIMEOUT),
-        (Fate.LATE, MissReason.TIMEOUT),
-        (Fate.UNSENT, MissReason.TIMEOUT),
-        (Fate.GONE, MissReason.UNREACHABLE),
-        (Fate.REFUSED, MissReason.ERROR),
-        (Fate.NONSENSE, MissReason.ERROR),
-        (Fate.SHORT, MissReason.GONE),
-    ],
-)
+@pytest.mark.parametrize("fate", FAILURES)
 @pytest.mark.parametrize("hint", [True, False])
 @pytest.mark.parametrize("servers", [1, 2])
-def test_blocks_before_the_first_on_a_disk_that_fails_are_good(
-    fate: Fate, reason: MissReason, hint: bool, servers: int
-) -> None:
+def test_blocks_before_the_first_on_a_disk_that_fails_are_good(fate: Fate, hint: bool, servers: int) -> None:
     driver = on_disk(12, servers)
     found = lookup(driver)
     disk = [index for index, one in enumerate(found.found) if one.tier is EntryTier.SSD]
@@ -167,7 +154,7 @@ def test_blocks_before_the_first_on_a_disk_that_fails_are_good(
     else:
         last = fate is Fate.SHORT
         assert report.blocks >= first if last else report.blocks == first
-        assert report.reason is reason
+        assert report.reason is (MissReason.GONE if last else FAILURES[fate])
         assert report.lost_blocks == 12 - report.blocks
 
 

@@ -161,7 +161,7 @@ class ShelfMachine(RuleBasedStateMachine):
 
 
 TestShelf = ShelfMachine.TestCase
-TestShelf.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestShelf.settings = settings(max_examples=25, stateful_step_count=30)
 
 
 def test_an_entry_is_lent_as_often_as_it_is_asked_for() -> None:

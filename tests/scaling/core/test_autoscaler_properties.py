@@ -1,6 +1,6 @@
 """What holds for every history: bounds, budget, holds, replay, and more load never meaning fewer instances."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.config.scaling import AutoscalerConfig, SloConfig
@@ -130,6 +130,7 @@ def _missing(signals: ScalingSignals) -> int:
     return sum(max(0, pool.target - pool.running) * pool.npus_per_instance for pool in signals.pools)
 
 
+@settings(max_examples=20)
 @given(histories(), st.sampled_from(["slo", "requests"]))
 def test_bounds_budget_and_holds(looks: list[ScalingSignals], policy: str) -> None:
     one = scaler(policy)
@@ -139,6 +140,7 @@ def test_bounds_budget_and_holds(looks: list[ScalingSignals], policy: str) -> No
             check(signals, decision, policy)
 
 
+@settings(max_examples=20)
 @given(histories(), st.sampled_from(["slo", "requests"]))
 def test_the_same_signals_give_the_same_decisions(looks: list[ScalingSignals], policy: str) -> None:
     first, second = scaler(policy), scaler(policy)
@@ -166,6 +168,7 @@ def test_more_load_never_means_fewer_instances(
     assert less <= wanted(needs(load, urgent + more, noise, steady=steady), target)
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 4), st.integers(1, 4))
 def test_a_longer_queue_is_never_less_urgent(queue: int, more: int, coming: int, running: int) -> None:
     work, outlook = PromptWork(2.0), Outlook(5.0, running, coming, 2.0)

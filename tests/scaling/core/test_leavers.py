@@ -3,7 +3,7 @@
 from collections import Counter
 from itertools import combinations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.ids import NodeId
@@ -31,6 +31,7 @@ def without_npus(names: tuple[str, ...], placed: list[Placed]) -> int:
     return len(before - after - {HEAD})
 
 
+@settings(max_examples=25)
 @given(placed=placements(), pool=st.sampled_from(sorted(SIZES)), count=st.integers(0, 6))
 def test_so_many_leave_and_no_other_choice_empties_more_hosts(placed: list[Placed], pool: str, count: int) -> None:
     own = [one.name for one in placed if one.pool == pool]
@@ -41,6 +42,7 @@ def test_so_many_leave_and_no_other_choice_empties_more_hosts(placed: list[Place
     assert len(emptied(names, placed, {HEAD})) == max(len(emptied(choice, placed, {HEAD})) for choice in choices)
 
 
+@settings(max_examples=25)
 @given(placed=placements(), pool=st.sampled_from(["decode", "prefill"]))
 def test_a_single_one_frees_a_hosts_npus_if_any_can(placed: list[Placed], pool: str) -> None:
     names = leavers(pool, 1, placed, {HEAD})
@@ -48,6 +50,7 @@ def test_a_single_one_frees_a_hosts_npus_if_any_can(placed: list[Placed], pool: 
     assert without_npus(names, placed) == best
 
 
+@settings(max_examples=25)
 @given(placed=placements(), pool=st.sampled_from(sorted(SIZES)), count=st.integers(0, 6))
 def test_the_head_gives_its_own_last(placed: list[Placed], pool: str, count: int) -> None:
     names = leavers(pool, count, placed, {HEAD})
@@ -55,6 +58,7 @@ def test_the_head_gives_its_own_last(placed: list[Placed], pool: str, count: int
         assert all(one.name in names for one in placed if one.pool == pool and one.host != HEAD)
 
 
+@settings(max_examples=25)
 @given(placed=placements(), pool=st.sampled_from(sorted(SIZES)), count=st.integers(0, 6), seed=st.randoms())
 def test_the_order_in_which_replicas_are_listed_says_nothing(
     placed: list[Placed], pool: str, count: int, seed: object
@@ -80,6 +84,7 @@ def test_of_equals_the_newest_leaves() -> None:
     assert leavers("decode", 1, placed) == ("new",)
 
 
+@settings(max_examples=25)
 @given(placed=placements(), pool=st.sampled_from(sorted(SIZES)), count=st.integers(0, 6))
 def test_where_no_host_can_be_given_back_no_other_choice_leaves_a_pool_more_even(
     placed: list[Placed], pool: str, count: int

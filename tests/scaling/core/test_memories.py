@@ -73,14 +73,14 @@ def test_a_burst_shows_the_sooner_the_larger_it_is() -> None:
 
     def seconds_until_seen(factor: int) -> int:
         course, fast = Course(), FastRate(3.5)
-        for second in range(2000):
-            count = sum(draw.random() < 0.01 * (factor if second >= 1800 else 1) for _ in range(1000))
+        for second in range(700):
+            count = sum(draw.random() < 0.01 * (factor if second >= 600 else 1) for _ in range(1000))
             course.add(count, 1.0)
             fast.add(count, 1.0)
             assert fast.rate(course) >= fast.surely(course)
             if fast.surely(course) > 13.0:
-                assert second >= 1800
-                return second - 1800
+                assert second >= 600
+                return second - 600
         return 1000
 
     assert seconds_until_seen(8) <= 1

@@ -66,7 +66,7 @@ def decisions(policy: Literal["requests", "slo"], seed: int, seconds: int = 700)
 
 
 @pytest.mark.parametrize("policy", ["requests", "slo"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_change_has_the_number_that_decided_and_its_limit(policy: Literal["requests", "slo"], seed: int) -> None:
     told = decisions(policy, seed)
     kinds = {one.kind for one in told if one.before != one.target}

@@ -77,10 +77,7 @@ class Chromium:
     @asynccontextmanager
     async def page(self, width: int = 1280, height: int = 900) -> AsyncIterator["Page"]:
         """A page in a context of its own: no cookies yet."""
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(self.address, max_msg_size=0) as socket,
-        ):
+        async with aiohttp.ClientSession() as session, session.ws_connect(self.address, max_msg_size=0) as socket:
             page = Page(socket)
             reader = asyncio.create_task(page.read())
             try:

@@ -83,10 +83,7 @@ def _ranks(wish: str) -> list[FakeMember]:
 def _rank(shape: Shape, rank: int, there: tuple[int, ...]) -> FakeMember:
     rng, share = random.Random(rank), shape.experts // shape.ranks
     rows = [[rng.randrange(40) ** 2 for _ in range(shape.experts)] for _ in range(shape.layers)]
-    own = (
-        *range(rank * share, (rank + 1) * share),
-        (rank + 1) * share % shape.experts,
-    )  # and its neighbour's
+    own = (*range(rank * share, (rank + 1) * share), (rank + 1) * share % shape.experts)  # and its neighbour's
     lost = [one for one in range(shape.ranks) if one not in there]
     borrowed = [(layer, expert) for layer in range(shape.layers) for one in lost for expert in _share(shape, one)]
     borrowed = [(layer, expert) for layer, expert in borrowed if expert not in own]

@@ -16,6 +16,14 @@ async def open_page(page: Page, dashboard: FakeDashboard) -> None:
     await page.wait("document.querySelectorAll('.pool').length === 3")
 
 
+async def enter_number(page: Page, number: str) -> None:
+    """So many replicas of decode."""
+    await page.click(NUMBER)
+    await page.run("document.activeElement.select()")
+    await page.type(number)
+    await page.press("Enter")
+
+
 async def text(page: Page, selector: str) -> str:
     """Text that is to be read there, with plain spaces."""
     found: str = await page.run(f"document.querySelector({selector!r}).innerText")

@@ -6,14 +6,7 @@ import pytest
 
 from serving.errors import ScaleError
 from serving.scaling.dashboard.commands import BY_PAGE, RayScale, from_json, from_query
-from serving.values.scaling import (
-    LONGEST_HOLD_S,
-    MOST_REPLICAS,
-    HoldPool,
-    ReadDecisions,
-    ReleasePool,
-    ScalePool,
-)
+from serving.values.scaling import LONGEST_HOLD_S, MOST_REPLICAS, HoldPool, ReadDecisions, ReleasePool, ScalePool
 
 
 def test_an_operation_is_read_from_json() -> None:

@@ -270,15 +270,6 @@ def test_silence_is_told_with_503(dashboard: FakeDashboard) -> None:
     assert dashboard.ask("GET", "/pools")[0] == 200
 
 
-def test_answers_are_quick(dashboard: FakeDashboard) -> None:
-    took = []
-    for _ in range(20):
-        begun = time.perf_counter()
-        dashboard.ask("GET", "/api/pools")
-        took.append(time.perf_counter() - begun)
-    assert min(took) < 0.05, "the machine may be busy, but not all the time"
-
-
 @pytest.fixture(scope="module")
 def open_dashboard(short_folder: Path) -> Iterator[FakeDashboard]:
     """Ray without token authentication."""

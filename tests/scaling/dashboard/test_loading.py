@@ -63,14 +63,9 @@ def test_rays_dashboard_finds_the_page_among_its_modules(tmp_path: Path) -> None
     assert "ServeHead" in found
 
 
-def test_no_other_process_does(tmp_path: Path) -> None:
-    found = run(tmp_path / "ray" / "dashboard" / "agent.py", NAMES, SITE)
-    assert "'serve'" in found
-    assert "cloudmatrix_pools" not in found
-
-
-def test_a_dashboard_without_our_folder_on_its_path_does_not(tmp_path: Path) -> None:
-    found = run(tmp_path / "ray" / "dashboard" / "dashboard.py", NAMES)
+@pytest.mark.parametrize(("script", "path"), [("agent.py", [SITE]), ("dashboard.py", [])])
+def test_no_other_process_does_nor_without_our_folder(tmp_path: Path, script: str, path: list[Path]) -> None:
+    found = run(tmp_path / "ray" / "dashboard" / script, NAMES, *path)
     assert "'serve'" in found
     assert "cloudmatrix_pools" not in found
 
@@ -124,7 +119,9 @@ def test_rays_server_takes_the_maker_of_its_middleware_by_name() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("server_first", [True, False])
+@pytest.mark.parametrize(
+    "server_first", [True, pytest.param(False, marks=pytest.mark.nightly("tests/scaling/dashboard/test_loading.py"))]
+)
 def test_only_what_everybody_may_read_is_let_through(tmp_path: Path, server_first: bool) -> None:
     lines = ["import ray.dashboard.modules.cloudmatrix_pools", "from ray.dashboard import http_server_head"]
     told = run(

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,15 +25,12 @@ def test_a_pool_is_scaled_and_held(dashboard: FakeDashboard, capsys: pytest.Capt
     assert dashboard.pool("decode")["hold"]["left_s"] == pytest.approx(600, abs=20)
 
 
-@pytest.mark.parametrize(("hold", "seconds"), [("90s", 90), ("45", 45), ("2h", 7200), ("1.5min", 90), ("1d", 86400)])
-def test_times_as_people_write_them(dashboard: FakeDashboard, hold: str, seconds: float) -> None:
-    assert ask(dashboard, "scale", "decode", "3", "--hold", hold) == 0
-    assert dashboard.pool("decode")["hold"]["left_s"] == pytest.approx(seconds, abs=20)
-
-
-def test_no_time_is_no_hold(dashboard: FakeDashboard) -> None:
+def test_times_as_people_write_them(dashboard: FakeDashboard) -> None:
+    for hold, seconds in (("90s", 90), ("45", 45), ("2h", 7200), ("1.5min", 90), ("1d", 86400)):
+        assert ask(dashboard, "scale", "decode", "3", "--hold", hold) == 0
+        assert dashboard.pool("decode")["hold"]["left_s"] == pytest.approx(seconds, abs=20)
     assert ask(dashboard, "scale", "decode", "3", "--hold", "0") == 0
-    assert dashboard.pool("decode")["hold"] is None
+    assert dashboard.pool("decode")["hold"] is None, "no time is no hold"
 
 
 def test_a_time_that_is_none(dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,8 +49,8 @@ def test_waiting_outlasts_a_board_that_is_started_again(
     dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dashboard.wish(silent=True)
-    pauses = iter((lambda: None, lambda: dashboard.wish(silent=False)))
-    monkeypatch.setattr("serving.http_client.time.sleep", lambda _: next(pauses, lambda: None)())
+    rest = [lambda: None] * 100
+    pausing(monkeypatch, lambda: None, lambda: dashboard.wish(silent=False), *rest)
     assert ask(dashboard, "scale", "decode", "4", "--wait") == 0
     told = capsys.readouterr()
     assert "decode: 4 serve after " in told.out
@@ -111,46 +108,35 @@ def test_decisions_oldest_first(dashboard: FakeDashboard, capsys: pytest.Capture
     assert capsys.readouterr().out == "nothing was changed so far\n"
 
 
-def test_following_ends_with_ctrl_c(
+def pausing(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
+    """What happens in the pauses of a command, one after the other; then Ctrl-C."""
+    left = iter(steps)
+    monkeypatch.setattr("time.sleep", lambda _: next(left, interrupted)())
+
+
+def followed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Changes that were printed."""
+    return [told for told in capsys.readouterr().out.splitlines() if " -> " in told]
+
+
+def test_following_tells_what_comes_until_ctrl_c(
     dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses = 0
-
-    def pause(_: float) -> None:
-        nonlocal pauses
-        pauses += 1
-        if pauses == 2:
-            raise KeyboardInterrupt
-        ask(dashboard, "scale", "decode", "5")
-
-    monkeypatch.setattr("serving.cli.decisions.time.sleep", pause)
+    pausing(monkeypatch, lambda: ask(dashboard, "scale", "decode", "5"))
     assert ask(dashboard, "decisions", "--last", "1", "--follow") == 0
-    assert "3 -> 5" in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_following_without_a_past(
-    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`--last 0 --follow`: only what comes from now on."""
-    pauses = iter((lambda: None, lambda: ask(dashboard, "scale", "decode", "5")))
-    monkeypatch.setattr("serving.cli.decisions.time.sleep", lambda _: next(pauses, interrupted)())
+    assert "3 -> 5" in followed(capsys)[-1]
+    pausing(monkeypatch, lambda: None, lambda: ask(dashboard, "scale", "decode", "4"))
     assert ask(dashboard, "decisions", "--last", "0", "--follow") == 0
-    changes = [told for told in capsys.readouterr().out.splitlines() if " -> " in told]
-    assert len(changes) == 1
-    assert "3 -> 5" in changes[0]
+    (change,) = followed(capsys)
+    assert "5 -> 4" in change, "only what comes from now on"
 
-
-def test_following_outlasts_a_board_that_is_started_again(
-    dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     def back() -> None:
         dashboard.wish(silent=False)
-        ask(dashboard, "scale", "decode", "5")
+        ask(dashboard, "scale", "decode", "6")
 
-    pauses = iter((lambda: dashboard.wish(silent=True), back))
-    monkeypatch.setattr("serving.cli.decisions.time.sleep", lambda _: next(pauses, interrupted)())
+    pausing(monkeypatch, lambda: dashboard.wish(silent=True), back)
     assert ask(dashboard, "decisions", "--follow") == 0
-    assert "3 -> 5" in capsys.readouterr().out.splitlines()[-1]
+    assert "4 -> 6" in followed(capsys)[-1], "also of a board that was started again"
 
 
 def interrupted() -> None:

@@ -73,6 +73,10 @@ class FakeCluster:
     sight: Sight = field(default_factory=lambda: Sight(0.0, started(), nodes()))
     now: float = 1000.0
     silent: bool = False
+    deaf: bool = False
+    """Targets are not answered."""
+    takes_s: float = 0.0
+    """How long a target takes."""
     calls: list[tuple[str, int]] = field(default_factory=list)
     leaving: tuple[str, ...] = ()
     """Replicas that the last call said should leave."""
@@ -96,7 +100,8 @@ class FakeCluster:
 
     async def set_target(self, pool: str, replicas: int, leaving: Sequence[str] = ()) -> None:
         """Implements `ClusterPort.set_target`."""
-        if self.silent:
+        await asyncio.sleep(self.takes_s)
+        if self.silent or self.deaf:
             raise ClusterSilentError("nobody answers")
         self.leaving = tuple(leaving)
         self.calls.append((pool, replicas))

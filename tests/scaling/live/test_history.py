@@ -14,10 +14,7 @@ MINUTE: dict[str, Any] = {"ttft_p99_s": 0.5, "tpot_p99_s": None}
 
 def add(history: History, at: float, arrived: int = 0, output: int = 0, pulled: int = 0, **prefill: int) -> None:
     facts: dict[str, Any] = {f"prefix_{name}_tokens_total": value for name, value in prefill.items()}
-    members = {
-        "p1": member("p1", "prefill", **facts),
-        "d1": member("d1", "decode", prefix_queries_tokens_total=10_000),
-    }
+    members = {"p1": member("p1", "prefill", **facts), "d1": member("d1", "decode", prefix_queries_tokens_total=10_000)}
     sight = Sight(at, started(), nodes(), members)
     history.add(sight, Traffic(arrived_tokens=arrived, generated_tokens=output), pulled, MINUTE)
 

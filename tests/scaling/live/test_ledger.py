@@ -52,7 +52,7 @@ def test_a_line_that_makes_no_sense_is_left_out(caplog: pytest.LogCaptureFixture
 
 def test_it_is_bounded_in_memory_and_where_it_is_kept() -> None:
     kept = KeptValues()
-    ledger = filled(kept, 2 * KEPT + 10)
+    ledger = filled(kept, KEPT + 2 * PER_VALUE + 10)
     assert len(ledger.newest()) == KEPT
     values = [kept.get(key) or b"" for key in kept.keys("decisions/")]
     assert len(values) <= KEPT // PER_VALUE + 1

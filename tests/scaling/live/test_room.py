@@ -101,11 +101,7 @@ def test_use_counts_those_that_leave() -> None:
     assert offered(nodes()) == ReplicaSize(16, 2048)
 
 
-@given(
-    free=st.lists(st.integers(0, 9), min_size=1, max_size=4),
-    decodes=st.integers(0, 3),
-    prefills=st.integers(0, 4),
-)
+@given(free=st.lists(st.integers(0, 9), min_size=1, max_size=4), decodes=st.integers(0, 3), prefills=st.integers(0, 4))
 def test_what_fits_can_be_packed_and_one_more_cannot(free: list[int], decodes: int, prefills: int) -> None:
     """Against a search that tries every placement."""
     there = {"decode": deployment(decodes), "prefill": deployment(prefills)}

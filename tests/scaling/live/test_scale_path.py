@@ -47,9 +47,14 @@ class Board:
         return Method(remote)
 
 
-def found(monkeypatch: pytest.MonkeyPatch, answer: Any) -> Board:
+def found(monkeypatch: pytest.MonkeyPatch, answer: Any, get: Callable[..., Any] | None = None) -> Board:
+    """A board that Ray finds, unless it is to find another one; it is asked for half a second."""
     board = Board(answer)
-    monkeypatch.setattr(ray, "get_actor", lambda name, namespace: board)
+    for owner, name, other in (
+        (ray, "get_actor", get or (lambda name, namespace: board)),
+        (scale_path, "CALL_DEADLINE_S", 0.5),
+    ):
+        monkeypatch.setattr(owner, name, other)
     return board
 
 
@@ -82,7 +87,7 @@ def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(name: str, namespace: str) -> Any:
         raise ValueError(name)
 
-    monkeypatch.setattr(ray, "get_actor", nobody)
+    found(monkeypatch, None, nobody)
     with pytest.raises(ScaleError, match="no CloudMatrix system") as missing:
         asyncio.run(scale_path.ask(ReadPools()))
     assert missing.value.kind == "no_system"
@@ -102,7 +107,6 @@ def test_each_question_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
         def answer(self) -> Method:
             return Method(lambda _operation: asyncio.sleep(60))
 
-    monkeypatch.setattr(ray, "get_actor", lambda name, namespace: Frozen())
-    monkeypatch.setattr(scale_path, "CALL_DEADLINE_S", 0.05)
+    found(monkeypatch, None, lambda name, namespace: Frozen())
     with pytest.raises(ScaleError, match="TimeoutError"):
         asyncio.run(scale_path.ask(ReadPools()))

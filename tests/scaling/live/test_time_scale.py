@@ -33,7 +33,7 @@ SCALES = (0.25, 1.0, 16.0)
 """Powers of two: times are the same to the last bit."""
 START_S, TOKENS_PER_S, SEATS = 10.0, 24_576.0, 100
 BUCKETS = (0,) * (len(BOUNDS_S) + 1)
-BEGIN_S, SECONDS = 64.0, 700
+BEGIN_S, SECONDS = 64.0, 480
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ class Live:
         return virtual_s / self.config.time_scale
 
 
-@pytest.mark.parametrize(("scale", "policy"), [*((scale, "slo") for scale in SCALES), (0.25, "requests")])
+@pytest.mark.parametrize(("scale", "policy"), [(0.25, "slo"), (16.0, "slo"), (0.25, "requests")])
 def test_signals_and_decisions_are_those_of_virtual_time(scale: float, policy: str, runner: asyncio.Runner) -> None:
     """At 0.25 prompts seemed to come at a quarter of their rate, and nobody was started for them."""
     virtual, live = Virtual(settings(1.0, policy)), Live(settings(scale, policy), runner)
