@@ -210,21 +210,6 @@ def test_a_speculative_result_is_cut_at_the_end() -> None:
 # ---- cancel, deadline, lease -----------------------------------------------------------------------------------------
 
 
-def test_cancel_while_waiting_running_and_unknown() -> None:
-    bench = Bench(max_sequences=1)
-    bench.engine.add(spec("a"), 0.0)
-    bench.engine.add(spec("b"), 0.0)
-    bench.step()
-    bench.engine.cancel(SequenceId("b"), 0.0)
-    bench.engine.cancel(SequenceId("nobody"), 0.0)
-    bench.engine.check()
-    assert bench.used > 0
-    bench.engine.cancel(SequenceId("a"), 0.0)
-    assert bench.engine.idle()
-    assert bench.used == 0
-    assert bench.engine.take_events() == ()
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_cancel_during_a_step_waits_for_the_step(fails: bool) -> None:
     bench = Bench()
@@ -309,23 +294,6 @@ def test_progress_is_what_a_watchdog_needs() -> None:
     bench.engine.release(event.ticket_id, 106.0)
     freed = bench.engine.snapshot(106.0)
     assert (freed.has_work, freed.last_progress_s) == (True, 106.0)
-
-
-def test_preempted_twice_is_still_exact() -> None:
-    bench = Bench(blocks=6, max_step_tokens=32)
-    specs = [spec(name, tuple(range(n, n + 7)), max_tokens=12) for n, name in enumerate("abc")]
-    for one in specs:
-        bench.engine.add(one, 0.0)
-    output: dict[str, tuple[int, ...]] = {name: () for name in "abc"}
-    while not bench.engine.idle():
-        for event in bench.step():
-            assert isinstance(event, Tokens)
-            assert event.position == len(output[event.sequence_id])
-            output[event.sequence_id] += event.tokens
-    assert output == {one.sequence_id: reference_output(one)[0] for one in specs}
-    snapshot = bench.engine.snapshot(0.0)
-    assert snapshot.preemptions_total >= 2
-    assert snapshot.prefix_queries_tokens_total == 21  # each prompt counts once, however often it is admitted
 
 
 def test_a_prompt_preempted_half_way_reports_its_logprobs_once_and_whole() -> None:

@@ -1,11 +1,9 @@
 """The engine beside a KV-cache pool: what it asks for, what it waits for, what it offers."""
 
-from dataclasses import replace
-
 import pytest
 from msgspec import structs
 
-from serving.errors import ConfigError, LedgerError
+from serving.errors import LedgerError
 from serving.ids import SequenceId
 from serving.instance.core.events import EngineNews
 from serving.instance.core.settings import EngineRole
@@ -15,7 +13,7 @@ from serving.values.prefix_hash import prefix_hashes
 from serving.values.sequence import PoolUse
 from tests.fakes.executor import reference_output
 from tests.fakes.pool import FakePool
-from tests.instance.bench import PROMPT, SETTINGS, spec, ticket_for
+from tests.instance.bench import PROMPT, spec, ticket_for
 from tests.instance.pool_bench import PoolBench
 
 A = SequenceId("a")
@@ -241,13 +239,6 @@ def test_orders_end_once() -> None:
         bench.engine.fetch_finished(A, FetchReport(0), 0.0)
     with pytest.raises(LedgerError, match="store order 7"):
         bench.engine.store_finished(7, 0.0)
-
-
-def test_settings_that_cannot_work() -> None:
-    with pytest.raises(ConfigError, match="prefix_reuse"):
-        replace(SETTINGS, pool=True, prefix_reuse=False)
-    with pytest.raises(ConfigError, match="max_store_blocks"):
-        replace(SETTINGS, max_store_blocks=-1)
 
 
 def test_a_prompt_behind_a_fetch_and_a_handoff_is_computed_at_once() -> None:

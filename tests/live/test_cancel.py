@@ -5,7 +5,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,29 +50,6 @@ async def read_until(generation: LiveGeneration, count: int) -> list[int]:
         for update in await generation.next():
             got += update.news.tokens
     return got
-
-
-async def test_before_prefill(checkpoint: Path, shm: Path) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        for _ in range(5):
-            generation = pools.submit(LONG)
-            generation.cancel()
-            generation.cancel()  # twice does no harm
-            assert await generation.next() == ()
-        await pools.audit()
-
-
-async def test_in_the_middle_of_prefill(checkpoint: Path, shm: Path) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        prefill = executor(pools.instances[0])
-        prefill.before = slow(0.03)
-        generation = pools.submit(LONG)
-        await until(lambda: prefill.steps == 2, "the second of four chunks runs")
-        generation.cancel()
-        await pools.audit()
-        assert pools.instances[1].engine.snapshot(0.0).handoffs_in_total == 0
 
 
 async def test_while_held_for_a_decode_instance(checkpoint: Path, shm: Path) -> None:
@@ -150,17 +126,6 @@ async def test_one_choice_stops_and_the_others_go_on(checkpoint: Path, shm: Path
         await pools.audit()
 
 
-async def test_stopping_every_choice_ends_the_request(checkpoint: Path, shm: Path) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        generation = pools.submit(replace(LONG, n=2))
-        await generation.next()
-        generation.stop(0)
-        generation.stop(1)
-        assert await generation.next() == ()
-        await pools.audit()
-
-
 async def test_a_deadline_ends_a_request_wherever_it_is(checkpoint: Path, shm: Path) -> None:
     async with Pools(small_config(checkpoint), shm) as pools:
         await pools.start("prefill", "decode")
@@ -170,15 +135,6 @@ async def test_a_deadline_ends_a_request_wherever_it_is(checkpoint: Path, shm: P
         for job in jobs:
             with pytest.raises(DeadlineError):
                 await collect(job)
-        await pools.audit()
-
-
-async def test_a_deadline_ends_a_request_that_waits_for_an_instance(checkpoint: Path, shm: Path) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill")
-        generation = pools.submit(LONG, time_left_s=0.5)
-        with pytest.raises(DeadlineError):
-            await collect(generation)
         await pools.audit()
 
 

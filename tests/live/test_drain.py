@@ -114,19 +114,6 @@ async def test_streams_go_on_at_another_instance(
         await pools.audit()
 
 
-async def test_streams_that_end_soon_are_not_moved(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        slow_down(pools)
-        jobs = begin(pools)
-        leaving = pools.of("decode")[0]
-        await until(lambda: generated(leaving) >= 10, "it decodes")
-        await asyncio.wait_for(leaving.server.leave(30.0), PATIENCE_S)
-        await finish(jobs, reference)
-        assert leaving.engine.snapshot(0.0).handoffs_out_total == 0
-        await pools.audit()
-
-
 @pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
 async def test_the_only_instance_keeps_its_streams(
     mode: str, checkpoint: Path, shm: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
@@ -145,28 +132,6 @@ async def test_the_only_instance_keeps_its_streams(
         hurry(pools)
         await finish(jobs, reference)
         await asyncio.wait_for(gone, PATIENCE_S)
-        await pools.audit()
-
-
-async def test_a_stream_that_stayed_moves_when_somebody_comes(
-    checkpoint: Path, shm: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("serving.instance.live.instance_server.OFFER_PERIOD_S", 0.1)
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        slow_down(pools)
-        jobs = begin(pools)
-        leaving = pools.of("decode")[0]
-        await until(lambda: leaving.engine.snapshot(0.0).running >= 5, "all of it decodes here")
-        gone = asyncio.create_task(leaving.server.leave(0.0))
-        await until(lambda: leaving.engine.snapshot(0.0).handoffs_out_total >= 5, "nobody took it")
-        coming = await pools.add("decode")
-        executor(coming).before = slowly
-        await asyncio.wait_for(gone, PATIENCE_S)
-        assert not any(job.done() for job in jobs)
-        hurry(pools)
-        await finish(jobs, reference)
-        assert coming.engine.snapshot(0.0).handoffs_in_total == 5
         await pools.audit()
 
 
@@ -220,20 +185,6 @@ async def test_without_decode_instances_prefill_does_it_all(checkpoint: Path, sh
         await pools.linked()
         await finish(begin(pools), reference)
         assert pools.of("decode")[0].engine.snapshot(0.0).handoffs_in_total == 5, "new ones go there again"
-        await pools.audit()
-
-
-async def test_a_decode_pool_that_dies_is_stood_in_for(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    config = small_config(checkpoint, engine={"empty_role_s": 0.3})
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill", "decode")
-        slow_down(pools)
-        jobs = begin(pools)
-        victim = pools.of("decode")[0]
-        await until(lambda: generated(victim) >= 10, "it decodes")
-        await pools.kill(victim)
-        hurry(pools)
-        await finish(jobs, reference)
         await pools.audit()
 
 

@@ -1,8 +1,6 @@
 """Instances die, hang, corrupt and refuse; clients see a pause, each token once, and nothing is left behind."""
 
 import asyncio
-import logging
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,32 +62,6 @@ async def test_an_instance_dies_in_the_middle_of_decode(
         assert (notice.kind, notice.pool, notice.replica) == ("died", last, victim.place.replica)
         assert 1 <= notice.streams <= len(ASKS)
         assert 8 <= notice.tokens < 60 * len(ASKS), "what the clients had by then"
-
-
-async def test_the_only_decode_instance_dies_and_is_replaced(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        slow_down(pools)
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        victim = pools.of("decode")[0]
-        await until(lambda: victim.engine.snapshot(0.0).generated_tokens_total >= 8, "it has given some tokens")
-        await pools.kill(victim)
-        await pools.add("decode")
-        await finish(pools, jobs, reference)
-
-
-async def test_the_only_prefill_instance_dies_and_decode_computes_prompts(
-    checkpoint: Path, shm: Path, reference: Reference
-) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        victim = pools.instances[0]
-        go_on = hold(victim, step=2)
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        await until(lambda: executor(victim).steps == 2, "its second chunk runs")
-        await pools.kill(victim)
-        go_on.set()
-        await finish(pools, jobs, reference)
 
 
 async def test_prefill_dies_while_its_blocks_are_held(checkpoint: Path, shm: Path, reference: Reference) -> None:
@@ -203,32 +175,6 @@ async def test_steps_that_always_fail_end_in_an_error(checkpoint: Path, shm: Pat
         await pools.audit()
 
 
-async def test_a_hanging_step_shows_as_no_progress(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        go_on = threading.Event()
-        frozen = pools.of("decode")[0]
-
-        def hang(plan: StepPlan) -> None:
-            go_on.wait(PATIENCE_S)
-
-        executor(frozen).before = hang
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        try:
-            await until(lambda: frozen.loop.progress_age_s() > 0.7, "health sees no progress")
-            healthy = pools.of("decode")[1].loop.progress_age_s()
-            link = pools.backend.links.link(frozen.place.replica)
-            assert healthy < frozen.loop.progress_age_s()
-            assert link is not None
-            assert link.up, "a slow engine is no dead link: its replacement is Serve's decision"
-            await pools.kill(frozen)  # which Serve does when check_health fails
-            told = await asyncio.gather(*jobs)
-        finally:
-            go_on.set()
-        assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in ASKS]
-        await pools.audit()
-
-
 async def test_a_full_gateway_refuses_and_says_when_to_come_back(checkpoint: Path, shm: Path) -> None:
     limits = {"max_running_sequences": 2, "max_queued_requests": 3}
     async with Pools(small_config(checkpoint, gateway=limits), shm) as pools:
@@ -245,37 +191,6 @@ async def test_a_full_gateway_refuses_and_says_when_to_come_back(checkpoint: Pat
             executor(instance).before = None
         told = await asyncio.gather(*(collect(job) for job in jobs))
         assert [len(answer.tokens[0]) for answer in told] == [60, 60, 60, 60, 0, 60]
-        await pools.audit()
-
-
-async def test_a_gateway_that_may_queue_nothing_refuses_at_once(checkpoint: Path, shm: Path) -> None:
-    limits = {"max_running_sequences": 1, "max_queued_requests": 0}
-    async with Pools(small_config(checkpoint, gateway=limits), shm) as pools:
-        await pools.start("prefill", "decode")
-        job = pools.submit(ASKS[0])
-        with pytest.raises(OverloadedError):
-            pools.submit(ASKS[0])
-        await collect(job)
-        await pools.audit()
-
-
-async def test_a_draining_instance_finishes_what_it_has_and_takes_nothing_new(
-    checkpoint: Path, shm: Path, reference: Reference
-) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        slow_down(pools)
-        leaving, staying = pools.of("decode")
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        await until(lambda: leaving.engine.snapshot(0.0).generated_tokens_total >= 4, "it decodes")
-        leaving.server.set_draining()
-        most = leaving.engine.snapshot(0.0).handoffs_in_total + leaving.server.open_sequences  # some are on their way
-        later = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        await finish(pools, jobs, reference)
-        told = await asyncio.gather(*later)
-        assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in ASKS]
-        assert leaving.engine.snapshot(0.0).handoffs_in_total <= most
-        assert staying.engine.snapshot(0.0).handoffs_in_total >= len(ASKS)
         await pools.audit()
 
 
@@ -307,21 +222,3 @@ async def test_a_gateway_that_vanishes_leaves_nothing(checkpoint: Path, shm: Pat
         other.close()
         for job in jobs:
             job.cancel()
-
-
-async def test_an_instance_that_says_nothing_is_left(
-    checkpoint: Path, shm: Path, reference: Reference, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        slow_down(pools)
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        silent = pools.of("decode")[0]
-        await until(lambda: silent.engine.snapshot(0.0).generated_tokens_total >= 4, "it decodes")
-        pools.unlist(silent)  # else the link would come back at once: its port still answers
-        with caplog.at_level(logging.WARNING):
-            for connection in silent.server._gateways:
-                connection.send = lambda message: True  # type: ignore[method-assign]  # frozen: nothing goes out
-            await until(lambda: "silent for 2" in caplog.text, "its link is closed")
-        assert pools.backend.links.link(silent.place.replica) is None
-        await finish(pools, jobs, reference)

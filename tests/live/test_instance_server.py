@@ -155,27 +155,6 @@ async def test_a_sequence_goes_by_hand_from_prefill_to_decode(pools: Pools, refe
     await target.close()
 
 
-async def test_what_can_never_run_is_refused_as_invalid(pools: Pools) -> None:
-    gateway = await connect(pools.instances[0])
-    gateway.send(Add(spec("long@1", prompt=tuple([1] * 2000))))
-    (refused,) = await gateway.news()
-    assert isinstance(refused, Refused)
-    assert (refused.sequence_id, refused.kind) == ("long@1", FailKind.INVALID)
-    await gateway.close()
-
-
-async def test_a_full_queue_is_told(pools: Pools) -> None:
-    gateway = await connect(pools.instances[0])
-    executor(pools.instances[0]).before = lambda plan: time.sleep(0.2)
-    gateway.send(Add(spec("a@1")), Add(spec("b@1")), Add(spec("c@1")), Add(spec("d@1")))
-    news = await gateway.news()
-    refused = [item for item in news if isinstance(item, Refused)]
-    assert refused
-    assert all(item.kind is FailKind.OVERLOADED and item.retry_after_s > 0 for item in refused)
-    executor(pools.instances[0]).before = None
-    await gateway.close()
-
-
 async def test_a_ticket_that_does_not_fit_is_a_lost_handoff(pools: Pools) -> None:
     source, target = [await connect(instance) for instance in pools.instances]
     source.send(Add(spec("s@1")))
@@ -209,25 +188,6 @@ async def test_a_draining_instance_says_so_and_refuses(pools: Pools) -> None:
     await gateway.close()
 
 
-def ended(item: object) -> bool:
-    """Whether a piece of news is the end of a sequence."""
-    return isinstance(item, Tokens) and item.finish_reason is not None
-
-
-async def test_two_gateways_get_their_own_news_only(pools: Pools, reference: Reference) -> None:
-    decode = pools.instances[1]
-    one, two = await connect(decode, "one"), await connect(decode, "two")
-    one.send(Add(spec("one@1")))
-    early = await one.news()  # it runs, or has ended already: only one sequence may wait here
-    two.send(Add(spec("two@1", replace(GREEDY, max_tokens=5))))
-    for gateway, name, count, heard in ((one, "one@1", 12, early), (two, "two@1", 5, [])):
-        news = heard if any(map(ended, heard)) else heard + await gateway.news_until(ended)
-        assert {item.sequence_id for item in news if isinstance(item, Tokens)} == {name}
-        got = [t for item in news if isinstance(item, Tokens) for t in item.tokens]
-        assert got == reference.output(PROMPT, GREEDY)[:count]
-        await gateway.close()
-
-
 async def test_a_gateway_that_leaves_takes_its_sequences_with_it(pools: Pools) -> None:
     decode = pools.instances[1]
     gateway = await connect(decode)
@@ -236,13 +196,6 @@ async def test_a_gateway_that_leaves_takes_its_sequences_with_it(pools: Pools) -
     assert decode.server.open_sequences == 1
     await gateway.close()
     await until(lambda: decode.server.open_sequences == 0, "nobody owns it")
-
-
-async def test_unknown_cancels_and_releases_are_ignored(pools: Pools) -> None:
-    gateway = await connect(pools.instances[0])
-    gateway.send(Cancel(SequenceId("never@1")), Release("never!1"), Add(spec("s@1")), Cancel(SequenceId("s@1")))
-    await pools.audit()
-    await gateway.close()
 
 
 async def test_a_report_counts_what_arrives_while_a_step_runs(pools: Pools) -> None:

@@ -118,19 +118,6 @@ async def converse(
     return reused
 
 
-async def test_a_conversation_reuses_its_beginning_each_turn(
-    config: ServeConfig, reference: Reference, shm: Path
-) -> None:
-    with memory(2) as servers:
-        async with Pools(config, shm, pool_view=servers.view) as pools:
-            await pools.start("prefill", "prefill", "prefill", "decode")
-            for known, cached in await converse(pools, reference, lambda turn: None):
-                assert cached == known
-            await pools.audit()
-            computing = [i for i in pools.of("prefill") if i.engine.snapshot(0.0).prompt_tokens_total]
-            assert len(computing) > 1, "the turns went to several"
-
-
 async def test_a_conversation_goes_on_while_servers_die_and_come(
     config: ServeConfig, reference: Reference, shm: Path, tmp_path: Path
 ) -> None:
@@ -230,24 +217,6 @@ async def test_a_reasoning_model_publishes_no_thoughts(config: ServeConfig, shm:
             forget(pools)
             following = Ask((*ask.prompt, *told.tokens[0], 1, 2, 3))
             assert (await pools.ask(following)).cached == [64]
-
-
-async def test_the_pool_is_optional_at_every_moment(config: ServeConfig, reference: Reference, shm: Path) -> None:
-    ask = Ask(tokens(random.Random(8), 90))
-    with memory(0) as servers:
-        async with Pools(config, shm, pool_view=servers.view) as pools:
-            await pools.start("prefill", "decode")
-            assert (await pools.ask(ask)).tokens == reference.outputs(ask)
-            servers.add()
-            other = Ask(tokens(random.Random(9), 90))
-            assert (await pools.ask(other)).tokens == reference.outputs(other)
-            await stored(pools)
-            forget(pools)
-            assert (await pools.ask(other)).cached == [80]
-            servers.kill(0)
-            forget(pools)
-            assert (await pools.ask(other)).tokens == reference.outputs(other)
-            await pools.audit()
 
 
 async def test_by_locality_a_prompt_returns_to_where_its_beginning_was_computed(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from serving.errors import OverloadedError, UnavailableError
+from serving.errors import OverloadedError
 from serving.gateway.live.metered_backend import MeteredBackend
 from serving.values.signals import Traffic
 from serving.values.traffic import BoardNews, GatewayReport, TrafficMeter
@@ -87,20 +87,6 @@ def test_refusals_are_counted(checkpoint: Path, shm: Path) -> None:
             told = report(backend).traffic
             assert (told.arrived, told.finished, told.rejected) == (2, 1, 1), "who is refused came, and is gone"
             first.cancel()
-
-    asyncio.run(scene())
-
-
-def test_who_waited_in_vain_was_refused(checkpoint: Path, shm: Path) -> None:
-    config = small_config(checkpoint, gateway={"role_wait_s": 0.2})
-
-    async def scene() -> None:
-        async with Pools(config, shm) as pools:
-            backend = metered(pools)
-            with pytest.raises(UnavailableError):
-                await collect(backend.submit(pools.job(ask(30))))
-            told = report(backend).traffic
-            assert (told.arrived, told.finished, told.rejected) == (1, 1, 1)
 
     asyncio.run(scene())
 

@@ -97,25 +97,6 @@ async def test_three_instances_die_and_all_others_get_their_answers(
         await pools.audit()
 
 
-async def test_prompts_that_waited_behind_it_are_not_taken_for_it(
-    checkpoint: Path, shm: Path, reference: Reference
-) -> None:
-    behind = [Ask(tuple(range(n, n + 40)), structs.replace(GREEDY, max_tokens=4)) for n in range(12)]
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "prefill", "decode")
-        world = Deadly(pools, computes_marker)
-        for instance in pools.instances:
-            world.arm(instance)
-        poisoned = asyncio.create_task(pools.ask(POISON))
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in behind]
-        with pytest.raises(PoisonError):
-            await asyncio.wait_for(poisoned, PATIENCE_S)
-        told = await asyncio.gather(*jobs)
-        assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in behind]
-        assert [instance.place.pool for instance in world.died] == ["prefill", "prefill", "prefill"]
-        await pools.audit()
-
-
 async def test_instances_that_die_together_condemn_nobody(checkpoint: Path, shm: Path, reference: Reference) -> None:
     """All of a host's instances die, one after the other, and what was theirs each time goes to the next of them."""
     async with Pools(small_config(checkpoint, gateway={"role_wait_s": 0.2}), shm) as pools:

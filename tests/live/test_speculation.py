@@ -66,15 +66,6 @@ async def test_the_demo_model_with_a_lost_instance(shm: Path, monkeypatch: pytes
         assert sum(sum(one.accepted_drafts_total) for one in both) > 0.25 * drafted > 10
 
 
-async def test_blocks_hold_one_layer_more(checkpoint: Path, shm: Path) -> None:
-    sizes = {}
-    for drafts in (0, 1):
-        async with Pools(guessing(checkpoint, drafts), shm) as pools:
-            await pools.start("decode")
-            sizes[drafts] = pools.instances[0].kv.block_bytes
-    assert sizes[1] / sizes[0] == 4 / 3
-
-
 async def test_a_checkpoint_that_cannot_guess_says_so(
     tmp_path: Path, shm: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

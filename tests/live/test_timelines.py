@@ -67,18 +67,6 @@ async def test_a_request_that_crosses_hosts(checkpoint: Path, shm: Path) -> None
         assert times.cause
 
 
-async def test_many_at_once_each_sum_to_their_own_time(checkpoint: Path, shm: Path) -> None:
-    rng = random.Random(2)
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        asks = [Ask(tokens(rng, rng.randrange(1, 150)), replace(GREEDY, max_tokens=20)) for _ in range(40)]
-        found = await asyncio.gather(*(timed(pools, ask) for ask in asks))
-        for times in found:
-            assert_whole(times)
-            assert {t.PREFILL, t.HANDOFF} <= kinds(times), "durations come with the news, whenever that is made"
-        await pools.audit()
-
-
 async def test_a_request_that_is_resumed(checkpoint: Path, shm: Path) -> None:
     rng = random.Random(3)
     async with Pools(small_config(checkpoint), shm) as pools:

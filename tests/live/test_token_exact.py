@@ -40,14 +40,6 @@ async def test_200_varied_requests_at_once(topology: str, checkpoint: Path, shm:
             assert sum(s.handoff_bytes_in_total for s in worked) > 0
 
 
-async def test_one_after_the_other(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        for ask in varied_asks(block_tokens=16, step_tokens=64)[:25]:
-            assert (await pools.ask(ask)).tokens == reference.outputs(ask), ask
-        await pools.audit()
-
-
 async def test_handoffs_between_nodes(checkpoint: Path, shm: Path, reference: Reference) -> None:
     asks = varied_asks(block_tokens=16, step_tokens=64)[:40]
     async with Pools(small_config(checkpoint), shm, nodes=("left", "right")) as pools:
