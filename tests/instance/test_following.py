@@ -10,7 +10,6 @@ from serving.errors import EngineError, LedgerError
 from serving.ids import SequenceId
 from serving.instance.core.events import EngineNews
 from serving.instance.core.settings import EngineRole
-from serving.tools.replay import replay_log
 from serving.values.news import Tokens
 from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import FinishReason
@@ -18,7 +17,6 @@ from serving.values.step_plan import UNKNOWN, StepPlan, StepResult
 from tests.fakes.engine_calls import Orders
 from tests.fakes.executor import reference_output
 from tests.instance.bench import Bench, spec
-from tests.instance.recorded_bench import RecordedBench
 
 A, B = SequenceId("a"), SequenceId("b")
 
@@ -212,17 +210,3 @@ def test_blocks_are_taken_for_all_or_none() -> None:
     assert before == 6, "positions up to 11"
     assert bench.engine.foresee(0.0) is None, "two more blocks are needed, none is free"
     assert bench.used == before
-
-
-def test_it_is_recorded_and_replayed() -> None:
-    bench = RecordedBench()
-    plan = decoding(bench, "a", "b")
-    run: Callable[[], StepResult] = partial(bench.executor.execute, plan)
-    for _ in range(6):
-        _, run = followed(bench, run)
-    bench.engine.step_finished(run(), 0.0)
-    while not bench.engine.idle():
-        bench.step()
-    result = replay_log(bench.log.close(), "log")
-    assert result.identical
-    assert (result.calls["Foresee"], result.calls["StepFollowed"]) == (6, 6)

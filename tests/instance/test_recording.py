@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from serving.errors import DecisionLogError, EngineError, HandoffChecksumError, LedgerError
 from serving.ids import SequenceId
@@ -222,4 +222,4 @@ def test_long_values_are_cut_in_messages() -> None:
 
 
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = settings(stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow])
+TestEngineMachine.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=60)

@@ -116,9 +116,9 @@ def test_the_demo_model_guesses_well_and_says_the_same(temperature: float) -> No
 
 
 def test_accepted_and_extra_tokens_follow_the_models_law(plain: Model) -> None:
-    """Chi-square over 3,000 seeds: the first token, and the second one behind a right guess."""
+    """Chi-square over 1,500 seeds: the first token, and the second one behind a right guess."""
     sampling = SamplingParams(temperature=1.3, top_k=6)
-    tokens, count, size = prompt(3, 40), 3000, 4
+    tokens, count, size = prompt(3, 40), 1500, 4
     cache = KvCache(plain.config, count, size, plain.dtype, num_layers=len(plain.config.layers) + 1)
     executor = TorchExecutor(plain, cache)
     first = law(plain, tokens, sampling)
@@ -130,7 +130,7 @@ def test_accepted_and_extra_tokens_follow_the_models_law(plain: Model) -> None:
     assert p_value([one[0] for one in given], first) > 0.001
     accepted = [one for one in given if len(one) == 2]
     assert {one[0] for one in accepted} == {guess}
-    assert len(accepted) == sum(one[0] == guess for one in given) > 500
+    assert len(accepted) == sum(one[0] == guess for one in given) > 250
     assert p_value([one[1] for one in accepted], law(plain, [*tokens, guess], sampling)) > 0.001
 
 

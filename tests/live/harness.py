@@ -9,7 +9,7 @@ async with Pools(config, shm) as pools:
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -111,6 +111,10 @@ class Told:
     cached: list[int | None]
     pool: list[PoolUse | None]
     preempted: list[int]
+
+
+Start = Callable[..., Awaitable["Pools"]]
+"""Starts pools of these roles, which end with the test: see the fixture `started`."""
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:

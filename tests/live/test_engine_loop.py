@@ -122,25 +122,6 @@ def test_a_deadline_passes_without_any_command(decode: Rig) -> None:
     decode.quiet()
 
 
-def test_a_hanging_step_ages_and_recovers(decode: Rig) -> None:
-    go_on = threading.Event()
-    execute = decode.executor.execute
-
-    def hang(plan: Any) -> Any:
-        go_on.wait(PATIENCE_S)
-        return execute(plan)
-
-    decode.executor.execute = hang  # type: ignore[method-assign]
-    assert decode.loop.progress_age_s() == 0.0
-    decode.add(spec())
-    wait_for(lambda: decode.loop.progress_age_s() > 0.3, "it ages")
-    first = decode.loop.progress_age_s()
-    time.sleep(0.05)
-    assert decode.loop.progress_age_s() >= first + 0.04
-    go_on.set()
-    decode.quiet()
-
-
 def test_a_step_that_hangs_in_native_code_ages(decode: Rig) -> None:
     execute = decode.executor.execute
 

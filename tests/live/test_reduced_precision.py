@@ -5,20 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from serving.config.serve import ServeConfig
 from serving.tools.quantize.run import quantise
 from serving.tools.quantize.settings import Settings
-from tests.live.harness import Pools, executor, small_config, until
-from tests.live.slow_pools import hold
-from tests.live.workload import GREEDY, Ask, varied_asks
+from tests.live.harness import Pools, Start, small_config
+from tests.live.workload import Ask, varied_asks
 from tests.model.random_checkpoint import write_random_checkpoint
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
+SAME_AS = "tests/instance/test_same_bits.py::test_however_a_sequence_is_cut_and_begun_again"
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600), pytest.mark.nightly(SAME_AS)]
 
 ASKS = varied_asks(block_tokens=16, step_tokens=64)[:60]
-LONG = [Ask(ask.prompt[:90], structs.replace(GREEDY, max_tokens=140, seed=i)) for i, ask in enumerate(ASKS[:30])]
 
 
 @pytest.fixture(scope="module", params=["bfloat16", "int8"])
@@ -46,7 +44,7 @@ def alone(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Ask, l
         config = replace(config, engine=replace(config.engine, prefix_reuse=False))
         async with Pools(config, tmp_path_factory.mktemp("alone")) as pools:
             await pools.start("aggregated")
-            return {ask: (await pools.ask(ask)).tokens for ask in (*ASKS, *LONG)}
+            return {ask: (await pools.ask(ask)).tokens for ask in ASKS}
 
     return asyncio.run(ask_all())
 
@@ -60,35 +58,10 @@ async def check(pools: Pools, asks: list[Ask], alone: dict[Ask, list[list[int]]]
 @pytest.mark.parametrize("drafts", [0, 2])
 @pytest.mark.parametrize("roles", [("prefill", "decode"), ("aggregated",)], ids=["disaggregated", "aggregated"])
 async def test_in_company_and_with_what_is_cached(
-    roles: tuple[str, ...], drafts: int, folder: Path, alone: dict[Ask, list[list[int]]], shm: Path
+    started: Start, roles: tuple[str, ...], drafts: int, folder: Path, alone: dict[Ask, list[list[int]]]
 ) -> None:
     mode = "aggregated" if len(roles) == 1 else "disaggregated"
-    async with Pools(native_config(folder, mode, drafts), shm) as pools:
-        await pools.start(*roles)
-        await check(pools, ASKS, alone)
-        await check(pools, ASKS, alone)
-        await pools.audit()
-
-
-async def test_preempted_and_computed_again(folder: Path, alone: dict[Ask, list[list[int]]], shm: Path) -> None:
-    async with Pools(native_config(folder, "aggregated", pool_mib=1), shm) as pools:
-        await pools.start("aggregated")
-        for _ in range(8):  # where prompts come slowly, a wave may pass without crowding
-            await check(pools, LONG, alone)
-            if preempted := pools.instances[0].engine.snapshot(0.0).preemptions_total:
-                break
-        assert preempted > 0
-        await pools.audit()
-
-
-async def test_resumed_where_an_instance_died(folder: Path, alone: dict[Ask, list[list[int]]], shm: Path) -> None:
-    async with Pools(native_config(folder, "disaggregated"), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        victim = pools.of("decode")[0]
-        go_on = hold(victim, step=30)
-        jobs = asyncio.create_task(check(pools, LONG, alone))
-        await until(lambda: executor(victim).steps >= 30, "it is in the middle")
-        await pools.kill(victim)
-        go_on.set()
-        await jobs
-        await pools.audit()
+    pools = await started(*roles, config=native_config(folder, mode, drafts))
+    await check(pools, ASKS, alone)
+    await check(pools, ASKS, alone)
+    await pools.audit()

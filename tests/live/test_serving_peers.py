@@ -49,7 +49,7 @@ def test_what_comes_in_ends_serving(rank: GroupRig) -> None:
 
 def test_what_comes_in_just_before_serving_is_not_missed(rank: GroupRig) -> None:
     """Between the loop's last look and the wait, again and again: no other wake-up follows."""
-    for count in range(1, 201):
+    for count in range(1, 51):
         assert rank.group.serving.wait(60)
         rank.group.before = once(rank)
         rank.loop.post(NOBODY)  # back from serving; the next one comes when it is about to serve again

@@ -8,7 +8,7 @@ import pytest
 
 from serving.errors import UnavailableError
 from serving.values.sequence import SamplingParams
-from tests.live.harness import Pools, collect, small_config
+from tests.live.harness import Pools, Start, collect, small_config
 from tests.live.workload import Ask, Reference
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
@@ -60,11 +60,10 @@ async def test_where_nothing_is_expected_they_are_refused_at_once(checkpoint: Pa
 
 @pytest.mark.parametrize(("keys", "told"), [(("one",), -7), (("one", "another"), 0)])
 async def test_no_key_gets_before_anothers_streams_by_a_priority(
-    checkpoint: Path, shm: Path, keys: tuple[str, ...], told: int
+    started: Start, keys: tuple[str, ...], told: int
 ) -> None:
     """Instances order and preempt by priority and know no keys."""
-    async with Pools(small_config(checkpoint, gateway={"api_keys": keys}), shm) as pools:
-        await pools.start("prefill", "decode")
-        generation = pools.submit(ASKS[0], priority=-7)
-        assert [choice.journal.spec.priority for choice in pools.backend.core.choices.values()] == [told]
-        await collect(generation)
+    pools = await started("prefill", "decode", gateway={"api_keys": keys})
+    generation = pools.submit(ASKS[0], priority=-7)
+    assert [choice.journal.spec.priority for choice in pools.backend.core.choices.values()] == [told]
+    await collect(generation)

@@ -43,38 +43,6 @@ def test_a_block_keeps_its_content() -> None:
         pool.publish([block], [name(2)], 0, 1)
 
 
-def test_the_first_block_of_a_content_stays_the_known_one() -> None:
-    pool = BlockPool(2)
-    first, second = pool.allocate(2)
-    pool.publish([first], [name(1)], 0, 1)
-    pool.publish([second], [name(1)], 0, 1)
-    assert pool.match([name(1)], 5) == [first]
-    pool.release([second])
-    assert pool.num_cold == 0  # nothing can match it, so it is blank
-    pool.check([[first]])
-
-
-def test_the_oldest_chain_goes_first_and_from_its_end() -> None:
-    pool = BlockPool(4)
-    old, new = pool.allocate(2), pool.allocate(2)
-    for index, block in enumerate([*old, *new]):
-        pool.publish([block], [name(index)], 0, 1)
-    pool.release(old)
-    pool.release(new)
-    assert [pool.allocate(1)[0] for _ in range(4)] == [old[1], old[0], new[1], new[0]]
-    assert pool.evictions == 4
-    assert pool.match([name(0)], 1) == []
-
-
-def test_a_match_stops_at_the_first_gap() -> None:
-    pool = BlockPool(3)
-    blocks = pool.allocate(3)
-    pool.publish([blocks[0]], [name(0)], 0, 1)
-    pool.publish([blocks[2]], [name(2)], 0, 1)
-    assert pool.match([name(0), name(1), name(2)], 3) == [blocks[0]]
-    assert pool.match([name(0)], 0) == []
-
-
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [

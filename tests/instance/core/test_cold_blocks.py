@@ -1,6 +1,6 @@
 """The queue of cold blocks: the oldest leave first, wherever others were taken out; compared with a plain list."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.ids import BlockId
@@ -26,6 +26,7 @@ def test_a_block_that_was_taken_back_and_released_again_counts_as_young() -> Non
     assert (len(cold), list(cold)) == (0, [])
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(st.data())
 def test_it_is_a_list_from_which_the_front_and_single_blocks_are_taken(data: st.DataObject) -> None:
     cold, model, outside = ColdBlocks(), blocks(), blocks(*range(12))
@@ -61,7 +62,7 @@ def test_a_working_set_that_is_matched_and_never_evicted_takes_no_more_and_more_
     """It did: 2 KiB for each request with the same prefix of 256 blocks, and a stall at the first eviction."""
     cold, prefix = ColdBlocks(), blocks(*range(256))
     cold.extend(prefix)
-    for _ in range(1000):
+    for _ in range(200):
         for block in prefix:
             cold.remove(block)
         cold.extend(prefix)
