@@ -87,11 +87,11 @@ def sequence_of(engine: EngineCalls) -> LiveSequence:
         (lambda e: e.scheduler.running.items.clear(), "1 sequences are known, 0 places"),
         (lambda e: setattr(sequence_of(e), "phase", SequencePhase.PULLING), "pulling among the running"),
         (lambda e: setattr(sequence_of(e), "in_flight", True), "in-flight mark"),
-        (lambda e: e._blocks.free(sequence_of(e)), "has 0 blocks"),
+        (lambda e: e.scheduler.blocks.free(sequence_of(e)), "has 0 blocks"),
         (lambda e: setattr(sequence_of(e), "num_computed", 99), "do not fit"),
         (lambda e: setattr(sequence_of(e), "output", [1]), "not those of its prompt"),
         (lambda e: setattr(sequence_of(e), "num_computed", 2), "misses"),
-        (lambda e: e._blocks.pool.allocate(1), "reference counts"),
+        (lambda e: e.scheduler.blocks.pool.allocate(1), "reference counts"),
     ],
 )
 def test_the_audit_finds_what_is_wrong(break_it: Callable[[EngineCalls], object], message: str) -> None:

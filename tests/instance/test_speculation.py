@@ -4,7 +4,6 @@ import pytest
 from msgspec import structs
 
 from serving.ids import SequenceId
-from serving.instance.core.draft_planner import DraftPlanner
 from serving.instance.core.events import EngineNews, HandoffReady
 from serving.instance.core.settings import EngineRole
 from serving.values.news import Tokens
@@ -20,12 +19,6 @@ def bench(drafts: int = 3, percent: int = 100, role: EngineRole = EngineRole.AGG
     made.executor.whole_drafts = True
     made.executor.max_len = made.engine.max_len
     return made
-
-
-def planner(one: Bench) -> DraftPlanner:
-    found = one.engine._drafts
-    assert found is not None
-    return found
 
 
 def tokens_of(events: tuple[EngineNews, ...]) -> tuple[int, ...]:
@@ -94,8 +87,8 @@ def test_no_guess_goes_past_the_last_token_asked_for(limit: int) -> None:
         assert not step.next_drafts or step.next_drafts <= limit - given - 2
         given += len(tokens_of(one.engine.take_events()))
     assert given == limit
-    drafts = planner(one)
-    assert sum(drafts.accepted) == drafts.drafted  # all were right, and none was in vain
+    counted = one.engine.snapshot(0.0)
+    assert sum(counted.accepted_drafts_total) == counted.draft_tokens_total, "all were right, and none was in vain"
 
 
 def test_a_stop_token_among_right_guesses_is_the_last() -> None:
@@ -117,7 +110,7 @@ def test_sampling_that_needs_more_decodes_one_by_one() -> None:
     one.engine.add(spec("a", max_tokens=4, logprobs=1), 0.0)
     assert share_of(one).next_drafts == 0  # its prompt may be shared
     assert share_of(one).next_drafts is None
-    assert planner(one).drafted == 0
+    assert one.engine.snapshot(0.0).draft_tokens_total == 0
 
 
 def test_guessing_begins_when_stop_tokens_are_no_longer_hidden() -> None:

@@ -13,7 +13,7 @@ from serving.errors import DeadlineError
 from serving.gateway.live.generation import LiveGeneration
 from serving.instance.live.instance import Instance
 from serving.values.step_plan import StepPlan
-from tests.live.harness import Pools, Start, Told, collect, executor, small_config, until
+from tests.live.harness import Pools, Start, Told, collect, executor, small_config, transport_of, until
 from tests.live.workload import GREEDY, Ask, Reference, tokens
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
@@ -46,10 +46,10 @@ async def test_while_held_for_a_decode_instance(started: Start) -> None:
 
 async def test_while_being_pulled(started: Start) -> None:
     pools = await started("prefill", "decode")
-    started, go_on = asyncio.Event(), asyncio.Event()
-    slow_pull(pools.of("decode")[0], started, go_on)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    slow_pull(pools.of("decode")[0], begun, go_on)
     generation = pools.submit(LONG)
-    await asyncio.wait_for(started.wait(), 30)
+    await asyncio.wait_for(begun.wait(), 30)
     generation.cancel()
     await until(lambda: pools.of("prefill")[0].engine.idle(), "the source let go")
     assert pools.of("decode")[0].engine.snapshot(0.0).pulling == 1, "the target waits for the copy to end"
@@ -59,15 +59,15 @@ async def test_while_being_pulled(started: Start) -> None:
 
 def slow_pull(instance: Instance, started: asyncio.Event, go_on: asyncio.Event) -> None:
     """Make the instance's pulls wait."""
-    transport, loop = instance._transport, asyncio.get_running_loop()
+    transport, loop = transport_of(instance), asyncio.get_running_loop()
     pull = transport.pull
 
     def waiting(*args: object) -> int:
         loop.call_soon_threadsafe(started.set)
         asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(30)
-        return pull(*args)  # type: ignore[arg-type]
+        return pull(*args)
 
-    transport.pull = waiting  # type: ignore[method-assign, assignment]
+    transport.pull = waiting
 
 
 async def test_one_choice_stops_and_the_others_go_on(started: Start, reference: Reference) -> None:

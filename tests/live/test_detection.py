@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from serving.values.step_plan import StepPlan
-from tests.live.harness import PATIENCE_S, Start, executor, until
+from tests.live.harness import PATIENCE_S, Start, executor, transport_of, until
 from tests.live.slow_pools import ASKS, finish, slow_down
 from tests.live.workload import Reference
 
@@ -51,14 +51,14 @@ async def test_a_pair_whose_path_is_broken_is_avoided_and_all_others_go_on(
     await asyncio.gather(*(pools.ask(ask) for ask in ASKS))
     assert broken.engine.snapshot(0.0).handoffs_out_total > 0
     replica = broken.place.replica
-    target._transport._faults = lambda peer, nbytes: None if peer == replica else 0.0
+    transport_of(target)._faults = lambda peer, nbytes: None if peer == replica else 0.0
     troubles = pools.backend.core.instances.trouble
     await until(lambda: replica in troubles(target.place.replica).lost, "the gateway knows")
     before = broken.engine.snapshot(0.0).handoffs_out_total
     await finish(pools, [asyncio.create_task(pools.ask(ask)) for ask in ASKS], reference)
     assert broken.engine.snapshot(0.0).handoffs_out_total == before
     assert target.facts()["handoff_failures_total"] == 0, "nothing was even tried"
-    target._transport._faults = None
+    transport_of(target)._faults = None
     await until(lambda: not troubles(target.place.replica).lost, "dummies have found it whole again")
     async with asyncio.timeout(PATIENCE_S):  # one that a pause made look slow gets work once that is forgotten
         while broken.engine.snapshot(0.0).handoffs_out_total == before:

@@ -29,7 +29,7 @@ def started(role: EngineRole, fabric: FakeFabric, name: str) -> Iterator[Rig]:
     rig.loop.start()
     yield rig
     rig.loop.stop()
-    assert not rig.loop._thread.is_alive()
+    rig.assert_ended()
 
 
 @pytest.fixture

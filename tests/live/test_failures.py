@@ -14,7 +14,7 @@ from serving.instance.live.instance import Instance
 from serving.instance.live.segment_reader import Extents, SegmentPlace
 from serving.values.sequence import HandoffTicket
 from serving.values.step_plan import StepPlan
-from tests.live.harness import PATIENCE_S, Pools, Start, collect, executor, small_config, until
+from tests.live.harness import PATIENCE_S, Pools, Start, collect, executor, small_config, transport_of, until
 from tests.live.slow_pools import ASKS, finish, hold, slow_down
 from tests.live.workload import Reference
 
@@ -89,7 +89,7 @@ async def test_a_damaged_block_is_noticed_and_computed_again(started: Start, whe
 
 def damage_once(instance: Instance) -> list[int]:
     """Change one byte of the first block that is registered, after its checksum was taken."""
-    transport = instance._transport
+    transport = transport_of(instance)
     register = transport.register
     damaged: list[int] = []
 
@@ -100,13 +100,13 @@ def damage_once(instance: Instance) -> list[int]:
             damaged.append(1)
         return ticket
 
-    transport.register = damaging  # type: ignore[method-assign]
+    transport.register = damaging
     return damaged
 
 
 def damage_copy_once(instance: Instance) -> list[int]:
     """Change one byte of what the first pull reads."""
-    transport = instance._transport
+    transport = transport_of(instance)
     read = transport._read
     damaged: list[int] = []
 
@@ -118,7 +118,7 @@ def damage_copy_once(instance: Instance) -> list[int]:
             damaged.append(1)
         return digests
 
-    transport._read = damaging  # type: ignore[method-assign]
+    transport._read = damaging
     return damaged
 
 
@@ -128,7 +128,8 @@ async def test_blocks_whose_lease_ran_out_are_computed_again(started: Start, ref
     job = asyncio.create_task(pools.ask(ASKS[0]))
     await until(lambda: source.engine.snapshot(0.0).handoffs_expired_total == 1, "the lease is over")
     assert source.engine.idle()
-    source._transport._arena[:] = bytes(len(source._transport._arena))  # somebody else's blocks now
+    arena = transport_of(source)._arena
+    arena[:] = bytes(len(arena))  # somebody else's blocks now
     await pools.add("decode")
     assert (await job).tokens == reference.outputs(ASKS[0])
     assert source.engine.snapshot(0.0).handoffs_out_total >= 2
@@ -196,7 +197,7 @@ async def test_a_gateway_that_vanishes_leaves_nothing(started: Start) -> None:
     pools = await started("prefill", "decode")
     slow_down(pools)
     other = pools.gateway("other")
-    other.links.update(pools._members.values())
+    other.links.update(pools.members.values())
     await pools.linked(other)
     jobs = [other.submit(pools.job(ask)) for ask in ASKS]
     await until(lambda: pools.of("decode")[0].engine.snapshot(0.0).generated_tokens_total >= 4, "it decodes")

@@ -211,7 +211,7 @@ async def test_one_gateway_of_two_is_lost(started: Start, checkpoint: Path) -> N
     pools = await started("prefill", "decode", config=config)
     _pace(pools, 0.01)
     other = pools.gateway("other")
-    other.links.update(pools._members.values())
+    other.links.update(pools.members.values())
     await pools.linked(other)
     half = REQUESTS // 2
     generations = [pools.submit(ask) for ask in asks()[:half]]

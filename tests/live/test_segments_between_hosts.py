@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -70,6 +70,11 @@ def reader() -> Iterator[SegmentReader]:
     one.close()
 
 
+def kept(reader: SegmentReader) -> Sequence[tuple[object, socket.socket]]:
+    """Connections that it has no use for now."""
+    return reader._idle
+
+
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 60.0
     while not condition():
@@ -96,19 +101,17 @@ def test_extents_arrive_in_their_places_with_their_checksums(
     for _ in range(2):
         assert reader.read(host.place(), extents, targets) == [checksum(host.at(extent)) for extent in extents]
         assert all(target == host.at(extent) for target, extent in zip(targets, extents, strict=True))
-    assert len(reader._idle) == min(1, len(sizes)), "one connection is kept"
+    assert len(kept(reader)) == min(1, len(sizes)), "one connection is kept"
 
 
-@given(
-    extents=st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 100)), max_size=30), limit=st.integers(1, 150)
-)
-def test_chunks_are_bounded_and_lose_nothing(extents: list[tuple[int, int]], limit: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment_reader, "CHUNK_BYTES", limit)
-        chunks = list(chunks_of(extents))
+@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 100)), max_size=30), st.integers(1, 150))
+def test_chunks_are_bounded_and_lose_nothing(extents: list[tuple[int, int]], parts: int) -> None:
+    unit = CHUNK_BYTES // parts
+    extents = [(offset, size * unit) for offset, size in extents]
+    chunks = list(chunks_of(extents))
     assert [at for chunk in chunks for at in chunk] == list(range(len(extents)))
     for chunk in chunks:
-        assert len(chunk) == 1 or sum(extents[at][1] for at in chunk) <= limit
+        assert len(chunk) == 1 or sum(extents[at][1] for at in chunk) <= CHUNK_BYTES
 
 
 def test_memory_that_is_gone_or_was_never_there(host: Host, reader: SegmentReader) -> None:
@@ -130,7 +133,7 @@ def test_memory_that_is_gone_or_was_never_there(host: Host, reader: SegmentReade
 def test_a_kept_connection_that_was_closed_is_opened_anew(host: Host, reader: SegmentReader, shm: Path) -> None:
     extents, target = host.extents([10]), [memoryview(bytearray(10))]
     reader.read(host.place(), extents, target)
-    reader._idle[0][1].shutdown(socket.SHUT_RDWR)
+    kept(reader)[0][1].shutdown(socket.SHUT_RDWR)
     assert reader.read(host.place(), extents, target) == [checksum(host.at(extents[0]))]
 
 
@@ -150,7 +153,7 @@ def test_a_host_that_falls_silent_is_a_timeout(
     with pytest.raises(HandoffTimeoutError, match="did not deliver in time"):
         reader.read(host.place(), host.extents([1]), [memoryview(bytearray(1))])
     go_on.set()
-    assert not reader._idle, "a late answer is never taken for another's"
+    assert not kept(reader), "a late answer is never taken for another's"
 
 
 def test_who_does_not_know_the_secret_reads_nothing(host: Host) -> None:

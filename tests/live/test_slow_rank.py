@@ -91,18 +91,6 @@ async def test_a_slow_rank_gets_less_then_leaves(mode: StragglerMode) -> None:
     await scene.close(shell)
 
 
-async def test_by_default_it_is_only_shown() -> None:
-    scene = with_rules(ExpertRules().straggler)
-    shell = await scene.formed("abc")
-    ranks = scene.world.of(GROUP)
-    await pass_time(scene, 90.0, {ranks[SLOW].pid: 3.0})
-    assert ranks[0].shown["paces"] == {"0": 1.0, "1": 1.0, str(SLOW): 3.0}
-    assert (ranks[0].shown["treated"], ranks[0].shown["measures"]) == ({}, [])
-    assert weight(ranks, SLOW) >= PARTS // 2
-    assert ranks[SLOW].life.lease.share == 1.0
-    await scene.close(shell)
-
-
 async def test_the_next_shell_knows_of_no_slow_rank_and_takes_measures_back() -> None:
     scene = with_rules("balance")
     await scene.formed("abc")

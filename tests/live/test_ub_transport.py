@@ -59,6 +59,16 @@ class End:
             faults=faults,
         )
 
+    @property
+    def mapped(self) -> int:
+        """Segments of others that are mapped."""
+        return len(self.transport._others)
+
+    @property
+    def paired(self) -> int:
+        """Sources that get dummies."""
+        return len(self.transport.probes._pairs)
+
     def fill(self, block: int, byte: int) -> None:
         self.arena[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES] = bytes([byte]) * BLOCK_BYTES
 
@@ -153,9 +163,9 @@ def test_a_second_segment_of_the_node_is_mapped_once(left: UbSegment, right: UbS
     for _ in range(3):
         target.pull(ticket, 0, 1)
     assert target.block(1) == source.block(0)
-    assert len(target.transport._others) == 1
+    assert target.mapped == 1
     target.transport.close()
-    assert len(target.transport._others) == 0
+    assert target.mapped == 0
 
 
 def test_another_node_is_out_of_reach_without_a_reader(left: UbSegment, right: UbSegment) -> None:
@@ -271,7 +281,7 @@ def test_a_source_that_gave_its_memory_back_is_no_broken_path(left: UbSegment, r
     source, target = End(left, "prefill"), End(right, "decode", limits=QUICK)
     target.pull(source.register(0), 0, 1)
     left.release(source.region)
-    until(lambda: not target.transport.probes._pairs)
+    until(lambda: not target.paired)
     assert target.transport.probes.trouble() == PathTrouble()
     target.transport.close()
 
@@ -291,10 +301,10 @@ def test_a_source_whose_process_died_is_no_broken_path_and_keeps_no_memory(left:
         )
     )
     until(lambda: target.transport.probes.dummies_total > 2)
-    assert len(target.transport._others) == 1
+    assert target.mapped == 1
     process.communicate("\n")
-    until(lambda: not target.transport.probes._pairs)
-    assert len(target.transport._others) == 0
+    until(lambda: not target.paired)
+    assert target.mapped == 0
     target.transport.close()
     path.unlink()
 

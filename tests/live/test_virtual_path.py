@@ -63,5 +63,5 @@ async def test_nothing_is_lost_doubled_or_left_behind(seed: int) -> None:
     for node in path.nodes:
         inside = node.snapshot
         assert (inside.waiting, inside.running, inside.held, inside.pulling, inside.kv_blocks_used) == (0,) * 5
-        assert node.inside.engine._handoffs.expired_total == 0, "blocks that nobody released"
-        assert [node.server._owner, node.unseen, node.inside.transport.registered] == [{}, (0, 0), {}]
+        assert node.snapshot.handoffs_expired_total == 0, "blocks that nobody released"
+        assert (node.server.open_sequences, node.unseen, node.inside.transport.registered) == (0, (0, 0), {})
