@@ -189,6 +189,21 @@ def test_a_speculative_result_is_cut_at_the_end() -> None:
     assert (event.tokens, event.logprobs, event.finish_reason) == ((1, 2), logprobs[:2], FinishReason.LENGTH)
 
 
+def test_cancel_while_waiting_running_and_unknown() -> None:
+    bench = Bench(max_sequences=1)
+    bench.engine.add(spec("a"), 0.0)
+    bench.engine.add(spec("b"), 0.0)
+    bench.step()
+    bench.engine.cancel(SequenceId("b"), 0.0)
+    bench.engine.cancel(SequenceId("nobody"), 0.0)
+    bench.engine.check()
+    assert bench.used > 0
+    bench.engine.cancel(SequenceId("a"), 0.0)
+    assert bench.engine.idle()
+    assert bench.used == 0
+    assert bench.engine.take_events() == ()
+
+
 # ---- cancel, deadline, lease -----------------------------------------------------------------------------------------
 
 

@@ -113,6 +113,18 @@ async def test_streams_go_on_at_another_instance(
         await pools.audit()
 
 
+async def test_streams_that_end_soon_are_not_moved(started: Start, reference: Reference) -> None:
+    pools = await started("prefill", "decode", "decode")
+    slow_down(pools)
+    jobs = begin(pools)
+    leaving = pools.of("decode")[0]
+    await until(lambda: generated(leaving) >= 10, "it decodes")
+    await asyncio.wait_for(leaving.server.leave(30.0), PATIENCE_S)
+    await finish(jobs, reference)
+    assert leaving.engine.snapshot(0.0).handoffs_out_total == 0
+    await pools.audit()
+
+
 @pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
 async def test_the_only_instance_keeps_its_streams(
     started: Start, mode: str, reference: Reference, monkeypatch: pytest.MonkeyPatch

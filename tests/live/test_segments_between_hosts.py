@@ -1,5 +1,6 @@
 """A segment read over TCP, as another host does: bytes, bounds, deadlines, and which ends are taken."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -104,6 +105,28 @@ def test_extents_arrive_in_their_places_with_their_checksums(
     assert len(kept(reader)) == min(1, len(sizes)), "one connection is kept"
 
 
+def test_a_large_read_uses_several_connections(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_reader, "STREAM_BYTES", 1 << 20)
+    monkeypatch.setattr(segment_reader, "CHUNK_BYTES", 1 << 20)
+    gate, plain, begun = threading.Barrier(3), segment_reader._ask, threading.local()
+
+    def ask_once_all_have_connections(*arguments: object) -> None:
+        if not hasattr(begun, "here"):  # a stream that is through would leave its connection to one that is late
+            begun.here = True
+            gate.wait(60.0)
+        plain(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(segment_reader, "_ask", ask_once_all_have_connections)
+    sizes = [100_000] * 200
+    extents, targets = host.extents(sizes), [memoryview(bytearray(size)) for size in sizes]
+    with contextlib.closing(SegmentReader(SECRETS, streams=3)) as reader:
+        assert reader.read(host.place(), extents, targets) == [checksum(host.at(extent)) for extent in extents]
+        assert len(kept(reader)) == 3
+        monkeypatch.setattr(segment_reader, "_ask", plain)
+        with pytest.raises(HandoffExpiredError):
+            reader.read(host.place(generation=99), extents, targets)
+
+
 @given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 100)), max_size=30), st.integers(1, 150))
 def test_chunks_are_bounded_and_lose_nothing(extents: list[tuple[int, int]], parts: int) -> None:
     unit = CHUNK_BYTES // parts
@@ -192,6 +215,27 @@ def test_connections_are_bounded_and_silent_ones_keep_nobody_out(
         sock.close()
     until(lambda: host.server._acceptor.count == 0)
     assert reader.read(host.place(), host.extents([1]), [memoryview(bytearray(1))])
+
+
+def test_only_so_many_connections_are_kept(host: Host, reader: SegmentReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_reader, "KEPT_CONNECTIONS", 1)
+    gate = threading.Barrier(3)
+    plain = segment_reader._ask
+
+    def ask_together(*arguments: object) -> None:
+        gate.wait(60.0)
+        plain(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(segment_reader, "_ask", ask_together)
+    work = [
+        threading.Thread(target=reader.read, args=(host.place(), host.extents([9]), [memoryview(bytearray(9))]))
+        for _ in range(3)
+    ]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    assert len(kept(reader)) == 1
 
 
 def test_a_server_that_moves_to_another_address_answers_at_both(shm: Path) -> None:

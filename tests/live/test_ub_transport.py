@@ -137,6 +137,20 @@ def test_another_layout_is_refused(left: UbSegment) -> None:
         target.pull(source.register(0), 0, 0)
 
 
+def test_a_ticket_gives_no_more_blocks_than_it_has(left: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(left, "decode")
+    with pytest.raises(HandoffError, match="has 2 blocks"):
+        target.pull(source.register(0, 1), 1, 0, 1)
+
+
+def test_a_segment_that_is_gone_is_refused(left: UbSegment, right: UbSegment) -> None:
+    source, target = End(left, "prefill"), End(right, "decode")
+    ticket = source.register(0)
+    left.remove()
+    with pytest.raises(HandoffExpiredError, match="ub-left"):
+        target.pull(ticket, 0, 0)
+
+
 def test_a_region_that_was_given_back_is_refused(left: UbSegment) -> None:
     source, target = End(left, "prefill"), End(left, "decode")
     ticket = source.register(0)
@@ -307,6 +321,22 @@ def test_a_source_whose_process_died_is_no_broken_path_and_keeps_no_memory(left:
     assert target.mapped == 0
     target.transport.close()
     path.unlink()
+
+
+def test_dummies_read_another_node_through_the_reader(left: UbSegment, right: UbSegment) -> None:
+    asked: list[list[tuple[int, int]]] = []
+
+    def read(place: SegmentPlace, extents: Extents, targets: Sequence[memoryview]) -> list[int]:
+        asked.append(list(extents))
+        return copied(left, place, extents, targets)
+
+    source = End(left, "prefill")
+    target = End(right, "decode", node="right", read_remote=read, limits=QUICK)
+    ticket = source.register(2)
+    target.pull(ticket, 0, 1)
+    until(lambda: len(asked) >= 3)
+    assert asked[1:3] == [[(ticket.blocks[0].offset, BLOCK_BYTES)]] * 2
+    target.transport.close()
 
 
 def test_pulls_run_side_by_side(left: UbSegment, right: UbSegment) -> None:

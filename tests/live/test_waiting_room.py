@@ -67,3 +67,14 @@ async def test_no_key_gets_before_anothers_streams_by_a_priority(
     generation = pools.submit(ASKS[0], priority=-7)
     assert [choice.journal.spec.priority for choice in pools.backend.core.choices.values()] == [told]
     await collect(generation)
+
+
+async def test_too_many_that_wait_for_an_instance_are_refused_with_503(checkpoint: Path, shm: Path) -> None:
+    async with Pools(small_config(checkpoint, gateway={"max_queued_requests": 2}), shm) as pools:
+        jobs = [pools.submit(ask) for ask in ASKS[:2]]
+        with pytest.raises(UnavailableError, match="too many wait for one") as caught:
+            pools.submit(ASKS[2])
+        assert caught.value.retry_after_s >= 1
+        for job in jobs:
+            job.cancel()
+        await pools.audit()

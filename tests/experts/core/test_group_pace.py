@@ -88,6 +88,22 @@ def test_a_slow_rank_is_found_all_the_same(seed: int) -> None:
     assert group.pace.speeds() == {}
 
 
+def test_fewer_sequences_but_never_none() -> None:
+    group = FakeGroup("balance", 1, slow={0: 30.0})
+    group.run(600.0)
+    assert group.taken == [(0, "fewer_tokens"), (0, "fewer_sequences")]
+    assert group.pace.share(0) == 0.1
+    assert group.pace.measures() == {0: "fewer_sequences"}
+    assert group.pace.share(1) == 1.0
+
+
+def test_off_means_that_it_is_only_shown() -> None:
+    group = FakeGroup("off", 3, noise=0.1, slow={3: 2.0})
+    group.run(600.0)
+    assert group.taken == []
+    assert group.pace.ratios()[3] == pytest.approx(2.0, rel=0.25)
+
+
 def test_who_has_much_to_do_is_not_slow() -> None:
     group = FakeGroup("drain", 2)
     group.load = [1.0, 3.0, 1.0, 0.3]
