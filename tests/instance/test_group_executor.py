@@ -194,8 +194,9 @@ def test_a_peer_that_never_comes_is_named(tmp_path: Path) -> None:
         group.executors[0].serve(1.0)
 
 
+@pytest.mark.real_time
 def test_who_is_waited_for_is_seen_meanwhile(tmp_path: Path) -> None:
-    group = RankThreads(write_random_checkpoint(tmp_path), "float32", 2, deadline_s=2.0)
+    group = RankThreads(write_random_checkpoint(tmp_path), "float32", 2, deadline_s=0.5)
     executor = group.executors[0]
 
     def wait() -> None:
@@ -204,8 +205,9 @@ def test_who_is_waited_for_is_seen_meanwhile(tmp_path: Path) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while (found := executor.awaited()) is None or found[1] < 0.02:
+    while waiting.is_alive() and ((found := executor.awaited()) is None or found[1] < 0.02):
         time.sleep(0.001)
+    assert found is not None
     assert found[0] == 1
     waiting.join()
     assert executor.awaited() is None

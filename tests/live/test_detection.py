@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 QUICK_PATHS = {"probe_period_s": 0.05, "probe_lost_s": 0.1, "link_period_s": 0.05, "link_misses": 200}
 
 
+@pytest.mark.real_time
 async def test_a_hanging_engine_is_left_and_what_it_says_later_changes_nothing(
     started: Start, reference: Reference
 ) -> None:
@@ -43,6 +44,7 @@ async def test_a_hanging_engine_is_left_and_what_it_says_later_changes_nothing(
     await finish(pools, [asyncio.create_task(pools.ask(ask)) for ask in ASKS], reference)
 
 
+@pytest.mark.real_time
 async def test_a_pair_whose_path_is_broken_is_avoided_and_all_others_go_on(
     started: Start, reference: Reference
 ) -> None:

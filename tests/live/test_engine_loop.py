@@ -122,6 +122,7 @@ def test_a_deadline_passes_without_any_command(decode: Rig) -> None:
     decode.quiet()
 
 
+@pytest.mark.real_time
 def test_a_step_that_hangs_in_native_code_ages(decode: Rig) -> None:
     execute = decode.executor.execute
 

@@ -18,7 +18,7 @@ from tests.model.shapes import WIDTHS
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
-_ASKS = {"float": 40, "int8": 20}
+_ASKS = {"float": 24, "int8": 20}
 _MOST_INT8_OTHERS = 6
 """Greedy answers of 20 that may differ from the plain process's in INT8. That one attends in plain heads only; absorbed
 ones agree with those to the last bits, and such a bit now and then moves an activation to the next of 255 levels, after
@@ -58,7 +58,7 @@ HERE = "tests/live/test_every_engine.py::"
 async def test_outputs_with_a_grammar(
     started: Start, executor: Executor, drafts: int, roles: tuple[str, ...], checkpoint: Path, reference: Reference
 ) -> None:
-    asks = grammar_asks(24)
+    asks = grammar_asks(12)
     pools = await started(*roles, config=engine_config(checkpoint, executor, drafts, roles[0]))
     told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
     for ask, answer in zip(asks, told, strict=True):

@@ -122,6 +122,7 @@ def damage_copy_once(instance: Instance) -> list[int]:
     return damaged
 
 
+@pytest.mark.real_time
 async def test_blocks_whose_lease_ran_out_are_computed_again(started: Start, reference: Reference) -> None:
     pools = await started("prefill", engine={"handoff_lease_s": 1.0, "prefix_reuse": False})
     source = pools.instances[0]

@@ -7,7 +7,6 @@ import pytest
 
 from serving.errors import GroupError
 from serving.experts.core.regroup import regroup_map
-from serving.instance.core.rank_names import RankName
 from serving.instance.live.ranks.group_port import (
     Begin,
     CloseLog,
@@ -215,11 +214,3 @@ async def test_places_that_a_lost_node_left_are_given_back() -> None:
     await scene.until(lambda: scene.world.placed == {"decode#xyz"})
     assert scene.serving("decode#xyz")
     await scene.close(shell)
-
-
-def test_names_that_ray_knows_tell_what_they_are() -> None:
-    name = RankName("5e55", "decode#k3jx9a", 11, 2)
-    assert name.actor == "cloudmatrix-rank-5e55-decode#k3jx9a.r11@2"
-    assert RankName.parse(name.actor) == name
-    assert (name.pool, name.replica) == ("decode", "decode#k3jx9a.r11")
-    assert RankName.parse("cloudmatrix-membership") is None

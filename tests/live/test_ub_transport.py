@@ -273,6 +273,7 @@ def test_a_pull_of_which_nothing_arrives_ends_in_time(left: UbSegment) -> None:
     target.transport.close()
 
 
+@pytest.mark.real_time
 def test_a_broken_path_is_isolated_alone_and_comes_back(left: UbSegment, right: UbSegment) -> None:
     way = Way()
     source, other = End(left, "prefill"), End(right, "other prefill")
@@ -291,6 +292,7 @@ def test_a_broken_path_is_isolated_alone_and_comes_back(left: UbSegment, right: 
     target.transport.close()
 
 
+@pytest.mark.real_time
 def test_a_source_that_gave_its_memory_back_is_no_broken_path(left: UbSegment, right: UbSegment) -> None:
     source, target = End(left, "prefill"), End(right, "decode", limits=QUICK)
     target.pull(source.register(0), 0, 1)
@@ -323,6 +325,7 @@ def test_a_source_whose_process_died_is_no_broken_path_and_keeps_no_memory(left:
     path.unlink()
 
 
+@pytest.mark.real_time
 def test_dummies_read_another_node_through_the_reader(left: UbSegment, right: UbSegment) -> None:
     asked: list[list[tuple[int, int]]] = []
 
