@@ -57,7 +57,14 @@ async def test_a_system_that_sleeps_is_ready_where_a_request_wakes_it(
     if state != "none":
         welcome = m.InstanceWelcome(replica, "prefill", NodeId("n"), "l", 16, 100, 1024)
         link = SimpleNamespace(
-            replica=replica, up=True, welcome=welcome, send=lambda order: True, close=lambda why: None
+            replica=replica,
+            incarnation="first",
+            status=None,
+            heard_at=0.0,
+            up=True,
+            welcome=welcome,
+            send=lambda order: True,
+            close=lambda why: None,
         )
         by_hand.link_up(backend, replica, link)
         by_hand.arrive(backend, link, replace(IDLE, draining=state == "draining"))
