@@ -118,7 +118,7 @@ async def disturb(pools: Pools, jobs: list[asyncio.Task[list[Heard]]], rng: rand
 
 
 ROLES = (("prefill", "decode"), ("aggregated",))
-WAYS = [(*engine, roles) for engine in (("torch", 0, 4), ("native", 2, 12)) for roles in ROLES]
+WAYS = [(*engine, roles) for engine in (("torch", 0, 4), ("native", 2, 5)) for roles in ROLES]
 SAME_AS = "tests/live/test_resume.py::test_whatever_was_asked_for_goes_on"
 
 
