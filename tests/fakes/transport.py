@@ -46,7 +46,7 @@ class FakeTransport:
         for index, block in enumerate(blocks):
             used = size if self.whole_blocks else min(size, computed_tokens - index * size)
             prefix_hash = hashes[index] if index < len(hashes) else BlockHash(b"")
-            extents.append(BlockExtent(block * size * TOKEN_BYTES, self._checksum(block, used), used * 4, prefix_hash))
+            extents.append(BlockExtent(block * size * TOKEN_BYTES, self.checksum(block, used), used * 4, prefix_hash))
         self.registered[ticket_id] = tuple(blocks)
         return HandoffTicket(
             ticket_id,
@@ -79,7 +79,7 @@ class FakeTransport:
                 raise HandoffExpiredError(f"{ticket.source} no longer holds {ticket.ticket_id}")
             block = BlockId(extent.offset // (self.executor.block_tokens * TOKEN_BYTES))
             used = extent.used_bytes // TOKEN_BYTES
-            if source._checksum(block, used) != extent.checksum:
+            if source.checksum(block, used) != extent.checksum:
                 raise HandoffChecksumError(f"block {block} of {ticket.source} has changed")
             self.executor.arena[target][:used] = source.executor.arena[block][:used]
             self.executor.draft_arena[target][:used] = source.executor.draft_arena[block][:used]
@@ -89,5 +89,5 @@ class FakeTransport:
             raise error
         return moved
 
-    def _checksum(self, block: BlockId, used: int) -> int:
+    def checksum(self, block: BlockId, used: int) -> int:
         return crc32(pack(f"<{used}i", *self.executor.arena[block][:used]))

@@ -1,17 +1,19 @@
-"""A random life of four engines: every ledger balances after every event, every token is right."""
+"""A random life of four engines: every ledger balances after every event, every token is right, every log replays."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from serving.errors import EngineError, HandoffError
 from serving.ids import ReplicaId, SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.tools.replay import replay_log
+from serving.values.layer_split import LayerSplit
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.fakes.executor import STOP_TOKEN, reference_output, reference_prompt_logprobs
 from tests.instance.cluster import Cluster, Record
+from tests.instance.decision_logs import MemoryLog
 from tests.instance.fake_instance import FakeInstance
 
 MAX_LEN = 40
@@ -32,63 +34,112 @@ stems = st.sampled_from(
 prompts = st.builds(lambda stem, tail: (*stem, *tail), stems, st.lists(st.integers(0, 63), min_size=1, max_size=12))
 
 
-class EngineMachine(RuleBasedStateMachine):
-    """Adds, cancels, steps, failures, pulls and time in any order."""
+splits = st.builds(LayerSplit, full=st.integers(0, 2), sliding=st.integers(1, 2), window=st.integers(1, 13))
+plain_draws = st.builds(
+    SamplingParams,
+    max_tokens=st.integers(5, 30),
+    seed=st.integers(0, 2),
+    stop_token_ids=st.sampled_from([(), (STOP_TOKEN,)]),
+)
+"""Long answers without anything that forbids guesses."""
 
-    @initialize(
-        blocks=st.integers(12, 40),
-        step_tokens=st.integers(4, 20),
-        sequences=st.integers(1, 4),
-        watermark=st.integers(0, 2),
-        reuse=st.booleans(),
-        cache_decoded=st.booleans(),
-        disaggregated=st.booleans(),
-        store_blocks=st.sampled_from([None, 0, 3, 100]),
-        drafts=st.sampled_from([0, 0, 0, 1, 2, 3]),
-        guess_percent=st.sampled_from([0, 50, 90, 100]),
-        delay_s=st.sampled_from([0.0, 50.0, 5000.0]),
-        looks_ahead=st.booleans(),
+
+@dataclass(frozen=True)
+class Life:
+    """Four engines alike but for their roles.
+
+    Args:
+        guesses: every sequence guesses, so that draft caches must be without gaps.
+        token_s: cost of a fed token; the dearest one lets guessing stop.
+    """
+
+    base: EngineSettings
+    blocks: int
+    disaggregated: bool
+    looks_ahead: bool
+    guesses: bool
+    guess_percent: int
+    token_s: float
+
+
+@st.composite
+def lives(draw: st.DrawFn, kind: str) -> Life:
+    """Engines of one kind: with any sequences, with guessing sequences and few blocks, or with sliding windows."""
+    guesses, split = kind == "guessing", draw(splits) if kind == "windowed" else None
+    step_tokens, reuse, cache_decoded = draw(st.integers(4, 20)), draw(st.booleans()), draw(st.booleans())
+    store_blocks = draw(st.sampled_from([None, 0, 3, 100]))
+    drafts = draw(st.integers(1, 3) if guesses else st.sampled_from([0, 0, 0, 1, 2, 3])) if split is None else 0
+    base = EngineSettings(
+        block_tokens=4,
+        max_step_tokens=step_tokens,
+        max_sequences=draw(st.integers(1, 4)),
+        max_waiting=6,
+        max_model_len=MAX_LEN,
+        watermark_blocks=0 if guesses else draw(st.integers(0, 2)),
+        handoff_lease_s=3.0,
+        prompt_delay_s=draw(st.sampled_from([0.0, 50.0, 5000.0])),
+        prefix_reuse=reuse,
+        cache_decoded=cache_decoded,
+        pool=reuse and store_blocks is not None,
+        store_decoded=cache_decoded,
+        max_store_blocks=store_blocks or 0,
+        draft_tokens=drafts,
+        speculation=drafts > 0,
+        split=split,
     )
-    def build(
-        self, blocks: int, step_tokens: int, sequences: int, watermark: int, reuse: bool, cache_decoded: bool,
-        disaggregated: bool, store_blocks: int | None, drafts: int, guess_percent: int, delay_s: float,
-        looks_ahead: bool,
-    ) -> None:  # fmt: skip
-        base = EngineSettings(
-            block_tokens=4,
-            max_step_tokens=step_tokens,
-            max_sequences=sequences,
-            max_waiting=6,
-            max_model_len=MAX_LEN,
-            watermark_blocks=watermark,
-            handoff_lease_s=3.0,
-            prompt_delay_s=delay_s,
-            prefix_reuse=reuse,
-            cache_decoded=cache_decoded,
-            pool=reuse and store_blocks is not None,
-            store_decoded=cache_decoded,
-            max_store_blocks=store_blocks or 0,
-            draft_tokens=drafts,
-            speculation=drafts > 0,
-        )
-        roles = [EngineRole.PREFILL] * 2 + [EngineRole.DECODE] * 2 if disaggregated else [EngineRole.AGGREGATED] * 4
-        named = {name: replace(base, role=role) for name, role in zip(REPLICAS, roles, strict=True)}
-        self.cluster = Cluster(named, blocks, max_attempts=10_000)
-        self.cluster.looks_ahead = looks_ahead
+    if split is not None:
+        rows = MAX_LEN // 4
+        most_sliding = min(rows, -(-(split.window - 1 + step_tokens) // 4) + 1)
+        blocks = split.full * rows + split.sliding * most_sliding + draw(st.integers(0, 30))
+    else:
+        blocks = draw(st.integers(10, 16) if guesses else st.integers(12, 40))
+    return Life(
+        base,
+        blocks,
+        disaggregated=draw(st.booleans()),
+        looks_ahead=draw(st.booleans()),
+        guesses=guesses,
+        guess_percent=draw(st.sampled_from([0, 50, 90, 100])),
+        token_s=draw(st.sampled_from([0.0, 0.0001, 0.01])),
+    )
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Adds, cancels, steps, failures, pulls and time in any order; engines are recorded, and replayed at the end."""
+
+    @initialize(life=st.sampled_from(["mixed", "guessing", "windowed"]).flatmap(lives))
+    def build(self, life: Life) -> None:
+        roles = [EngineRole.PREFILL] * 2 + [EngineRole.DECODE] * 2
+        if not life.disaggregated:
+            roles = [EngineRole.AGGREGATED] * 4
+        named = {name: replace(life.base, role=role) for name, role in zip(REPLICAS, roles, strict=True)}
+        self.life, self.cluster = life, Cluster(named, life.blocks, max_attempts=10_000)
+        self.cluster.looks_ahead = life.looks_ahead
         for instance in self.cluster.instances.values():
-            instance.executor.guess_percent = guess_percent
+            instance.executor.guess_percent = life.guess_percent
+            instance.executor.token_s = life.token_s
+            instance.executor.whole_drafts = life.guesses
+            assert life.base.split is None or instance.engine.max_len == MAX_LEN
+        self.logs = [MemoryLog(instance.engine) for instance in self.cluster.instances.values()]
         self.count = 0
 
     def instance(self, index: int) -> FakeInstance:
         return self.cluster.instances[ReplicaId(REPLICAS[index])]
 
-    @rule(prompt=prompts, sampling=samplings, priority=st.integers(0, 1), salt=st.sampled_from([b"", b"tenant"]))
-    def submit(self, prompt: tuple[int, ...], sampling: SamplingParams, priority: int, salt: bytes) -> None:
+    @rule(
+        prompt=prompts,
+        samplings=st.tuples(samplings, plain_draws),
+        priority=st.integers(0, 1),
+        salt=st.sampled_from([b"", b"tenant"]),
+    )
+    def submit(
+        self, prompt: tuple[int, ...], samplings: tuple[SamplingParams, SamplingParams], priority: int, salt: bytes
+    ) -> None:
         if sum(not r.journal.done for r in self.cluster.records.values()) >= 6:
             return  # stay below max_waiting: refusals have their own test
         self.count += 1
         name = SequenceId(f"r/{self.count}")
-        self.cluster.submit(SequenceSpec(name, prompt, sampling, priority=priority, salt=salt))
+        self.cluster.submit(SequenceSpec(name, prompt, samplings[self.life.guesses], priority=priority, salt=salt))
 
     @rule(index=st.integers(0, 3))
     def begin(self, index: int) -> None:
@@ -175,7 +226,7 @@ class EngineMachine(RuleBasedStateMachine):
     def acknowledgements(self, lose: bool) -> None:
         self.cluster.lose_releases = lose
 
-    @rule(rounds=st.integers(1, 5))
+    @rule(rounds=st.integers(1, 12))
     def run(self, rounds: int) -> None:
         self.cluster.run(rounds)
 
@@ -210,7 +261,6 @@ class EngineMachine(RuleBasedStateMachine):
                 chosen = tuple(lp.token for d in record.delivered for lp in d.logprobs)
                 assert chosen == record.output
 
-
-EngineMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+        for log in self.logs:
+            result = replay_log(log.close(), "log")
+            assert (result.difference, result.ending) == (None, "")

@@ -8,7 +8,7 @@ from serving.errors import (
     LedgerError,
 )
 from serving.ids import SequenceId
-from serving.instance.core.events import EngineNews, HandoffReady
+from serving.instance.core.events import HandoffReady
 from serving.instance.core.settings import EngineRole
 from serving.values.news import FailKind, Lost, Refused, Tokens
 from serving.values.sequence import FinishReason, TokenLogprobs
@@ -168,24 +168,6 @@ def test_a_prompt_only_sequence_ends_without_a_token() -> None:
     assert (event.tokens, event.finish_reason, len(event.prompt_logprobs)) == ((), FinishReason.LENGTH, 19)
 
 
-def test_the_longest_length_ends_a_sequence() -> None:
-    bench = Bench(blocks=3)
-    bench.engine.add(spec("a", max_tokens=50), 0.0)
-    events = [event for _ in range(3) for event in bench.step()]
-    assert [e.finish_reason for e in events if isinstance(e, Tokens)] == [None, FinishReason.LENGTH]
-
-
-def test_a_resumed_sequence_goes_on_where_it_was() -> None:
-    whole = spec("a", max_tokens=9)
-    expected, _ = reference_output(whole)
-    bench = Bench()
-    bench.engine.add(replace(whole, output=expected[:4]), 0.0)
-    events = [event for _ in range(6) for event in bench.step()]
-    tokens = [e for e in events if isinstance(e, Tokens)]
-    assert tokens[0].position == 4
-    assert tuple(t for e in tokens for t in e.tokens) == expected[4:]
-
-
 def test_a_resumed_sequence_reports_logprobs_of_its_prompt_only() -> None:
     bench = Bench()
     bench.engine.add(spec("a", output=(50, 51, 52), prompt_logprobs=0), 0.0)
@@ -207,9 +189,6 @@ def test_a_speculative_result_is_cut_at_the_end() -> None:
     assert (event.tokens, event.logprobs, event.finish_reason) == ((1, 2), logprobs[:2], FinishReason.LENGTH)
 
 
-# ---- cancel, deadline, lease -----------------------------------------------------------------------------------------
-
-
 def test_cancel_while_waiting_running_and_unknown() -> None:
     bench = Bench(max_sequences=1)
     bench.engine.add(spec("a"), 0.0)
@@ -225,23 +204,7 @@ def test_cancel_while_waiting_running_and_unknown() -> None:
     assert bench.engine.take_events() == ()
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_cancel_during_a_step_waits_for_the_step(fails: bool) -> None:
-    bench = Bench()
-    bench.engine.add(spec("a"), 0.0)
-    plan = bench.begin()
-    assert plan is not None
-    bench.engine.cancel(SequenceId("a"), 0.0)
-    bench.engine.cancel(SequenceId("a"), 0.0)
-    bench.engine.check()
-    assert bench.used == 3
-    if fails:
-        bench.engine.step_failed(EngineError("device lost"), 0.0)
-    else:
-        bench.engine.step_finished(bench.executor.execute(plan), 0.0)
-    assert bench.used == 0
-    assert bench.engine.idle()
-    assert bench.engine.take_events() == ()
+# ---- cancel, deadline, lease -----------------------------------------------------------------------------------------
 
 
 def test_a_deadline_ends_waiting_and_running_sequences() -> None:
@@ -309,39 +272,6 @@ def test_progress_is_what_a_watchdog_needs() -> None:
     bench.engine.release(event.ticket_id, 106.0)
     freed = bench.engine.snapshot(106.0)
     assert (freed.has_work, freed.last_progress_s) == (True, 106.0)
-
-
-def test_preempted_twice_is_still_exact() -> None:
-    bench = Bench(blocks=6, max_step_tokens=32)
-    specs = [spec(name, tuple(range(n, n + 7)), max_tokens=12) for n, name in enumerate("abc")]
-    for one in specs:
-        bench.engine.add(one, 0.0)
-    output: dict[str, tuple[int, ...]] = {name: () for name in "abc"}
-    while not bench.engine.idle():
-        for event in bench.step():
-            assert isinstance(event, Tokens)
-            assert event.position == len(output[event.sequence_id])
-            output[event.sequence_id] += event.tokens
-    assert output == {one.sequence_id: reference_output(one)[0] for one in specs}
-    snapshot = bench.engine.snapshot(0.0)
-    assert snapshot.preemptions_total >= 2
-    assert snapshot.prefix_queries_tokens_total == 21  # each prompt counts once, however often it is admitted
-
-
-def test_a_prompt_preempted_half_way_reports_its_logprobs_once_and_whole() -> None:
-    bench = Bench(blocks=7, max_step_tokens=5)
-    bench.engine.add(spec("a", (1, 2, 3, 4), max_tokens=8), 0.0)
-    bench.step()
-    late = spec("b", tuple(range(20)), max_tokens=1, prompt_logprobs=0)
-    bench.engine.add(late, 0.0)
-    events: list[EngineNews] = []
-    while not bench.engine.idle():
-        events += bench.step()
-    assert bench.engine.snapshot(0.0).preemptions_total == 1
-    (last,) = (e for e in events if isinstance(e, Tokens) and e.sequence_id == "b")
-    assert last.tokens == reference_output(late)[0]
-    assert last.prompt_logprobs == reference_prompt_logprobs(late.prompt)
-    assert last.cached_tokens == 0
 
 
 def test_after_its_first_report_a_sequence_may_reuse_its_own_prompt() -> None:

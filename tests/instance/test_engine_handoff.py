@@ -7,7 +7,7 @@ from serving.errors import (
     HandoffError,
     LedgerError,
 )
-from serving.ids import BlockHash, SequenceId
+from serving.ids import SequenceId
 from serving.instance.core.events import HandoffClosed, HandoffEnd, HandoffReady
 from serving.instance.core.settings import EngineRole
 from serving.values.news import Adopted, Lost, Tokens
@@ -86,25 +86,6 @@ def test_a_handoff_nobody_pulls_expires() -> None:
     assert bench.engine.snapshot(5.0).handoffs_expired_total == 1
 
 
-def test_cancel_ends_a_handoff() -> None:
-    bench = Bench(EngineRole.PREFILL)
-    event = held(bench)
-    bench.engine.cancel(SequenceId("a"), 1.0)
-    assert bench.engine.take_events() == (
-        HandoffClosed(SequenceId("a"), event.ticket_id, HandoffEnd.CANCELLED),
-    )  # fmt: skip
-    assert bench.engine.idle()
-
-
-def test_prefill_finishes_by_itself_when_one_token_is_all() -> None:
-    bench = Bench(EngineRole.PREFILL)
-    bench.engine.add(spec("a", max_tokens=1), 0.0)
-    (event,) = bench.step()
-    assert isinstance(event, Tokens)
-    assert event.finish_reason is FinishReason.LENGTH
-    assert bench.engine.idle()
-
-
 # ---- handoff, target side --------------------------------------------------------------------------------------------
 
 
@@ -165,18 +146,6 @@ def test_a_handoff_found_whole_in_the_cache_needs_no_pull() -> None:
     assert event.tokens == reference_output(spec("a", prompt))[0][1:2]
 
 
-def test_a_source_without_prefix_reuse_gives_no_hashes() -> None:
-    bench = Bench(EngineRole.DECODE)
-    resumed = spec("a", output=reference_output(spec("a"))[0][:1])
-    bare = tuple(replace(extent, prefix_hash=BlockHash(b"")) for extent in ticket_for(resumed).blocks)
-    bench.engine.adopt(resumed, replace(ticket_for(resumed), blocks=bare), 0.0)
-    (order,) = bench.engine.start_pulls(0.0)
-    fill(bench, resumed, 0, order.blocks)
-    bench.engine.pull_finished(SequenceId("a"), None, 40, 0.0)
-    bench.engine.cancel(SequenceId("a"), 0.0)
-    assert bench.engine.snapshot(0.0).kv_blocks_cached == 2  # hashed here instead
-
-
 def test_more_may_be_cached_than_the_ticket_holds() -> None:
     bench = Bench(EngineRole.DECODE)
     expected, _ = reference_output(spec("a", max_tokens=9))
@@ -207,16 +176,6 @@ def test_no_room_holds_the_pull_back() -> None:
     bench.engine.pull_finished(SequenceId("a"), None, 0, 0.0)
     assert [o.sequence_id for o in bench.engine.start_pulls(0.0)] == ["b"]
     assert bench.engine.take_events() == ()
-
-
-def test_a_failed_pull_is_told_and_forgotten() -> None:
-    bench = Bench(EngineRole.DECODE)
-    adopting(bench)
-    bench.begin()
-    bench.engine.pull_finished(SequenceId("a"), HandoffError("gone"), 0, 0.0)
-    assert bench.engine.take_events() == (Lost(SequenceId("a"), "HandoffError: gone"),)
-    assert bench.engine.idle()
-    assert (bench.used, bench.engine.snapshot(0.0).kv_blocks_cached) == (0, 0)
 
 
 def test_a_deadline_during_a_pull_waits_for_the_pull() -> None:

@@ -1,6 +1,6 @@
 """Scheduling must stay small beside a step: decode steps of small models take a few milliseconds."""
 
-from time import perf_counter
+from time import thread_time
 
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineSettings
@@ -19,14 +19,14 @@ def test_a_decode_step_of_32_sequences_costs_under_half_a_millisecond() -> None:
         engine.add(SequenceSpec(SequenceId(f"s{index}"), prompt, SamplingParams(max_tokens=10_000)), 0.0)
     costs = []
     for step in range(200):
-        began = perf_counter()
+        began = thread_time()
         plan = engine.next_action(step * 0.01).plan
-        planned = perf_counter()
+        planned = thread_time()
         assert plan is not None
         results = tuple(SequenceResult(s.sequence_id, (5,)) for s in plan.sequences)
-        executed = perf_counter()
+        executed = thread_time()
         engine.step_finished(StepResult(plan.step, results, 0.01), step * 0.01)
         assert len(engine.take_events()) == SEQUENCES
-        costs.append(perf_counter() - executed + planned - began)
-    # The lower quartile, because neighbours on the machine may steal any single step.
+        costs.append(thread_time() - executed + planned - began)
+    # Of the processor's time, and the lower quartile: caches that neighbours have emptied may slow any single step.
     assert sorted(costs)[len(costs) // 4] < GOAL_S

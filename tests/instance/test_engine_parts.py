@@ -11,7 +11,7 @@ from serving.ids import SequenceId
 from serving.instance.core.handoffs import HeldHandoffs
 from serving.instance.core.sequence import LiveSequence
 from serving.instance.core.sequence_phase import SequencePhase
-from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.instance.core.settings import EngineSettings
 from serving.instance.core.timers import Timers
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.values.step_plan import SequenceResult, StepResult
@@ -28,16 +28,14 @@ from tests.fakes.engine_calls import EngineCalls
         ({"handoff_lease_s": 0.0}, "handoff_lease_s"),
         ({"prompt_delay_s": -0.1}, "prompt_delay_s must not be negative"),
         ({"max_step_tokens": 8, "max_sequences": 9}, "at least max_sequences"),
+        ({"speculation": True}, "speculation needs draft_tokens"),
+        ({"pool": True, "prefix_reuse": False}, "prefix_reuse"),
+        ({"max_store_blocks": -1}, "max_store_blocks"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EngineSettings(**changes)  # type: ignore[arg-type]
-
-
-def test_a_role_may_be_given_by_name() -> None:
-    settings = EngineSettings(role="prefill", max_step_tokens=8, max_sequences=9)  # type: ignore[arg-type]
-    assert settings.role is EngineRole.PREFILL
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=30), st.lists(st.integers(0, 60)))
@@ -89,11 +87,11 @@ def sequence_of(engine: EngineCalls) -> LiveSequence:
         (lambda e: e.scheduler.running.items.clear(), "1 sequences are known, 0 places"),
         (lambda e: setattr(sequence_of(e), "phase", SequencePhase.PULLING), "pulling among the running"),
         (lambda e: setattr(sequence_of(e), "in_flight", True), "in-flight mark"),
-        (lambda e: e._blocks.free(sequence_of(e)), "has 0 blocks"),
+        (lambda e: e.scheduler.blocks.free(sequence_of(e)), "has 0 blocks"),
         (lambda e: setattr(sequence_of(e), "num_computed", 99), "do not fit"),
         (lambda e: setattr(sequence_of(e), "output", [1]), "not those of its prompt"),
         (lambda e: setattr(sequence_of(e), "num_computed", 2), "misses"),
-        (lambda e: e._blocks.pool.allocate(1), "reference counts"),
+        (lambda e: e.scheduler.blocks.pool.allocate(1), "reference counts"),
     ],
 )
 def test_the_audit_finds_what_is_wrong(break_it: Callable[[EngineCalls], object], message: str) -> None:

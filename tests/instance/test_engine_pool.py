@@ -1,11 +1,9 @@
 """The engine beside a KV-cache pool: what it asks for, what it waits for, what it offers."""
 
-from dataclasses import replace
-
 import pytest
 from msgspec import structs
 
-from serving.errors import ConfigError, LedgerError
+from serving.errors import LedgerError
 from serving.ids import SequenceId
 from serving.instance.core.events import EngineNews
 from serving.instance.core.settings import EngineRole
@@ -15,7 +13,7 @@ from serving.values.prefix_hash import prefix_hashes
 from serving.values.sequence import PoolUse
 from tests.fakes.executor import reference_output
 from tests.fakes.pool import FakePool
-from tests.instance.bench import PROMPT, SETTINGS, spec, ticket_for
+from tests.instance.bench import PROMPT, spec, ticket_for
 from tests.instance.pool_bench import PoolBench
 
 A = SequenceId("a")
@@ -198,18 +196,6 @@ def test_prompts_are_fetched_ahead_of_their_step() -> None:
     assert [o.sequence_id for o in bench.fetches] == ["c"]
 
 
-def test_a_sequence_cancelled_while_it_is_fetched_keeps_its_blocks_until_the_fetch_ends() -> None:
-    bench = PoolBench()
-    bench.engine.add(spec("a"), 0.0)
-    bench.act()
-    bench.engine.cancel(A, 0.0)
-    bench.engine.check()
-    assert bench.used == 3
-    assert bench.engine.snapshot(0.0).queued_tokens == 0, "nobody will compute them"
-    bench.fetch()
-    assert (bench.used, bench.engine.idle(), bench.engine.take_events()) == (0, True, ())
-
-
 def test_who_left_while_being_fetched_takes_no_room_from_who_comes() -> None:
     """The instance looked loaded, and fetched nothing ahead, until the last fetch for nobody had ended."""
     bench = PoolBench(max_step_tokens=8)
@@ -225,13 +211,6 @@ def test_who_left_while_being_fetched_takes_no_room_from_who_comes() -> None:
     assert [order.sequence_id for order in bench.fetches] == ["a", "b", "c", "d"]
 
 
-def test_log_probabilities_of_the_prompt_need_it_computed() -> None:
-    bench = PoolBench()
-    bench.engine.add(spec("a", prompt_logprobs=0), 0.0)
-    assert bench.act().plan is not None
-    assert bench.fetches == []
-
-
 def test_orders_end_once() -> None:
     bench = PoolBench()
     with pytest.raises(LedgerError, match="unknown sequence"):
@@ -241,13 +220,6 @@ def test_orders_end_once() -> None:
         bench.engine.fetch_finished(A, FetchReport(0), 0.0)
     with pytest.raises(LedgerError, match="store order 7"):
         bench.engine.store_finished(7, 0.0)
-
-
-def test_settings_that_cannot_work() -> None:
-    with pytest.raises(ConfigError, match="prefix_reuse"):
-        replace(SETTINGS, pool=True, prefix_reuse=False)
-    with pytest.raises(ConfigError, match="max_store_blocks"):
-        replace(SETTINGS, max_store_blocks=-1)
 
 
 def test_a_prompt_behind_a_fetch_and_a_handoff_is_computed_at_once() -> None:

@@ -10,15 +10,13 @@ from serving.errors import EngineError, LedgerError
 from serving.ids import SequenceId
 from serving.instance.core.events import EngineNews
 from serving.instance.core.settings import EngineRole
-from serving.tools.replay import replay_log
-from serving.values.news import Lost, Tokens
+from serving.values.news import Tokens
 from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import FinishReason
 from serving.values.step_plan import UNKNOWN, StepPlan, StepResult
 from tests.fakes.engine_calls import Orders
 from tests.fakes.executor import reference_output
 from tests.instance.bench import Bench, spec
-from tests.instance.recorded_bench import RecordedBench
 
 A, B = SequenceId("a"), SequenceId("b")
 
@@ -135,35 +133,6 @@ def test_one_that_ends_takes_part_once_more_and_is_told_nothing_of_it() -> None:
     assert (bench.engine.idle(), bench.used) == (True, 0)
 
 
-def test_one_that_is_cancelled_keeps_its_blocks_until_both_steps_ended() -> None:
-    bench = Bench()
-    plan = decoding(bench, "a", "b")
-    ahead = bench.engine.foresee(0.0)
-    assert ahead is not None
-    run = bench.executor.prepare(ahead)
-    bench.engine.cancel(A, 0.0)
-    bench.engine.step_followed(bench.executor.execute(plan), 0.0)
-    bench.engine.check()
-    assert A in bench.engine.sequences
-    assert output_of("a", bench.engine.take_events()[-2:]) == ()
-    bench.engine.cancel(B, 0.0)
-    bench.engine.step_finished(run(), 0.0)
-    bench.engine.check()
-    assert (bench.engine.idle(), bench.used) == (True, 0)
-
-
-def test_a_step_that_fails_behind_another_takes_its_sequences_but_not_their_tokens() -> None:
-    bench = Bench()
-    plan = decoding(bench, "a")
-    followed(bench, partial(bench.executor.execute, plan))
-    bench.engine.step_failed(EngineError("lost"), 0.0)
-    bench.engine.check()
-    events = bench.engine.take_events()
-    assert output_of("a", events) == reference_output(spec("a", max_tokens=20))[0][1:2]
-    assert isinstance(events[-1], Lost)
-    assert (bench.engine.idle(), bench.used) == (True, 0)
-
-
 def test_full_blocks_are_stored_meanwhile() -> None:
     bench = Bench(pool=True, max_store_blocks=8)
     bench.engine.add(spec("a", tuple(range(10)), max_tokens=20), 0.0)
@@ -241,22 +210,3 @@ def test_blocks_are_taken_for_all_or_none() -> None:
     assert before == 6, "positions up to 11"
     assert bench.engine.foresee(0.0) is None, "two more blocks are needed, none is free"
     assert bench.used == before
-
-
-def test_foreseeing_needs_a_step() -> None:
-    with pytest.raises(LedgerError, match="none was in flight"):
-        Bench().engine.foresee(0.0)
-
-
-def test_it_is_recorded_and_replayed() -> None:
-    bench = RecordedBench()
-    plan = decoding(bench, "a", "b")
-    run: Callable[[], StepResult] = partial(bench.executor.execute, plan)
-    for _ in range(6):
-        _, run = followed(bench, run)
-    bench.engine.step_finished(run(), 0.0)
-    while not bench.engine.idle():
-        bench.step()
-    result = replay_log(bench.log.close(), "log")
-    assert result.identical
-    assert (result.calls["Foresee"], result.calls["StepFollowed"]) == (6, 6)

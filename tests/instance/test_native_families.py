@@ -3,6 +3,7 @@
 Grouped attention has one form, so there a prompt may be cut anywhere, down to single tokens, without a bit's change.
 """
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from serving.instance.executors.native_executor import NativeExecutor
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import DtypeName
 from serving.values.step_plan import StepPlan
+from tests.cases.nightly import mostly_nightly
 from tests.instance.native_pair import (
     HAND_OUT,
     Feeder,
@@ -26,18 +28,42 @@ from tests.instance.native_pair import (
 from tests.model.families.checkpoints import CASES, write_family
 
 TOLERANCE = 1e-4
+PROMPT, TOKENS = 40, 24
+"""Together the 64 tokens of context up to which small sparse models choose all, and small windows show all."""
+HERE = "tests/instance/test_native_families.py::"
+ONE_OF_EACH = (
+    *("glm4_moe_lite", "youtu halves", "deepseek_v32", "llama 3.1", "mistral beyond its window", "ministral3"),
+    *("smollm3", "qwen2", "qwen3_moe normalised", "gpt_oss", "glm4_moe"),
+)
 GROUPED = ("llama one KV head", "smollm3", "qwen3", "qwen3_moe", "glm4_moe", "gpt_oss")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_logits_and_tokens_equal_torch(tmp_path: Path, case: str) -> None:
-    write_family(tmp_path, case)
+@pytest.mark.parametrize("case", mostly_nightly(CASES, ONE_OF_EACH, HERE + "test_equal_to_torch_and_transformers"))
+def test_equal_to_torch_and_transformers(tmp_path: Path, case: str) -> None:
+    """Logits are torch's, greedy tokens transformers' own, of each family's checkpoint as transformers writes it."""
+    model = write_family(tmp_path, case)
     native, plain = native_executor(tmp_path), torch_executor(tmp_path)
     same_logits_and_tokens(native, plain, TOLERANCE)
+    feeder, sizes = Feeder(0, prompt(PROMPT)), [17, 1, 22]
+    while len(feeder.output) < TOKENS:
+        step = feeder.step(sizes.pop(0) if sizes else None)
+        feeder.take(step, native.execute(StepPlan(0, (step,))).results[0])
+    text = prompt(PROMPT)
+    with torch.inference_mode():
+        for _ in range(TOKENS):
+            text.append(int(model(torch.tensor([text])).logits[0, -1].argmax()))
+    assert feeder.output == text[PROMPT:]
 
 
-@pytest.mark.parametrize(("dtype", "kv_dtype", "most"), [("float32", "int8", 3e-3), ("bfloat16", "auto", 0.04)])
-@pytest.mark.parametrize("case", ["llama", "qwen3", "smollm3", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("case", "dtype", "kv_dtype", "most"),
+    [
+        ("llama", "float32", "int8", 3e-3),
+        ("qwen3", "bfloat16", "auto", 0.04),
+        ("smollm3", "float32", "int8", 3e-3),
+        ("gpt_oss", "bfloat16", "auto", 0.04),
+    ],
+)
 def test_rounded_numbers_are_close_to_torchs(
     tmp_path: Path, case: str, dtype: DtypeName, kv_dtype: KvDtype, most: float
 ) -> None:
@@ -79,9 +105,12 @@ def _fed(executor: NativeExecutor, number: int, sizes: list[int], *, alone: bool
     return torch.stack(found)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
-@pytest.mark.parametrize("case", GROUPED)
+CUTS = [*product(GROUPED, ("float32", "bfloat16"), ("auto", "int8"))]
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype", "kv_dtype"), mostly_nightly(CUTS, CUTS[::5], HERE + "test_no_bit_depends_on_the_cut")
+)
 def test_no_bit_depends_on_the_cut(tmp_path: Path, case: str, dtype: DtypeName, kv_dtype: KvDtype) -> None:
     write_family(tmp_path, case)
     native = native_executor(tmp_path, dtype, kv_dtype=kv_dtype)
@@ -91,8 +120,12 @@ def test_no_bit_depends_on_the_cut(tmp_path: Path, case: str, dtype: DtypeName, 
             assert torch.equal(_fed(native, number, sizes, alone=alone), whole)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("case", GROUPED)
+MIXED = [*product(GROUPED, ("float32", "bfloat16"))]
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"), mostly_nightly(MIXED, MIXED[::3], HERE + "test_mixed_steps_equal_lone_ones_to_the_bit")
+)
 def test_mixed_steps_equal_lone_ones_to_the_bit(tmp_path: Path, case: str, dtype: DtypeName) -> None:
     write_family(tmp_path, case)
     native, other = native_executor(tmp_path, dtype), native_executor(tmp_path, dtype, threads=3)

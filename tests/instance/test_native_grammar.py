@@ -61,8 +61,7 @@ def settings(drafts: int, forced: int = 0) -> EngineSettings:
     )
 
 
-@pytest.mark.parametrize("forced", [0, 8])
-@pytest.mark.parametrize("drafts", [0, 3])
+@pytest.mark.parametrize(("drafts", "forced"), [(0, 0), (3, 0), (3, 8)])
 def test_both_routes_give_the_same_tokens(folder: Path, drafts: int, forced: int) -> None:
     wanted, ends, _, _ = run_engine(executor(folder, PythonRoute()), settings(0), BLOCKS, specs(), ahead=False)
     assert {ends[spec.sequence_id] for spec in specs()} == {FinishReason.STOP, FinishReason.LENGTH}
@@ -148,7 +147,7 @@ def test_a_prepared_step_needs_no_output_but_what_was_drawn(folder: Path) -> Non
 
 def test_outputs_over_random_schemas_are_valid(folder: Path) -> None:
     """All that are not cut by their length."""
-    schemas = [random_schema(number) for number in range(200)]
+    schemas = [random_schema(number) for number in range(60)]
     base = SamplingParams(max_tokens=300, temperature=1.0, stop_token_ids=(EOS,))
     asks = [
         SequenceSpec(
@@ -170,4 +169,4 @@ def test_outputs_over_random_schemas_are_valid(folder: Path) -> None:
             jsonschema.validate(json.loads(tokenizer.decode(outputs[spec.sequence_id])), schema)
         else:
             assert ends[spec.sequence_id] is FinishReason.LENGTH
-    assert whole > 150
+    assert whole > 45

@@ -41,7 +41,7 @@ def rules() -> st.SearchStrategy[SamplingParams]:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(params=st.lists(rules(), min_size=1, max_size=20), spread=st.sampled_from([0, 1, 5]))
 def test_same_draws_from_the_same_logits(executor: NativeExecutor, params: list[SamplingParams], spread: int) -> None:
     """`spread` tells sequences apart by their last token, so that their logits differ."""

@@ -9,6 +9,7 @@ import pytest
 
 from serving.ids import SequenceId
 from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.cases.nightly import mostly_nightly
 from tests.instance.native_grammars import grammar_sampling
 from tests.instance.native_pair import native_or_skip
 from tests.instance.rank_processes import Answers, Order, RankProcesses, library_with_faults
@@ -58,7 +59,13 @@ def shm() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize(("place", "hits"), [(place, hits) for place in PLACES for hits in often(place)])
+DEATHS = [(place, hits) for place in PLACES for hits in often(place)]
+
+
+@pytest.mark.parametrize(
+    ("place", "hits"),
+    mostly_nightly(DEATHS, DEATHS[::5], "tests/instance/test_rank_loss.py::test_death_at_a_place_of_the_exchange"),
+)
 def test_death_at_a_place_of_the_exchange(
     place: str, hits: int, folder: Path, faults: Path, wanted: Answers, shm: Path
 ) -> None:

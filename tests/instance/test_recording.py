@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from serving.errors import DecisionLogError, EngineError, HandoffChecksumError, LedgerError
 from serving.ids import SequenceId
@@ -14,8 +14,7 @@ from serving.tools.replay import first_difference, replay, replay_log
 from serving.values.decision_log import MAGIC, LogEncoder
 from serving.values.news import Lost
 from tests.instance.bench import spec, ticket_for
-from tests.instance.cluster import Cluster
-from tests.instance.decision_logs import MemoryLog, doctored, pairs
+from tests.instance.decision_logs import doctored, pairs
 from tests.instance.engine_machine import EngineMachine
 from tests.instance.recorded_bench import RecordedBench
 
@@ -222,30 +221,5 @@ def test_long_values_are_cut_in_messages() -> None:
     assert old.endswith("... (2390 characters)")
 
 
-class RecordedMachine(EngineMachine):
-    """The random life of four engines, recorded and replayed."""
-
-    @property
-    def cluster(self) -> Cluster:
-        """The cluster; absent until it is built."""
-        return self._cluster
-
-    @cluster.setter
-    def cluster(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self.logs = [MemoryLog(instance.engine) for instance in cluster.instances.values()]
-        for instance, log in zip(cluster.instances.values(), self.logs, strict=True):
-            assert instance.engine is log.engine
-
-    def teardown(self) -> None:
-        super().teardown()
-        for log in getattr(self, "logs", []):
-            result = replay_log(log.close(), "log")
-            assert result.difference is None
-            assert result.ending == ""
-
-
-RecordedMachine.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-TestRecordedMachine = RecordedMachine.TestCase
+TestEngineMachine = EngineMachine.TestCase
+TestEngineMachine.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=60)

@@ -5,6 +5,7 @@ tokens, in bfloat16 and in INT8 as in float32.
 """
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
 from serving.values.step_plan import StepPlan
+from tests.cases.nightly import mostly_nightly
 from tests.instance.native_pair import HAND_OUT, RAGGED, Feeder, dirty_cache, far, logits_of, native_executor, prompt
 from tests.model.int8_checkpoint import quantised_checkpoint
 from tests.model.random_checkpoint import Dtype, write_random_checkpoint
@@ -63,20 +65,23 @@ def test_hundreds_of_rows_behind_a_prompt(family: str, tmp_path: Path, monkeypat
     assert far(last_logits(plain, [20, 290])[None], whole[None]) < 1e-6
 
 
-@pytest.fixture(params=["float32", "bfloat16", "int8", "int8 ragged"])
-def checkpoint(request: pytest.FixtureRequest, family: str, tmp_path: Path) -> tuple[Path, Dtype]:
+def checkpoint(folder: Path, family: str, kind: str) -> tuple[Path, Dtype]:
     shape = dict(FAMILIES[family])
-    if "ragged" in request.param:
+    if "ragged" in kind:
         shape |= {key: width for key, width in RAGGED.items() if shape.get(key, width) is not None}
-    if "int8" in request.param:
-        return quantised_checkpoint(tmp_path, dtype="bfloat16", **shape), "bfloat16"
-    return write_random_checkpoint(tmp_path, dtype=request.param, **shape), request.param
+    if "int8" in kind:
+        return quantised_checkpoint(folder, dtype="bfloat16", **shape), "bfloat16"
+    dtype: Dtype = "float32" if kind == "float32" else "bfloat16"
+    return write_random_checkpoint(folder, dtype=dtype, **shape), dtype
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
-def test_however_a_sequence_is_cut_and_begun_again(checkpoint: tuple[Path, Dtype], kv_dtype: KvDtype) -> None:
-    executor = native_executor(*checkpoint, kv_dtype=kv_dtype)
+EVERY = [*product(FAMILIES, ("float32", "bfloat16", "int8", "int8 ragged"), ("auto", "int8"))]
+SAME_AS = "tests/instance/test_same_bits.py::test_however_a_sequence_is_cut_and_begun_again"
+
+
+@pytest.mark.parametrize(("family", "kind", "kv_dtype"), mostly_nightly(EVERY, EVERY[::5], SAME_AS))
+def test_however_a_sequence_is_cut_and_begun_again(family: str, kind: str, kv_dtype: KvDtype, tmp_path: Path) -> None:
+    executor = native_executor(*checkpoint(tmp_path, family, kind), kv_dtype=kv_dtype)
     first = Feeder(0, prompt(LENGTH), HAND_OUT)
     wanted = feed(executor, first)
     for number, (name, sizes) in enumerate(CUTS.items()):

@@ -1,4 +1,4 @@
-"""1,600 times an instance comes or goes under steady load: nothing is lost, no token is wrong, nothing is left."""
+"""600 times an instance comes or goes under steady load: nothing is lost, no token is wrong, nothing is left."""
 
 from dataclasses import replace
 from random import Random
@@ -11,7 +11,7 @@ from tests.instance.cluster import Cluster, Record
 from tests.instance.fake_instance import FakeInstance
 from tests.instance.random_requests import SMALL, assert_exact, random_spec, stems
 
-EVENTS = 400
+EVENTS = 150
 """In each of four runs."""
 MODES = {
     "disaggregated": (EngineRole.PREFILL, EngineRole.DECODE),
@@ -96,4 +96,4 @@ def test_nothing_is_lost(mode: str, drafts: int) -> None:
         assert record.journal.attempts.total == 0, "to leave is no failure"
     cluster.assert_empty()
     assert fleet.left > 0.3 * EVENTS
-    assert cluster.at_source > 10
+    assert cluster.at_source > 2

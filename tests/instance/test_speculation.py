@@ -1,23 +1,16 @@
 """Guesses inside an engine: where they may stand, what they may take, and that the output does not depend on them."""
 
-from dataclasses import replace
-from random import Random
-
 import pytest
 from msgspec import structs
 
-from serving.errors import ConfigError, EngineError
 from serving.ids import SequenceId
-from serving.instance.core.draft_planner import DraftPlanner
 from serving.instance.core.events import EngineNews, HandoffReady
-from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.instance.core.settings import EngineRole
 from serving.values.news import Tokens
-from serving.values.sequence import DraftUse, SamplingParams, SequenceSpec
+from serving.values.sequence import DraftUse
 from serving.values.step_plan import SequenceStep
-from tests.fakes.executor import STOP_TOKEN, fake_token, reference_output
+from tests.fakes.executor import fake_token, reference_output
 from tests.instance.bench import PROMPT, Bench, spec, ticket_for
-from tests.instance.cluster import Cluster
-from tests.instance.random_requests import SMALL, assert_exact, pools, random_spec, stems
 
 
 def bench(drafts: int = 3, percent: int = 100, role: EngineRole = EngineRole.AGGREGATED, **changes: object) -> Bench:
@@ -26,12 +19,6 @@ def bench(drafts: int = 3, percent: int = 100, role: EngineRole = EngineRole.AGG
     made.executor.whole_drafts = True
     made.executor.max_len = made.engine.max_len
     return made
-
-
-def planner(one: Bench) -> DraftPlanner:
-    found = one.engine._drafts
-    assert found is not None
-    return found
 
 
 def tokens_of(events: tuple[EngineNews, ...]) -> tuple[int, ...]:
@@ -88,15 +75,6 @@ def test_every_chunk_of_a_prompt_keeps_the_draft_layer_up() -> None:
     assert [step.drafts for step in chunks] == [(), (), ()]
 
 
-@pytest.mark.parametrize("room", [1, 2, 3, 4, 5, 8])
-def test_nothing_is_fed_beyond_the_longest_length(room: int) -> None:
-    one = bench(max_model_len=len(PROMPT) + room)
-    one.executor.step_s = 1.0
-    order = spec("a", max_tokens=50)
-    one.engine.add(order, 0.0)
-    assert tokens_of(finish(one)) == reference_output(order, len(PROMPT) + room)[0]
-
-
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 6])
 def test_no_guess_goes_past_the_last_token_asked_for(limit: int) -> None:
     one = bench()
@@ -109,8 +87,8 @@ def test_no_guess_goes_past_the_last_token_asked_for(limit: int) -> None:
         assert not step.next_drafts or step.next_drafts <= limit - given - 2
         given += len(tokens_of(one.engine.take_events()))
     assert given == limit
-    drafts = planner(one)
-    assert sum(drafts.accepted) == drafts.drafted  # all were right, and none was in vain
+    counted = one.engine.snapshot(0.0)
+    assert sum(counted.accepted_drafts_total) == counted.draft_tokens_total, "all were right, and none was in vain"
 
 
 def test_a_stop_token_among_right_guesses_is_the_last() -> None:
@@ -132,7 +110,7 @@ def test_sampling_that_needs_more_decodes_one_by_one() -> None:
     one.engine.add(spec("a", max_tokens=4, logprobs=1), 0.0)
     assert share_of(one).next_drafts == 0  # its prompt may be shared
     assert share_of(one).next_drafts is None
-    assert planner(one).drafted == 0
+    assert one.engine.snapshot(0.0).draft_tokens_total == 0
 
 
 def test_guessing_begins_when_stop_tokens_are_no_longer_hidden() -> None:
@@ -164,24 +142,6 @@ def test_nobody_is_preempted_for_guesses() -> None:
         one.engine.add(order, 0.0)
     events = finish(one)
     assert one.engine.snapshot(0.0).preemptions_total == 0
-    for order in orders:
-        told = tuple(e for e in events if e.sequence_id == order.sequence_id)
-        assert tokens_of(told) == reference_output(order)[0]
-
-
-def test_a_preempted_sequence_loses_its_guesses() -> None:
-    one = bench(blocks=7, max_model_len=28, watermark_blocks=0)
-    orders = [spec(f"s{index}", (index, *range(9)), max_tokens=18) for index in range(2)]
-    for order in orders:
-        one.engine.add(order, 0.0)
-    events: tuple[EngineNews, ...] = ()
-    lost = False
-    while not one.engine.idle():
-        events += one.step()
-        for sequence in one.engine.scheduler.waiting:
-            lost = lost or bool(sequence.output)
-            assert sequence.drafts == ()
-    assert lost
     for order in orders:
         told = tuple(e for e in events if e.sequence_id == order.sequence_id)
         assert tokens_of(told) == reference_output(order)[0]
@@ -230,30 +190,6 @@ def test_an_engine_without_speculation_ignores_guesses_of_a_ticket() -> None:
     assert one.engine.sequences[SequenceId("a")].drafts == ()
 
 
-def test_a_cancelled_sequence_leaves_nothing_of_its_guesses() -> None:
-    one = bench()
-    one.engine.add(spec("a", max_tokens=20), 0.0)
-    one.step()
-    plan = one.begin()
-    assert plan is not None
-    assert plan.sequences[0].drafts
-    one.engine.cancel(SequenceId("a"), 0.0)
-    one.engine.step_finished(one.executor.execute(plan), 0.0)
-    one.engine.check()
-    assert (one.used, one.engine.take_events()) == (0, ())
-
-
-def test_a_failed_step_fails_guessing_sequences_too() -> None:
-    one = bench()
-    one.engine.add(spec("a", max_tokens=20), 0.0)
-    one.step()
-    assert one.begin() is not None
-    one.engine.step_failed(EngineError("device lost"), 0.0)
-    one.engine.check()
-    assert one.used == 0
-    assert one.engine.idle()
-
-
 def test_the_snapshot_counts_by_position() -> None:
     one = bench(percent=60)
     one.engine.add(spec("a", max_tokens=50), 0.0)
@@ -263,51 +199,6 @@ def test_the_snapshot_counts_by_position() -> None:
     assert snapshot.drafts_total == len(uses) > 5
     assert snapshot.draft_tokens_total == sum(use.drafted for use in uses)
     assert snapshot.accepted_drafts_total == tuple(sum(use.accepted > at for use in uses) for at in range(3))
-
-
-def test_speculation_needs_tokens_to_guess() -> None:
-    with pytest.raises(ConfigError, match="speculation needs draft_tokens"):
-        EngineSettings(speculation=True)
-
-
-@pytest.mark.parametrize("drafts", [1, 2, 3])
-@pytest.mark.parametrize("percent", [0, 60, 100])
-@pytest.mark.parametrize(("prefill", "decode", "blocks"), [(1, 1, 64), (2, 2, 26), (0, 2, 26)])
-def test_pools_stay_exact(drafts: int, percent: int, prefill: int, decode: int, blocks: int) -> None:
-    """Chunks, prefix hits, handoffs, preemption: every draft cache that is guessed from has no gap."""
-    base = replace(SMALL, draft_tokens=drafts, speculation=True)
-    named = pools(prefill, decode, base) if prefill else {f"aggregated#{i}": base for i in range(decode)}
-    rng = Random(blocks + percent + drafts)
-    cluster = Cluster(named, blocks)
-    for instance in cluster.instances.values():
-        instance.executor.guess_percent = percent
-        instance.executor.whole_drafts = True
-    shared = stems(rng)
-    for index in range(60):
-        cluster.submit(random_spec(rng, f"r/{index}", shared, min_tokens=0))
-        if index % 3 == 0:
-            cluster.run(rng.randrange(3))
-            cluster.check()
-    cluster.run_until_idle()
-    for record in cluster.records.values():
-        assert_exact(record)
-    assert sum(i.engine.snapshot(0).draft_tokens_total for i in cluster.instances.values()) > 20
-    cluster.assert_empty()
-
-
-def test_a_sequence_resumed_elsewhere_goes_on_the_same() -> None:
-    cluster = Cluster({f"aggregated#{i}": replace(SMALL, draft_tokens=3, speculation=True) for i in range(2)}, 64)
-    record = cluster.submit(
-        SequenceSpec(SequenceId("r/0"), tuple(range(20)), SamplingParams(max_tokens=40, stop_token_ids=(STOP_TOKEN,)))
-    )
-    cluster.run(5)
-    for instance in cluster.instances.values():
-        instance.end_step(cluster.now, EngineError("device lost"))
-    cluster.carry_news()
-    cluster.run_until_idle()
-    assert record.journal.attempts.total == 1
-    assert_exact(record)
-    assert any(deliver.drafts is not None for deliver in record.delivered)
 
 
 def test_the_fake_guesses_what_it_draws() -> None:

@@ -19,6 +19,7 @@ from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
 from tests.instance.torch_pair import prompt, run_alone, run_pair
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.reference import ReferenceGenerator
+from tests.model.shapes import CHOOSING, SHARED_CHOICE
 
 pytestmark = pytest.mark.usefixtures("every_guess")
 
@@ -32,14 +33,20 @@ SAMPLINGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_random_checkpoint(tmp_path_factory.mktemp("model"))
+@pytest.fixture(scope="module", params=[{}, CHOOSING, SHARED_CHOICE], ids=["whole", "chosen", "chosen once"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models whose attention reads all tokens, or chooses some in each layer or for several of them."""
+    return write_random_checkpoint(tmp_path_factory.mktemp("model"), **request.param)
 
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Model:
     return load_model(folder)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load_model(write_random_checkpoint(tmp_path_factory.mktemp("plain")))
 
 
 def orders() -> list[SequenceSpec]:
@@ -61,28 +68,28 @@ def expected(folder: Path) -> dict[str, list[int]]:
     return {spec.sequence_id: reference.generate(list(spec.prompt), spec.sampling) for spec in orders()}
 
 
-@pytest.mark.parametrize("drafts", [1, 2, 3])
+@pytest.mark.parametrize("drafts", [0, 3])
 def test_random_weights_give_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
     """Nearly every guess is wrong. Chunks of up to 24 tokens, prefix hits, mixed steps."""
     told = run_alone(model, with_drafts(BASE, drafts), 96, orders())
     assert told.output == expected
     assert told.prefix_hits > 0
-    assert len(told.uses) > 40
+    assert len(told.uses) > 40 or not drafts
 
 
-@pytest.mark.parametrize("drafts", [1, 3])
+@pytest.mark.parametrize("drafts", [2])
 def test_preemption_gives_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
     told = run_alone(model, with_drafts(BASE, drafts), 24, orders())
     assert told.preemptions > 0
     assert told.output == expected
 
 
-@pytest.mark.parametrize("drafts", [1, 3])
+@pytest.mark.parametrize("drafts", [1])
 def test_a_handoff_gives_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
     assert run_pair(model, with_drafts(BASE, drafts), 96, orders()).output == expected
 
 
-@pytest.mark.parametrize("drafts", [0, 2])
+@pytest.mark.parametrize("drafts", [2])
 def test_a_resumed_sequence_gives_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
     resumed = [structs.replace(one, output=tuple(expected[one.sequence_id][:5])) for one in orders()]
     told = run_alone(model, with_drafts(BASE, drafts), 96, resumed)
@@ -108,13 +115,13 @@ def test_the_demo_model_guesses_well_and_says_the_same(temperature: float) -> No
     assert pair.output == plain.output
 
 
-def test_accepted_and_extra_tokens_follow_the_models_law(model: Model) -> None:
-    """Chi-square over 3,000 seeds: the first token, and the second one behind a right guess."""
+def test_accepted_and_extra_tokens_follow_the_models_law(plain: Model) -> None:
+    """Chi-square over 1,500 seeds: the first token, and the second one behind a right guess."""
     sampling = SamplingParams(temperature=1.3, top_k=6)
-    tokens, count, size = prompt(3, 40), 3000, 4
-    cache = KvCache(model.config, count, size, model.dtype, num_layers=len(model.config.layers) + 1)
-    executor = TorchExecutor(model, cache)
-    first = law(model, tokens, sampling)
+    tokens, count, size = prompt(3, 40), 1500, 4
+    cache = KvCache(plain.config, count, size, plain.dtype, num_layers=len(plain.config.layers) + 1)
+    executor = TorchExecutor(plain, cache)
+    first = law(plain, tokens, sampling)
     guess = max(first, key=lambda token: first[token])
     executor.execute(StepPlan(0, tuple(feed(i, tokens[:2], 0) for i in range(count))))
     cache.tensor[:, :, 2:] = 0.0
@@ -123,8 +130,8 @@ def test_accepted_and_extra_tokens_follow_the_models_law(model: Model) -> None:
     assert p_value([one[0] for one in given], first) > 0.001
     accepted = [one for one in given if len(one) == 2]
     assert {one[0] for one in accepted} == {guess}
-    assert len(accepted) == sum(one[0] == guess for one in given) > 500
-    assert p_value([one[1] for one in accepted], law(model, [*tokens, guess], sampling)) > 0.001
+    assert len(accepted) == sum(one[0] == guess for one in given) > 250
+    assert p_value([one[1] for one in accepted], law(plain, [*tokens, guess], sampling)) > 0.001
 
 
 def feed(
@@ -162,26 +169,26 @@ def p_value(seen: list[int], chances: dict[int, float]) -> float:
     return float(torch.special.gammaincc(half, torch.tensor([statistic / 2], dtype=torch.float64)))
 
 
-def test_guesses_need_a_draft_layer(model: Model) -> None:
-    executor = TorchExecutor(model, KvCache(model.config, 4, 4, model.dtype))
+def test_guesses_need_a_draft_layer(plain: Model) -> None:
+    executor = TorchExecutor(plain, KvCache(plain.config, 4, 4, plain.dtype))
     step = SequenceStep(SequenceId("s"), [9], 0, (BlockId(0),), draws([9], SAMPLINGS[0]), next_drafts=1)
     with pytest.raises(EngineError, match="no draft layer"):
         executor.execute(StepPlan(0, (step,)))
 
 
-def test_a_prompt_without_a_draw_leaves_its_last_row_open(model: Model) -> None:
+def test_a_prompt_without_a_draw_leaves_its_last_row_open(plain: Model) -> None:
     """With `max_tokens = 0` nobody knows what follows the last prompt token."""
-    cache = KvCache(model.config, 4, 8, model.dtype, num_layers=len(model.config.layers) + 1)
+    cache = KvCache(plain.config, 4, 8, plain.dtype, num_layers=len(plain.config.layers) + 1)
     step = SequenceStep(SequenceId("s"), prompt(6, 3), 0, (BlockId(2),), None, next_drafts=0)
-    TorchExecutor(model, cache).execute(StepPlan(0, (step,)))
+    TorchExecutor(plain, cache).execute(StepPlan(0, (step,)))
     written = cache.tensor[2].abs().sum(-1) > 0
     assert written[:-1, :6].all()
     assert written[-1].tolist() == [True] * 5 + [False] * 3
 
 
-def test_a_single_token_without_a_draw_leaves_nothing_to_do(model: Model) -> None:
-    cache = KvCache(model.config, 4, 8, model.dtype, num_layers=len(model.config.layers) + 1)
+def test_a_single_token_without_a_draw_leaves_nothing_to_do(plain: Model) -> None:
+    cache = KvCache(plain.config, 4, 8, plain.dtype, num_layers=len(plain.config.layers) + 1)
     step = SequenceStep(SequenceId("s"), [9], 0, (BlockId(2),), None, next_drafts=0)
-    (result,) = TorchExecutor(model, cache).execute(StepPlan(0, (step,))).results
+    (result,) = TorchExecutor(plain, cache).execute(StepPlan(0, (step,))).results
     assert (result.tokens, result.drafts) == ((), ())
     assert not cache.tensor[2, -1].any()

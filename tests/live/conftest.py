@@ -1,13 +1,19 @@
 """One random checkpoint and one reference for all tests of the live path; a folder in shared memory for each test."""
 
+import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import pytest_asyncio
 
+from serving.config.serve import ServeConfig
+from serving.values.pool_view import PoolView
 from tests.kvpool.patience import be_patient
+from tests.live.harness import Pools, Start, small_config
 from tests.live.workload import Reference
 from tests.model.random_checkpoint import write_random_checkpoint
 
@@ -38,3 +44,27 @@ def shm() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="cloudmatrix-test-", dir=SHARED_MEMORY))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest_asyncio.fixture
+async def started(checkpoint: Path, shm: Path) -> AsyncIterator[Start]:
+    """Pools of some roles, with a link of the gateway to each instance.
+
+    Keywords are sections of `small_config`, `config` in its place, and what `Pools` takes.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(
+            *roles: str,
+            config: ServeConfig | None = None,
+            nodes: Sequence[str] = ("node",),
+            pool_view: Callable[[], PoolView] | None = None,
+            **sections: Any,
+        ) -> Pools:
+            mode = "aggregated" if "aggregated" in roles else "disaggregated"
+            made = config or small_config(checkpoint, mode=mode, **sections)
+            pools = await stack.enter_async_context(Pools(made, shm, nodes, pool_view))
+            await pools.start(*roles)
+            return pools
+
+        yield start

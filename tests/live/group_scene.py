@@ -81,10 +81,3 @@ class Scene:
         async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110 - the world has no event
                 await asyncio.sleep(0.001)
-
-
-def played(scene: Scene, act: Callable[[Scene], object]) -> None:
-    async def play() -> None:
-        await act(scene)  # type: ignore[misc]
-
-    asyncio.run(play())

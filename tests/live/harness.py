@@ -9,7 +9,7 @@ async with Pools(config, shm) as pools:
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -113,6 +113,10 @@ class Told:
     preempted: list[int]
 
 
+Start = Callable[..., Awaitable["Pools"]]
+"""Starts pools of these roles, which end with the test: see the fixture `started`."""
+
+
 async def until(condition: Callable[[], bool], what: str) -> None:
     """Wait until `condition` holds; fail with `what` if it takes too long."""
     try:
@@ -174,7 +178,7 @@ class Pools:
         self.backend = self.gateway("gateway")
         self._folder = folder
         self._nodes = [NodeId(node) for node in nodes]
-        self._members: dict[ReplicaId, Member] = {}
+        self.members: dict[ReplicaId, Member] = {}
         self._backends = [self.backend]
         self._follower: asyncio.Task[None] | None = None
         self._jobs = self._made = 0
@@ -221,7 +225,7 @@ class Pools:
         host, port = await instance.start()
         self.instances.append(instance)
         if listed:
-            self._members[place.replica] = Member(place.replica, pool, node, host, port)
+            self.members[place.replica] = Member(place.replica, pool, node, host, port)
         return instance
 
     def gateway(self, name: str) -> LiveBackend:
@@ -232,7 +236,7 @@ class Pools:
         """Wait until each listed instance can be routed to."""
 
         def all_up() -> bool:
-            links = [backend.links.link(r) for backend in backends or [self.backend] for r in self._members]
+            links = [backend.links.link(r) for backend in backends or [self.backend] for r in self.members]
             return all(link is not None and link.status is not None for link in links)
 
         await until(all_up, "every listed instance has a link")
@@ -254,14 +258,12 @@ class Pools:
 
     def unlist(self, instance: Instance) -> None:
         """Membership forgets an instance."""
-        self._members.pop(instance.place.replica, None)
+        self.members.pop(instance.place.replica, None)
 
     def relist(self, instance: Instance) -> None:
         """Membership tells of an instance that was started unlisted."""
-        place, listener = instance.place, instance.server._listener
-        assert listener is not None
-        host, port = listener.address
-        self._members[place.replica] = Member(place.replica, place.pool, place.node, host, port)
+        place, (host, port) = instance.place, instance.server.address
+        self.members[place.replica] = Member(place.replica, place.pool, place.node, host, port)
 
     async def retire(self, instance: Instance, drain_s: float = 0.0) -> None:
         """What a replica does that is to go: leave, then stop. Nothing must be left of it."""
@@ -336,7 +338,7 @@ class Pools:
 
     async def _follow(self) -> None:
         while True:
-            self.backend.links.update(self._members.values())
+            self.backend.links.update(self.members.values())
             self.backend.links.check_silence()
             await asyncio.sleep(0.05)
 
@@ -346,3 +348,8 @@ def executor(instance: Instance) -> HookedExecutor:
     hooked = instance.loop._executor
     assert isinstance(hooked, HookedExecutor)
     return hooked
+
+
+def transport_of(instance: Instance) -> Any:
+    """The instance's transport, to break."""
+    return instance._transport

@@ -67,6 +67,17 @@ class Rig:
         wait_for(lambda: any(isinstance(item, kind) for item in self.news), f"{kind.__name__} in {self.news}")
         return next(item for item in self.news if isinstance(item, kind))
 
+    @property
+    def ahead(self) -> Any:
+        """The step that is prepared, and what runs it."""
+        return self.loop._ahead
+
+    def assert_ended(self) -> None:
+        """Its threads end."""
+        for thread in (self.loop._thread, self.loop._beside):
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
     def quiet(self) -> None:
         wait_for(lambda: self.engine.idle() and not self.loop._events, "at rest")
         wait_for(lambda: self.loop.progress_age_s() == 0.0, "no work")

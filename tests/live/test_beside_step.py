@@ -37,8 +37,7 @@ def rigs() -> Iterator[tuple[Rig, Rig]]:
     yield pair
     for rig in pair:
         rig.loop.stop()
-        assert not rig.loop._thread.is_alive()
-        assert not rig.loop._beside.is_alive()
+        rig.assert_ended()
 
 
 def test_a_handoff_is_pulled_while_a_step_runs(rigs: tuple[Rig, Rig]) -> None:
@@ -81,5 +80,4 @@ def test_a_bug_in_an_order_is_as_bad_during_a_step_as_between_steps(rigs: tuple[
     decode.loop.post(NOBODY)
     wait_for(lambda: decode.loop.progress_age_s() == float("inf"), "unhealthy")
     gate.open.set()
-    decode.loop._thread.join(PATIENCE_S)
-    assert not decode.loop._thread.is_alive()
+    decode.assert_ended()

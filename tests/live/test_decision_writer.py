@@ -32,6 +32,13 @@ def begun(folder: Path, name: str = "x") -> tuple[EngineOn, DecisionWriter]:
     return recorded(engine, writer.note), writer
 
 
+def await_end(writer: DecisionWriter) -> None:
+    """Wait until it writes no more."""
+    thread = writer._thread
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def drive(on: EngineOn, calls: int) -> None:
     for call in range(calls):
         on(NextStep(), float(call))
@@ -96,10 +103,8 @@ def test_a_full_disk_ends_the_log(
 
     monkeypatch.setattr(os, "write", full)
     drive(on, 100)
-    writer._thread.join(60)
-    assert not writer._thread.is_alive()
+    await_end(writer)
     drive(on, 100)
-    assert not writer._queue
     writer.close()
     assert "ends here: OSError: [Errno 28] No space left on device" in caplog.text
     assert replay(writer.path).total == 0
@@ -108,7 +113,7 @@ def test_a_full_disk_ends_the_log(
 def test_a_call_that_cannot_be_written_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     on, writer = begun(tmp_path)
     on(Add(spec("a", (1 << 70,))), 0.0)
-    writer._thread.join(60)
+    await_end(writer)
     assert "ends here: OverflowError" in caplog.text
     writer.close()
 

@@ -16,7 +16,7 @@ from serving.instance.live.instance import Instance
 from serving.values.sequence import PoolUse, SamplingParams
 from serving.values.step_plan import StepPlan
 from tests.kvpool.pool_cluster import PoolCluster
-from tests.live.harness import PATIENCE_S, SECRET, Pools, Told, collect, executor, small_config, until
+from tests.live.harness import PATIENCE_S, SECRET, Pools, Start, Told, collect, executor, small_config, until
 from tests.live.workload import EOS, GREEDY, LETTERS, RECORD, Ask, Reference
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
@@ -87,8 +87,7 @@ def failures(pools: Pools) -> list[int]:
     return [choice.journal.attempts.total for choice in pools.backend.core.choices.values()]
 
 
-@pytest.mark.parametrize("drafts", [0, 2])
-@pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
+@pytest.mark.parametrize(("mode", "drafts"), [("disaggregated", 2), ("aggregated", 0)])
 async def test_streams_go_on_at_another_instance(
     mode: str, drafts: int, checkpoint: Path, shm: Path, reference: Reference
 ) -> None:
@@ -114,174 +113,108 @@ async def test_streams_go_on_at_another_instance(
         await pools.audit()
 
 
-async def test_streams_that_end_soon_are_not_moved(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        slow_down(pools)
-        jobs = begin(pools)
-        leaving = pools.of("decode")[0]
-        await until(lambda: generated(leaving) >= 10, "it decodes")
-        await asyncio.wait_for(leaving.server.leave(30.0), PATIENCE_S)
-        await finish(jobs, reference)
-        assert leaving.engine.snapshot(0.0).handoffs_out_total == 0
-        await pools.audit()
+async def test_streams_that_end_soon_are_not_moved(started: Start, reference: Reference) -> None:
+    pools = await started("prefill", "decode", "decode")
+    slow_down(pools)
+    jobs = begin(pools)
+    leaving = pools.of("decode")[0]
+    await until(lambda: generated(leaving) >= 10, "it decodes")
+    await asyncio.wait_for(leaving.server.leave(30.0), PATIENCE_S)
+    await finish(jobs, reference)
+    assert leaving.engine.snapshot(0.0).handoffs_out_total == 0
+    await pools.audit()
 
 
 @pytest.mark.parametrize("mode", ["disaggregated", "aggregated"])
 async def test_the_only_instance_keeps_its_streams(
-    mode: str, checkpoint: Path, shm: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
+    started: Start, mode: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serving.instance.live.instance_server.OFFER_PERIOD_S", 0.1)
-    async with Pools(small_config(checkpoint, mode=mode), shm) as pools:
-        await pools.start(*(("prefill", "decode") if mode == "disaggregated" else ("aggregated",)))
-        slow_down(pools)
-        jobs = begin(pools)
-        leaving = pools.instances[-1]
-        await until(lambda: leaving.engine.snapshot(0.0).running >= 5, "all of it decodes here")
-        gone = asyncio.create_task(leaving.server.leave(0.05))
-        await until(lambda: leaving.engine.snapshot(0.0).handoffs_out_total >= 10, "it was offered twice")
-        assert not gone.done()
-        assert failures(pools) == [0] * 5
-        hurry(pools)
-        await finish(jobs, reference)
-        await asyncio.wait_for(gone, PATIENCE_S)
-        await pools.audit()
+    pools = await started(*(("prefill", "decode") if mode == "disaggregated" else ("aggregated",)))
+    slow_down(pools)
+    jobs = begin(pools)
+    leaving = pools.instances[-1]
+    await until(lambda: leaving.engine.snapshot(0.0).running >= 5, "all of it decodes here")
+    gone = asyncio.create_task(leaving.server.leave(0.05))
+    await until(lambda: leaving.engine.snapshot(0.0).handoffs_out_total >= 10, "it was offered twice")
+    assert not gone.done()
+    assert failures(pools) == [0] * 5
+    hurry(pools)
+    await finish(jobs, reference)
+    await asyncio.wait_for(gone, PATIENCE_S)
+    await pools.audit()
 
 
-async def test_a_stream_that_stayed_moves_when_somebody_comes(
-    checkpoint: Path, shm: Path, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("serving.instance.live.instance_server.OFFER_PERIOD_S", 0.1)
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        slow_down(pools)
-        jobs = begin(pools)
-        leaving = pools.of("decode")[0]
-        await until(lambda: leaving.engine.snapshot(0.0).running >= 5, "all of it decodes here")
-        gone = asyncio.create_task(leaving.server.leave(0.0))
-        await until(lambda: leaving.engine.snapshot(0.0).handoffs_out_total >= 5, "nobody took it")
-        coming = await pools.add("decode")
-        executor(coming).before = slowly
-        await asyncio.wait_for(gone, PATIENCE_S)
-        assert not any(job.done() for job in jobs)
-        hurry(pools)
-        await finish(jobs, reference)
-        assert coming.engine.snapshot(0.0).handoffs_in_total == 5
-        await pools.audit()
-
-
-async def test_prompts_leave_a_prefill_instance(checkpoint: Path, shm: Path, reference: Reference) -> None:
+async def test_prompts_leave_a_prefill_instance(started: Start, reference: Reference) -> None:
     asks = [Ask(tuple(range(start, start + 200)), structs.replace(GREEDY, max_tokens=8)) for start in range(0, 100, 10)]
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "prefill", "decode")
-        slow_down(pools)
-        jobs = begin(pools, asks)
-        leaving = pools.instances[0]
-        await until(lambda: executor(leaving).steps >= 2, "it computes the second chunk")
-        waiting = leaving.engine.snapshot(0.0).waiting
-        assert waiting
-        await asyncio.wait_for(leaving.server.leave(0.0), PATIENCE_S)
-        assert not all(job.done() for job in jobs)
-        assert leaving.engine.snapshot(0.0).prompt_tokens_total < 200 * len(asks) / 2
-        hurry(pools)
-        await finish(jobs, reference, asks)
-        await pools.audit()
+    pools = await started("prefill", "prefill", "decode")
+    slow_down(pools)
+    jobs = begin(pools, asks)
+    leaving = pools.instances[0]
+    await until(lambda: executor(leaving).steps >= 2, "it computes the second chunk")
+    waiting = leaving.engine.snapshot(0.0).waiting
+    assert waiting
+    await asyncio.wait_for(leaving.server.leave(0.0), PATIENCE_S)
+    assert not all(job.done() for job in jobs)
+    assert leaving.engine.snapshot(0.0).prompt_tokens_total < 200 * len(asks) / 2
+    hurry(pools)
+    await finish(jobs, reference, asks)
+    await pools.audit()
 
 
-async def test_handoffs_are_kept_until_they_are_pulled(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    config = small_config(checkpoint, engine={"empty_role_s": 100.0})
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill")
-        jobs = begin(pools)
-        leaving = pools.instances[0]
-        await until(lambda: leaving.engine.snapshot(0.0).held == 5, "all wait for a decode instance")
-        gone = asyncio.create_task(leaving.server.leave(0.0))
-        await asyncio.sleep(0.3)
-        assert not gone.done()
-        await pools.add("prefill")
-        await pools.add("decode")
-        await finish(jobs, reference)
-        await asyncio.wait_for(gone, PATIENCE_S)
-        assert pools.of("decode")[0].engine.snapshot(0.0).handoffs_in_total == 5
-        await pools.audit()
+async def test_without_decode_instances_prefill_does_it_all(started: Start, reference: Reference) -> None:
+    pools = await started("prefill", engine={"empty_role_s": 0.3})
+    stand_in = pools.instances[0]
+    await finish(begin(pools), reference)  # held first, then decoded where they lie
+    assert stand_in.engine.snapshot(0.0).handoffs_out_total == 5
+    await finish(begin(pools), reference)
+    assert stand_in.engine.snapshot(0.0).handoffs_out_total == 5, "these are known to stay"
+    await pools.audit()
+    await pools.add("decode")
+    await pools.linked()
+    await finish(begin(pools), reference)
+    assert pools.of("decode")[0].engine.snapshot(0.0).handoffs_in_total == 5, "new ones go there again"
+    await pools.audit()
 
 
-async def test_without_decode_instances_prefill_does_it_all(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    config = small_config(checkpoint, engine={"empty_role_s": 0.3})
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill")
-        stand_in = pools.instances[0]
-        await finish(begin(pools), reference)  # held first, then decoded where they lie
-        assert stand_in.engine.snapshot(0.0).handoffs_out_total == 5
-        await finish(begin(pools), reference)
-        assert stand_in.engine.snapshot(0.0).handoffs_out_total == 5, "these are known to stay"
-        await pools.audit()
-        await pools.add("decode")
-        await pools.linked()
-        await finish(begin(pools), reference)
-        assert pools.of("decode")[0].engine.snapshot(0.0).handoffs_in_total == 5, "new ones go there again"
-        await pools.audit()
-
-
-async def test_a_decode_pool_that_dies_is_stood_in_for(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    config = small_config(checkpoint, engine={"empty_role_s": 0.3})
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill", "decode")
-        slow_down(pools)
-        jobs = begin(pools)
-        victim = pools.of("decode")[0]
-        await until(lambda: generated(victim) >= 10, "it decodes")
-        await pools.kill(victim)
-        hurry(pools)
-        await finish(jobs, reference)
-        await pools.audit()
-
-
-async def test_a_stand_in_that_leaves_gives_its_streams_to_another(
-    checkpoint: Path, shm: Path, reference: Reference
-) -> None:
+async def test_a_stand_in_that_leaves_gives_its_streams_to_another(started: Start, reference: Reference) -> None:
     """Prefill instances adopt nothing: the other one computes the streams anew. The last one keeps them."""
-    config = small_config(checkpoint, engine={"empty_role_s": 0.1})
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill", "prefill")
-        slow_down(pools)
-        jobs = begin(pools)
-        leaving, staying = pools.instances
-        await until(lambda: sum(map(generated, pools.instances)) >= 40, "both decode")
-        assert leaving.engine.snapshot(0.0).running
-        await asyncio.wait_for(leaving.server.leave(0.0), PATIENCE_S)
-        assert not any(job.done() for job in jobs), "it left in the middle of them"
-        assert failures(pools) == [0] * 5
-        await until(lambda: staying.server.open_sequences == 5, "the other one has all of them")
-        hurry(pools)
-        await finish(jobs, reference)
-        await pools.audit()
+    pools = await started("prefill", "prefill", engine={"empty_role_s": 0.1})
+    slow_down(pools)
+    jobs = begin(pools)
+    leaving, staying = pools.instances
+    await until(lambda: sum(map(generated, pools.instances)) >= 40, "both decode")
+    assert leaving.engine.snapshot(0.0).running
+    await asyncio.wait_for(leaving.server.leave(0.0), PATIENCE_S)
+    assert not any(job.done() for job in jobs), "it left in the middle of them"
+    assert failures(pools) == [0] * 5
+    await until(lambda: staying.server.open_sequences == 5, "the other one has all of them")
+    hurry(pools)
+    await finish(jobs, reference)
+    await pools.audit()
 
 
-async def test_what_a_draining_instance_gives_while_it_moves_is_told_once(
-    checkpoint: Path, shm: Path, reference: Reference
-) -> None:
+async def test_what_a_draining_instance_gives_while_it_moves_is_told_once(started: Start, reference: Reference) -> None:
     """From one instance to the next, each of which leaves as soon as it has given a token."""
     ask = Ask((1, 2, 3), structs.replace(GREEDY, max_tokens=200, logprobs=1))
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        slow_down(pools)
-        task = asyncio.create_task(collect(pools.submit(ask)))
-        moves = 0
-        while not task.done():
-            old = pools.of("decode")[-1]
-            if not generated(old):
-                await asyncio.sleep(0.002)
-                continue
-            executor(await pools.add("decode")).before = slowly if moves < 5 else None
-            await pools.linked()
-            leave = asyncio.create_task(old.server.leave(0.0))
-            await asyncio.wait_for(leave, PATIENCE_S)
-            pools.unlist(old)
-            moves += 1
-        assert (await task).tokens == reference.outputs(ask)
-        assert moves >= 5
-        await pools.audit()
+    pools = await started("prefill", "decode")
+    slow_down(pools)
+    task = asyncio.create_task(collect(pools.submit(ask)))
+    moves = 0
+    while not task.done():
+        old = pools.of("decode")[-1]
+        if not generated(old):
+            await asyncio.sleep(0.002)
+            continue
+        executor(await pools.add("decode")).before = slowly if moves < 5 else None
+        await pools.linked()
+        leave = asyncio.create_task(old.server.leave(0.0))
+        await asyncio.wait_for(leave, PATIENCE_S)
+        pools.unlist(old)
+        moves += 1
+    assert (await task).tokens == reference.outputs(ask)
+    assert moves >= 5
+    await pools.audit()
 
 
 async def test_the_pool_gets_what_an_instance_had_no_time_to_store(

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from serving.errors import EngineError, HandoffError
-from serving.ids import SequenceId
-from serving.instance.core.events import Drain, EngineEvent, HandoffClosed
+from serving.errors import HandoffError
+from serving.instance.core.events import EngineEvent, HandoffClosed
 from serving.instance.core.settings import EngineRole
-from serving.values.news import Adopted, FailKind, Lost, Prefilled, Refused, Tokens
+from serving.values.news import Adopted, Lost, Prefilled, Tokens
 from serving.values.orders import Release
-from serving.values.sequence import FinishReason, HandoffTicket, SamplingParams, SequenceSpec
+from serving.values.sequence import FinishReason, HandoffTicket
 from tests.fakes.executor import reference_output
 from tests.fakes.transport import FakeFabric
 from tests.live.rig import NOBODY, PATIENCE_S, Rig, spec, wait_for
@@ -30,7 +29,7 @@ def started(role: EngineRole, fabric: FakeFabric, name: str) -> Iterator[Rig]:
     rig.loop.start()
     yield rig
     rig.loop.stop()
-    assert not rig.loop._thread.is_alive()
+    rig.assert_ended()
 
 
 @pytest.fixture
@@ -111,29 +110,6 @@ def test_blocks_that_cannot_be_registered_fail_the_sequence(prefill: Rig) -> Non
     prefill.quiet()
 
 
-def test_a_refused_sequence_is_news(decode: Rig) -> None:
-    decode.add(SequenceSpec(SequenceId("empty"), (), SamplingParams()))
-    refusal: Refused = decode.wait(Refused)
-    assert (refusal.sequence_id, refusal.kind) == ("empty", FailKind.INVALID)
-    decode.loop.post(Drain())
-    decode.add(spec("late"))
-    wait_for(lambda: len(decode.news) == 2, "the second refusal")
-    late = decode.news[1]
-    assert isinstance(late, Refused)
-    assert late.kind is FailKind.DRAINING
-    decode.quiet()
-
-
-def test_a_failed_step_fails_its_sequences_and_the_loop_goes_on(decode: Rig) -> None:
-    decode.executor.fail_next = EngineError("device lost")
-    decode.add(spec("first"))
-    failed: Lost = decode.wait(Lost)
-    assert (failed.sequence_id, "device lost" in failed.reason) == ("first", True)
-    decode.add(spec("second"))
-    wait_for(lambda: any(isinstance(i, Tokens) and i.finish_reason for i in decode.news), "the second's end")
-    decode.quiet()
-
-
 def test_a_deadline_passes_without_any_command(decode: Rig) -> None:
     blocked = threading.Event()
     execute = decode.executor.execute
@@ -146,25 +122,7 @@ def test_a_deadline_passes_without_any_command(decode: Rig) -> None:
     decode.quiet()
 
 
-def test_a_hanging_step_ages_and_recovers(decode: Rig) -> None:
-    go_on = threading.Event()
-    execute = decode.executor.execute
-
-    def hang(plan: Any) -> Any:
-        go_on.wait(PATIENCE_S)
-        return execute(plan)
-
-    decode.executor.execute = hang  # type: ignore[method-assign]
-    assert decode.loop.progress_age_s() == 0.0
-    decode.add(spec())
-    wait_for(lambda: decode.loop.progress_age_s() > 0.3, "it ages")
-    first = decode.loop.progress_age_s()
-    time.sleep(0.05)
-    assert decode.loop.progress_age_s() >= first + 0.04
-    go_on.set()
-    decode.quiet()
-
-
+@pytest.mark.real_time
 def test_a_step_that_hangs_in_native_code_ages(decode: Rig) -> None:
     execute = decode.executor.execute
 

@@ -10,14 +10,15 @@ from serving.config.serve import ServeConfig
 from serving.config.simulation import Executor
 from serving.tools.quantize.run import quantise
 from serving.tools.quantize.settings import Settings
-from tests.live.harness import Pools, small_config
+from tests.cases.nightly import mostly_nightly
+from tests.live.harness import Start, small_config
 from tests.live.workload import Reference, grammar_asks, varied_asks
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import WIDTHS
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
-_ASKS = {"float": 40, "int8": 20}
+_ASKS = {"float": 24, "int8": 20}
 _MOST_INT8_OTHERS = 6
 """Greedy answers of 20 that may differ from the plain process's in INT8. That one attends in plain heads only; absorbed
 ones agree with those to the last bits, and such a bit now and then moves an activation to the next of 255 levels, after
@@ -42,27 +43,44 @@ def engine_config(checkpoint: Path, executor: Executor, drafts: int, mode: str) 
     return replace(config, engine=replace(config.engine, executor=executor, draft_tokens=drafts))
 
 
-@pytest.mark.parametrize("roles", [("prefill", "decode"), ("aggregated",)], ids=["disaggregated", "aggregated"])
-@pytest.mark.parametrize(("executor", "drafts"), [("torch", 0), ("torch", 2), ("native", 0), ("native", 3)])
-async def test_outputs_with_a_grammar(
-    executor: Executor, drafts: int, roles: tuple[str, ...], checkpoint: Path, reference: Reference, shm: Path
-) -> None:
-    asks = grammar_asks(24)
-    async with Pools(engine_config(checkpoint, executor, drafts, roles[0]), shm) as pools:
-        await pools.start(*roles)
-        told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
-        for ask, answer in zip(asks, told, strict=True):
-            assert answer.tokens == reference.outputs(ask), ask
-            assert answer.finish == reference.finishes(ask), ask
-        await pools.audit()
+ROLES = (("prefill", "decode"), ("aggregated",))
+ENGINES: list[tuple[Executor, int]] = [("torch", 0), ("torch", 2), ("native", 0), ("native", 1), ("native", 3)]
+WITH_GRAMMAR = [(*engine, roles) for engine in ENGINES for roles in ROLES]
+HERE = "tests/live/test_every_engine.py::"
 
 
-@pytest.mark.parametrize("roles", [("prefill", "decode"), ("aggregated",)], ids=["disaggregated", "aggregated"])
-@pytest.mark.parametrize("weights", ["float", "int8"])
 @pytest.mark.parametrize(
-    ("executor", "drafts"), [("torch", 0), ("torch", 2), ("native", 0), ("native", 1), ("native", 3)]
+    ("executor", "drafts", "roles"),
+    mostly_nightly(
+        WITH_GRAMMAR, [("torch", 2, ROLES[1]), ("native", 3, ROLES[0])], HERE + "test_outputs_with_a_grammar"
+    ),
+)
+async def test_outputs_with_a_grammar(
+    started: Start, executor: Executor, drafts: int, roles: tuple[str, ...], checkpoint: Path, reference: Reference
+) -> None:
+    asks = grammar_asks(12)
+    pools = await started(*roles, config=engine_config(checkpoint, executor, drafts, roles[0]))
+    told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
+    for ask, answer in zip(asks, told, strict=True):
+        assert answer.tokens == reference.outputs(ask), ask
+        assert answer.finish == reference.finishes(ask), ask
+    await pools.audit()
+
+
+TOKENS = [(*engine, weights, roles) for engine in ENGINES for weights in _ASKS for roles in ROLES]
+CHOSEN = [
+    ("torch", 2, "float", ROLES[1]),
+    ("native", 3, "float", ROLES[0]),
+    ("native", 1, "int8", ROLES[0]),
+    ("native", 0, "int8", ROLES[1]),
+]
+
+
+@pytest.mark.parametrize(
+    ("executor", "drafts", "weights", "roles"), mostly_nightly(TOKENS, CHOSEN, HERE + "test_tokens")
 )
 async def test_tokens(
+    started: Start,
     executor: Executor,
     drafts: int,
     weights: str,
@@ -70,7 +88,6 @@ async def test_tokens(
     checkpoint: Path,
     reference: Reference,
     int8: tuple[Path, Reference],
-    shm: Path,
 ) -> None:
     folder, plain = (checkpoint, reference) if weights == "float" else int8
     asks = varied_asks(block_tokens=16, step_tokens=64)
@@ -78,11 +95,10 @@ async def test_tokens(
         asks = [ask for ask in asks if ask.sampling.temperature == 0 and ask.n == 1]
     asks = asks[: _ASKS[weights]]
     mode = "aggregated" if len(roles) == 1 else "disaggregated"
-    async with Pools(engine_config(folder, executor, drafts, mode), shm) as pools:
-        await pools.start(*roles)
-        told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
-        others = [ask for ask, answer in zip(asks, told, strict=True) if answer.tokens != plain.outputs(ask)]
-        assert len(others) <= (_MOST_INT8_OTHERS if weights == "int8" else 0), others
-        for ask, answer in zip(asks, told, strict=True):
-            assert ask in others or answer.finish == plain.finishes(ask), ask
-        await pools.audit()
+    pools = await started(*roles, config=engine_config(folder, executor, drafts, mode))
+    told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
+    others = [ask for ask, answer in zip(asks, told, strict=True) if answer.tokens != plain.outputs(ask)]
+    assert len(others) <= (_MOST_INT8_OTHERS if weights == "int8" else 0), others
+    for ask, answer in zip(asks, told, strict=True):
+        assert ask in others or answer.finish == plain.finishes(ask), ask
+    await pools.audit()

@@ -1,8 +1,6 @@
 """Instances die, hang, corrupt and refuse; clients see a pause, each token once, and nothing is left behind."""
 
 import asyncio
-import logging
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from serving.instance.live.instance import Instance
 from serving.instance.live.segment_reader import Extents, SegmentPlace
 from serving.values.sequence import HandoffTicket
 from serving.values.step_plan import StepPlan
-from tests.live.harness import PATIENCE_S, Pools, collect, executor, small_config, until
+from tests.live.harness import PATIENCE_S, Pools, Start, collect, executor, small_config, transport_of, until
 from tests.live.slow_pools import ASKS, finish, hold, slow_down
 from tests.live.workload import Reference
 
@@ -66,62 +64,32 @@ async def test_an_instance_dies_in_the_middle_of_decode(
         assert 8 <= notice.tokens < 60 * len(ASKS), "what the clients had by then"
 
 
-async def test_the_only_decode_instance_dies_and_is_replaced(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        slow_down(pools)
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        victim = pools.of("decode")[0]
-        await until(lambda: victim.engine.snapshot(0.0).generated_tokens_total >= 8, "it has given some tokens")
-        await pools.kill(victim)
-        await pools.add("decode")
-        await finish(pools, jobs, reference)
-
-
-async def test_the_only_prefill_instance_dies_and_decode_computes_prompts(
-    checkpoint: Path, shm: Path, reference: Reference
-) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        victim = pools.instances[0]
-        go_on = hold(victim, step=2)
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        await until(lambda: executor(victim).steps == 2, "its second chunk runs")
-        await pools.kill(victim)
-        go_on.set()
-        await finish(pools, jobs, reference)
-
-
-async def test_prefill_dies_while_its_blocks_are_held(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill")
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        await until(lambda: pools.instances[0].engine.snapshot(0.0).held == len(ASKS), "all wait for a decode instance")
-        await pools.kill(pools.instances[0])
-        await pools.add("prefill")
-        await pools.add("decode")
-        await finish(pools, jobs, reference)
+async def test_prefill_dies_while_its_blocks_are_held(started: Start, reference: Reference) -> None:
+    pools = await started("prefill")
+    jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
+    await until(lambda: pools.instances[0].engine.snapshot(0.0).held == len(ASKS), "all wait for a decode instance")
+    await pools.kill(pools.instances[0])
+    await pools.add("prefill")
+    await pools.add("decode")
+    await finish(pools, jobs, reference)
 
 
 @pytest.mark.parametrize("where", ["at the source", "on the way"])
-async def test_a_damaged_block_is_noticed_and_computed_again(
-    where: str, checkpoint: Path, shm: Path, reference: Reference
-) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:  # with reuse: the source must not find the block again
-        await pools.start("prefill", "decode")
-        source, target = pools.instances
-        damaged = damage_once(source) if where == "at the source" else damage_copy_once(target)
-        told = await pools.ask(ASKS[0])
-        assert damaged == [1]
-        assert told.tokens == reference.outputs(ASKS[0])
-        assert target.facts()["handoff_failures_total"] == 1
-        assert source.engine.snapshot(0.0).handoffs_out_total == 2, "prefilled twice"
-        await pools.audit()
+async def test_a_damaged_block_is_noticed_and_computed_again(started: Start, where: str, reference: Reference) -> None:
+    pools = await started("prefill", "decode")
+    source, target = pools.instances
+    damaged = damage_once(source) if where == "at the source" else damage_copy_once(target)
+    told = await pools.ask(ASKS[0])
+    assert damaged == [1]
+    assert told.tokens == reference.outputs(ASKS[0])
+    assert target.facts()["handoff_failures_total"] == 1
+    assert source.engine.snapshot(0.0).handoffs_out_total == 2, "prefilled twice"
+    await pools.audit()
 
 
 def damage_once(instance: Instance) -> list[int]:
     """Change one byte of the first block that is registered, after its checksum was taken."""
-    transport = instance._transport
+    transport = transport_of(instance)
     register = transport.register
     damaged: list[int] = []
 
@@ -132,13 +100,13 @@ def damage_once(instance: Instance) -> list[int]:
             damaged.append(1)
         return ticket
 
-    transport.register = damaging  # type: ignore[method-assign]
+    transport.register = damaging
     return damaged
 
 
 def damage_copy_once(instance: Instance) -> list[int]:
     """Change one byte of what the first pull reads."""
-    transport = instance._transport
+    transport = transport_of(instance)
     read = transport._read
     damaged: list[int] = []
 
@@ -150,178 +118,94 @@ def damage_copy_once(instance: Instance) -> list[int]:
             damaged.append(1)
         return digests
 
-    transport._read = damaging  # type: ignore[method-assign]
+    transport._read = damaging
     return damaged
 
 
-async def test_blocks_whose_lease_ran_out_are_computed_again(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    config = small_config(checkpoint, engine={"handoff_lease_s": 1.0, "prefix_reuse": False})
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill")
-        source = pools.instances[0]
-        job = asyncio.create_task(pools.ask(ASKS[0]))
-        await until(lambda: source.engine.snapshot(0.0).handoffs_expired_total == 1, "the lease is over")
-        assert source.engine.idle()
-        source._transport._arena[:] = bytes(len(source._transport._arena))  # somebody else's blocks now
-        await pools.add("decode")
-        assert (await job).tokens == reference.outputs(ASKS[0])
-        assert source.engine.snapshot(0.0).handoffs_out_total >= 2
-        await pools.audit()
+@pytest.mark.real_time
+async def test_blocks_whose_lease_ran_out_are_computed_again(started: Start, reference: Reference) -> None:
+    pools = await started("prefill", engine={"handoff_lease_s": 1.0, "prefix_reuse": False})
+    source = pools.instances[0]
+    job = asyncio.create_task(pools.ask(ASKS[0]))
+    await until(lambda: source.engine.snapshot(0.0).handoffs_expired_total == 1, "the lease is over")
+    assert source.engine.idle()
+    arena = transport_of(source)._arena
+    arena[:] = bytes(len(arena))  # somebody else's blocks now
+    await pools.add("decode")
+    assert (await job).tokens == reference.outputs(ASKS[0])
+    assert source.engine.snapshot(0.0).handoffs_out_total >= 2
+    await pools.audit()
 
 
 @pytest.mark.parametrize("pool", ["prefill", "decode"])
-async def test_a_step_that_fails_is_done_again_elsewhere(
-    pool: str, checkpoint: Path, shm: Path, reference: Reference
-) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        failed: list[int] = []
+async def test_a_step_that_fails_is_done_again_elsewhere(started: Start, pool: str, reference: Reference) -> None:
+    pools = await started("prefill", "decode")
+    failed: list[int] = []
 
-        def fail_once(plan: StepPlan) -> None:
-            if len(failed) < 1 and plan.step > 0:
-                failed.append(plan.step)
-                raise EngineError("the device is lost")
-
-        executor(pools.of(pool)[0]).before = fail_once
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        told = await asyncio.gather(*jobs)
-        assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in ASKS]
-        assert failed
-        await pools.audit()
-
-
-async def test_steps_that_always_fail_end_in_an_error(checkpoint: Path, shm: Path) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-
-        def fail(plan: StepPlan) -> None:
+    def fail_once(plan: StepPlan) -> None:
+        if len(failed) < 1 and plan.step > 0:
+            failed.append(plan.step)
             raise EngineError("the device is lost")
 
-        executor(pools.of("decode")[0]).before = fail
-        with pytest.raises(EngineError, match=r"the device is lost; given up after 3 attempts"):
-            await pools.ask(ASKS[0])
-        await pools.audit()
+    executor(pools.of(pool)[0]).before = fail_once
+    jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
+    told = await asyncio.gather(*jobs)
+    assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in ASKS]
+    assert failed
+    await pools.audit()
 
 
-async def test_a_hanging_step_shows_as_no_progress(checkpoint: Path, shm: Path, reference: Reference) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        go_on = threading.Event()
-        frozen = pools.of("decode")[0]
+async def test_steps_that_always_fail_end_in_an_error(started: Start) -> None:
+    pools = await started("prefill", "decode")
 
-        def hang(plan: StepPlan) -> None:
-            go_on.wait(PATIENCE_S)
+    def fail(plan: StepPlan) -> None:
+        raise EngineError("the device is lost")
 
-        executor(frozen).before = hang
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        try:
-            await until(lambda: frozen.loop.progress_age_s() > 0.7, "health sees no progress")
-            healthy = pools.of("decode")[1].loop.progress_age_s()
-            link = pools.backend.links.link(frozen.place.replica)
-            assert healthy < frozen.loop.progress_age_s()
-            assert link is not None
-            assert link.up, "a slow engine is no dead link: its replacement is Serve's decision"
-            await pools.kill(frozen)  # which Serve does when check_health fails
-            told = await asyncio.gather(*jobs)
-        finally:
-            go_on.set()
-        assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in ASKS]
-        await pools.audit()
+    executor(pools.of("decode")[0]).before = fail
+    with pytest.raises(EngineError, match=r"the device is lost; given up after 3 attempts"):
+        await pools.ask(ASKS[0])
+    await pools.audit()
 
 
-async def test_a_full_gateway_refuses_and_says_when_to_come_back(checkpoint: Path, shm: Path) -> None:
+async def test_a_full_gateway_refuses_and_says_when_to_come_back(started: Start) -> None:
     limits = {"max_running_sequences": 2, "max_queued_requests": 3}
-    async with Pools(small_config(checkpoint, gateway=limits), shm) as pools:
-        await pools.start("prefill", "decode")
-        slow_down(pools)
-        jobs = [pools.submit(ASKS[0]) for _ in range(5)]
-        assert pools.backend.counts() == {"running": 2, "queued": 3, "sequences": 2}
-        with pytest.raises(OverloadedError) as caught:
-            pools.submit(ASKS[0])
-        assert caught.value.retry_after_s >= 1.0
-        jobs[4].cancel()  # one that waits
-        jobs.append(pools.submit(ASKS[0]))
-        for instance in pools.instances:
-            executor(instance).before = None
-        told = await asyncio.gather(*(collect(job) for job in jobs))
-        assert [len(answer.tokens[0]) for answer in told] == [60, 60, 60, 60, 0, 60]
-        await pools.audit()
+    pools = await started("prefill", "decode", gateway=limits)
+    slow_down(pools)
+    jobs = [pools.submit(ASKS[0]) for _ in range(5)]
+    assert pools.backend.counts() == {"running": 2, "queued": 3, "sequences": 2}
+    with pytest.raises(OverloadedError) as caught:
+        pools.submit(ASKS[0])
+    assert caught.value.retry_after_s >= 1.0
+    jobs[4].cancel()  # one that waits
+    jobs.append(pools.submit(ASKS[0]))
+    for instance in pools.instances:
+        executor(instance).before = None
+    told = await asyncio.gather(*(collect(job) for job in jobs))
+    assert [len(answer.tokens[0]) for answer in told] == [60, 60, 60, 60, 0, 60]
+    await pools.audit()
 
 
-async def test_a_gateway_that_may_queue_nothing_refuses_at_once(checkpoint: Path, shm: Path) -> None:
-    limits = {"max_running_sequences": 1, "max_queued_requests": 0}
-    async with Pools(small_config(checkpoint, gateway=limits), shm) as pools:
-        await pools.start("prefill", "decode")
-        job = pools.submit(ASKS[0])
-        with pytest.raises(OverloadedError):
-            pools.submit(ASKS[0])
-        await collect(job)
-        await pools.audit()
+async def test_a_draining_prefill_pool_leaves_prompts_to_decode(started: Start, reference: Reference) -> None:
+    pools = await started("prefill", "decode")
+    pools.of("prefill")[0].server.set_draining()
+    told = await asyncio.wait_for(pools.ask(ASKS[0]), PATIENCE_S)
+    assert told.tokens == reference.outputs(ASKS[0])
+    assert pools.backend.ready(), "as it was just now"
+    await pools.audit()
 
 
-async def test_a_draining_instance_finishes_what_it_has_and_takes_nothing_new(
-    checkpoint: Path, shm: Path, reference: Reference
-) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        slow_down(pools)
-        leaving, staying = pools.of("decode")
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        await until(lambda: leaving.engine.snapshot(0.0).generated_tokens_total >= 4, "it decodes")
-        leaving.server.set_draining()
-        most = leaving.engine.snapshot(0.0).handoffs_in_total + leaving.server.open_sequences  # some are on their way
-        later = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        await finish(pools, jobs, reference)
-        told = await asyncio.gather(*later)
-        assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in ASKS]
-        assert leaving.engine.snapshot(0.0).handoffs_in_total <= most
-        assert staying.engine.snapshot(0.0).handoffs_in_total >= len(ASKS)
-        await pools.audit()
-
-
-async def test_a_draining_prefill_pool_leaves_prompts_to_decode(
-    checkpoint: Path, shm: Path, reference: Reference
-) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        pools.of("prefill")[0].server.set_draining()
-        told = await asyncio.wait_for(pools.ask(ASKS[0]), PATIENCE_S)
-        assert told.tokens == reference.outputs(ASKS[0])
-        assert pools.backend.ready(), "as it was just now"
-        await pools.audit()
-
-
-async def test_a_gateway_that_vanishes_leaves_nothing(checkpoint: Path, shm: Path) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        slow_down(pools)
-        other = pools.gateway("other")
-        other.links.update(pools._members.values())
-        await pools.linked(other)
-        jobs = [other.submit(pools.job(ask)) for ask in ASKS]
-        await until(lambda: pools.of("decode")[0].engine.snapshot(0.0).generated_tokens_total >= 4, "it decodes")
-        assert sum(instance.server.open_sequences for instance in pools.instances) >= len(ASKS)
-        for link in other.links.up():
-            link.close("the process died")
-        await pools.audit()
-        other.close()
-        for job in jobs:
-            job.cancel()
-
-
-async def test_an_instance_that_says_nothing_is_left(
-    checkpoint: Path, shm: Path, reference: Reference, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        slow_down(pools)
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        silent = pools.of("decode")[0]
-        await until(lambda: silent.engine.snapshot(0.0).generated_tokens_total >= 4, "it decodes")
-        pools.unlist(silent)  # else the link would come back at once: its port still answers
-        with caplog.at_level(logging.WARNING):
-            for connection in silent.server._gateways:
-                connection.send = lambda message: True  # type: ignore[method-assign]  # frozen: nothing goes out
-            await until(lambda: "silent for 2" in caplog.text, "its link is closed")
-        assert pools.backend.links.link(silent.place.replica) is None
-        await finish(pools, jobs, reference)
+async def test_a_gateway_that_vanishes_leaves_nothing(started: Start) -> None:
+    pools = await started("prefill", "decode")
+    slow_down(pools)
+    other = pools.gateway("other")
+    other.links.update(pools.members.values())
+    await pools.linked(other)
+    jobs = [other.submit(pools.job(ask)) for ask in ASKS]
+    await until(lambda: pools.of("decode")[0].engine.snapshot(0.0).generated_tokens_total >= 4, "it decodes")
+    assert sum(instance.server.open_sequences for instance in pools.instances) >= len(ASKS)
+    for link in other.links.up():
+        link.close("the process died")
+    await pools.audit()
+    other.close()
+    for job in jobs:
+        job.cancel()

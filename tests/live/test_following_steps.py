@@ -28,7 +28,7 @@ class Preparing:
         self.lasting_s = 0.0
         self.held, self.go_on = threading.Event(), threading.Event()
         self._inner = rig.executor.prepare
-        self._execute = rig.executor.execute
+        self.inner = rig.executor.execute
         rig.executor.prepare = self.prepare  # type: ignore[method-assign]
         rig.executor.execute = self.execute  # type: ignore[method-assign]
 
@@ -43,7 +43,7 @@ class Preparing:
             self.held.set()
             assert self.go_on.wait(PATIENCE_S)
         time.sleep(self.lasting_s)
-        return self._execute(plan)
+        return self.inner(plan)
 
     def hold(self, when: Callable[[int], bool]) -> None:
         """Stop in a step; one in which the loop stands now goes on."""
@@ -63,8 +63,7 @@ def rig() -> Iterator[Rig]:
     one = Rig(EngineRole.AGGREGATED, FakeFabric(), "one")
     yield one
     one.loop.stop()
-    assert not one.loop._thread.is_alive()
-    assert not one.loop._beside.is_alive()
+    one.assert_ended()
 
 
 @pytest.fixture
@@ -86,12 +85,12 @@ def running_ahead(rig: Rig, steps: Preparing, *names: str) -> None:
     for name in names:
         rig.add(spec(name, max_tokens=40))
     assert steps.held.wait(PATIENCE_S)
-    wait_for(lambda: rig.loop._ahead is not None, "the next step is prepared")
+    wait_for(lambda: rig.ahead is not None, "the next step is prepared")
 
 
 def test_steps_follow_each_other(rig: Rig, steps: Preparing) -> None:
     running_ahead(rig, steps, "a")
-    (plan, _) = rig.loop._ahead or (None, None)
+    (plan, _) = rig.ahead or (None, None)
     assert plan is not None
     assert plan.step == steps.plans[-1].step + 1
     steps.lasting_s = 0.005
@@ -107,7 +106,7 @@ def test_what_comes_in_takes_part_in_the_very_next_step(rig: Rig, steps: Prepari
     running_ahead(rig, steps, "a")
     number = steps.plans[-1].step
     rig.add(spec("new"))
-    wait_for(lambda: rig.loop._ahead is None, "the prepared step is forgotten")
+    wait_for(lambda: rig.ahead is None, "the prepared step is forgotten")
     steps.release()
     rig.quiet()
     behind = next(plan for plan in steps.plans if plan.step == number + 1)
@@ -118,14 +117,14 @@ def test_what_comes_in_takes_part_in_the_very_next_step(rig: Rig, steps: Prepari
 
 def test_what_concerns_nobody_in_the_batch_leaves_the_prepared_step_alone(rig: Rig, steps: Preparing) -> None:
     running_ahead(rig, steps, "a")
-    ahead = rig.loop._ahead
+    ahead = rig.ahead
     over = Release("a handoff that is over")
     rig.loop.post(over)
     wait_for(lambda: over in rig.told, "the engine is told during the step")
-    assert rig.loop._ahead is ahead
+    assert rig.ahead is ahead
     rig.loop.post(NOBODY)
-    wait_for(lambda: NOBODY in rig.told and rig.loop._ahead is not None, "the step is prepared anew")
-    assert rig.loop._ahead is not ahead
+    wait_for(lambda: NOBODY in rig.told and rig.ahead is not None, "the step is prepared anew")
+    assert rig.ahead is not ahead
     steps.release()
     rig.quiet()
     assert output(rig, "a") == reference_output(spec("a", max_tokens=40))[0]
@@ -153,14 +152,14 @@ def test_a_cancel_meanwhile_leaves_the_others_alone(rig: Rig, steps: Preparing) 
 def test_a_following_step_that_fails(rig: Rig, steps: Preparing) -> None:
     running_ahead(rig, steps, "a")
     number = steps.plans[-1].step
-    execute = steps._execute
+    execute = steps.inner
 
     def failing(plan: StepPlan) -> StepResult:
         if plan.step == number + 1:
             raise EngineError("device lost")
         return execute(plan)
 
-    steps._execute = failing
+    steps.inner = failing
     steps.release()
     assert rig.wait(Lost).sequence_id == "a"
     reference = reference_output(spec("a", max_tokens=40))[0]
@@ -188,6 +187,5 @@ def test_a_bug_in_an_order_ends_the_chain(rig: Rig, steps: Preparing) -> None:
     rig.loop.post(NOBODY)
     wait_for(lambda: rig.loop.progress_age_s() == float("inf"), "unhealthy")
     steps.release()
-    rig.loop._thread.join(PATIENCE_S)
-    assert not rig.loop._thread.is_alive()
+    rig.assert_ended()
     assert steps.plans[-1].step == number

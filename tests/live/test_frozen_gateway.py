@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,10 +15,8 @@ from serving.values.news import Lost
 from serving.wire import connection as c
 from serving.wire import messages as m
 from serving.wire.listener import Listener
-from tests.live.harness import PATIENCE_S, SECRET, Member, Pools, small_config, until
-from tests.live.slow_pools import ASKS, finish, slow_down
+from tests.live.harness import PATIENCE_S, SECRET, Member
 from tests.live.wire import WELCOME
-from tests.live.workload import Reference
 from tests.stopping import stop_process
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
@@ -81,20 +78,3 @@ async def test_a_gateway_that_was_frozen_beyond_every_timeout_connects_again(mon
         peer.kill()
         await peer.wait()
         await listener.stop()
-
-
-async def test_streams_whose_link_the_instance_ended_go_on_over_the_next_one(
-    checkpoint: Path, shm: Path, reference: Reference
-) -> None:
-    """What a frozen gateway meets when it goes on: its instance has given it up, and forgotten its sequences."""
-    async with Pools(small_config(checkpoint, mode="aggregated"), shm) as pools:
-        await pools.start("aggregated")
-        slow_down(pools)
-        (only,) = pools.instances
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in ASKS]
-        await until(lambda: only.engine.snapshot(0.0).generated_tokens_total >= 8, "it decodes")
-        before = pools.backend.links.link(only.place.replica)
-        for connection in list(only.server._gateways):
-            connection.close("[Errno 110] Connection timed out")
-        await until(lambda: pools.backend.links.link(only.place.replica) not in (before, None), "there is another link")
-        await finish(pools, jobs, reference)

@@ -26,13 +26,14 @@ from tests.gateway.api.support import requested
 from tests.instance.native_engine import run_engine
 from tests.instance.native_grammars import matchers_of
 from tests.instance.native_pair import BLOCK_TOKENS, native_executor
-from tests.live.harness import Pools, small_config
+from tests.live.harness import Start, small_config
 from tests.live.workload import VOCAB, varied_asks
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.random_tokenizer import write_tokenizer
 from tests.model.shapes import GLM_FLASH
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
+SAME_AS = "tests/live/test_every_engine.py::test_tokens"
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600), pytest.mark.nightly(SAME_AS)]
 
 MARKERS = (
     *("<think>", "</think>", "<tool_call>", "</tool_call>"),
@@ -95,51 +96,49 @@ def flash_config(folder: Path) -> ServeConfig:
     return replace(config, engine=replace(config.engine, executor="native", draft_tokens=2))
 
 
-async def test_tokens(folder: Path, shm: Path) -> None:
+async def test_tokens(started: Start, folder: Path) -> None:
     asks = varied_asks(block_tokens=16, step_tokens=64)[:40]
-    async with Pools(flash_config(folder), shm) as pools:
-        await pools.start("prefill", "decode")
-        jobs = [pools.job(ask) for ask in asks]
-        told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
-        specs = [spec for job in jobs for spec in job.sequences]
-        alone = Alone(folder).outputs(specs)
-        assert [tuple(tokens) for answer in told for tokens in answer.tokens] == alone
-        snapshot = pools.of("decode")[0].engine.snapshot(0.0)
-        assert snapshot.draft_tokens_total > 50
-        assert snapshot.handoffs_in_total > 0
-        await pools.audit()
+    pools = await started("prefill", "decode", config=flash_config(folder))
+    jobs = [pools.job(ask) for ask in asks]
+    told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
+    specs = [spec for job in jobs for spec in job.sequences]
+    alone = Alone(folder).outputs(specs)
+    assert [tuple(tokens) for answer in told for tokens in answer.tokens] == alone
+    snapshot = pools.of("decode")[0].engine.snapshot(0.0)
+    assert snapshot.draft_tokens_total > 50
+    assert snapshot.handoffs_in_total > 0
+    await pools.audit()
 
 
 async def test_a_forced_call_follows_its_schema_with_reasoning_before_it_and_without(
-    folder: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
+    started: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = ServedModel.from_folder(folder, names=("flash",), max_model_len=1024, created=7)
     assert model.tool_family is not None
     assert model.tool_family.name == "glm"
-    async with Pools(flash_config(folder), shm) as pools:
-        await pools.start("prefill", "decode")
-        specs: list[SequenceSpec] = []
-        told: list[tuple[int, ...]] = []
-        submit = pools.backend.submit
+    pools = await started("prefill", "decode", config=flash_config(folder))
+    specs: list[SequenceSpec] = []
+    told: list[tuple[int, ...]] = []
+    submit = pools.backend.submit
 
-        def noted(job: GenerationJob) -> LiveGeneration:
-            specs.extend(job.sequences)
-            return submit(job)
+    def noted(job: GenerationJob) -> LiveGeneration:
+        specs.extend(job.sequences)
+        return submit(job)
 
-        monkeypatch.setattr(pools.backend, "submit", noted)
-        app = create_app(pools.backend, model, ApiSettings(), GatewayMetrics("flash"))
-        for more, thinks in (
-            ({"chat_template_kwargs": {"enable_thinking": False}}, False),
-            ({"thinking_token_budget": 8}, True),
-        ):
-            answer = await requested(app, "POST", "/v1/chat/completions", json={**CALL, **more})
-            assert answer.status_code == 200, answer.text
-            (choice,) = answer.json()["choices"]
-            told.append(tuple(choice["token_ids"]))
-            assert choice["finish_reason"] == "tool_calls"
-            assert bool(choice["message"].get("reasoning_content")) == thinks
-            (call,) = choice["message"]["tool_calls"]
-            assert call["function"]["name"] == "weather"
-            jsonschema.validate(json.loads(call["function"]["arguments"]), WEATHER)
-        assert told == Alone(folder).outputs(specs)
-        await pools.audit()
+    monkeypatch.setattr(pools.backend, "submit", noted)
+    app = create_app(pools.backend, model, ApiSettings(), GatewayMetrics("flash"))
+    for more, thinks in (
+        ({"chat_template_kwargs": {"enable_thinking": False}}, False),
+        ({"thinking_token_budget": 8}, True),
+    ):
+        answer = await requested(app, "POST", "/v1/chat/completions", json={**CALL, **more})
+        assert answer.status_code == 200, answer.text
+        (choice,) = answer.json()["choices"]
+        told.append(tuple(choice["token_ids"]))
+        assert choice["finish_reason"] == "tool_calls"
+        assert bool(choice["message"].get("reasoning_content")) == thinks
+        (call,) = choice["message"]["tool_calls"]
+        assert call["function"]["name"] == "weather"
+        jsonschema.validate(json.loads(call["function"]["arguments"]), WEATHER)
+    assert told == Alone(folder).outputs(specs)
+    await pools.audit()

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -33,6 +32,7 @@ from serving.values.sequence import (
 from serving.values.step_plan import StepPlan
 from serving.wire import messages as m
 from tests.instance.bench import Bench
+from tests.live import by_hand
 from tests.live.harness import SECRET, Pools, executor, small_config, until
 from tests.live.wire import RawGateway
 from tests.live.workload import GREEDY, Reference
@@ -57,14 +57,8 @@ async def pools(checkpoint: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) ->
         await assembled.audit()
 
 
-def address(instance: Instance) -> tuple[str, int]:
-    assert instance.server._listener is not None
-    host, port = instance.server._listener.address
-    return host, port
-
-
 async def connect(instance: Instance, name: str = "raw") -> RawGateway:
-    return await RawGateway.connect(address(instance), name)
+    return await RawGateway.connect(instance.server.address, name)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +81,7 @@ async def connect(instance: Instance, name: str = "raw") -> RawGateway:
     ],
 )
 async def test_strangers_are_refused(pools: Pools, first: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    stranger = await RawGateway.connect(address(pools.instances[0]))
+    stranger = await RawGateway.connect(pools.instances[0].server.address)
     stranger.writer.write(first)
     begun = time.monotonic()
     assert await stranger.ended()
@@ -98,7 +92,7 @@ async def test_strangers_are_refused(pools: Pools, first: bytes, caplog: pytest.
 
 @pytest.mark.parametrize("secret", ["a guess", "", "é"])
 async def test_another_secret_is_refused(pools: Pools, secret: str) -> None:
-    stranger = await RawGateway.connect(address(pools.instances[0]))
+    stranger = await RawGateway.connect(pools.instances[0].server.address)
     with pytest.raises(ProofError, match="refused: wrong secret; take that of this cluster"):
         await stranger.prove(secret)
     assert await stranger.ended()
@@ -106,14 +100,14 @@ async def test_another_secret_is_refused(pools: Pools, secret: str) -> None:
 
 
 async def test_another_release_is_refused(pools: Pools) -> None:
-    stranger = await RawGateway.connect(address(pools.instances[0]))
+    stranger = await RawGateway.connect(pools.instances[0].server.address)
     with pytest.raises(ProofError, match=f"protocol 99, this side speaks {m.PROTOCOL}; use the same release"):
         await stranger.prove(channel=dataclasses.replace(m.LINK_CHANNEL, version=99))
     await stranger.close()
 
 
 async def test_silent_ones_do_not_keep_gateways_out(pools: Pools) -> None:
-    silent = [await RawGateway.connect(address(pools.instances[0])) for _ in range(2 * MOST_STRANGERS)]
+    silent = [await RawGateway.connect(pools.instances[0].server.address) for _ in range(2 * MOST_STRANGERS)]
     begun = time.monotonic()
     assert await silent[0].closed()
     gateway = await connect(pools.instances[0])
@@ -155,27 +149,6 @@ async def test_a_sequence_goes_by_hand_from_prefill_to_decode(pools: Pools, refe
     await target.close()
 
 
-async def test_what_can_never_run_is_refused_as_invalid(pools: Pools) -> None:
-    gateway = await connect(pools.instances[0])
-    gateway.send(Add(spec("long@1", prompt=tuple([1] * 2000))))
-    (refused,) = await gateway.news()
-    assert isinstance(refused, Refused)
-    assert (refused.sequence_id, refused.kind) == ("long@1", FailKind.INVALID)
-    await gateway.close()
-
-
-async def test_a_full_queue_is_told(pools: Pools) -> None:
-    gateway = await connect(pools.instances[0])
-    executor(pools.instances[0]).before = lambda plan: time.sleep(0.2)
-    gateway.send(Add(spec("a@1")), Add(spec("b@1")), Add(spec("c@1")), Add(spec("d@1")))
-    news = await gateway.news()
-    refused = [item for item in news if isinstance(item, Refused)]
-    assert refused
-    assert all(item.kind is FailKind.OVERLOADED and item.retry_after_s > 0 for item in refused)
-    executor(pools.instances[0]).before = None
-    await gateway.close()
-
-
 async def test_a_ticket_that_does_not_fit_is_a_lost_handoff(pools: Pools) -> None:
     source, target = [await connect(instance) for instance in pools.instances]
     source.send(Add(spec("s@1")))
@@ -209,25 +182,6 @@ async def test_a_draining_instance_says_so_and_refuses(pools: Pools) -> None:
     await gateway.close()
 
 
-def ended(item: object) -> bool:
-    """Whether a piece of news is the end of a sequence."""
-    return isinstance(item, Tokens) and item.finish_reason is not None
-
-
-async def test_two_gateways_get_their_own_news_only(pools: Pools, reference: Reference) -> None:
-    decode = pools.instances[1]
-    one, two = await connect(decode, "one"), await connect(decode, "two")
-    one.send(Add(spec("one@1")))
-    early = await one.news()  # it runs, or has ended already: only one sequence may wait here
-    two.send(Add(spec("two@1", replace(GREEDY, max_tokens=5))))
-    for gateway, name, count, heard in ((one, "one@1", 12, early), (two, "two@1", 5, [])):
-        news = heard if any(map(ended, heard)) else heard + await gateway.news_until(ended)
-        assert {item.sequence_id for item in news if isinstance(item, Tokens)} == {name}
-        got = [t for item in news if isinstance(item, Tokens) for t in item.tokens]
-        assert got == reference.output(PROMPT, GREEDY)[:count]
-        await gateway.close()
-
-
 async def test_a_gateway_that_leaves_takes_its_sequences_with_it(pools: Pools) -> None:
     decode = pools.instances[1]
     gateway = await connect(decode)
@@ -236,13 +190,6 @@ async def test_a_gateway_that_leaves_takes_its_sequences_with_it(pools: Pools) -
     assert decode.server.open_sequences == 1
     await gateway.close()
     await until(lambda: decode.server.open_sequences == 0, "nobody owns it")
-
-
-async def test_unknown_cancels_and_releases_are_ignored(pools: Pools) -> None:
-    gateway = await connect(pools.instances[0])
-    gateway.send(Cancel(SequenceId("never@1")), Release("never!1"), Add(spec("s@1")), Cancel(SequenceId("s@1")))
-    await pools.audit()
-    await gateway.close()
 
 
 async def test_a_report_counts_what_arrives_while_a_step_runs(pools: Pools) -> None:
@@ -287,7 +234,8 @@ class _Frames:
 def _served(*names: str) -> tuple[InstanceServer, _Frames]:
     welcome = m.InstanceWelcome(ReplicaId("p#0"), "prefill", NodeId("n"), "l", 4, 32, 128)
     server, frames = InstanceServer(welcome, SECRET), _Frames()
-    server._owner.update(dict.fromkeys(map(SequenceId, names), cast(Any, frames)))
+    by_hand.own(server, frames, *names)
+    by_hand.greet(server, frames)
     return server, frames
 
 
@@ -295,7 +243,7 @@ async def test_an_answer_that_is_too_large_ends_its_own_request_only() -> None:
     server, frames = _served("near", "large", "far")
     row = TokenLogprobs(100_000, -1.23456, tuple((100_000 + i, -12.345678 - i) for i in range(20)))
     large = Tokens(SequenceId("large"), 0, (1,), prompt_logprobs=(row,) * 100_000, cached_tokens=0)
-    server._dispatch([Tokens(SequenceId("near"), 5, (7,)), large, Tokens(SequenceId("far"), 5, (8,))])
+    by_hand.tell(server, [Tokens(SequenceId("near"), 5, (7,)), large, Tokens(SequenceId("far"), 5, (8,))])
     near, refused, far = frames.news
     assert isinstance(near, Tokens)
     assert isinstance(far, Tokens)
@@ -303,7 +251,7 @@ async def test_an_answer_that_is_too_large_ends_its_own_request_only() -> None:
     assert isinstance(refused, Refused)
     assert (refused.sequence_id, refused.kind) == ("large", FailKind.INVALID)
     assert refused.reason.startswith("the answer is too large to be sent, ask for fewer log-probabilities")
-    assert set(server._owner) == {"near", "far"}
+    assert by_hand.owned(server) == {"near", "far"}
 
 
 async def test_a_handoff_of_too_many_blocks_is_refused_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +260,7 @@ async def test_a_handoff_of_too_many_blocks_is_refused_with_what_helps(monkeypat
     server, frames = _served("long")
     extents = tuple(BlockExtent(4096 * i, i, 4096, BlockHash(b"h" * 16)) for i in range(100))
     ticket = HandoffTicket("t", ReplicaId("p#0"), NodeId("n"), "/segment", "layout", 1600, extents)
-    server._dispatch([Prefilled(Tokens(SequenceId("long"), 0, (7,)), ticket)])
+    by_hand.tell(server, [Prefilled(Tokens(SequenceId("long"), 0, (7,)), ticket)])
     (refused,) = frames.news
     assert isinstance(refused, Refused)
     assert (refused.sequence_id, refused.kind) == ("long", FailKind.INVALID)
@@ -325,10 +273,10 @@ async def test_a_gateway_without_the_ticket_is_told_that_the_handoff_expired() -
     """It waited for the ticket until the request's deadline."""
     server, frames = _served("a", "b")
     expired = Lost(SequenceId("a"), "its handoff expired")
-    server._dispatch([expired, HandoffClosed(SequenceId("a"), "t", HandoffEnd.EXPIRED)])
-    server._dispatch([HandoffClosed(SequenceId("b"), "u", HandoffEnd.RELEASED)])
+    by_hand.tell(server, [expired, HandoffClosed(SequenceId("a"), "t", HandoffEnd.EXPIRED)])
+    by_hand.tell(server, [HandoffClosed(SequenceId("b"), "u", HandoffEnd.RELEASED)])
     assert frames.news == [expired]
-    assert not server._owner
+    assert not server.open_sequences
 
 
 async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> None:
@@ -338,9 +286,8 @@ async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> No
     loop = SimpleNamespace(
         snapshot=inside, unseen=(1, 40), time_scale=1.0, progress_age_s=lambda: 0.0, step_limit_s=lambda: 1.0
     )
-    server._engine_loop = cast(Any, loop)
-    server._gateways[cast(Any, frames)] = m.GatewayHello(GatewayId("g"))
-    server._send_status()
+    by_hand.serve(server, loop)
+    by_hand.report(server)
     assert [(report.waiting, report.running) for report in frames.reports] == [(2, 9)], "and who has just come"
 
 
@@ -348,25 +295,19 @@ async def test_a_request_has_as_long_as_the_gateway_says_in_the_gateways_time() 
     """A simulated system that runs twenty times as fast gave requests up after a twentieth of their time."""
     server, frames = _served()
     told: list[Add | Adopt] = []
-    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0, post=told.append))
-    server._gateways[cast(Any, frames)] = m.GatewayHello(GatewayId("g"))
+    by_hand.serve(server, SimpleNamespace(time_scale=20.0, post=told.append))
     ticket = HandoffTicket("t", ReplicaId("p#1"), NodeId("n"), "/s", "l", 40, ())
     for message in (Add(spec("a@1")), Adopt(spec("b@1"), ticket)):
-        server._on_frame(cast(Any, frames), m.encode(message)[4:])
+        by_hand.order(server, frames, m.encode(message)[4:])
     first, second = (replace(spec(name), time_left_s=20.0 * 60.0) for name in ("a@1", "b@1"))
     assert told == [Add(first), Adopt(second, ticket)]
 
 
-async def test_when_to_come_back_is_told_in_the_gateways_time() -> None:
+async def test_when_to_come_back_and_how_long_a_prompt_waited_are_told_in_the_gateways_time() -> None:
     """Clients of a simulated system that runs twenty times as fast were sent away for twenty times as long."""
-    server, frames = _served("a")
-    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0))
-    server._dispatch([refusal(SequenceId("a"), OverloadedError("8 sequences wait already", retry_after_s=60.0))])
-    assert frames.news == [Refused(SequenceId("a"), FailKind.OVERLOADED, "8 sequences wait already", 3.0)]
-
-
-async def test_how_long_a_prompt_waited_is_told_in_the_gateways_time() -> None:
-    server, frames = _served("a")
-    server._engine_loop = cast(Any, SimpleNamespace(time_scale=20.0))
-    server._dispatch([Tokens(SequenceId("a"), 0, (7,), cached_tokens=0, waited_s=60.0)])
-    assert frames.news == [Tokens(SequenceId("a"), 0, (7,), cached_tokens=0, waited_s=3.0)]
+    server, frames = _served("a", "b")
+    by_hand.serve(server, SimpleNamespace(time_scale=20.0))
+    by_hand.tell(server, [refusal(SequenceId("b"), OverloadedError("8 sequences wait already", retry_after_s=60.0))])
+    assert frames.news == [Refused(SequenceId("b"), FailKind.OVERLOADED, "8 sequences wait already", 3.0)]
+    by_hand.tell(server, [Tokens(SequenceId("a"), 0, (7,), cached_tokens=0, waited_s=60.0)])
+    assert frames.news[1:] == [Tokens(SequenceId("a"), 0, (7,), cached_tokens=0, waited_s=3.0)]

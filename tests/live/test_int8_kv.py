@@ -9,7 +9,7 @@ import pytest
 from serving.config.serve import ServeConfig
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
-from tests.live.harness import Pools, small_config
+from tests.live.harness import Pools, Start, small_config
 from tests.live.workload import Reference, varied_asks
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
@@ -30,18 +30,18 @@ def int8_config(checkpoint: Path, kv_dtype: KvDtype = "int8") -> ServeConfig:
     return replace(config, engine=replace(config.engine, kv_dtype=kv_dtype))
 
 
-async def test_handoffs_chunks_and_reused_prefixes(checkpoint: Path, shm: Path) -> None:
+@pytest.mark.nightly("tests/instance/test_native_families.py::test_both_steps_write_the_same_rows")
+async def test_handoffs_chunks_and_reused_prefixes(started: Start, checkpoint: Path) -> None:
     reference = Int8Reference(checkpoint)
     asks = varied_asks(block_tokens=16, step_tokens=64)[:40]
-    async with Pools(int8_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
-        for ask, answer in zip(asks, told, strict=True):
-            assert answer.tokens == reference.outputs(ask), ask
-        again = await pools.ask(asks[0])
-        assert again.tokens == reference.outputs(asks[0])
-        assert pools.of("decode")[0].engine.snapshot(0.0).handoffs_in_total > 0
-        await pools.audit()
+    pools = await started("prefill", "decode", config=int8_config(checkpoint))
+    told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
+    for ask, answer in zip(asks, told, strict=True):
+        assert answer.tokens == reference.outputs(ask), ask
+    again = await pools.ask(asks[0])
+    assert again.tokens == reference.outputs(asks[0])
+    assert pools.of("decode")[0].engine.snapshot(0.0).handoffs_in_total > 0
+    await pools.audit()
 
 
 async def test_the_same_memory_holds_more_blocks(checkpoint: Path, shm: Path) -> None:

@@ -16,7 +16,6 @@ from serving.config.serve import ServeConfig
 from serving.ids import SequenceId
 from serving.values.orders import Cancel
 from serving.values.sequence import PoolUse, SamplingParams
-from serving.values.throughput import BusyThroughput
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.server_process import ServerProcess
 from tests.live.harness import SECRET, Pools, Told, small_config, until
@@ -116,19 +115,6 @@ async def converse(
         between(turn)
         forget(pools)
     return reused
-
-
-async def test_a_conversation_reuses_its_beginning_each_turn(
-    config: ServeConfig, reference: Reference, shm: Path
-) -> None:
-    with memory(2) as servers:
-        async with Pools(config, shm, pool_view=servers.view) as pools:
-            await pools.start("prefill", "prefill", "prefill", "decode")
-            for known, cached in await converse(pools, reference, lambda turn: None):
-                assert cached == known
-            await pools.audit()
-            computing = [i for i in pools.of("prefill") if i.engine.snapshot(0.0).prompt_tokens_total]
-            assert len(computing) > 1, "the turns went to several"
 
 
 async def test_a_conversation_goes_on_while_servers_die_and_come(
@@ -232,53 +218,7 @@ async def test_a_reasoning_model_publishes_no_thoughts(config: ServeConfig, shm:
             assert (await pools.ask(following)).cached == [64]
 
 
-async def test_the_pool_is_optional_at_every_moment(config: ServeConfig, reference: Reference, shm: Path) -> None:
-    ask = Ask(tokens(random.Random(8), 90))
-    with memory(0) as servers:
-        async with Pools(config, shm, pool_view=servers.view) as pools:
-            await pools.start("prefill", "decode")
-            assert (await pools.ask(ask)).tokens == reference.outputs(ask)
-            servers.add()
-            other = Ask(tokens(random.Random(9), 90))
-            assert (await pools.ask(other)).tokens == reference.outputs(other)
-            await stored(pools)
-            forget(pools)
-            assert (await pools.ask(other)).cached == [80]
-            servers.kill(0)
-            forget(pools)
-            assert (await pools.ask(other)).tokens == reference.outputs(other)
-            await pools.audit()
-
-
-async def test_by_locality_a_prompt_returns_to_where_its_beginning_was_computed(
-    config: ServeConfig, reference: Reference, shm: Path
-) -> None:
-    local = replace(config, gateway=replace(config.gateway, routing="locality"), kvcache=KvCacheConfig())
-    prompt = tokens(random.Random(11), 64)
-    async with Pools(local, shm) as pools:
-        await pools.start("prefill", "prefill", "prefill", "decode")
-        for turn in range(4):
-            ask = Ask((*prompt, *tokens(random.Random(turn), 20)))
-            told = await pools.ask(ask)
-            assert told.tokens == reference.outputs(ask)
-            assert told.cached == [64 if turn else 0], "the instance's own cache had it"
-            await pools.known_idle()
-        assert sorted(i.engine.snapshot(0.0).steps_total > 0 for i in pools.of("prefill")) == [False, False, True]
-
-
-async def test_prompts_of_an_idle_system_take_turns(
-    config: ServeConfig, shm: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A pause of the machine in one instance's step makes a straggler, which rightly gets nothing while others are idle.
-    monkeypatch.setattr(BusyThroughput, "tokens_per_s", 1000.0)
-    async with Pools(replace(config, kvcache=KvCacheConfig()), shm) as pools:
-        await pools.start("prefill", "prefill", "decode")
-        for turn in range(6):
-            await pools.ask(Ask(tokens(random.Random(turn), 20)))
-            await pools.known_idle()
-        assert [i.engine.snapshot(0.0).prompt_tokens_total for i in pools.of("prefill")] == [60, 60]
-
-
+@pytest.mark.nightly("tests/instance/test_windowed_models.py::test_tokens_are_those_of_blocks_that_stay")
 async def test_blocks_outside_a_sliding_window_are_not_missed(tmp_path: Path, shm: Path) -> None:
     """Blocks outside the window go, and no token shows it: handed over, pulled from the pool in whole or in part."""
     write_family(tmp_path, "gpt_oss")

@@ -142,7 +142,7 @@ def test_a_dummy_that_waits_for_those_that_hang_is_not_missing() -> None:
     until(lambda: len(asked) == DUMMIES_AT_ONCE)
     probes.meet(memory(OTHER))
     until(lambda: probes.dummies_total == DUMMIES_AT_ONCE + 1)
-    time.sleep(6 * LIMITS.lost_s)
+    time.sleep(3 * LIMITS.lost_s)
     assert probes.trouble() == PathTrouble(lost=tuple(broken)), "nobody has even tried the other"
     go_on.set()
     until(lambda: probes.trouble() == PathTrouble())
@@ -194,9 +194,9 @@ def test_without_dummies_nothing_is_isolated() -> None:
 
 def test_traffic_makes_dummies_unnecessary() -> None:
     path = Path()
-    with watching(path, LinkLimits(period_s=0.8, late_s=0.05, lost_s=0.1)) as probes:
+    with watching(path, LinkLimits(period_s=0.4, late_s=0.05, lost_s=0.1)) as probes:
         probes.meet(memory(SOURCE))
-        end = time.monotonic() + 1.2
+        end = time.monotonic() + 0.6
         while time.monotonic() < end:
             probes.arrived(SOURCE)
             time.sleep(0.02)

@@ -16,6 +16,11 @@ class Hands:
         return self.now
 
 
+def ended(pace: Pace) -> float:
+    """When the last step is over."""
+    return pace._end
+
+
 def test_steps_follow_each_other_without_drift() -> None:
     hands = Hands()
     pace = Pace(2.0, hands)
@@ -23,15 +28,15 @@ def test_steps_follow_each_other_without_drift() -> None:
     hands.now = 200.0
     pace.begin()
     pace.end(1.0)
-    assert pace._end == 200.5
+    assert ended(pace) == 200.5
     hands.now = 200.5 + CATCH_UP_S / 2  # the engine's own work
     pace.begin()
     pace.end(1.0)
-    assert pace._end == 201.0
+    assert ended(pace) == 201.0
     hands.now = 205.0  # idle
     pace.begin()
     pace.end(1.0)
-    assert pace._end == 205.5
+    assert ended(pace) == 205.5
     assert pace.late_steps == 0
 
 

@@ -5,7 +5,6 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -13,7 +12,7 @@ from msgspec import structs
 from serving.errors import PoisonError
 from serving.instance.live.instance import Instance
 from serving.values.step_plan import StepPlan
-from tests.live.harness import PATIENCE_S, Pools, executor, small_config
+from tests.live.harness import PATIENCE_S, Pools, Start, executor
 from tests.live.workload import GREEDY, Ask, Reference
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
@@ -62,71 +61,42 @@ class Deadly:
 @pytest.mark.parametrize(
     ("roles", "deadly", "victims"),
     [
-        (("prefill", "prefill", "decode"), computes_marker, "prefill"),
         (("prefill", "decode", "decode"), decodes_marker, "decode"),
         (("aggregated", "aggregated"), computes_marker, "aggregated"),
-        (("aggregated", "aggregated"), decodes_marker, "aggregated"),
     ],
-    ids=["prefill", "decode", "aggregated", "aggregated, one token later"],
+    ids=["decode", "aggregated"],
 )
 async def test_three_instances_die_and_all_others_get_their_answers(
-    roles: tuple[str, ...],
-    deadly: Callable[[StepPlan], bool],
-    victims: str,
-    checkpoint: Path,
-    shm: Path,
-    reference: Reference,
+    started: Start, roles: tuple[str, ...], deadly: Callable[[StepPlan], bool], victims: str, reference: Reference
 ) -> None:
-    mode = "aggregated" if victims == "aggregated" else "disaggregated"
-    async with Pools(small_config(checkpoint, mode=mode), shm) as pools:
-        await pools.start(*roles)
-        world = Deadly(pools, deadly)
-        for instance in pools.instances:
-            world.arm(instance)
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in OTHERS]
-        await asyncio.sleep(0.1)
-        with pytest.raises(PoisonError, match="3 instances in a row"):
-            await asyncio.wait_for(pools.ask(POISON), PATIENCE_S)
-        told = await asyncio.gather(*jobs)
-        assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in OTHERS]
-        died = [instance.place.pool for instance in world.died]
-        assert len(died) == 3
-        kinds = Counter(notice.kind for notice in pools.backend.losses.notices())
-        assert kinds == {"died": 3, "poison": 1}
-        assert (died[0], died[2]) == (victims, roles[0]), "a trial is at who computes prompts"
-        await pools.audit()
+    pools = await started(*roles)
+    world = Deadly(pools, deadly)
+    for instance in pools.instances:
+        world.arm(instance)
+    jobs = [asyncio.create_task(pools.ask(ask)) for ask in OTHERS]
+    await asyncio.sleep(0.1)
+    with pytest.raises(PoisonError, match="3 instances in a row"):
+        await asyncio.wait_for(pools.ask(POISON), PATIENCE_S)
+    told = await asyncio.gather(*jobs)
+    assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in OTHERS]
+    died = [instance.place.pool for instance in world.died]
+    assert len(died) == 3
+    kinds = Counter(notice.kind for notice in pools.backend.losses.notices())
+    assert kinds == {"died": 3, "poison": 1}
+    assert (died[0], died[2]) == (victims, roles[0]), "a trial is at who computes prompts"
+    await pools.audit()
 
 
-async def test_prompts_that_waited_behind_it_are_not_taken_for_it(
-    checkpoint: Path, shm: Path, reference: Reference
-) -> None:
-    behind = [Ask(tuple(range(n, n + 40)), structs.replace(GREEDY, max_tokens=4)) for n in range(12)]
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "prefill", "decode")
-        world = Deadly(pools, computes_marker)
-        for instance in pools.instances:
-            world.arm(instance)
-        poisoned = asyncio.create_task(pools.ask(POISON))
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in behind]
-        with pytest.raises(PoisonError):
-            await asyncio.wait_for(poisoned, PATIENCE_S)
-        told = await asyncio.gather(*jobs)
-        assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in behind]
-        assert [instance.place.pool for instance in world.died] == ["prefill", "prefill", "prefill"]
-        await pools.audit()
-
-
-async def test_instances_that_die_together_condemn_nobody(checkpoint: Path, shm: Path, reference: Reference) -> None:
+async def test_instances_that_die_together_condemn_nobody(started: Start, reference: Reference) -> None:
     """All of a host's instances die, one after the other, and what was theirs each time goes to the next of them."""
-    async with Pools(small_config(checkpoint, gateway={"role_wait_s": 0.2}), shm) as pools:
-        await pools.start("prefill", "prefill", "prefill", "decode")
-        for instance in pools.instances:
-            executor(instance).before = lambda _: time.sleep(0.05)
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in OTHERS]
-        await asyncio.sleep(0.02)
-        for instance in list(pools.of("prefill")):
-            await pools.kill(instance)
-        await pools.add("prefill")
-        told = await asyncio.gather(*jobs)
-        assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in OTHERS]
-        await pools.audit()
+    pools = await started("prefill", "prefill", "prefill", "decode", gateway={"role_wait_s": 0.2})
+    for instance in pools.instances:
+        executor(instance).before = lambda _: time.sleep(0.05)
+    jobs = [asyncio.create_task(pools.ask(ask)) for ask in OTHERS]
+    await asyncio.sleep(0.02)
+    for instance in list(pools.of("prefill")):
+        await pools.kill(instance)
+    await pools.add("prefill")
+    told = await asyncio.gather(*jobs)
+    assert [answer.tokens for answer in told] == [reference.outputs(ask) for ask in OTHERS]
+    await pools.audit()

@@ -122,118 +122,108 @@ class RankScene:
         return self.rank.hold(FOUNDER).phase
 
 
-def test_it_is_built_joins_serves_drains_and_stops() -> None:
-    async def act() -> None:
-        scene = RankScene()
-        assert scene.phase() is RankPhase.LOADING
-        with pytest.raises(GroupError, match="loading and computes with nobody"):
-            await scene.rank.follow(ORDER)
-        await scene.rank.build()
-        report = scene.rank.hold(FOUNDER)
-        assert (report.phase, report.offer, report.pid) == (RankPhase.OFFERED, OFFERS[1], os.getpid())
-        assert sorted(await asyncio.gather(scene.rank.follow(ORDER), scene.rank.follow(ORDER))) == [False, True]
-        assert scene.phase() is RankPhase.SERVING
-        assert scene.rank.address == ("127.0.0.1", 4711)
-        scene.rank.close_log()
-        scene.rank.leave(5.0)
-        scene.rank.leave(1.0)
-        await asyncio.sleep(0)
-        assert scene.phase() is RankPhase.LEAVING
-        scene.instance.empty.set()
-        await asyncio.sleep(0)
-        assert scene.phase() is RankPhase.LEFT
-        assert not await scene.rank.follow(ordered(2, 2, OFFERS))
-        assert scene.rank.hold(FOUNDER).version == 2, "it is a member until it quits: all others wait for its map"
-        await scene.rank.quit()
-        with pytest.raises(GroupError, match="left and computes with nobody"):
-            await scene.rank.follow(ordered(3, 3, OFFERS))
-        await scene.rank.stop()
-        await scene.rank.stop()
-        assert scene.instance.said == ["start", "close log", "leave 5", "quit", "stop"]
-        report = scene.rank.hold(FOUNDER)
-        assert (report.phase, report.offer) == (RankPhase.LEFT, None), "its shell may have died before it ended it"
-
-    asyncio.run(act())
-
-
-def test_it_tells_with_whom_it_computes() -> None:
-    async def act() -> None:
-        scene = RankScene()
-        await scene.rank.build()
-        scene.rank.begin(1, (0, 1))
-        assert scene.rank.hold(FOUNDER).members == ()
+@pytest.mark.asyncio
+async def test_it_is_built_joins_serves_drains_and_stops() -> None:
+    scene = RankScene()
+    assert scene.phase() is RankPhase.LOADING
+    with pytest.raises(GroupError, match="loading and computes with nobody"):
         await scene.rank.follow(ORDER)
-        scene.rank.begin(1, (0, 1))
-        report = scene.rank.hold(FOUNDER)
-        assert (report.members, report.epoch, report.raised, report.version) == ((5, os.getpid()), 1, 1, 1)
-        assert report.late_peer == 0
-        assert not await scene.rank.follow(ordered(2, 2, OFFERS[1:])), "it serves already"
-        report = scene.rank.hold(FOUNDER)
-        assert (report.members, report.epoch, report.raised, report.version) == ((os.getpid(),), 2, 1, 2)
-        with pytest.raises(GroupError, match="another process"):
-            await scene.rank.follow(ordered(3, 3, OFFERS[:1]))
-        assert scene.phase() is RankPhase.SERVING
-        await scene.rank.stop()
-
-    asyncio.run(act())
-
-
-def test_experts_move_for_the_shell_that_holds_the_rank() -> None:
-    async def act() -> None:
-        scene = RankScene()
-        with pytest.raises(GroupError, match="moves no experts"):
-            await scene.rank.move(FOUNDER, [FetchExpert(MOVE)])
-        await scene.rank.build()
-        await scene.rank.follow(ORDER)
-        asked = asyncio.create_task(scene.rank.move(FOUNDER, [FetchExpert(MOVE)]))
-        await asyncio.sleep(0)
-        assert scene.instance.asked == [FetchExpert(MOVE)]
-        Thread(target=lambda: scene.instance.answered((MoveFetched(MOVE),))).start()
-        assert await asked == (MoveFetched(MOVE),)
-        scene.rank.hold(RankLease("xyz", 78, 2))
-        with pytest.raises(GroupError, match="moves no experts for shell abc"):
-            await scene.rank.move(FOUNDER, [MovesEnded(None)])
-        await scene.rank.stop()
-
-    asyncio.run(act())
+    await scene.rank.build()
+    report = scene.rank.hold(FOUNDER)
+    assert (report.phase, report.offer, report.pid) == (RankPhase.OFFERED, OFFERS[1], os.getpid())
+    assert sorted(await asyncio.gather(scene.rank.follow(ORDER), scene.rank.follow(ORDER))) == [False, True]
+    assert scene.phase() is RankPhase.SERVING
+    assert scene.rank.address == ("127.0.0.1", 4711)
+    scene.rank.close_log()
+    scene.rank.leave(5.0)
+    scene.rank.leave(1.0)
+    await asyncio.sleep(0)
+    assert scene.phase() is RankPhase.LEAVING
+    scene.instance.empty.set()
+    await asyncio.sleep(0)
+    assert scene.phase() is RankPhase.LEFT
+    assert not await scene.rank.follow(ordered(2, 2, OFFERS))
+    assert scene.rank.hold(FOUNDER).version == 2, "it is a member until it quits: all others wait for its map"
+    await scene.rank.quit()
+    with pytest.raises(GroupError, match="left and computes with nobody"):
+        await scene.rank.follow(ordered(3, 3, OFFERS))
+    await scene.rank.stop()
+    await scene.rank.stop()
+    assert scene.instance.said == ["start", "close log", "leave 5", "quit", "stop"]
+    report = scene.rank.hold(FOUNDER)
+    assert (report.phase, report.offer) == (RankPhase.LEFT, None), "its shell may have died before it ended it"
 
 
-def test_an_operators_order_waits_for_a_shell() -> None:
-    async def act() -> None:
-        scene = RankScene()
-        posted = PostedOrder("1", MoveOneExpert(0, 3, 1))
-        asked = asyncio.create_task(scene.rank.mailbox.post(posted, 30.0))
-        await asyncio.sleep(0)
-        assert scene.rank.hold(FOUNDER).orders == (posted,)
-        assert scene.rank.hold(RankLease("xyz", 78, 2)).orders == (posted,), "the next shell finds it, too"
-        scene.rank.mailbox.answer("0", OrderAnswer(True))
-        scene.rank.mailbox.answer("1", OrderAnswer(True, "done"))
-        scene.rank.mailbox.answer("1", OrderAnswer(False, "too late"))
-        assert await asked == OrderAnswer(True, "done")
-        assert scene.rank.hold(FOUNDER).orders == ()
-        refused = await scene.rank.mailbox.post(posted, 0.0)
-        assert (refused.accepted, scene.rank.hold(FOUNDER).orders) == (False, ())
-        assert "has not answered" in refused.reason
+@pytest.mark.asyncio
+async def test_it_tells_with_whom_it_computes() -> None:
+    scene = RankScene()
+    await scene.rank.build()
+    scene.rank.begin(1, (0, 1))
+    assert scene.rank.hold(FOUNDER).members == ()
+    await scene.rank.follow(ORDER)
+    scene.rank.begin(1, (0, 1))
+    report = scene.rank.hold(FOUNDER)
+    assert (report.members, report.epoch, report.raised, report.version) == ((5, os.getpid()), 1, 1, 1)
+    assert report.late_peer == 0
+    assert not await scene.rank.follow(ordered(2, 2, OFFERS[1:])), "it serves already"
+    report = scene.rank.hold(FOUNDER)
+    assert (report.members, report.epoch, report.raised, report.version) == ((os.getpid(),), 2, 1, 2)
+    with pytest.raises(GroupError, match="another process"):
+        await scene.rank.follow(ordered(3, 3, OFFERS[:1]))
+    assert scene.phase() is RankPhase.SERVING
+    await scene.rank.stop()
 
-    asyncio.run(act())
+
+@pytest.mark.asyncio
+async def test_experts_move_for_the_shell_that_holds_the_rank() -> None:
+    scene = RankScene()
+    with pytest.raises(GroupError, match="moves no experts"):
+        await scene.rank.move(FOUNDER, [FetchExpert(MOVE)])
+    await scene.rank.build()
+    await scene.rank.follow(ORDER)
+    asked = asyncio.create_task(scene.rank.move(FOUNDER, [FetchExpert(MOVE)]))
+    await asyncio.sleep(0)
+    assert scene.instance.asked == [FetchExpert(MOVE)]
+    Thread(target=lambda: scene.instance.answered((MoveFetched(MOVE),))).start()
+    assert await asked == (MoveFetched(MOVE),)
+    scene.rank.hold(RankLease("xyz", 78, 2))
+    with pytest.raises(GroupError, match="moves no experts for shell abc"):
+        await scene.rank.move(FOUNDER, [MovesEnded(None)])
+    await scene.rank.stop()
 
 
-def test_facts_tell_whose_rank_it_is() -> None:
-    async def act() -> None:
-        scene = RankScene()
-        await scene.rank.build()
-        told = scene.rank.facts()
-        assert (told["group"], told["rank"], told["ranks"], told["npus"]) == ("decode#abc", 1, 2, ["n0.npu1"])
-        assert (told["shell"], told["shell_pid"], told["pid"]) == ("abc", 77, os.getpid())
-        scene.rank.hold(RankLease("xyz", 78, 2))
-        assert (scene.rank.facts()["shell"], scene.rank.facts()["shell_pid"]) == ("xyz", 78)
-        scene.rank.hold(RankLease("xyz", 78, 3, 4))
-        await scene.rank.follow(ORDER)
-        assert scene.rank.facts()["ranks"] == 2, "it grows, and has not yet"
-        scene.rank.hold(RankLease("xyz", 78, 4, 1))
-        assert scene.rank.facts()["ranks"] == 1
+@pytest.mark.asyncio
+async def test_an_operators_order_waits_for_a_shell() -> None:
+    scene = RankScene()
+    posted = PostedOrder("1", MoveOneExpert(0, 3, 1))
+    asked = asyncio.create_task(scene.rank.mailbox.post(posted, 30.0))
+    await asyncio.sleep(0)
+    assert scene.rank.hold(FOUNDER).orders == (posted,)
+    assert scene.rank.hold(RankLease("xyz", 78, 2)).orders == (posted,), "the next shell finds it, too"
+    scene.rank.mailbox.answer("0", OrderAnswer(True))
+    scene.rank.mailbox.answer("1", OrderAnswer(True, "done"))
+    scene.rank.mailbox.answer("1", OrderAnswer(False, "too late"))
+    assert await asked == OrderAnswer(True, "done")
+    assert scene.rank.hold(FOUNDER).orders == ()
+    refused = await scene.rank.mailbox.post(posted, 0.0)
+    assert (refused.accepted, scene.rank.hold(FOUNDER).orders) == (False, ())
+    assert "has not answered" in refused.reason
 
-    asyncio.run(act())
+
+@pytest.mark.asyncio
+async def test_facts_tell_whose_rank_it_is() -> None:
+    scene = RankScene()
+    await scene.rank.build()
+    told = scene.rank.facts()
+    assert (told["group"], told["rank"], told["ranks"], told["npus"]) == ("decode#abc", 1, 2, ["n0.npu1"])
+    assert (told["shell"], told["shell_pid"], told["pid"]) == ("abc", 77, os.getpid())
+    scene.rank.hold(RankLease("xyz", 78, 2))
+    assert (scene.rank.facts()["shell"], scene.rank.facts()["shell_pid"]) == ("xyz", 78)
+    scene.rank.hold(RankLease("xyz", 78, 3, 4))
+    await scene.rank.follow(ORDER)
+    assert scene.rank.facts()["ranks"] == 2, "it grows, and has not yet"
+    scene.rank.hold(RankLease("xyz", 78, 4, 1))
+    assert scene.rank.facts()["ranks"] == 1
 
 
 def never_built(scene: RankScene) -> object:
@@ -262,53 +252,45 @@ async def has_no_port(scene: RankScene) -> None:
         (has_no_port, None, "no port is free"),
     ],
 )
-def test_what_goes_wrong_is_told(act: Callable[[RankScene], Any], broken: Exception | None, why: str) -> None:
-    async def play() -> None:
-        scene = RankScene(broken)
-        await act(scene)
-        report = scene.rank.hold(FOUNDER)
-        assert (report.phase, report.problem) == (RankPhase.FAILED, why)
-        scene.rank.leave(1.0)
-        await scene.rank.stop()
-
-    asyncio.run(play())
+@pytest.mark.asyncio
+async def test_what_goes_wrong_is_told(act: Callable[[RankScene], Any], broken: Exception | None, why: str) -> None:
+    scene = RankScene(broken)
+    await act(scene)
+    report = scene.rank.hold(FOUNDER)
+    assert (report.phase, report.problem) == (RankPhase.FAILED, why)
+    scene.rank.leave(1.0)
+    await scene.rank.stop()
 
 
-def test_a_rank_that_never_began_has_nothing_to_drain() -> None:
-    async def act() -> None:
-        scene = RankScene()
-        scene.rank.leave(1.0)
-        await scene.rank.stop()
-        assert scene.phase() is RankPhase.LOADING
-        await scene.rank.build()
-        scene.rank.leave(1.0)
-        assert scene.phase() is RankPhase.LEFT
-
-    asyncio.run(act())
+@pytest.mark.asyncio
+async def test_a_rank_that_never_began_has_nothing_to_drain() -> None:
+    scene = RankScene()
+    scene.rank.leave(1.0)
+    await scene.rank.stop()
+    assert scene.phase() is RankPhase.LOADING
+    await scene.rank.build()
+    scene.rank.leave(1.0)
+    assert scene.phase() is RankPhase.LEFT
 
 
-def test_it_tells_when_it_hangs() -> None:
-    async def act() -> None:
-        scene = RankScene()
-        await scene.rank.build()
-        assert scene.rank.hold(FOUNDER).stalled_s == 0.0
-        scene.instance.hangs = True
-        assert scene.rank.hold(FOUNDER).stalled_s == 1e9
-
-    asyncio.run(act())
+@pytest.mark.asyncio
+async def test_it_tells_when_it_hangs() -> None:
+    scene = RankScene()
+    await scene.rank.build()
+    assert scene.rank.hold(FOUNDER).stalled_s == 0.0
+    scene.instance.hangs = True
+    assert scene.rank.hold(FOUNDER).stalled_s == 1e9
 
 
-def test_it_notices_that_no_shell_asks() -> None:
-    async def act() -> None:
-        scene = RankScene()
-        for _ in range(int(LEASE_S)):
-            scene.clock.seconds += 1.0
-            assert not scene.rank.lapsed()
-        scene.rank.hold(RankLease("nobody", 1, 0))  # who only asks does not hold it
+@pytest.mark.asyncio
+async def test_it_notices_that_no_shell_asks() -> None:
+    scene = RankScene()
+    for _ in range(int(LEASE_S)):
         scene.clock.seconds += 1.0
-        assert scene.rank.lapsed()
-
-    asyncio.run(act())
+        assert not scene.rank.lapsed()
+    scene.rank.hold(RankLease("nobody", 1, 0))  # who only asks does not hold it
+    scene.clock.seconds += 1.0
+    assert scene.rank.lapsed()
 
 
 def test_ranks_of_one_group_fit_each_other() -> None:

@@ -3,18 +3,18 @@
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from serving.errors import UnavailableError
-from serving.gateway.core import events as e
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.metered_backend import MeteredBackend
 from serving.ids import GatewayId, NodeId, ReplicaId
 from serving.values.traffic import BoardNews, TrafficMeter
+from serving.wire import messages as m
 from tests.gateway.core.bench import IDLE, GatewayBench, job
+from tests.live import by_hand
 from tests.live.harness import small_config
 
 STATES = ("none", "up", "draining", "silent", "no word yet")
@@ -55,11 +55,19 @@ async def test_a_system_that_sleeps_is_ready_where_a_request_wakes_it(
     )
     replica = ReplicaId("prefill#0")
     if state != "none":
-        backend.links._links[replica] = cast(
-            Any, SimpleNamespace(up=True, welcome=None, send=lambda order: True, close=lambda why: None)
+        welcome = m.InstanceWelcome(replica, "prefill", NodeId("n"), "l", 16, 100, 1024)
+        link = SimpleNamespace(
+            replica=replica,
+            incarnation="first",
+            status=None,
+            heard_at=0.0,
+            up=True,
+            welcome=welcome,
+            send=lambda order: True,
+            close=lambda why: None,
         )
-        backend._tell(e.InstanceUp(replica, "prefill", NodeId("n"), 100))
-        backend._tell(e.InstanceStatus(replica, replace(IDLE, draining=state == "draining")))
+        by_hand.link_up(backend, replica, link)
+        by_hand.arrive(backend, link, replace(IDLE, draining=state == "draining"))
     assert metered.ready() is (state == "up"), "no board has said that a pool sleeps"
     metered.hear(BoardNews(dict.fromkeys(asleep, 0), asleep=asleep))
     ready = metered.ready()

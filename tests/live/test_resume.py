@@ -9,7 +9,6 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -17,7 +16,8 @@ from msgspec import structs
 from serving.instance.live.instance import Instance
 from serving.values.sequence import FinishReason, SamplingParams, TokenLogprobs
 from serving.values.step_plan import StepPlan
-from tests.live.harness import PATIENCE_S, Pools, executor, small_config, until
+from tests.cases.nightly import mostly_nightly
+from tests.live.harness import PATIENCE_S, Pools, Start, executor, until
 from tests.live.workload import EOS, GREEDY, LETTERS, RECORD, Ask, Reference
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
@@ -117,28 +117,30 @@ async def disturb(pools: Pools, jobs: list[asyncio.Task[list[Heard]]], rng: rand
     return faults
 
 
-@pytest.mark.parametrize("roles", [("prefill", "decode"), ("aggregated",)], ids=["disaggregated", "aggregated"])
-@pytest.mark.parametrize(("engine", "drafts", "most"), [("torch", 0, 4), ("native", 2, 12)])
+ROLES = (("prefill", "decode"), ("aggregated",))
+WAYS = [(*engine, roles) for engine in (("torch", 0, 4), ("native", 2, 5)) for roles in ROLES]
+SAME_AS = "tests/live/test_resume.py::test_whatever_was_asked_for_goes_on"
+
+
+@pytest.mark.parametrize(("engine", "drafts", "most", "roles"), mostly_nightly(WAYS, WAYS[2:3], SAME_AS))
 async def test_whatever_was_asked_for_goes_on(
-    engine: str, drafts: int, most: int, roles: tuple[str, ...], checkpoint: Path, shm: Path, reference: Reference
+    started: Start, engine: str, drafts: int, most: int, roles: tuple[str, ...], reference: Reference
 ) -> None:
-    config = small_config(
-        checkpoint,
-        mode="aggregated" if len(roles) == 1 else "disaggregated",
+    rng = random.Random(drafts)
+    asks = ASKS if engine == "native" else ASKS[:4]
+    pools = await started(
+        *roles,
+        *roles,
         engine={"executor": engine, "draft_tokens": drafts},
         health={"link_period_s": 0.05, "link_misses": 6},
     )
-    rng = random.Random(drafts)
-    asks = ASKS if engine == "native" else ASKS[:4]
-    async with Pools(config, shm) as pools:
-        await pools.start(*roles, *roles)
-        undisturbed = [await listen(pools, ask) for ask in asks]
-        for instance in pools.instances:
-            executor(instance).before = slowly
-        faults = 0
-        while faults < 3:  # silence takes a third of a second to be noticed, and quick answers may end meanwhile
-            jobs = [asyncio.create_task(listen(pools, ask)) for ask in asks]
-            faults += await disturb(pools, jobs, rng, most - faults)
-            for ask, heard, plain in zip(asks, await asyncio.gather(*jobs), undisturbed, strict=True):
-                assert_same(ask, heard, plain, reference)
-        await pools.audit()
+    undisturbed = [await listen(pools, ask) for ask in asks]
+    for instance in pools.instances:
+        executor(instance).before = slowly
+    faults = 0
+    while faults < 3:  # silence takes a third of a second to be noticed, and quick answers may end meanwhile
+        jobs = [asyncio.create_task(listen(pools, ask)) for ask in asks]
+        faults += await disturb(pools, jobs, rng, most - faults)
+        for ask, heard, plain in zip(asks, await asyncio.gather(*jobs), undisturbed, strict=True):
+            assert_same(ask, heard, plain, reference)
+    await pools.audit()

@@ -27,7 +27,7 @@ from serving.virtual.run import simulate
 from serving.virtual.workload.request import RequestStream, TraceRequest
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.live import harness
-from tests.live.harness import SECRET, Pools, executor, small_config, until
+from tests.live.harness import SECRET, Pools, Start, executor, small_config, until
 from tests.live.workload import Ask, tokens
 from tests.virtual.core.case import SHIPPED
 from tests.virtual.core.scripted_scaler import ScriptedScaler
@@ -166,74 +166,71 @@ def _pace(pools: Pools, seconds: float) -> None:
 # ---- the same of both ------------------------------------------------------------------------------------------------
 
 
-async def test_nothing_happens(checkpoint: Path, shm: Path) -> None:
+async def test_nothing_happens(started: Start, checkpoint: Path) -> None:
     config = configuration(checkpoint)
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill", "decode")
-        assert await told([pools.submit(ask) for ask in asks()]) == calm() == played(config)
-        await pools.audit()
+    pools = await started("prefill", "decode", config=config)
+    assert await told([pools.submit(ask) for ask in asks()]) == calm() == played(config)
+    await pools.audit()
 
 
-async def test_the_decode_pool_is_lost(checkpoint: Path, shm: Path) -> None:
+async def test_the_decode_pool_is_lost(started: Start, checkpoint: Path) -> None:
     config = configuration(checkpoint)
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill", "decode")
-        live = await met_live(pools, lambda pools: pools.kill(pools.of("decode")[0]))
-        virtual = played(config, fault(FaultKind.NODE, "n2", while_all_decode(config)))
-        assert live == virtual == replace(calm(), resumed=REQUESTS)
-        await pools.audit()
+    pools = await started("prefill", "decode", config=config)
+    live = await met_live(pools, lambda pools: pools.kill(pools.of("decode")[0]))
+    virtual = played(config, fault(FaultKind.NODE, "n2", while_all_decode(config)))
+    assert live == virtual == replace(calm(), resumed=REQUESTS)
+    await pools.audit()
 
 
-async def test_the_prefill_pool_is_lost(checkpoint: Path, shm: Path) -> None:
+async def test_the_prefill_pool_is_lost(started: Start, checkpoint: Path) -> None:
     config = configuration(checkpoint)
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill", "decode")
-        streams = await met_live(pools, lambda pools: pools.kill(pools.of("prefill")[0]))
-        assert streams == calm(), "those do not need it any more"
-        live = await told([pools.submit(ask) for ask in asks(2)])
-        lost_at = while_all_decode(config)
-        virtual = played(config, fault(FaultKind.NODE, "n0", lost_at), late=2 * lost_at)
-        assert virtual == calm(2 * REQUESTS)
-        assert live == calm(), "decode instances compute prompts, too"
-        await pools.audit()
+    pools = await started("prefill", "decode", config=config)
+    streams = await met_live(pools, lambda pools: pools.kill(pools.of("prefill")[0]))
+    assert streams == calm(), "those do not need it any more"
+    live = await told([pools.submit(ask) for ask in asks(2)])
+    lost_at = while_all_decode(config)
+    virtual = played(config, fault(FaultKind.NODE, "n0", lost_at), late=2 * lost_at)
+    assert virtual == calm(2 * REQUESTS)
+    assert live == calm(), "decode instances compute prompts, too"
+    await pools.audit()
 
 
-async def test_an_instance_is_drained(checkpoint: Path, shm: Path) -> None:
+@pytest.mark.nightly("tests/live/test_drain.py::test_streams_go_on_at_another_instance")
+async def test_an_instance_is_drained(started: Start, checkpoint: Path) -> None:
     config = configuration(checkpoint, decodes=2)
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        live = await met_live(pools, lambda pools: pools.retire(pools.of("decode")[0], 0.0))
-        scaler = ScriptedScaler([(0.0, "decode", 1)])
-        assert live == calm() == played(config, scaler=scaler)
-        assert scaler.seen, "it was drained while requests ran"
-        await pools.audit()
+    pools = await started("prefill", "decode", "decode", config=config)
+    live = await met_live(pools, lambda pools: pools.retire(pools.of("decode")[0], 0.0))
+    scaler = ScriptedScaler([(0.0, "decode", 1)])
+    assert live == calm() == played(config, scaler=scaler)
+    assert scaler.seen, "it was drained while requests ran"
+    await pools.audit()
 
 
-async def test_one_gateway_of_two_is_lost(checkpoint: Path, shm: Path) -> None:
+async def test_one_gateway_of_two_is_lost(started: Start, checkpoint: Path) -> None:
     config = configuration(checkpoint, gateway={"replicas": 2})
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill", "decode")
-        _pace(pools, 0.01)
-        other = pools.gateway("other")
-        other.links.update(pools._members.values())
-        await pools.linked(other)
-        half = REQUESTS // 2
-        generations = [pools.submit(ask) for ask in asks()[:half]]
-        generations += [other.submit(pools.job(ask)) for ask in asks()[half:]]
-        await until(lambda: _decoding(pools) == REQUESTS, "all are being decoded")
-        other.end_all("the process is gone")  # what the connections of its clients tell them
-        other.close()
-        _pace(pools, 0.0)
-        live = await told(generations)
-        virtual = played(config, fault(FaultKind.GATEWAY, "gateway1", while_all_decode(config)))
-        assert (live.finished, live.failed, live.resumed) == (half, half, 0)
-        assert (virtual.finished, virtual.failed, virtual.resumed) == (half, half, 0)
-        assert half * ANSWER <= min(live.tokens, virtual.tokens)
-        assert max(live.tokens, virtual.tokens) < REQUESTS * ANSWER
-        await pools.audit()
+    pools = await started("prefill", "decode", config=config)
+    _pace(pools, 0.01)
+    other = pools.gateway("other")
+    other.links.update(pools.members.values())
+    await pools.linked(other)
+    half = REQUESTS // 2
+    generations = [pools.submit(ask) for ask in asks()[:half]]
+    generations += [other.submit(pools.job(ask)) for ask in asks()[half:]]
+    await until(lambda: _decoding(pools) == REQUESTS, "all are being decoded")
+    other.end_all("the process is gone")  # what the connections of its clients tell them
+    other.close()
+    _pace(pools, 0.0)
+    live = await told(generations)
+    virtual = played(config, fault(FaultKind.GATEWAY, "gateway1", while_all_decode(config)))
+    assert (live.finished, live.failed, live.resumed) == (half, half, 0)
+    assert (virtual.finished, virtual.failed, virtual.resumed) == (half, half, 0)
+    assert half * ANSWER <= min(live.tokens, virtual.tokens)
+    assert max(live.tokens, virtual.tokens) < REQUESTS * ANSWER
+    await pools.audit()
 
 
-async def test_a_link_is_saturated(checkpoint: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.nightly("tests/live/test_same_outcome.py::test_nothing_happens")
+async def test_a_link_is_saturated(started: Start, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = SegmentReader.read
 
     def slowly(*where: Any) -> list[int]:
@@ -242,18 +239,16 @@ async def test_a_link_is_saturated(checkpoint: Path, shm: Path, monkeypatch: pyt
 
     monkeypatch.setattr(SegmentReader, "read", slowly)
     config = configuration(checkpoint)
-    async with Pools(config, shm, nodes=("a", "b")) as pools:
-        await pools.start("prefill", "decode")
-        live = await told([pools.submit(ask) for ask in asks()])
-        dies = [
-            fault(FaultKind.RDMA_LINK, f"n{n // 8}.npu{n % 8}.die{die}", 0.0, 0.01)
-            for n in range(16)
-            for die in range(2)
-        ]
-        assert live == calm() == played(config, *dies)
-        await pools.audit()
+    pools = await started("prefill", "decode", config=config, nodes=("a", "b"))
+    live = await told([pools.submit(ask) for ask in asks()])
+    dies = [
+        fault(FaultKind.RDMA_LINK, f"n{n // 8}.npu{n % 8}.die{die}", 0.0, 0.01) for n in range(16) for die in range(2)
+    ]
+    assert live == calm() == played(config, *dies)
+    await pools.audit()
 
 
+@pytest.mark.nightly("tests/live/test_kvcache_pool.py::test_a_conversation_goes_on_while_servers_die_and_come")
 async def test_a_memory_server_is_lost(checkpoint: Path, shm: Path) -> None:
     config = replace(configuration(checkpoint), kvcache=KvCacheConfig(replicas=2))
     servers = PoolCluster(2, node="node", secret=SECRET, capacity_bytes=32 << 20)

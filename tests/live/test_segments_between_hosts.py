@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -71,6 +71,11 @@ def reader() -> Iterator[SegmentReader]:
     one.close()
 
 
+def kept(reader: SegmentReader) -> Sequence[tuple[object, socket.socket]]:
+    """Connections that it has no use for now."""
+    return reader._idle
+
+
 def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 60.0
     while not condition():
@@ -97,7 +102,7 @@ def test_extents_arrive_in_their_places_with_their_checksums(
     for _ in range(2):
         assert reader.read(host.place(), extents, targets) == [checksum(host.at(extent)) for extent in extents]
         assert all(target == host.at(extent) for target, extent in zip(targets, extents, strict=True))
-    assert len(reader._idle) == min(1, len(sizes)), "one connection is kept"
+    assert len(kept(reader)) == min(1, len(sizes)), "one connection is kept"
 
 
 def test_a_large_read_uses_several_connections(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,22 +121,20 @@ def test_a_large_read_uses_several_connections(host: Host, monkeypatch: pytest.M
     extents, targets = host.extents(sizes), [memoryview(bytearray(size)) for size in sizes]
     with contextlib.closing(SegmentReader(SECRETS, streams=3)) as reader:
         assert reader.read(host.place(), extents, targets) == [checksum(host.at(extent)) for extent in extents]
-        assert len(reader._idle) == 3
+        assert len(kept(reader)) == 3
         monkeypatch.setattr(segment_reader, "_ask", plain)
         with pytest.raises(HandoffExpiredError):
             reader.read(host.place(generation=99), extents, targets)
 
 
-@given(
-    extents=st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 100)), max_size=30), limit=st.integers(1, 150)
-)
-def test_chunks_are_bounded_and_lose_nothing(extents: list[tuple[int, int]], limit: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segment_reader, "CHUNK_BYTES", limit)
-        chunks = list(chunks_of(extents))
+@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 100)), max_size=30), st.integers(1, 150))
+def test_chunks_are_bounded_and_lose_nothing(extents: list[tuple[int, int]], parts: int) -> None:
+    unit = CHUNK_BYTES // parts
+    extents = [(offset, size * unit) for offset, size in extents]
+    chunks = list(chunks_of(extents))
     assert [at for chunk in chunks for at in chunk] == list(range(len(extents)))
     for chunk in chunks:
-        assert len(chunk) == 1 or sum(extents[at][1] for at in chunk) <= limit
+        assert len(chunk) == 1 or sum(extents[at][1] for at in chunk) <= CHUNK_BYTES
 
 
 def test_memory_that_is_gone_or_was_never_there(host: Host, reader: SegmentReader) -> None:
@@ -153,7 +156,7 @@ def test_memory_that_is_gone_or_was_never_there(host: Host, reader: SegmentReade
 def test_a_kept_connection_that_was_closed_is_opened_anew(host: Host, reader: SegmentReader, shm: Path) -> None:
     extents, target = host.extents([10]), [memoryview(bytearray(10))]
     reader.read(host.place(), extents, target)
-    reader._idle[0][1].shutdown(socket.SHUT_RDWR)
+    kept(reader)[0][1].shutdown(socket.SHUT_RDWR)
     assert reader.read(host.place(), extents, target) == [checksum(host.at(extents[0]))]
 
 
@@ -173,7 +176,7 @@ def test_a_host_that_falls_silent_is_a_timeout(
     with pytest.raises(HandoffTimeoutError, match="did not deliver in time"):
         reader.read(host.place(), host.extents([1]), [memoryview(bytearray(1))])
     go_on.set()
-    assert not reader._idle, "a late answer is never taken for another's"
+    assert not kept(reader), "a late answer is never taken for another's"
 
 
 def test_who_does_not_know_the_secret_reads_nothing(host: Host) -> None:
@@ -232,7 +235,7 @@ def test_only_so_many_connections_are_kept(host: Host, reader: SegmentReader, mo
         thread.start()
     for thread in work:
         thread.join()
-    assert len(reader._idle) == 1
+    assert len(kept(reader)) == 1
 
 
 def test_a_server_that_moves_to_another_address_answers_at_both(shm: Path) -> None:

@@ -10,7 +10,9 @@ from serving.instance.live.ranks.group_port import Begin, EndRank, QuitGroup
 from serving.instance.live.ranks.shell import SWEEP_PERIOD_S
 from serving.values.group import RankPhase
 from serving.values.operator_order import DrainRank, OrderAnswer, PostedOrder, ResizeGroup
-from tests.live.group_scene import Scene, played
+from tests.live.group_scene import Scene
+
+pytestmark = pytest.mark.asyncio
 
 GROUP = "decode#abc"
 IDS = count()
@@ -30,60 +32,54 @@ def epochs(scene: Scene, rank: int) -> list[tuple[int, ...]]:
     return [call.order.members for call in scene.world.of(GROUP)[rank].calls if isinstance(call, Begin)]
 
 
-def test_two_four_two() -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        first = scene.serving(GROUP)
-        answer = await ordered(scene, ResizeGroup(4))
-        assert (answer.accepted, answer.reason) == (True, f"{GROUP}: 2 -> 4 ranks")
-        await scene.until(lambda: scene.serving(GROUP, 4))
-        assert scene.serving(GROUP, 4)[:2] == first
-        assert epochs(scene, 0) == [(0, 1), (0, 1, 2, 3)], "both newcomers join at once"
-        assert scene.world.added == {(GROUP, 2), (GROUP, 3)}
-        assert [rank.gently for rank in scene.world.of(GROUP)] == [False, False, True, True]
-        await scene.until(lambda: not shell.lease.former)  # it is whole: a later loss is no growth
-        gone = scene.world.of(GROUP)[2:]
-        assert (await ordered(scene, ResizeGroup(2), at=3)).accepted
-        await scene.until(lambda: scene.serving(GROUP) == first)
-        for rank in gone:
-            assert [type(call) for call in rank.calls[-2:]] == [QuitGroup, EndRank]
-        await scene.until(lambda: not scene.world.added)  # their places are given back
-        assert epochs(scene, 0)[-1] == (0, 1)
-        await scene.close(shell)
-        assert not scene.world.ranks
-
-    played(Scene(), act)
+async def test_two_four_two() -> None:
+    scene = Scene()
+    shell = await scene.formed("abc")
+    first = scene.serving(GROUP)
+    answer = await ordered(scene, ResizeGroup(4))
+    assert (answer.accepted, answer.reason) == (True, f"{GROUP}: 2 -> 4 ranks")
+    await scene.until(lambda: scene.serving(GROUP, 4))
+    assert scene.serving(GROUP, 4)[:2] == first
+    assert epochs(scene, 0) == [(0, 1), (0, 1, 2, 3)], "both newcomers join at once"
+    assert scene.world.added == {(GROUP, 2), (GROUP, 3)}
+    assert [rank.gently for rank in scene.world.of(GROUP)] == [False, False, True, True]
+    await scene.until(lambda: not shell.lease.former)  # it is whole: a later loss is no growth
+    gone = scene.world.of(GROUP)[2:]
+    assert (await ordered(scene, ResizeGroup(2), at=3)).accepted
+    await scene.until(lambda: scene.serving(GROUP) == first)
+    for rank in gone:
+        assert [type(call) for call in rank.calls[-2:]] == [QuitGroup, EndRank]
+    await scene.until(lambda: not scene.world.added)  # their places are given back
+    assert epochs(scene, 0)[-1] == (0, 1)
+    await scene.close(shell)
+    assert not scene.world.ranks
 
 
-def test_a_rank_with_streams_stays_a_member_until_they_have_gone() -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        _, _, last = scene.world.of(GROUP)
-        last.streams = True
-        assert (await ordered(scene, ResizeGroup(1))).accepted
-        await scene.until(lambda: last.life.phase is RankPhase.LEAVING)
-        await scene.until(lambda: len(scene.world.of(GROUP)) == 2)
-        assert [rank.name.rank for rank in scene.world.of(GROUP)] == [0, 2], "rank 1 had none"
-        last.streams = False
-        await scene.until(lambda: scene.serving(GROUP, 1))
-        await scene.close(shell)
-
-    played(Scene(ranks=3), act)
+async def test_a_rank_with_streams_stays_a_member_until_they_have_gone() -> None:
+    scene = Scene(ranks=3)
+    shell = await scene.formed("abc")
+    _, _, last = scene.world.of(GROUP)
+    last.streams = True
+    assert (await ordered(scene, ResizeGroup(1))).accepted
+    await scene.until(lambda: last.life.phase is RankPhase.LEAVING)
+    await scene.until(lambda: len(scene.world.of(GROUP)) == 2)
+    assert [rank.name.rank for rank in scene.world.of(GROUP)] == [0, 2], "rank 1 had none"
+    last.streams = False
+    await scene.until(lambda: scene.serving(GROUP, 1))
+    await scene.close(shell)
 
 
-def test_a_rank_that_drains_is_replaced() -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        kept, drained = scene.serving(GROUP)
-        assert (await ordered(scene, DrainRank(1))).accepted
-        await scene.until(lambda: scene.serving(GROUP) and scene.serving(GROUP)[1] != drained)
-        assert scene.serving(GROUP)[0] == kept
-        assert epochs(scene, 0) == [(0, 1), (0,), (0, 1)]
-        refused = await ordered(scene, DrainRank(7))
-        assert (refused.accepted, refused.unknown) == (False, True)
-        await scene.close(shell)
-
-    played(Scene(), act)
+async def test_a_rank_that_drains_is_replaced() -> None:
+    scene = Scene()
+    shell = await scene.formed("abc")
+    kept, drained = scene.serving(GROUP)
+    assert (await ordered(scene, DrainRank(1))).accepted
+    await scene.until(lambda: scene.serving(GROUP) and scene.serving(GROUP)[1] != drained)
+    assert scene.serving(GROUP)[0] == kept
+    assert epochs(scene, 0) == [(0, 1), (0,), (0, 1)]
+    refused = await ordered(scene, DrainRank(7))
+    assert (refused.accepted, refused.unknown) == (False, True)
+    await scene.close(shell)
 
 
 @pytest.mark.parametrize(
@@ -96,119 +92,95 @@ def test_a_rank_that_drains_is_replaced() -> None:
         (9, 1, 4, "unavailable", "Ray does not answer; try again"),
     ],
 )
-def test_what_cannot_be_is_refused(room: int, silent: int, size: int, kind: str, text: str) -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        before = scene.serving(GROUP)
-        scene.world.room_for, scene.world.silent_calls = room, silent
-        answer = await ordered(scene, ResizeGroup(size))
-        assert (answer.accepted, answer.detail["kind"]) == (False, kind)
-        assert text in answer.reason
-        assert shell.size == 2
-        assert scene.serving(GROUP) == before
-        await scene.close(shell)
-
-    played(Scene(), act)
+async def test_what_cannot_be_is_refused(room: int, silent: int, size: int, kind: str, text: str) -> None:
+    scene = Scene()
+    shell = await scene.formed("abc")
+    before = scene.serving(GROUP)
+    scene.world.room_for, scene.world.silent_calls = room, silent
+    answer = await ordered(scene, ResizeGroup(size))
+    assert (answer.accepted, answer.detail["kind"]) == (False, kind)
+    assert text in answer.reason
+    assert shell.size == 2
+    assert scene.serving(GROUP) == before
+    await scene.close(shell)
 
 
-def test_the_next_shell_goes_on_with_a_resize() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.formed("abc")
-        assert (await ordered(scene, ResizeGroup(4))).accepted
-        await scene.killed("abc")
-        await scene.formed("xyz")
-        await scene.until(lambda: scene.serving(GROUP, 4))
-        last = scene.world.of(GROUP)[3]
-        last.streams = True
-        assert (await ordered(scene, ResizeGroup(2))).accepted
-        await scene.until(lambda: last.life.phase is RankPhase.LEAVING)
-        await scene.killed("xyz")
-        last.streams = False
-        shell = await scene.formed("third")
-        await scene.until(lambda: scene.serving(GROUP))
-        scene.clock.seconds += SWEEP_PERIOD_S + 1  # a place that the second did not live to give back is swept
-        await scene.until(lambda: not scene.world.added)
-        assert shell.lease.term == 5, "three shells, two sizes"
-        await scene.close(shell)
-
-    played(Scene(silence_s=2 * SWEEP_PERIOD_S), act)
+async def test_the_next_shell_goes_on_with_a_resize() -> None:
+    scene = Scene(silence_s=2 * SWEEP_PERIOD_S)
+    await scene.formed("abc")
+    assert (await ordered(scene, ResizeGroup(4))).accepted
+    await scene.killed("abc")
+    await scene.formed("xyz")
+    await scene.until(lambda: scene.serving(GROUP, 4))
+    last = scene.world.of(GROUP)[3]
+    last.streams = True
+    assert (await ordered(scene, ResizeGroup(2))).accepted
+    await scene.until(lambda: last.life.phase is RankPhase.LEAVING)
+    await scene.killed("xyz")
+    last.streams = False
+    shell = await scene.formed("third")
+    await scene.until(lambda: scene.serving(GROUP))
+    scene.clock.seconds += SWEEP_PERIOD_S + 1  # a place that the second did not live to give back is swept
+    await scene.until(lambda: not scene.world.added)
+    assert shell.lease.term == 5, "three shells, two sizes"
+    await scene.close(shell)
 
 
-def test_a_rank_that_dies_amid_a_resize_is_replaced_or_not_missed() -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        assert (await ordered(scene, ResizeGroup(3))).accepted
-        await scene.until(lambda: len(scene.world.of(GROUP)) == 3)
-        scene.world.lose(scene.world.of(GROUP)[2].name)
-        scene.world.lose(scene.world.of(GROUP)[1].name)
-        await scene.until(lambda: scene.serving(GROUP, 3))
-        last = scene.world.of(GROUP)[2]
-        last.streams = True
-        assert (await ordered(scene, ResizeGroup(2))).accepted
-        await scene.until(lambda: last.life.phase is RankPhase.LEAVING)
-        scene.world.lose(last.name)
-        await scene.until(lambda: scene.serving(GROUP))
-        await scene.until(lambda: not scene.world.added)
-        await scene.close(shell)
-
-    played(Scene(), act)
+async def test_a_rank_that_dies_amid_a_resize_is_replaced_or_not_missed() -> None:
+    scene = Scene()
+    shell = await scene.formed("abc")
+    assert (await ordered(scene, ResizeGroup(3))).accepted
+    await scene.until(lambda: len(scene.world.of(GROUP)) == 3)
+    scene.world.lose(scene.world.of(GROUP)[2].name)
+    scene.world.lose(scene.world.of(GROUP)[1].name)
+    await scene.until(lambda: scene.serving(GROUP, 3))
+    last = scene.world.of(GROUP)[2]
+    last.streams = True
+    assert (await ordered(scene, ResizeGroup(2))).accepted
+    await scene.until(lambda: last.life.phase is RankPhase.LEAVING)
+    scene.world.lose(last.name)
+    await scene.until(lambda: scene.serving(GROUP))
+    await scene.until(lambda: not scene.world.added)
+    await scene.close(shell)
 
 
-def test_a_group_whose_new_rank_cannot_be_built_keeps_its_size() -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        scene.world.unbuildable_ranks = {2}
-        assert (await ordered(scene, ResizeGroup(3))).accepted
-        await scene.until(lambda: shell.size == 2)
-        await scene.until(lambda: scene.serving(GROUP))
-        assert scene.world.made == 2 + MOST_TRIES + 1
-        await scene.until(lambda: not scene.world.added)
-        await scene.until(lambda: scene.world.of(GROUP)[0].shown.get("not_grown") == 1)
-        await scene.close(shell)
-
-    played(Scene(), act)
+async def test_a_group_whose_new_rank_cannot_be_built_keeps_its_size() -> None:
+    scene = Scene()
+    shell = await scene.formed("abc")
+    scene.world.unbuildable_ranks = {2}
+    assert (await ordered(scene, ResizeGroup(3))).accepted
+    await scene.until(lambda: shell.size == 2)
+    await scene.until(lambda: scene.serving(GROUP))
+    assert scene.world.made == 2 + MOST_TRIES + 1
+    await scene.until(lambda: not scene.world.added)
+    await scene.until(lambda: scene.world.of(GROUP)[0].shown.get("not_grown") == 1)
+    await scene.close(shell)
 
 
-def test_the_next_shell_gives_a_growth_up_too() -> None:
-    async def act(scene: Scene) -> None:
-        first = await scene.formed("abc")
-        serving = scene.serving(GROUP)
-        scene.world.unbuildable_ranks = {2, 3}
-        assert (await ordered(scene, ResizeGroup(4))).accepted
-        await scene.until(lambda: first.size == 4 and scene.world.made > 2)
-        await scene.killed("abc")
-        shell = await scene.formed("xyz")
-        assert (shell.group, shell.size) == (GROUP, 2), "it does not try for ever"
-        assert scene.serving(GROUP) == serving
-        scene.clock.seconds += SWEEP_PERIOD_S + 1
-        await scene.until(lambda: not scene.world.added)
-        await scene.until(lambda: scene.world.of(GROUP)[0].shown.get("not_grown") == 1)
-        await scene.close(shell)
-
-    played(Scene(silence_s=2 * SWEEP_PERIOD_S), act)
+async def test_the_next_shell_gives_a_growth_up_too() -> None:
+    scene = Scene(silence_s=2 * SWEEP_PERIOD_S)
+    first = await scene.formed("abc")
+    serving = scene.serving(GROUP)
+    scene.world.unbuildable_ranks = {2, 3}
+    assert (await ordered(scene, ResizeGroup(4))).accepted
+    await scene.until(lambda: first.size == 4 and scene.world.made > 2)
+    await scene.killed("abc")
+    shell = await scene.formed("xyz")
+    assert (shell.group, shell.size) == (GROUP, 2), "it does not try for ever"
+    assert scene.serving(GROUP) == serving
+    scene.clock.seconds += SWEEP_PERIOD_S + 1
+    await scene.until(lambda: not scene.world.added)
+    await scene.until(lambda: scene.world.of(GROUP)[0].shown.get("not_grown") == 1)
+    await scene.close(shell)
 
 
-def test_a_place_that_a_shell_did_not_live_to_give_back_is_swept() -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        scene.world.added.add((GROUP, 5))
-        scene.clock.seconds += SWEEP_PERIOD_S + 1
-        await scene.until(lambda: not scene.world.added)
-        assert scene.serving(GROUP)
-        await scene.close(shell)
-
-    played(Scene(silence_s=2 * SWEEP_PERIOD_S), act)
-
-
-def test_a_rank_that_does_not_stop_in_time_is_killed_before_the_others_go_on() -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        last = scene.world.of(GROUP)[2]
-        scene.world.silent_at_quit = True
-        assert (await ordered(scene, ResizeGroup(2))).accepted
-        await scene.until(lambda: scene.serving(GROUP, 2))
-        assert last.name not in scene.world.ranks
-        assert RankName(last.name.session, last.name.group, 2, 2) not in scene.world.ranks
-        await scene.close(shell)
-
-    played(Scene(ranks=3), act)
+async def test_a_rank_that_does_not_stop_in_time_is_killed_before_the_others_go_on() -> None:
+    scene = Scene(ranks=3)
+    shell = await scene.formed("abc")
+    last = scene.world.of(GROUP)[2]
+    scene.world.silent_at_quit = True
+    assert (await ordered(scene, ResizeGroup(2))).accepted
+    await scene.until(lambda: scene.serving(GROUP, 2))
+    assert last.name not in scene.world.ranks
+    assert RankName(last.name.session, last.name.group, 2, 2) not in scene.world.ranks
+    await scene.close(shell)

@@ -1,9 +1,13 @@
 """A shell keeps spares: ranks that wait, loaded, to join where one is lost."""
 
+import pytest
+
 from serving.instance.live.ranks.group_port import Begin
 from serving.values.group import RankPhase
 from serving.values.operator_order import OrderAnswer, PostedOrder, ResizeGroup
-from tests.live.group_scene import Scene, played
+from tests.live.group_scene import Scene
+
+pytestmark = pytest.mark.asyncio
 
 GROUP = "decode#abc"
 SERVING, SPARE = RankPhase.SERVING, RankPhase.OFFERED
@@ -26,56 +30,50 @@ async def resized(scene: Scene, size: int) -> OrderAnswer:
     return rank.answers[posted.id]
 
 
-def test_a_spare_takes_the_place_of_a_lost_rank_and_another_one_is_made() -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        await scene.until(lambda: phases(scene) == {0: SERVING, 1: SERVING, 2: SPARE})
-        first, lost, spare = scene.world.of(GROUP)
-        await scene.until(lambda: first.shown.get("spares") == [2])
-        assert (lost.gently, spare.gently) == (False, True)
-        scene.world.lose(lost.name)
-        await scene.until(lambda: phases(scene) == {0: SERVING, 1: SPARE, 2: SERVING})
-        assert epochs(scene) == [(0, 1), (0, 2)], "at once, and never without"
-        assert scene.world.of(GROUP)[1].gently
-        await scene.until(lambda: first.shown["spares"] == [1])
-        assert first.shown["losses"] == {"dead": 1}
-        scene.world.lose(scene.world.of(GROUP)[1].name)  # a spare is replaced, too
-        await scene.until(lambda: scene.world.made == 5 and phases(scene) == {0: SERVING, 1: SPARE, 2: SERVING})
-        assert len(epochs(scene)) == 2, "and nobody waits for that"
-        await scene.close(shell)
-        assert not scene.world.ranks
-        assert not scene.world.placed
-
-    played(Scene(spares=1), act)
+async def test_a_spare_takes_the_place_of_a_lost_rank_and_another_one_is_made() -> None:
+    scene = Scene(spares=1)
+    shell = await scene.formed("abc")
+    await scene.until(lambda: phases(scene) == {0: SERVING, 1: SERVING, 2: SPARE})
+    first, lost, spare = scene.world.of(GROUP)
+    await scene.until(lambda: first.shown.get("spares") == [2])
+    assert (lost.gently, spare.gently) == (False, True)
+    scene.world.lose(lost.name)
+    await scene.until(lambda: phases(scene) == {0: SERVING, 1: SPARE, 2: SERVING})
+    assert epochs(scene) == [(0, 1), (0, 2)], "at once, and never without"
+    assert scene.world.of(GROUP)[1].gently
+    await scene.until(lambda: first.shown["spares"] == [1])
+    assert first.shown["losses"] == {"dead": 1}
+    scene.world.lose(scene.world.of(GROUP)[1].name)  # a spare is replaced, too
+    await scene.until(lambda: scene.world.made == 5 and phases(scene) == {0: SERVING, 1: SPARE, 2: SERVING})
+    assert len(epochs(scene)) == 2, "and nobody waits for that"
+    await scene.close(shell)
+    assert not scene.world.ranks
+    assert not scene.world.placed
 
 
-def test_a_group_grows_by_its_spares_first_and_keeps_their_number() -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        await scene.until(lambda: phases(scene) == {0: SERVING, 1: SERVING, 2: SPARE})
-        made = scene.world.made
-        assert (await resized(scene, 3)).accepted
-        await scene.until(lambda: phases(scene) == {0: SERVING, 1: SERVING, 2: SERVING, 3: SPARE})
-        assert epochs(scene) == [(0, 1), (0, 1, 2)]
-        assert scene.world.made == made + 1
-        assert (await resized(scene, 2)).accepted
-        await scene.until(lambda: phases(scene) == {0: SERVING, 1: SERVING, 2: SPARE})
-        assert scene.world.added == {(GROUP, 2)}, "the place of rank 3 is given back"
-        assert epochs(scene)[-1] == (0, 1)
-        await scene.close(shell)
-
-    played(Scene(spares=1), act)
+async def test_a_group_grows_by_its_spares_first_and_keeps_their_number() -> None:
+    scene = Scene(spares=1)
+    shell = await scene.formed("abc")
+    await scene.until(lambda: phases(scene) == {0: SERVING, 1: SERVING, 2: SPARE})
+    made = scene.world.made
+    assert (await resized(scene, 3)).accepted
+    await scene.until(lambda: phases(scene) == {0: SERVING, 1: SERVING, 2: SERVING, 3: SPARE})
+    assert epochs(scene) == [(0, 1), (0, 1, 2)]
+    assert scene.world.made == made + 1
+    assert (await resized(scene, 2)).accepted
+    await scene.until(lambda: phases(scene) == {0: SERVING, 1: SERVING, 2: SPARE})
+    assert scene.world.added == {(GROUP, 2)}, "the place of rank 3 is given back"
+    assert epochs(scene)[-1] == (0, 1)
+    await scene.close(shell)
 
 
-def test_the_next_shell_knows_spares() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.formed("abc")
-        await scene.until(lambda: phases(scene) == {0: SERVING, 1: SERVING, 2: SPARE})
-        await scene.killed("abc")
-        scene.world.lose(scene.world.of(GROUP)[0].name)
-        shell = await scene.formed("xyz")
-        assert shell.group == GROUP
-        await scene.until(lambda: phases(scene) == {0: SPARE, 1: SERVING, 2: SERVING})
-        await scene.close(shell)
-
-    played(Scene(spares=1), act)
+async def test_the_next_shell_knows_spares() -> None:
+    scene = Scene(spares=1)
+    await scene.formed("abc")
+    await scene.until(lambda: phases(scene) == {0: SERVING, 1: SERVING, 2: SPARE})
+    await scene.killed("abc")
+    scene.world.lose(scene.world.of(GROUP)[0].name)
+    shell = await scene.formed("xyz")
+    assert shell.group == GROUP
+    await scene.until(lambda: phases(scene) == {0: SPARE, 1: SERVING, 2: SERVING})
+    await scene.close(shell)

@@ -16,12 +16,10 @@ from hardware.cost.loads import DecodeLoad, PrefillLoad
 from hardware.cost.model_config import load_shape
 from serving.accounted_kv import accounted_kv
 from serving.config.serve import ServeConfig
-from serving.errors import HandoffError
 from serving.gateway.api.tokenizer import Tokenizer
-from serving.ids import BlockId
 from serving.values.sequence import FinishReason, SamplingParams
 from tests.hardware.cost.known import KNOWN
-from tests.live.harness import Pools, small_config, until
+from tests.live.harness import Pools, Start, small_config, until
 from tests.live.workload import RECORD, Ask
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
@@ -49,29 +47,21 @@ def ask(tokens: int, **sampling: Any) -> Ask:
 
 
 @pytest.mark.real_time
-async def test_a_request_takes_the_predicted_time(shm: Path) -> None:
-    async with Pools(simulated(), shm) as pools:
-        await pools.start("prefill", "decode")
-        (prefill,), (decode,) = pools.of("prefill"), pools.of("decode")
-        begun = time.monotonic()
-        told = await pools.ask(ask(200))
-        elapsed = time.monotonic() - begun
-        assert len(told.tokens[0]) == 200
-        assert told.finish == [FinishReason.LENGTH]
-        prefilling, decoding = prefill.npus.predicted_s, decode.npus.predicted_s
-        step = COST.decode_step_s(DecodeLoad(1, 400, 0.5, 2, 1))
-        assert decoding == pytest.approx(199 / 1.7 * step, rel=0.15)
-        chunk = COST.prefill_step_s(PrefillLoad(64, 64 * 160, 2))
-        assert prefilling == pytest.approx(300 / 64 * chunk, rel=0.2)
-        assert prefilling + decoding <= elapsed < prefilling + decoding + 1.0
-        await pools.audit()
-
-
-async def test_the_same_seed_says_the_same(shm: Path) -> None:
-    async with Pools(simulated(), shm) as pools:
-        await pools.start("prefill", "decode")
-        first, again, other = await pools.ask(ask(30)), await pools.ask(ask(30)), await pools.ask(ask(30, seed=12))
-        assert first.tokens == again.tokens != other.tokens
+async def test_a_request_takes_the_predicted_time(started: Start) -> None:
+    pools = await started("prefill", "decode", config=simulated())
+    (prefill,), (decode,) = pools.of("prefill"), pools.of("decode")
+    begun = time.monotonic()
+    told = await pools.ask(ask(200))
+    elapsed = time.monotonic() - begun
+    assert len(told.tokens[0]) == 200
+    assert told.finish == [FinishReason.LENGTH]
+    prefilling, decoding = prefill.npus.predicted_s, decode.npus.predicted_s
+    step = COST.decode_step_s(DecodeLoad(1, 400, 0.5, 2, 1))
+    assert decoding == pytest.approx(199 / 1.7 * step, rel=0.15)
+    chunk = COST.prefill_step_s(PrefillLoad(64, 64 * 160, 2))
+    assert prefilling == pytest.approx(300 / 64 * chunk, rel=0.2)
+    assert prefilling + decoding <= elapsed < prefilling + decoding + 1.0
+    await pools.audit()
 
 
 async def test_outputs_follow_their_grammar_and_are_the_same_on_every_path(shm: Path) -> None:
@@ -95,19 +85,18 @@ async def test_outputs_follow_their_grammar_and_are_the_same_on_every_path(shm: 
         assert (told.tokens, told.finish) == (undisturbed.tokens, [FinishReason.STOP] * 3)
 
 
-async def test_a_handoff_moves_stamps_and_counts_accounted_bytes(shm: Path) -> None:
-    async with Pools(simulated(), shm) as pools:
-        await pools.start("prefill", "decode")
-        await pools.ask(ask(2))
-        (decode,) = pools.of("decode")
-        kv = accounted_kv(pools.config)
-        assert kv is not None
-        assert pools.of("decode")[0].engine.snapshot(0.0).handoff_bytes_in_total == 300 * kv.token_bytes
-        assert decode.npus.snapshot()["npus"][0]["moved_bytes"]["rdma"] == 300 * kv.token_bytes
-        assert decode.kv.real_bytes < decode.kv.block_bytes == kv.block_bytes
+async def test_a_handoff_moves_stamps_and_counts_accounted_bytes(started: Start) -> None:
+    pools = await started("prefill", "decode", config=simulated())
+    await pools.ask(ask(2))
+    (decode,) = pools.of("decode")
+    kv = accounted_kv(pools.config)
+    assert kv is not None
+    assert pools.of("decode")[0].engine.snapshot(0.0).handoff_bytes_in_total == 300 * kv.token_bytes
+    assert decode.npus.snapshot()["npus"][0]["moved_bytes"]["rdma"] == 300 * kv.token_bytes
+    assert decode.kv.real_bytes < decode.kv.block_bytes == kv.block_bytes
 
 
-async def test_a_dense_model_with_grouped_attention(shm: Path) -> None:
+async def test_a_dense_model_with_grouped_attention(started: Start, shm: Path) -> None:
     """Qwen3-0.6B in the small: no experts, no drafts, keys and values of each KV head in a block."""
     folder = shm / "qwen3"
     keys = KNOWN["qwen3-0.6b"] | {"vocab_size": 3072, "rms_norm_eps": 1e-6, "max_position_embeddings": 4096}
@@ -115,62 +104,21 @@ async def test_a_dense_model_with_grouped_attention(shm: Path) -> None:
     (folder / "config.json").write_text(json.dumps(keys | {"rope_theta": 1e6, "eos_token_id": 2}), encoding="utf-8")
     config = simulated(drafts=0)
     model = replace(config.model, path=folder, tokenizer=str(STORYTELLER))
-    async with Pools(replace(config, model=model), shm) as pools:
-        await pools.start("prefill", "decode")
-        told = await pools.ask(ask(20))
-        assert (len(told.tokens[0]), told.finish) == (20, [FinishReason.LENGTH])
-        assert pools.of("decode")[0].engine.snapshot(0.0).handoff_bytes_in_total == 300 * 114_688
-        await pools.audit()
-
-
-async def test_damaged_bytes_do_not_pass_for_a_handoff(shm: Path) -> None:
-    async with Pools(simulated(), shm) as pools:
-        await pools.start("prefill", "decode")
-        (prefill,), (decode,) = pools.of("prefill"), pools.of("decode")
-        prefill._transport._arena[:16] = b"0123456789abcdef"
-        ticket = prefill._transport.register("t", [BlockId(0)], [], 16)
-        prefill._transport._arena[:16] = b"fedcba9876543210"
-        with pytest.raises(HandoffError):
-            await asyncio.to_thread(decode.loop.moves._transport.pull, ticket, 0, [BlockId(3)])
+    pools = await started("prefill", "decode", config=replace(config, model=model))
+    told = await pools.ask(ask(20))
+    assert (len(told.tokens[0]), told.finish) == (20, [FinishReason.LENGTH])
+    assert pools.of("decode")[0].engine.snapshot(0.0).handoff_bytes_in_total == 300 * 114_688
+    await pools.audit()
 
 
 @pytest.mark.real_time
-async def test_time_runs_as_fast_as_the_scale_says(shm: Path) -> None:
-    async with Pools(simulated(time_scale=0.25), shm) as pools:
-        await pools.start("prefill", "decode")
-        begun = time.monotonic()
-        await pools.ask(ask(20))
-        elapsed = time.monotonic() - begun
-        instances = pools.instances
-        predicted = sum(instance.npus.predicted_s for instance in instances)
-        assert 4 * predicted <= elapsed < 4 * predicted + 1.0
-        assert instances[0].facts()["time_scale"] == 0.25
-        assert not instances[0].stalled(0.01)
-        link = pools.backend.links.link(instances[0].place.replica)
-        real_s = 4 * instances[0].loop.step_limit_s()
-        await until(lambda: link is not None and link.status is not None and link.status.step_limit_s == real_s, "told")
-        await pools.audit()
-
-
-async def test_full_hbm_holds_requests_back_instead_of_failing_them(shm: Path) -> None:
-    async with Pools(simulated(pool_mib=1), shm) as pools:
-        await pools.start("prefill", "decode")
-        blocks = pools.of("decode")[0].kv.count
-        wanted = 3 * blocks * 16 // 350
-        told = await asyncio.gather(*(pools.ask(ask(40, seed=n)) for n in range(wanted)))
-        assert [len(one.tokens[0]) for one in told] == [40] * wanted
-        await pools.audit()
-
-
-@pytest.mark.real_time
-async def test_stopping_does_not_wait_for_a_step(shm: Path) -> None:
-    async with Pools(simulated(time_scale=0.001), shm) as pools:
-        await pools.start("prefill", "decode")
-        generation = pools.submit(ask(10))
-        await until(lambda: pools.of("prefill")[0].engine.snapshot(0.0).steps_total > 0, "a step runs")
-        assert not generation.closed  # the step goes on
-        begun = time.monotonic()
-        for instance in pools.instances:
-            await instance.stop()
-        assert time.monotonic() - begun < 2.0
-        pools.instances.clear()
+async def test_stopping_does_not_wait_for_a_step(started: Start) -> None:
+    pools = await started("prefill", "decode", config=simulated(time_scale=0.001))
+    generation = pools.submit(ask(10))
+    await until(lambda: pools.of("prefill")[0].engine.snapshot(0.0).steps_total > 0, "a step runs")
+    assert not generation.closed  # the step goes on
+    begun = time.monotonic()
+    for instance in pools.instances:
+        await instance.stop()
+    assert time.monotonic() - begun < 2.0
+    pools.instances.clear()

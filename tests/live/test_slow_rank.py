@@ -11,7 +11,9 @@ from serving.instance.live.ranks.group_port import Leave
 from serving.values.expert_facts import ExchangeFacts, ExpertWork
 from serving.values.expert_map import PARTS
 from tests.fakes.rank_group import FakeRank
-from tests.live.group_scene import Scene, played
+from tests.live.group_scene import Scene
+
+pytestmark = pytest.mark.asyncio
 
 RANKS, SLOW = 3, 2
 GROUP = "decode#abc"
@@ -20,7 +22,7 @@ ROWS = (40, 40, 40, 40)
 NOTHING = ExchangeFacts((), (), (0.0,) * RANKS, 0.0)
 
 
-def scene(straggler: StragglerMode) -> Scene:
+def with_rules(straggler: StragglerMode) -> Scene:
     made = Scene(RANKS, silence_s=1e9)
     made.rules = ExpertRules(window_s=10.0, slices=5, straggler=straggler)
     return made
@@ -55,66 +57,48 @@ def weight(ranks: list[FakeRank], rank: int) -> int:
 
 
 @pytest.mark.parametrize("mode", ["balance", "drain"])
-def test_a_slow_rank_gets_less_then_leaves(mode: StragglerMode) -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        ranks = scene.world.of(GROUP)
-        slow = {ranks[SLOW].pid: 3.0}
-        assert weight(ranks, SLOW) == PARTS // 2
-        for measure, least, most in (("fewer_tokens", 20, 60), ("fewer_sequences", 0, 60)):
-            await pass_time(scene, least, slow)
-            for _ in range(most):
-                if ranks[0].shown.get("treated", {}).get(str(SLOW)) == measure:
-                    break
-                await pass_time(scene, 1.0, slow)
-            assert ranks[0].shown["treated"] == {str(SLOW): measure}
-        await pass_time(scene, 10.0, slow)
-        assert weight(ranks, SLOW) < PARTS // 2, "its copy of a busy expert gets less"
-        assert ranks[SLOW].life.lease.share == pytest.approx(1 / 3)
-        assert {ranks[0].life.lease.share, ranks[1].life.lease.share} == {1.0}
-        assert [one["measure"] for one in reversed(ranks[0].shown["measures"])] == ["fewer_tokens", "fewer_sequences"]
-        assert "3.00 times the median" in ranks[0].shown["measures"][0]["reason"]
-        await pass_time(scene, 60.0, slow)
-        drained = [one for one in ranks[SLOW].calls if isinstance(one, Leave)]
-        if mode == "balance":
-            assert not drained
-        else:
-            assert drained
-            await scene.until(lambda: scene.serving(GROUP))
-            new = scene.world.of(GROUP)[SLOW]
-            assert new.pid != ranks[SLOW].pid
-            await pass_time(scene, 5.0, {})
-            assert new.life.lease.share == 1.0
-            assert ranks[0].shown["treated"] == {}
-        await scene.close(shell)
-
-    played(scene(mode), act)
+async def test_a_slow_rank_gets_less_then_leaves(mode: StragglerMode) -> None:
+    scene = with_rules(mode)
+    shell = await scene.formed("abc")
+    ranks = scene.world.of(GROUP)
+    slow = {ranks[SLOW].pid: 3.0}
+    assert weight(ranks, SLOW) == PARTS // 2
+    for measure, least, most in (("fewer_tokens", 20, 60), ("fewer_sequences", 0, 60)):
+        await pass_time(scene, least, slow)
+        for _ in range(most):
+            if ranks[0].shown.get("treated", {}).get(str(SLOW)) == measure:
+                break
+            await pass_time(scene, 1.0, slow)
+        assert ranks[0].shown["treated"] == {str(SLOW): measure}
+    await pass_time(scene, 10.0, slow)
+    assert weight(ranks, SLOW) < PARTS // 2, "its copy of a busy expert gets less"
+    assert ranks[SLOW].life.lease.share == pytest.approx(1 / 3)
+    assert {ranks[0].life.lease.share, ranks[1].life.lease.share} == {1.0}
+    assert [one["measure"] for one in reversed(ranks[0].shown["measures"])] == ["fewer_tokens", "fewer_sequences"]
+    assert "3.00 times the median" in ranks[0].shown["measures"][0]["reason"]
+    await pass_time(scene, 60.0, slow)
+    drained = [one for one in ranks[SLOW].calls if isinstance(one, Leave)]
+    if mode == "balance":
+        assert not drained
+    else:
+        assert drained
+        await scene.until(lambda: scene.serving(GROUP))
+        new = scene.world.of(GROUP)[SLOW]
+        assert new.pid != ranks[SLOW].pid
+        await pass_time(scene, 5.0, {})
+        assert new.life.lease.share == 1.0
+        assert ranks[0].shown["treated"] == {}
+    await scene.close(shell)
 
 
-def test_by_default_it_is_only_shown() -> None:
-    async def act(scene: Scene) -> None:
-        shell = await scene.formed("abc")
-        ranks = scene.world.of(GROUP)
-        await pass_time(scene, 90.0, {ranks[SLOW].pid: 3.0})
-        assert ranks[0].shown["paces"] == {"0": 1.0, "1": 1.0, str(SLOW): 3.0}
-        assert (ranks[0].shown["treated"], ranks[0].shown["measures"]) == ({}, [])
-        assert weight(ranks, SLOW) >= PARTS // 2
-        assert ranks[SLOW].life.lease.share == 1.0
-        await scene.close(shell)
-
-    played(scene(ExpertRules().straggler), act)
-
-
-def test_the_next_shell_knows_of_no_slow_rank_and_takes_measures_back() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.formed("abc")
-        ranks = scene.world.of(GROUP)
-        await pass_time(scene, 150.0, {ranks[SLOW].pid: 3.0})
-        assert ranks[SLOW].life.lease.share < 1.0
-        await scene.killed("abc")
-        shell = await scene.formed("def")
-        await scene.until(lambda: ranks[SLOW].life.lease.shell == "def")
-        assert ranks[SLOW].life.lease.share == 1.0
-        await scene.close(shell)
-
-    played(scene("balance"), act)
+async def test_the_next_shell_knows_of_no_slow_rank_and_takes_measures_back() -> None:
+    scene = with_rules("balance")
+    await scene.formed("abc")
+    ranks = scene.world.of(GROUP)
+    await pass_time(scene, 150.0, {ranks[SLOW].pid: 3.0})
+    assert ranks[SLOW].life.lease.share < 1.0
+    await scene.killed("abc")
+    shell = await scene.formed("def")
+    await scene.until(lambda: ranks[SLOW].life.lease.shell == "def")
+    assert ranks[SLOW].life.lease.share == 1.0
+    await scene.close(shell)

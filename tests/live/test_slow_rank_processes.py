@@ -34,6 +34,7 @@ def work(rank: int) -> tuple[SequenceSpec, ...]:
     )
 
 
+@pytest.mark.nightly("tests/instance/test_group_executor.py::test_bytes_and_time_of_the_exchange_are_counted_by_peer")
 def test_who_is_slow_is_seen_by_what_ranks_count(pytestconfig: pytest.Config, tmp_path: Path, shm: Path) -> None:
     native_or_skip()
     faults = library_with_faults(pytestconfig.cache.mkdir("native-faults"))

@@ -8,16 +8,12 @@ from pathlib import Path
 import pytest
 
 from serving.config.serve import ServeConfig
-from serving.instance.core.speculation import Speculation
 from serving.tools.replay import Difference, replay
-from serving.values.sequence import SamplingParams
 from tests.live.harness import Pools, small_config
 from tests.live.workload import Ask, Reference, varied_asks
 from tests.model.random_checkpoint import write_random_checkpoint
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
-
-DEMO = Path(__file__).parents[2] / "deploy/models/storyteller"
 
 
 def guessing(checkpoint: Path, drafts: int = 3, *, log: Path | None = None, pool_mib: int = 2) -> ServeConfig:
@@ -44,35 +40,6 @@ async def test_random_weights_and_a_replay(checkpoint: Path, reference: Referenc
         assert len(snapshot.accepted_drafts_total) == 8, "a grammar might force so many"
         await pools.audit()
     assert differences(tmp_path) == [None] * 3
-
-
-async def test_the_demo_model_with_a_lost_instance(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many guesses are right, and a sequence that is resumed elsewhere goes on with the same tokens."""
-    monkeypatch.setattr(Speculation, "guesses", lambda self, _: self.most)  # whether it pays or not
-    reference = Reference(DEMO)
-    sampling = SamplingParams(temperature=0.0, max_tokens=50)
-    asks = [Ask((1, 300 + i, 41, 500 + 7 * i, 99), sampling) for i in range(6)]
-    async with Pools(guessing(DEMO, 2, pool_mib=4), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        jobs = [asyncio.create_task(pools.ask(ask)) for ask in asks]
-        lost = pools.of("decode")[0]
-        while lost.engine.snapshot(0.0).draft_tokens_total < 10:  # noqa: ASYNC110 - an engine has no event
-            await asyncio.sleep(0.005)
-        await pools.kill(lost)
-        for ask, answer in zip(asks, await asyncio.gather(*jobs), strict=True):
-            assert answer.tokens == reference.outputs(ask), ask
-        both = [instance.engine.snapshot(0.0) for instance in (lost, *pools.of("decode"))]
-        drafted = sum(one.draft_tokens_total for one in both)
-        assert sum(sum(one.accepted_drafts_total) for one in both) > 0.25 * drafted > 10
-
-
-async def test_blocks_hold_one_layer_more(checkpoint: Path, shm: Path) -> None:
-    sizes = {}
-    for drafts in (0, 1):
-        async with Pools(guessing(checkpoint, drafts), shm) as pools:
-            await pools.start("decode")
-            sizes[drafts] = pools.instances[0].kv.block_bytes
-    assert sizes[1] / sizes[0] == 4 / 3
 
 
 async def test_a_checkpoint_that_cannot_guess_says_so(

@@ -12,7 +12,7 @@ from serving.gateway.core import timeline as t
 from serving.gateway.core.route_decision import InstanceView
 from serving.gateway.core.timeline import Answered, RequestTimes
 from serving.values.step_plan import StepPlan
-from tests.live.harness import PATIENCE_S, Pools, collect, executor, small_config, until
+from tests.live.harness import PATIENCE_S, Pools, Start, collect, executor, small_config, until
 from tests.live.workload import GREEDY, Ask, tokens
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
@@ -67,52 +67,37 @@ async def test_a_request_that_crosses_hosts(checkpoint: Path, shm: Path) -> None
         assert times.cause
 
 
-async def test_many_at_once_each_sum_to_their_own_time(checkpoint: Path, shm: Path) -> None:
-    rng = random.Random(2)
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode")
-        asks = [Ask(tokens(rng, rng.randrange(1, 150)), replace(GREEDY, max_tokens=20)) for _ in range(40)]
-        found = await asyncio.gather(*(timed(pools, ask) for ask in asks))
-        for times in found:
-            assert_whole(times)
-            assert {t.PREFILL, t.HANDOFF} <= kinds(times), "durations come with the news, whenever that is made"
-        await pools.audit()
-
-
-async def test_a_request_that_is_resumed(checkpoint: Path, shm: Path) -> None:
+async def test_a_request_that_is_resumed(started: Start) -> None:
     rng = random.Random(3)
-    async with Pools(small_config(checkpoint), shm) as pools:
-        await pools.start("prefill", "decode", "decode")
-        first, gone, waiting = pools.of("decode")[0], threading.Event(), list[StepPlan]()
+    pools = await started("prefill", "decode", "decode")
+    first, gone, waiting = pools.of("decode")[0], threading.Event(), list[StepPlan]()
 
-        def wait(plan: StepPlan) -> None:
-            waiting.append(plan)
-            gone.wait(PATIENCE_S)
+    def wait(plan: StepPlan) -> None:
+        waiting.append(plan)
+        gone.wait(PATIENCE_S)
 
-        executor(first).before = wait
-        asking = [
-            asyncio.create_task(timed(pools, Ask(tokens(rng, 30), replace(GREEDY, max_tokens=400)))) for _ in range(6)
-        ]
-        await until(lambda: bool(waiting), "somebody decodes there")
-        await pools.kill(first)
-        gone.set()
-        found = await asyncio.gather(*asking)
-        for times in found:
-            assert_whole(times)
-        resumed = [times for times in found if times.resumed]
-        assert resumed
-        assert pools.backend.timelines.shelf.choose("resumed", 9, None) == sorted(resumed, key=lambda one: -one.arrived)
+    executor(first).before = wait
+    asking = [
+        asyncio.create_task(timed(pools, Ask(tokens(rng, 30), replace(GREEDY, max_tokens=400)))) for _ in range(6)
+    ]
+    await until(lambda: bool(waiting), "somebody decodes there")
+    await pools.kill(first)
+    gone.set()
+    found = await asyncio.gather(*asking)
+    for times in found:
+        assert_whole(times)
+    resumed = [times for times in found if times.resumed]
+    assert resumed
+    assert pools.backend.timelines.shelf.choose("resumed", 9, None) == sorted(resumed, key=lambda one: -one.arrived)
 
 
-async def test_without_time_lines_instances_tell_no_durations(checkpoint: Path, shm: Path) -> None:
-    config = small_config(checkpoint, gateway={"timelines": 0})
-    async with Pools(config, shm) as pools:
-        await pools.start("prefill", "decode")
-        generation = pools.submit(Ask(tokens(random.Random(4), 30)))
-        await collect(generation)
-        generation.answered(Answered(0.0, 1.0, "stop"))
-        assert generation.times is None
-        assert len(pools.backend.timelines.shelf) == 0
+async def test_without_time_lines_instances_tell_no_durations(started: Start) -> None:
+    pools = await started("prefill", "decode", gateway={"timelines": 0})
+    generation = pools.submit(Ask(tokens(random.Random(4), 30)))
+    await collect(generation)
+    generation.answered(Answered(0.0, 1.0, "stop"))
+    assert generation.times is None
+    assert len(pools.backend.timelines.shelf) == 0
 
 
 @pytest.mark.parametrize("preferred", [False, True])

@@ -1,12 +1,13 @@
 """Whatever goes wrong in whatever order: each token comes once and right, every request ends, nothing is left."""
 
-import asyncio
-
 import pytest
 
 from serving.errors import EngineError, InvalidRequestError, OverloadedError
+from tests.cases.nightly import mostly_nightly
 from tests.fakes.executor import reference_output
 from tests.live.virtual_path import Client, VirtualPath
+
+pytestmark = pytest.mark.asyncio
 
 MAX_LEN = 64
 
@@ -46,21 +47,21 @@ def judge(client: Client) -> None:
             assert (got, client.ends[index]) == (output, finish)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_nothing_is_lost_doubled_or_left_behind(seed: int) -> None:
-    async def scene() -> None:
-        path = await played(seed)
-        assert len(path.clients) > 10
-        for client in path.clients:
-            judge(client)
-        for gate in path.gates:
-            assert gate.counts() == {"running": 0, "queued": 0, "sequences": 0}
-            assert (len(gate.core.room), gate.core.room.tokens) == (0, 0)
-            assert not any(gate.core.routes.promised(node.replica) for node in path.nodes)
-        for node in path.nodes:
-            inside = node.snapshot
-            assert (inside.waiting, inside.running, inside.held, inside.pulling, inside.kv_blocks_used) == (0,) * 5
-            assert node.inside.engine._handoffs.expired_total == 0, "blocks that nobody released"
-            assert [node.server._owner, node.unseen, node.inside.transport.registered] == [{}, (0, 0), {}]
+SAME_AS = "tests/live/test_virtual_path.py::test_nothing_is_lost_doubled_or_left_behind"
 
-    asyncio.run(scene())
+
+@pytest.mark.parametrize("seed", mostly_nightly(range(20), range(6), SAME_AS))
+async def test_nothing_is_lost_doubled_or_left_behind(seed: int) -> None:
+    path = await played(seed)
+    assert len(path.clients) > 10
+    for client in path.clients:
+        judge(client)
+    for gate in path.gates:
+        assert gate.counts() == {"running": 0, "queued": 0, "sequences": 0}
+        assert (len(gate.core.room), gate.core.room.tokens) == (0, 0)
+        assert not any(gate.core.routes.promised(node.replica) for node in path.nodes)
+    for node in path.nodes:
+        inside = node.snapshot
+        assert (inside.waiting, inside.running, inside.held, inside.pulling, inside.kv_blocks_used) == (0,) * 5
+        assert node.snapshot.handoffs_expired_total == 0, "blocks that nobody released"
+        assert (node.server.open_sequences, node.unseen, node.inside.transport.registered) == (0, (0, 0), {})

@@ -16,7 +16,6 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from serving.errors import EngineError, HandoffError, ServingError
-from serving.gateway.core.events import Look
 from serving.gateway.live.backend import LiveBackend
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.instance.core.events import EngineEvent, HandoffClosed, HandoffReady
@@ -34,6 +33,7 @@ from tests.fakes.pool import FakePool
 from tests.fakes.transport import FakeFabric
 from tests.instance.bench import SETTINGS
 from tests.instance.fake_instance import FakeInstance
+from tests.live import by_hand
 from tests.live.harness import small_config
 
 FOREVER_S = 1e6
@@ -55,10 +55,9 @@ class Wire:
         self._up: deque[bytes] = deque()
         self.far_end = cast(Any, _FarEnd(self._answer))
         node.wires.append(self)
-        gate.links._links[self.replica] = cast(Any, self)
-        gate._on_up(cast(Any, self))
-        node.server._gateways[self.far_end] = m.GatewayHello(GatewayId("g"))
-        node.server._send_status()
+        by_hand.link_up(gate, self.replica, self)
+        by_hand.greet(node.server, self.far_end)
+        by_hand.report(node.server)
 
     def send(self, message: Value) -> bool:
         """As `InstanceLink.send`."""
@@ -80,16 +79,14 @@ class Wire:
                     arrive(line.popleft())
 
     def _at_instance(self, body: bytes) -> None:
-        self.node.server._on_frame(self.far_end, body)
+        by_hand.order(self.node.server, self.far_end, body)
 
     def _at_gateway(self, body: bytes) -> None:
         message = m.decode_to_gateway(body)
         self.heard_at = self.node.now()
-        if isinstance(message, m.Frame):
-            self.gate._on_frame(cast(Any, self), message)
-        elif isinstance(message, Status):
+        if isinstance(message, Status):
             self.status = message
-            self.gate._on_status(cast(Any, self), message)
+        by_hand.arrive(self.gate, self, message)
 
     def cut(self) -> None:
         """The link is down, and both sides see it."""
@@ -98,8 +95,8 @@ class Wire:
         self._up.clear()
         self.node.wires.remove(self)
         if self.node.alive:
-            self.node.server._on_closed(self.far_end, "cut")
-        self.gate.links._down(cast(Any, self), "cut")
+            by_hand.hang_up(self.node.server, self.far_end)
+        by_hand.link_down(self.gate, self)
 
 
 class _FarEnd:
@@ -125,7 +122,7 @@ class Node:
         self.inside = FakeInstance(self.replica, settings, blocks, path.fabric, FakePool())
         self.welcome = m.InstanceWelcome(self.replica, pool, NodeId("n"), "l", settings.block_tokens, blocks, 64)
         self.server = InstanceServer(self.welcome, "", None, lambda: cast(Any, SimpleNamespace(lost=(), late=())))
-        self.server._engine_loop = cast(Any, self)
+        by_hand.serve(self.server, self)
         self._posted: deque[EngineEvent] = deque()
         self._news: list[LoopNews] = []
 
@@ -171,7 +168,7 @@ class Node:
         inside.begin_step(now)
         self._tell()
         inside.engine.check()
-        if self.server.draining and self.server._owner and now >= self.offers_at:
+        if self.server.draining and self.server.open_sequences and now >= self.offers_at:
             inside.engine.move_out(now)
             self.offers_at = now + OFFER_S
             self._tell()
@@ -191,7 +188,7 @@ class Node:
                 inside.transport.withdraw(event.ticket_id)
             self._news.append(event)
         news, self._news = self._news, []
-        self.server._dispatch(news)
+        by_hand.tell(self.server, news)
 
     @property
     def at_rest(self) -> bool:
@@ -260,7 +257,7 @@ class VirtualPath:
         config = small_config(Path("/nowhere"), mode=self.pools[-1], gateway=limits, engine=engine)
         self.gates = [LiveBackend(GatewayId(f"g{n}"), "", config, self.pools) for n in range(2)]
         for gate in self.gates:
-            gate._waker = cast(Any, "woken by hand")
+            by_hand.without_waker(gate)
         for pool in self.pools * rng.choice([1, 2]):
             self.join(pool)
 
@@ -326,13 +323,13 @@ class VirtualPath:
         for node in list(self.nodes):
             node.turn(rng, faults)
             if rng.random() < (0.2 if faults else 1.0):
-                node.server._send_status()
+                by_hand.report(node.server)
             for wire in list(node.wires):
                 wire.carry(share, rng)
-            if node.server.draining and not node.server._owner and node.at_rest:
+            if node.server.draining and not node.server.open_sequences and node.at_rest:
                 self.lose(node)
         for gate in self.gates:
-            gate._tell(Look())
+            by_hand.look(gate)
             gate.core.check()
         for _ in range(4):  # clients read, and what they do is carried out
             await asyncio.sleep(0)

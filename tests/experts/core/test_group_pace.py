@@ -68,7 +68,7 @@ class FakeGroup:
                 )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_noise_alone_is_no_reason_for_anything(seed: int) -> None:
     """Half an hour on cores that others use half of the time."""
     group = FakeGroup("drain", seed)
@@ -88,18 +88,6 @@ def test_a_slow_rank_is_found_all_the_same(seed: int) -> None:
     assert group.pace.speeds() == {}
 
 
-def test_less_to_do_helps_and_is_all_that_is_done() -> None:
-    group = FakeGroup("drain", 1, noise=0.2, slow={1: 2.0})
-    group.run(600.0, heeds=True)
-    assert group.taken == [(1, "fewer_tokens")]
-    assert group.pace.speeds() == {1: pytest.approx(0.5, rel=0.2)}
-    assert group.pace.share(1) == 1.0
-    group.slow = {}
-    group.run(60.0, heeds=True)
-    assert group.taken[1:] == [(1, "none")]
-    assert group.pace.speeds() == {}
-
-
 def test_fewer_sequences_but_never_none() -> None:
     group = FakeGroup("balance", 1, slow={0: 30.0})
     group.run(600.0)
@@ -109,18 +97,18 @@ def test_fewer_sequences_but_never_none() -> None:
     assert group.pace.share(1) == 1.0
 
 
-def test_who_has_much_to_do_is_not_slow() -> None:
-    group = FakeGroup("drain", 2)
-    group.load = [1.0, 3.0, 1.0, 0.3]
-    group.run(1200.0)
-    assert group.taken == []
-
-
 def test_off_means_that_it_is_only_shown() -> None:
     group = FakeGroup("off", 3, noise=0.1, slow={3: 2.0})
     group.run(600.0)
     assert group.taken == []
     assert group.pace.ratios()[3] == pytest.approx(2.0, rel=0.25)
+
+
+def test_who_has_much_to_do_is_not_slow() -> None:
+    group = FakeGroup("drain", 2)
+    group.load = [1.0, 3.0, 1.0, 0.3]
+    group.run(1200.0)
+    assert group.taken == []
 
 
 def counted(seconds: float, rows: int, nets: int, waited: tuple[float, ...] = (0.0, 0.0, 0.0)) -> ExchangeFacts:

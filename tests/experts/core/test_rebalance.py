@@ -257,4 +257,6 @@ class RebalanceMachine(RuleBasedStateMachine):
 
 
 TestRebalanceMachine = RebalanceMachine.TestCase
-TestRebalanceMachine.settings = hypothesis_settings(max_examples=40, stateful_step_count=30)
+TestRebalanceMachine.settings = hypothesis_settings(
+    max_examples=hypothesis_settings().max_examples // 3, stateful_step_count=30
+)

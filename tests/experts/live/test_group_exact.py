@@ -7,14 +7,19 @@ from typing import Literal
 import pytest
 
 from serving.config.experts import ExpertsConfig
+from tests.cases.nightly import mostly_nightly
 from tests.experts.live.moving_requests import requests
 from tests.experts.live.shelled_group import LostError, ShelledGroup
 from tests.instance.native_pair import native_or_skip
 from tests.instance.rank_threads import RankThreads
 from tests.model.random_checkpoint import write_random_checkpoint
 
+SAME_AS = "tests/experts/live/test_group_exact.py::test_tokens_are_exact_while_a_shell_moves_experts"
 
-@pytest.mark.parametrize(("slots", "lost"), [("copied", None), ("copied", 2), ("mapped", 0)])
+
+@pytest.mark.parametrize(
+    ("slots", "lost"), mostly_nightly([("copied", None), ("copied", 2), ("mapped", 0)], [("copied", 2)], SAME_AS)
+)
 def test_tokens_are_exact_while_a_shell_moves_experts(
     shm: Path, slots: Literal["copied", "mapped"], lost: int | None
 ) -> None:

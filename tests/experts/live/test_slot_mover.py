@@ -66,7 +66,7 @@ def mover_of(first: ExpertMap, targets: list[list[int | None]], *, deadline: flo
     return ExpertMover(SlotLedger(first), rounds, loads, expert_bytes=6000, bytes_per_s=FAST, deadline=deadline)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_moves_between_any_ranks_while_steps_go_on(groups: Group, data: st.DataObject) -> None:
     experts, ranks, redundant = (data.draw(st.integers(1, most)) for most in (6, 3, 2))

@@ -85,5 +85,5 @@ class BlockPoolMachine(RuleBasedStateMachine):
                 assert self.pool.match([prefix_hash], 1) == [block]
 
 
-BlockPoolMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+BlockPoolMachine.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=50)
 TestBlockPoolMachine = BlockPoolMachine.TestCase

@@ -7,26 +7,6 @@ from hypothesis import strategies as st
 from serving.errors import LedgerError
 from serving.instance.core.dp_balance import DpBalance
 
-MOVES = st.lists(st.tuples(st.booleans(), st.integers(1, 30)), max_size=200)
-
-
-@given(st.integers(1, 6), st.integers(1, 4), MOVES)
-def test_the_choice_is_that_of_a_full_search(groups: int, limit: int, moves: list[tuple[bool, int]]) -> None:
-    balance = DpBalance(groups, limit)
-    inside: list[tuple[int, int]] = []
-    for leave, blocks in moves:
-        loads = [(balance.blocks[g], balance.sequences[g], g) for g in range(groups)]
-        free = [load for load in loads if load[1] < limit]
-        chosen = balance.choose().group
-        assert chosen == (min(free)[2] if free else min((s, b, g) for b, s, g in loads)[2])
-        if leave and inside:
-            balance.remove(*inside.pop(blocks % len(inside)))
-        else:
-            balance.add(chosen, blocks)
-            inside.append((chosen, blocks))
-    assert sum(balance.sequences) == len(inside)
-    assert sum(balance.blocks) == sum(blocks for _, blocks in inside)
-
 
 @given(st.integers(1, 3), st.lists(st.tuples(st.sampled_from(["add", "leave", "close", "resize"]), st.integers(1, 30))))
 def test_it_is_that_of_the_open_groups_while_the_instance_changes(limit: int, moves: list[tuple[str, int]]) -> None:

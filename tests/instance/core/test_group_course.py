@@ -343,4 +343,4 @@ class Group(RuleBasedStateMachine):
 
 
 TestGroup = Group.TestCase
-TestGroup.settings = settings(max_examples=80, stateful_step_count=25)
+TestGroup.settings = settings(stateful_step_count=25)

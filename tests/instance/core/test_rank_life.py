@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from serving.errors import GroupError, LedgerError
 from serving.instance.core.rank_life import LEASE_S, RankLife, check_offers, counted_size
+from serving.instance.core.rank_names import RankName
 from serving.values.group import RankLease, RankOffer, RankPhase
 
 FIRST = RankLease("abc", 1, 1)
@@ -104,3 +105,11 @@ def test_offers_that_make_a_group() -> None:
 def test_offers_that_make_none(own: RankOffer, told: Sequence[RankOffer], message: str) -> None:
     with pytest.raises(GroupError, match=message):
         check_offers(own, 2, told)
+
+
+def test_names_that_ray_knows_tell_what_they_are() -> None:
+    name = RankName("5e55", "decode#k3jx9a", 11, 2)
+    assert name.actor == "cloudmatrix-rank-5e55-decode#k3jx9a.r11@2"
+    assert RankName.parse(name.actor) == name
+    assert (name.pool, name.replica) == ("decode", "decode#k3jx9a.r11")
+    assert RankName.parse("cloudmatrix-membership") is None

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from serving.errors import LedgerError
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.instance.core.block_pool import BlockPool
 from serving.instance.core.scheduler import PlannedStep, Scheduler, SchedulerLimits
@@ -79,10 +78,6 @@ def test_decodes_come_first_and_prompts_share_the_rest() -> None:
     assert bench.step() == [("a", 1, True), ("b", 1, True), ("c", 1, True)]
 
 
-def test_nothing_to_do_is_no_step() -> None:
-    assert Bench().scheduler.plan_step(0, 0.0) is None
-
-
 def test_seats_bound_the_batch() -> None:
     bench = Bench(seats=2)
     for name in "abc":
@@ -91,13 +86,6 @@ def test_seats_bound_the_batch() -> None:
     bench.scheduler.running.remove(bench.sequences["a"])
     bench.scheduler.blocks.free(bench.sequences["a"])
     assert bench.step() == [("b", 1, True), ("c", 2, True)]
-
-
-def test_priority_goes_before_arrival() -> None:
-    bench = Bench(seats=1)
-    bench.add("late", 2, priority=1)
-    bench.add("soon", 2, priority=0)
-    assert bench.step() == [("soon", 2, True)]
 
 
 def test_the_head_of_the_queue_is_not_overtaken() -> None:
@@ -194,16 +182,6 @@ def test_pulls_and_prompts_leave_the_queue_in_one_order() -> None:
     assert bench.sequences["later"].phase is SequencePhase.ADOPTING
 
 
-def test_a_pulled_sequence_joins_the_next_step() -> None:
-    bench = Bench()
-    handoff = bench.add("handoff", 4, ticket=TICKET)
-    assert bench.scheduler.start_pulls() == [handoff]
-    assert bench.step() == []
-    handoff.num_computed = 4
-    bench.scheduler.join(handoff)
-    assert bench.step() == [("handoff", 1, True)]
-
-
 def test_a_handoff_that_covers_a_part_is_caught_up() -> None:
     bench = Bench()
     handoff = bench.add("handoff", 7, ticket=TICKET)
@@ -213,15 +191,6 @@ def test_a_handoff_that_covers_a_part_is_caught_up() -> None:
     assert handoff.phase is SequencePhase.PREFILLING
     assert bench.step() == [("handoff", 3, False)], "the rest of the prompt"
     assert bench.step() == [("handoff", 1, True)]
-
-
-def test_only_pulling_sequences_can_join_or_be_dropped() -> None:
-    bench = Bench()
-    stranger = bench.add("a", 3)
-    with pytest.raises(LedgerError, match="not being pulled"):
-        bench.scheduler.join(stranger)
-    with pytest.raises(LedgerError, match="not being pulled"):
-        bench.scheduler.drop_pull(stranger)
 
 
 @pytest.mark.parametrize(

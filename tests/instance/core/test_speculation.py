@@ -132,13 +132,6 @@ def test_a_sequence_that_turns_predictable_is_found_out() -> None:
     assert sum(step[0] for step in run.choices[-100:]) > 80
 
 
-def test_the_same_record_gives_the_same_choices() -> None:
-    runs = [Run(3, [[0.7, 0.5, 0.4]] * 3, lambda step: 0.2 + 0.1 * (step % 5), seed=3) for _ in range(2)]
-    for run in runs:
-        run.steps(300)
-    assert runs[0].choices == runs[1].choices
-
-
 def test_without_measurements_everything_is_tried() -> None:
     speculation = Speculation(3)
     assert speculation.guesses(speculation.newcomer()) == 3
