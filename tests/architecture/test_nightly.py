@@ -5,38 +5,49 @@ from collections.abc import Iterator
 
 from tests.architecture.source_tree import ROOT, Source, read_sources
 
+MARKERS = {"nightly": 0, "mostly_nightly": 2}
+"""Calls that mark, and the place of the name among their arguments."""
+
+
+def _is_marker(node: ast.AST, name: str = "") -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    found = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    return found == name if name else found in MARKERS
+
 
 def _named(source: Source) -> Iterator[str]:
-    """Names in the file's `nightly` markers; a constant of the file stands for its value."""
-    if "nightly(" not in source.text:
+    """Names in the file's markers; a constant of the file stands for its value."""
+    if "nightly(" not in source.text or source.path == "tests/cases/nightly.py":
         return
     constants = {
-        target.id: node.value.value
+        node.targets[0].id: node.value.value
         for node in source.tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
-        for target in node.targets
-        if isinstance(target, ast.Name)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.targets[0], ast.Name)
     }
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "nightly":
-            (named,) = node.args
+        if isinstance(node, ast.Call) and _is_marker(node):
+            at = MARKERS["nightly" if _is_marker(node, "nightly") else "mostly_nightly"]
+            named = node.args[at] if len(node.args) > at else node.keywords[-1].value
             yield str(constants[named.id] if isinstance(named, ast.Name) else ast.literal_eval(named))
 
 
 def _is_per_change(test: str) -> bool:
-    """Whether the test exists and is not nightly itself."""
+    """Whether the test exists, and neither it nor its file is nightly."""
     path, _, name = test.partition("::")
-    if not (ROOT / path).exists():
+    if not name or not (ROOT / path).exists():
         return False
     tree = ast.parse((ROOT / path).read_text())
-    found = [
-        node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
-    ]
-    marks = [
-        node for node in tree.body if isinstance(node, ast.Assign) and "pytestmark" in ast.unparse(node.targets[0])
-    ]
-    decorators = [decorator for function in found for decorator in function.decorator_list]
-    return bool(found) and not any("nightly" in ast.unparse(node) for node in (*marks, *decorators))
+    nodes: list[ast.stmt] = tree.body
+    for part in name.split("::"):
+        (found,) = [one for one in nodes if getattr(one, "name", "") == part] or [None]
+        if found is None:
+            return False
+        nodes = getattr(found, "body", [])
+    marks = [one for one in tree.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "pytestmark"]
+    whole = [mark for assigned in marks for mark in ast.walk(assigned)]
+    return not any(_is_marker(mark, "nightly") for mark in (*whole, *getattr(found, "decorator_list", ())))
 
 
 def test_named_tests_run_for_every_change() -> None:

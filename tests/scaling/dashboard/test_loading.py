@@ -120,7 +120,16 @@ def test_rays_server_takes_the_maker_of_its_middleware_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "server_first", [True, pytest.param(False, marks=pytest.mark.nightly("tests/scaling/dashboard/test_loading.py"))]
+    "server_first",
+    [
+        True,
+        pytest.param(
+            False,
+            marks=pytest.mark.nightly(
+                "tests/scaling/dashboard/test_loading.py::test_only_what_everybody_may_read_is_let_through"
+            ),
+        ),
+    ],
 )
 def test_only_what_everybody_may_read_is_let_through(tmp_path: Path, server_first: bool) -> None:
     lines = ["import ray.dashboard.modules.cloudmatrix_pools", "from ray.dashboard import http_server_head"]
