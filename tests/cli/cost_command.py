@@ -21,6 +21,13 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
+def shown(capsys: pytest.CaptureFixture[str], parts: tuple[str, ...], *words: str) -> str:
+    """What it prints, which has these parts."""
+    text = printed(capsys, *words)
+    assert [part for part in parts if part not in text] == []
+    return text
+
+
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     """What it prints as JSON."""
     return json.loads(printed(capsys, *words, "--json"))

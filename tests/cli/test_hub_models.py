@@ -44,7 +44,7 @@ def run(hub: FakeHub, tmp_path: Path, *words: str, **environment: str) -> subpro
 def started(hub: FakeHub, tmp_path: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
     """The process of such a command."""
     return subprocess.Popen(
-        [sys.executable, "-m", "serving.cli", *words],
+        ["env", "--default-signal=INT", sys.executable, "-m", "serving.cli", *words],  # a shell may have had it ignored
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -74,6 +74,7 @@ def test_a_prediction_reads_only_the_configuration(hub: FakeHub, tmp_path: Path)
 def test_a_mistake_is_one_line_of_any_command(
     hub: FakeHub, tmp_path: Path, words: list[str], environment: Mapping[str, str], line: str
 ) -> None:
+    """The library reads its environment once: what differs in it takes a process of its own."""
     done = run(hub, tmp_path, *words, **environment)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
