@@ -19,14 +19,9 @@ pytestmark = pytest.mark.usefixtures("wide")
 
 def test_decode_explained(capsys: pytest.CaptureFixture[str]) -> None:
     shown(
-        capsys,
-        ("TPOT 48.7 ms", "on 16 cores", "on 8", "core attention", "combine", "LM head", "within 5 %", "EP320"),
-        "--batch",
-        "96",
-        "--context",
-        "4096",
-        "--explain",
-    )
+        capsys, "--batch 96 --context 4096 --explain", "TPOT 48.7 ms", "on 16 cores", "on 8", "core attention",
+        "combine", "LM head", "within 5 %", "EP320",
+    )  # fmt: skip
     assert "core attention" not in printed(capsys, "--batch", "96")
 
 
@@ -53,14 +48,9 @@ def test_prefill(capsys: pytest.CaptureFixture[str]) -> None:
     assert cached["pool_load_s"] > 0 == found["pool_load_s"]
     assert cached["step"]["total_s"] < found["step"]["total_s"]
     shown(
-        capsys,
-        ("50 % cached", "all-gather of latents", "dispatch and combine", "2.14 GiB of cached blocks"),
-        "--prefill",
-        "65536",
-        "--reuse",
-        "0.5",
-        "--explain",
-    )
+        capsys, "--prefill 65536 --reuse 0.5 --explain", "50 % cached", "all-gather of latents",
+        "dispatch and combine", "2.14 GiB of cached blocks",
+    )  # fmt: skip
 
 
 def test_the_largest_batch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,9 +80,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_calibration_in_all_forms(capsys: pytest.CaptureFixture[str]) -> None:
-    shown(
-        capsys, ("degrees of freedom", "prefill_imbalance", "left out", "missed: "), "--calibrate", "--device", "h100"
-    )
+    shown(capsys, "--calibrate --device h100", "degrees of freedom", "prefill_imbalance", "left out", "missed: ")
     assert "| dispatch, EP8 |" in printed(capsys, "--calibrate", "--device", "h100", "--markdown")
     assert answer(capsys, "--calibrate", "--device", "h800")["groups"][0]["rows"][0]["published"] == 7839
     assert "steps are not checked" in printed(capsys, "--calibrate", "--device", "h200")
@@ -131,13 +119,9 @@ def test_how_far_to_trust_it(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 def test_a_dense_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model = ("--model", written(tmp_path, "llama-3.1-8b"))
     text = shown(
-        capsys,
-        ("llama-3.1-8b on", "0 drafts a step", "then feed-forward", "dense feed-forward"),
-        *model,
-        "--batch",
-        "64",
-        "--explain",
-    )
+        capsys, (*model, "--batch", "64", "--explain"), "llama-3.1-8b on", "0 drafts a step", "then feed-forward",
+        "dense feed-forward",
+    )  # fmt: skip
     assert "no published row of grouped attention was fitted" in text
     assert not any(words in text for words in ("expert", "dispatch", "absorption", "MTP"))
     text = printed(capsys, *model, "--prefill", "65536", "--explain")
@@ -152,13 +136,9 @@ def test_a_dense_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
 def test_a_mixture_with_grouped_attention(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model = ("--model", written(tmp_path, "glm-4.5-air"))
     shown(
-        capsys,
-        ("1 draft a step", "dispatch", "expert products", "MTP head", "grouped attention was fitted"),
-        *model,
-        "--dies",
-        "32",
-        "--explain",
-    )
+        capsys, (*model, "--dies", "32", "--explain"), "1 draft a step", "dispatch", "expert products", "MTP head",
+        "grouped attention was fitted",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -281,20 +261,10 @@ def test_a_fit_is_printed_written_and_taken(capsys: pytest.CaptureFixture[str], 
     measured, out = tmp_path / "measured.csv", tmp_path / "my-engine.toml"
     measured.write_text(MEASURED, encoding="utf-8")
     shown(
-        capsys,
-        (
-            "1 row, 1 parameter, 0 degrees of freedom",
-            "no row is left to judge by",
-            f"{measured}:2",
-            "expect within 10 % inside of batch 32 per NPU",
-            "is extrapolation",
-            f"wrote {out}",
-        ),
-        "--fit",
-        str(measured),
-        "--out",
-        str(out),
-    )
+        capsys, ("--fit", str(measured), "--out", str(out)), "1 row, 1 parameter, 0 degrees of freedom",
+        "no row is left to judge by", f"{measured}:2", "expect within 10 % inside of batch 32 per NPU",
+        "is extrapolation", f"wrote {out}",
+    )  # fmt: skip
     found = answer(capsys, "--batch", "32", "--context", "3000", "--dies", "32", "--drafts", "0", "--engine", str(out))
     assert 1e3 * found["tpot_s"] == pytest.approx(60, rel=1e-5)
     fitted = answer(capsys, "--fit", str(measured))
@@ -330,10 +300,9 @@ def test_engines_are_refused_in_one_line(tmp_path: Path, words: tuple[str, ...],
 def test_an_engine_is_judged_by_rows_that_it_has_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--judge", "hardware/cost/engines/vllm-ascend.csv", "--engine", "sglang-ascend")
     text = shown(
-        capsys,
-        ("vllm-ascend.csv:7", "TPOT 48.8 ms", "2,284 tokens/s a NPU", "within", "2 of 2 rows within the error"),
-        *words,
-    )
+        capsys, words, "vllm-ascend.csv:7", "TPOT 48.8 ms", "2,284 tokens/s a NPU", "within",
+        "2 of 2 rows within the error",
+    )  # fmt: skip
     decode, prefill = answer(capsys, *words)
     assert decode["error"] == pytest.approx(decode["predicted_s"] / decode["measured_s"] - 1)
     assert decode["held"]

@@ -18,18 +18,9 @@ pytestmark = pytest.mark.usefixtures("wide")
 
 def test_attention_and_head_over_several_dies(capsys: pytest.CaptureFixture[str]) -> None:
     shown(
-        capsys,
-        ("tokens per group of 2 dies", "reduce-scatter and all-gather", "116 M weights", "no row has attention"),
-        "--dies",
-        "16",
-        "--attention-tp",
-        "2",
-        "--head-tp",
-        "8",
-        "--batch",
-        "16",
-        "--explain",
-    )
+        capsys, "--dies 16 --attention-tp 2 --head-tp 8 --batch 16 --explain", "tokens per group of 2 dies",
+        "reduce-scatter and all-gather", "116 M weights", "no row has attention",
+    )  # fmt: skip
     found = answer(capsys, "--dies", "16", "--attention-tp", "2")
     assert found["kv_tokens_per_group"] > answer(capsys, "--dies", "16")["kv_tokens_per_die"]
     assert found["expected_error"] is None
@@ -39,18 +30,9 @@ def test_attention_and_head_over_several_dies(capsys: pytest.CaptureFixture[str]
 
 def test_experts_over_several_dies(capsys: pytest.CaptureFixture[str]) -> None:
     shown(
-        capsys,
-        ("EP8 x TP8", "x 5.5 M weights", "not checked: no row has expert TP 8"),
-        "--dies",
-        "64",
-        "--expert-tp",
-        "8",
-        "--batch",
-        "1",
-        "--drafts",
-        "0",
-        "--explain",
-    )
+        capsys, "--dies 64 --expert-tp 8 --batch 1 --drafts 0 --explain", "EP8 x TP8", "x 5.5 M weights",
+        "not checked: no row has expert TP 8",
+    )  # fmt: skip
 
 
 def test_redundant_copies_of_experts(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,22 +116,12 @@ def test_the_published_deployment(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["expert_die"]["weights"] > 5e9
     assert found["expected_error"] is None
     shown(
-        capsys,
-        (
-            "decode on 480 dies of attention in 3 domains + 288 of experts",
-            "one deployment only, xDeepServe's 480 + 288 dies",
-            "attention sets the pace",
-            "96 sequences per attention die",
-            "tokens per attention die",
-            "send to experts",
-            "hidden: every 579 us, 3 domains x the longest of: send 172 us, experts 169 us, return 193 us",
-            "scheduling",
-            "MTP layer",
-            "last return",
-        ),
-        *PUBLISHED,
-        "--explain",
-    )
+        capsys, (*PUBLISHED, "--explain"), "decode on 480 dies of attention in 3 domains + 288 of experts",
+        "one deployment only, xDeepServe's 480 + 288 dies", "attention sets the pace",
+        "96 sequences per attention die", "tokens per attention die", "send to experts",
+        "hidden: every 579 us, 3 domains x the longest of: send 172 us, experts 169 us, return 193 us", "scheduling",
+        "MTP layer", "last return",
+    )  # fmt: skip
 
 
 def test_few_expert_dies_keep_attention_waiting(capsys: pytest.CaptureFixture[str]) -> None:
