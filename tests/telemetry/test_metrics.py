@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -203,7 +204,7 @@ def test_iteration_tokens_are_cumulative_on_the_wire() -> None:
 
 def test_pool_series() -> None:
     metrics = GatewayMetrics("m")
-    handoffs = {"handoff_bytes_in_total": 9, "handoff_seconds_total": 0.5, "handoff_failures_total": 1}
+    handoffs: dict[str, Any] = {"handoff_bytes_in_total": 9, "handoff_seconds_total": 0.5, "handoff_failures_total": 1}
     metrics.publish_instance(stats(**handoffs, hbm_used_bytes=3, busy_s=2.5))
     assert value(metrics, "cloudmatrix:handoff_bytes_total", pool="decode") == 9
     assert value(metrics, "cloudmatrix:handoff_seconds_total") == 0.5

@@ -27,19 +27,19 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_client_leaves_while_tokens_are_awaited(fresh: Harness, stream: bool, after: int) -> None:
-    backend = fresh.backend
+def test_client_leaves_while_tokens_are_awaited(harness: Harness, stream: bool, after: int) -> None:
+    backend, before = harness.backend, harness.metrics.outcomes["abort"]
 
     async def test() -> None:
-        fresh.script_of = lambda _: fresh.say("Once upon a time", hang_after=after)
-        exchange, task = start(fresh.app, PATH, {**CHAT, "stream": stream, "n": 2})
+        harness.script_of = lambda _: harness.say("Once upon a time", hang_after=after)
+        exchange, task = start(harness.app, PATH, {**CHAT, "stream": stream, "n": 2})
         await until(lambda: bool(backend.generations) and min(backend.generations[0].delivered) >= after)
         assert not task.done()
         exchange.gone.set()
         await task
-        assert fresh.backend.generations[0].cancelled
-        assert fresh.metrics.outcomes["abort"] == 2
-        assert fresh.metrics.in_flight == 0
+        assert harness.backend.generations[0].cancelled
+        assert harness.metrics.outcomes["abort"] == before + 2
+        assert harness.metrics.in_flight == 0
 
     run(test)
 
@@ -59,14 +59,14 @@ def test_client_leaves_while_a_chunk_is_being_sent(harness: Harness) -> None:
     run(test)
 
 
-def test_client_leaves_before_its_body_is_complete(fresh: Harness) -> None:
+def test_client_leaves_before_its_body_is_complete(harness: Harness) -> None:
     async def test() -> None:
-        exchange, task = start(fresh.app, PATH, b"", chunks=0)
+        exchange, task = start(harness.app, PATH, b"", chunks=0)
         await asyncio.sleep(0.01)
         exchange.gone.set()
         await task
-        assert fresh.backend.jobs == []
-        assert fresh.metrics.in_flight == 0
+        assert harness.backend.jobs == []
+        assert harness.metrics.in_flight == 0
 
     run(test)
 

@@ -200,14 +200,14 @@ def test_body_over_the_limit(served: ServedModel) -> None:
     ],
 )
 def test_refused_by_admission(
-    fresh: Harness, stream: bool, error: Exception, status: int, retry_after: str, reason: str
+    harness: Harness, stream: bool, error: Exception, status: int, retry_after: str, reason: str
 ) -> None:
-    fresh.backend.refuse = error
-    reply = chat(fresh.app, stream=stream)
+    harness.backend.refuse, before = error, harness.metrics.rejections[reason]
+    reply = chat(harness.app, stream=stream)
     check(reply, status)
     assert reply.headers["retry-after"] == retry_after
-    assert fresh.metrics.rejections[reason] == 1
-    assert fresh.metrics.in_flight == 0
+    assert harness.metrics.rejections[reason] == before + 1
+    assert harness.metrics.in_flight == 0
 
 
 FAILURES = [
@@ -222,14 +222,15 @@ FAILURES = [
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("error", "status"), FAILURES)
 def test_failure_before_the_first_token_is_plain_http(
-    fresh: Harness, stream: bool, error: Exception, status: int
+    harness: Harness, stream: bool, error: Exception, status: int
 ) -> None:
-    fresh.script_of = lambda _: fresh.say("Once upon", fail_after=0, error=error)
-    reply = chat(fresh.app, stream=stream)
+    harness.script_of = lambda _: harness.say("Once upon", fail_after=0, error=error)
+    before = harness.metrics.outcomes["error"]
+    reply = chat(harness.app, stream=stream)
     check(reply, status)
     assert "secret" not in reply.text
-    assert fresh.backend.generations[0].cancelled
-    assert fresh.metrics.outcomes["error"] == 1
+    assert harness.backend.generations[0].cancelled
+    assert harness.metrics.outcomes["error"] == before + 1
 
 
 def test_poison_is_not_to_be_sent_again(harness: Harness) -> None:
@@ -240,16 +241,16 @@ def test_poison_is_not_to_be_sent_again(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize(("error", "status"), FAILURES)
-def test_failure_after_the_first_chunk_is_an_event(fresh: Harness, error: Exception, status: int) -> None:
-    fresh.script_of = lambda _: fresh.say("Once upon a time", fail_after=2, error=error)
-    reply = chat(fresh.app, stream=True)
+def test_failure_after_the_first_chunk_is_an_event(harness: Harness, error: Exception, status: int) -> None:
+    harness.script_of = lambda _: harness.say("Once upon a time", fail_after=2, error=error)
+    reply = chat(harness.app, stream=True)
     assert reply.status_code == 200
     *chunks, failure, done = events(reply.text)
     assert done == "[DONE]"
     assert len(chunks) == 3
     assert set(failure["error"]) == {"message", "type", "param", "code"}
     assert "secret" not in reply.text
-    assert fresh.metrics.in_flight == 0
+    assert harness.metrics.in_flight == 0
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_an_output_is_read_alike_however_it_is_cut(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings().max_examples // 2)
 def test_markers_that_are_no_tokens_are_found_however_the_text_is_cut(data: st.DataObject) -> None:
     record = data.draw(st.sampled_from(recorded()))
     text = "".join(text for text, _ in record.pieces)
