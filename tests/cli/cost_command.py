@@ -1,6 +1,7 @@
 """`cloudmatrix cost` as tests ask it."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +20,13 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What it prints."""
     assert cost(*words) == 0
     return capsys.readouterr().out
+
+
+def shown(capsys: pytest.CaptureFixture[str], words: str | Sequence[str], *parts: str) -> str:
+    """What it prints for these words, which has these parts."""
+    text = printed(capsys, *(words.split() if isinstance(words, str) else words))
+    assert [part for part in parts if part not in text] == []
+    return text
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:

@@ -1,7 +1,10 @@
 """A gateway's HTTP surface over a scripted backend, for commands that ask one."""
 
-from collections.abc import Iterator
+import json
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from serving.gateway.api.settings import ApiSettings, ServedModel
@@ -15,3 +18,29 @@ def scripted_gateway(folder: Path, settings: ApiSettings | None = None) -> Itera
     harness = Harness(model, settings)
     with running_server(harness.app) as url:
         yield harness, url
+
+
+@contextmanager
+def answering(answer: Callable[[BaseHTTPRequestHandler], tuple[int, object]]) -> Iterator[str]:
+    """A server that answers every GET with a status and JSON. Yields: its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        """Bound to `answer`."""
+
+        def do_GET(self) -> None:
+            status, shown = answer(self)
+            body = json.dumps(shown).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()

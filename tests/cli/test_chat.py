@@ -11,10 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,9 @@ from serving.cli import main
 from serving.client.conversation import ChatConversation, ChatReply
 from serving.errors import EngineError, SilentError, UnavailableError
 from serving.gateway.api.settings import ApiSettings, hash_api_key
-from serving.http_client import GATEWAY, RefusedError, ask_events, gateway_events
+from serving.http_client import GATEWAY, RefusedError, ask_events
 from serving.values.sequence import PoolUse
-from tests.cli.gateway import scripted_gateway
+from tests.cli.gateway import answering, scripted_gateway
 from tests.gateway.api.support import Harness
 
 PATIENCE_S = 60.0
@@ -38,8 +37,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness,
 
 @pytest.fixture
 def harness(gateway: tuple[Harness, str]) -> Harness:
-    harness = gateway[0]
-    harness.backend.jobs.clear()
+    harness = gateway[0].renewed()
     harness.script_of = lambda _: harness.say("Once upon a time", cached_tokens=4, pool=PoolUse(3))
     return harness
 
@@ -100,9 +98,8 @@ def test_the_message_may_come_from_a_pipe(
     assert "the message is empty" in capsys.readouterr().err
 
 
-def test_mistakes_are_told_in_one_line(
-    harness: Harness, url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("harness")
+def test_mistakes_are_told_in_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     assert main(["chat", "hi", "--url", f"127.0.0.1:{port}"]) == 2
@@ -112,8 +109,8 @@ def test_mistakes_are_told_in_one_line(
     )
     assert main(["chat", "hi", "--url", url, "--temperature", "9"]) == 2
     assert "answered 400: " in capsys.readouterr().err
-    monkeypatch.setattr("serving.client.conversation.ask_gateway", lambda *_: {"pools": []})
-    assert main(["chat", "hi", "--url", url]) == 2
+    with answering(lambda _: (200, {"pools": []})) as empty:
+        assert main(["chat", "hi", "--url", empty]) == 2
     assert "serves no model" in capsys.readouterr().err
 
 
@@ -158,28 +155,16 @@ def test_a_question_that_fails_leaves_no_turn(
     assert prompts(harness)[1] == "<|bos|><|user|>user: two<|assistant|>"
 
 
-def test_a_stopped_answer_is_kept_as_far_as_it_has_come(
-    harness: Harness, url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any) -> Generator[dict[str, Any]]:
-        yield {"choices": [{"delta": {"content": "Once"}}]}
-        raise KeyboardInterrupt
-
-    type_lines(monkeypatch, "one", "two")
-    answers: Iterator[Callable[..., Generator[dict[str, Any]]]] = iter([interrupted, gateway_events])
-    monkeypatch.setattr("serving.client.conversation.gateway_events", lambda *asked: next(answers)(*asked))
-    assert main(["chat", "--url", url]) == 0
-    assert "Once\nstopped; Ctrl-C again leaves\nOnce upon a time\n" in capsys.readouterr().out
-    assert "Once<|eos|><|user|>user: two" in prompts(harness)[0]
-
-
 class Terminal:
     """`cloudmatrix chat` at a terminal of its own."""
 
     def __init__(self, *arguments: str) -> None:
         self.ours, theirs = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "serving.cli", "chat", *arguments], stdin=theirs, stdout=theirs, stderr=theirs
+            ["env", "--default-signal=INT", sys.executable, "-m", "serving.cli", "chat", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
         )
         os.close(theirs)
         self.seen = ""
@@ -221,6 +206,8 @@ def test_keys_at_a_terminal(harness: Harness, url: str) -> None:
             time.sleep(0.01)
         terminal.type("two\n")
         terminal.wait("a [31mtree")
+        assert prompts(harness)[1].endswith("<|eos|><|user|>user: two<|assistant|>")
+        assert "<|assistant|>Once" in prompts(harness)[1], "a stopped answer is kept as far as it has come"
         terminal.wait("> ")
         terminal.type("\x04")
         assert terminal.process.wait(PATIENCE_S) == 0
@@ -277,17 +264,19 @@ CHUNK = b'data: {"choices": []}\n\n'
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "why"),
+    ("said", "kind", "why", "silence_s"),
     [
-        (CHUNK, UnavailableError, "has gone before the answer was complete"),
-        (CHUNK + b"data: {]\n\n", UnavailableError, "cannot be read"),
-        (CHUNK + b'data: {"error": {"message": "it broke"}}\n\n', RefusedError, "it broke"),
-        (CHUNK + b": stays\n\n", SilentError, r"has said nothing for 0\.2 s"),
+        (CHUNK, UnavailableError, "has gone before the answer was complete", PATIENCE_S),
+        (CHUNK + b"data: {]\n\n", UnavailableError, "cannot be read", PATIENCE_S),
+        (CHUNK + b'data: {"error": {"message": "it broke"}}\n\n', RefusedError, "it broke", PATIENCE_S),
+        pytest.param(
+            CHUNK + b": stays\n\n", SilentError, r"has said nothing for 0\.2 s", 0.2, marks=pytest.mark.real_time
+        ),
     ],
 )
-def test_a_stream_that_does_not_end_well(said: bytes, kind: type[Exception], why: str) -> None:
+def test_a_stream_that_does_not_end_well(said: bytes, kind: type[Exception], why: str, silence_s: float) -> None:
     with saying(said) as url:
-        events = ask_events(GATEWAY, url, "/v1/chat/completions", None, {}, silence_s=0.2)
+        events = ask_events(GATEWAY, url, "/v1/chat/completions", None, {}, silence_s=silence_s)
         assert next(events) == {"choices": []}
         with pytest.raises(kind, match=why):
             next(events)

@@ -9,7 +9,7 @@ import pytest
 from hardware.cost.device_file import FOLDER
 from hardware.errors import SpecError
 from serving.errors import ConfigError
-from tests.cli.cost_command import answer, cost, printed
+from tests.cli.cost_command import answer, cost, printed, shown
 from tests.hardware.cost.known import KNOWN
 
 STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"
@@ -18,9 +18,10 @@ pytestmark = pytest.mark.usefixtures("wide")
 
 
 def test_decode_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "--batch", "96", "--context", "4096", "--explain")
-    for words in ("TPOT 48.7 ms", "on 16 cores", "on 8", "core attention", "combine", "LM head", "within 5 %", "EP320"):
-        assert words in text
+    shown(
+        capsys, "--batch 96 --context 4096 --explain", "TPOT 48.7 ms", "on 16 cores", "on 8", "core attention",
+        "combine", "LM head", "within 5 %", "EP320",
+    )  # fmt: skip
     assert "core attention" not in printed(capsys, "--batch", "96")
 
 
@@ -46,9 +47,10 @@ def test_prefill(capsys: pytest.CaptureFixture[str]) -> None:
     cached = answer(capsys, "--prefill", "262144", "--reuse", "0.5")
     assert cached["pool_load_s"] > 0 == found["pool_load_s"]
     assert cached["step"]["total_s"] < found["step"]["total_s"]
-    text = printed(capsys, "--prefill", "65536", "--reuse", "0.5", "--explain")
-    for words in ("50 % cached", "all-gather of latents", "dispatch and combine", "2.14 GiB of cached blocks"):
-        assert words in text
+    shown(
+        capsys, "--prefill 65536 --reuse 0.5 --explain", "50 % cached", "all-gather of latents",
+        "dispatch and combine", "2.14 GiB of cached blocks",
+    )  # fmt: skip
 
 
 def test_the_largest_batch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,9 +80,7 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_calibration_in_all_forms(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "--calibrate", "--device", "h100")
-    for words in ("degrees of freedom", "prefill_imbalance", "left out", "missed: "):
-        assert words in text
+    shown(capsys, "--calibrate --device h100", "degrees of freedom", "prefill_imbalance", "left out", "missed: ")
     assert "| dispatch, EP8 |" in printed(capsys, "--calibrate", "--device", "h100", "--markdown")
     assert answer(capsys, "--calibrate", "--device", "h800")["groups"][0]["rows"][0]["published"] == 7839
     assert "steps are not checked" in printed(capsys, "--calibrate", "--device", "h200")
@@ -118,9 +118,10 @@ def test_how_far_to_trust_it(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 def test_a_dense_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model = ("--model", written(tmp_path, "llama-3.1-8b"))
-    text = printed(capsys, *model, "--batch", "64", "--explain")
-    for words in ("llama-3.1-8b on", "0 drafts a step", "then feed-forward", "dense feed-forward"):
-        assert words in text
+    text = shown(
+        capsys, (*model, "--batch", "64", "--explain"), "llama-3.1-8b on", "0 drafts a step", "then feed-forward",
+        "dense feed-forward",
+    )  # fmt: skip
     assert "no published row of grouped attention was fitted" in text
     assert not any(words in text for words in ("expert", "dispatch", "absorption", "MTP"))
     text = printed(capsys, *model, "--prefill", "65536", "--explain")
@@ -134,9 +135,10 @@ def test_a_dense_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
 
 def test_a_mixture_with_grouped_attention(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model = ("--model", written(tmp_path, "glm-4.5-air"))
-    text = printed(capsys, *model, "--dies", "32", "--explain")
-    for words in ("1 draft a step", "dispatch", "expert products", "MTP head", "grouped attention was fitted"):
-        assert words in text
+    shown(
+        capsys, (*model, "--dies", "32", "--explain"), "1 draft a step", "dispatch", "expert products", "MTP head",
+        "grouped attention was fitted",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -258,12 +260,11 @@ def test_an_engine_takes_longer_and_says_for_whom_it_holds(capsys: pytest.Captur
 def test_a_fit_is_printed_written_and_taken(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     measured, out = tmp_path / "measured.csv", tmp_path / "my-engine.toml"
     measured.write_text(MEASURED, encoding="utf-8")
-    text = printed(capsys, "--fit", str(measured), "--out", str(out))
-    for words in (
-        "1 row, 1 parameter, 0 degrees of freedom", "no row is left to judge by", f"{measured}:2",
-        "expect within 10 % inside of batch 32 per NPU", "is extrapolation", f"wrote {out}",
-    ):  # fmt: skip
-        assert words in text
+    shown(
+        capsys, ("--fit", str(measured), "--out", str(out)), "1 row, 1 parameter, 0 degrees of freedom",
+        "no row is left to judge by", f"{measured}:2", "expect within 10 % inside of batch 32 per NPU",
+        "is extrapolation", f"wrote {out}",
+    )  # fmt: skip
     found = answer(capsys, "--batch", "32", "--context", "3000", "--dies", "32", "--drafts", "0", "--engine", str(out))
     assert 1e3 * found["tpot_s"] == pytest.approx(60, rel=1e-5)
     fitted = answer(capsys, "--fit", str(measured))
@@ -298,9 +299,10 @@ def test_engines_are_refused_in_one_line(tmp_path: Path, words: tuple[str, ...],
 
 def test_an_engine_is_judged_by_rows_that_it_has_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--judge", "hardware/cost/engines/vllm-ascend.csv", "--engine", "sglang-ascend")
-    text = printed(capsys, *words)
-    for part in ("vllm-ascend.csv:7", "TPOT 48.8 ms", "2,284 tokens/s a NPU", "within", "2 of 2 rows within the error"):
-        assert part in text
+    text = shown(
+        capsys, words, "vllm-ascend.csv:7", "TPOT 48.8 ms", "2,284 tokens/s a NPU", "within",
+        "2 of 2 rows within the error",
+    )  # fmt: skip
     decode, prefill = answer(capsys, *words)
     assert decode["error"] == pytest.approx(decode["predicted_s"] / decode["measured_s"] - 1)
     assert decode["held"]

@@ -1,11 +1,9 @@
 """`cloudmatrix explain` against a gateway that is only HTTP."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 import pytest
@@ -14,6 +12,7 @@ from serving.cli.command_line import main
 from serving.cli.explain_page import GROUPS, explain_page
 from serving.gateway.core import causes
 from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart
+from tests.cli.gateway import answering
 
 PARTS = (
     TimePart("waiting for its turn", 0.0, 0.5),
@@ -27,37 +26,23 @@ TIMES = RequestTimes(
 )  # fmt: skip
 
 
-class Gateway(BaseHTTPRequestHandler):
-    asked: ClassVar[list[str]] = []
+ASKED: list[str] = []
 
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        if self.path == "/v1/requests/job-1/timeline":
-            status, answer = 200, msgspec.to_builtins(TIMES)
-        elif self.path.startswith("/v1/requests?which=slowest"):
-            status, answer = 200, {"object": "list", "data": [{"names": ["job-1"]}, {"names": ["forgotten"]}]}
-        elif self.path.startswith("/v1/requests?"):
-            status, answer = 200, {"object": "list", "data": []}
-        else:
-            status, answer = 404, {"error": {"message": "no time line of a request"}}
-        body = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
-        """Quiet."""
+def answer(asked: BaseHTTPRequestHandler) -> tuple[int, object]:
+    ASKED.append(asked.path)
+    if asked.path == "/v1/requests/job-1/timeline":
+        return 200, msgspec.to_builtins(TIMES)
+    if asked.path.startswith("/v1/requests?"):
+        slowest = [{"names": ["job-1"]}, {"names": ["forgotten"]}] if "slowest" in asked.path else []
+        return 200, {"object": "list", "data": slowest}
+    return 404, {"error": {"message": "no time line of a request"}}
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with answering(answer) as address:
+        yield address
 
 
 def test_one_by_its_id(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +62,7 @@ def test_the_slowest_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["explain", "--slowest", "3", "--json", "--url", url]) == 0
     (shown,) = json.loads(capsys.readouterr().out)
     assert shown["request_id"] == TIMES.request_id
-    assert "/v1/requests?which=slowest&limit=3" in Gateway.asked
+    assert "/v1/requests?which=slowest&limit=3" in ASKED
 
 
 def test_nothing_failed(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.cli import main
 from serving.config.load import load_config
 from serving.model import hub as hub_module
 from serving.model.hub import HubFolder
@@ -44,7 +45,7 @@ def run(hub: FakeHub, tmp_path: Path, *words: str, **environment: str) -> subpro
 def started(hub: FakeHub, tmp_path: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
     """The process of such a command."""
     return subprocess.Popen(
-        [sys.executable, "-m", "serving.cli", *words],
+        ["env", "--default-signal=INT", sys.executable, "-m", "serving.cli", *words],  # a shell may have had it ignored
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -64,16 +65,25 @@ def test_a_prediction_reads_only_the_configuration(hub: FakeHub, tmp_path: Path)
     ("words", "environment", "line"),
     [
         (["cost", "--model", "test/nothing"], {}, 'there is no folder "test/nothing", and http://'),
-        (["serve", "--model", f"{NAME}@v9"], {}, f"{NAME} has no revision v9"),
-        (["quantize", "--model", NAME, "--out", "o"], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids"),
-        (["evaluate", "--model", NAME, "--text", "t"], {"HF_ENDPOINT": "http://127.0.0.1:1"}, "cannot be reached"),
-        (["serve", "--model", f"./{NAME}"], {}, "no model folder /"),
+        pytest.param(
+            ["serve", "--model", f"{NAME}@v9"], {}, f"{NAME} has no revision v9",
+            marks=pytest.mark.nightly("tests/model/test_hub.py::test_an_unknown_revision_is_named"),
+        ),
+        pytest.param(
+            ["quantize", "--model", NAME, "--out", "o"], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids",
+            marks=pytest.mark.nightly("tests/model/test_hub.py::test_offline_the_cache_is_enough_if_it_has_everything"),
+        ),
+        pytest.param(
+            ["evaluate", "--model", NAME, "--text", "t"], {"HF_ENDPOINT": "http://127.0.0.1:1"}, "cannot be reached",
+            marks=pytest.mark.nightly("tests/model/test_hub.py::test_without_a_network_and_cache_a_folder_is_asked_for"),
+        ),
         (["serve", "--model", NAME, *TINY_DIES], {}, "GiB they fit: add --set hardware.hbm_per_die_mib="),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line_of_any_command(
     hub: FakeHub, tmp_path: Path, words: list[str], environment: Mapping[str, str], line: str
 ) -> None:
+    """The library reads its environment once: what differs in it takes a process of its own."""
     done = run(hub, tmp_path, *words, **environment)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
@@ -81,7 +91,10 @@ def test_a_mistake_is_one_line_of_any_command(
     assert line in done.stderr
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+TERMINATED = "tests/cli/test_hub_models.py::test_a_download_is_ended_at_once_and_leaves_no_half_file[15]"
+
+
+@pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly(TERMINATED)), signal.SIGTERM])
 def test_a_download_is_ended_at_once_and_leaves_no_half_file(
     hub: FakeHub, tmp_path: Path, ending: signal.Signals
 ) -> None:
@@ -133,7 +146,9 @@ def test_what_is_served_has_the_hubs_name_and_commit(monkeypatch: pytest.MonkeyP
     assert asked == [("all", True), ("all", False), ("config", True), ("text", True)]
 
 
-def test_a_folder_is_a_folder() -> None:
+def test_a_folder_is_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--model", f"./{NAME}"]) == 2
+    assert "no model folder /" in capsys.readouterr().err
     assert model_folder(str(STORYTELLER), print) == STORYTELLER
     config = load_config(SMALL)
     assert with_model_folder(config, print) is config

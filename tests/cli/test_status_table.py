@@ -1,9 +1,6 @@
 """What `cloudmatrix status` prints, and its one-line answers when there is nothing to print."""
 
 import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from msgspec.structs import asdict
@@ -13,6 +10,7 @@ from serving.cli.status_table import fetch_status, print_status, short_npus
 from serving.errors import UnavailableError
 from serving.gateway.api.pool_summary import server_rows
 from serving.values.hosts import HostRow
+from tests.cli.gateway import answering
 from tests.fakes.pool_admin import two_servers
 
 REPLICA = {
@@ -43,7 +41,9 @@ STATUS = {
 }
 
 
-def test_everything_fits_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_fits_into_80_columns_or_is_raw_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(STATUS, as_json=True)
+    assert json.loads(capsys.readouterr().out) == STATUS
     print_status(STATUS, as_json=False)
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines()) <= 80
@@ -122,45 +122,19 @@ def test_the_kvcache_pool_is_the_third_one(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.splitlines()[-1].split() == ["kvcache", "0/3", "none", "is", "up"]
 
 
-def test_json_is_the_raw_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    print_status(STATUS, as_json=True)
-    assert json.loads(capsys.readouterr().out) == STATUS
-
-
 def test_npus_are_shortened_to_runs() -> None:
     assert short_npus(["n1.npu7"]) == "n1: 7"
     assert short_npus(["n0.npu1", "n0.npu0", "n0.npu3"]) == "n0: 0-1,3"
     assert short_npus(["n12.npu1", "n2.npu0", "n3.npu0"]) == "n2-n12: 3"
 
 
-class _Gateway(BaseHTTPRequestHandler):
-    """Answers 401 without the key, and the status with it."""
-
-    def do_GET(self) -> None:
-        allowed = self.headers.get("Authorization") == "Bearer s3cret"
-        self.send_response(200 if allowed else 401)
-        self.end_headers()
-        self.wfile.write(json.dumps(STATUS).encode() if allowed else b"{}")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-
-@pytest.fixture
-def gateway() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), _Gateway)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_the_key_is_sent_and_its_lack_is_explained(gateway: str) -> None:
-    assert fetch_status(gateway, "s3cret") == STATUS
-    with pytest.raises(UnavailableError, match="give its key"):
-        fetch_status(gateway, None)
+def test_the_key_is_sent_and_its_lack_is_explained() -> None:
+    with answering(
+        lambda asked: (200, STATUS) if asked.headers["Authorization"] == "Bearer s3cret" else (401, {})
+    ) as url:
+        assert fetch_status(url, "s3cret") == STATUS
+        with pytest.raises(UnavailableError, match="give its key"):
+            fetch_status(url, None)
 
 
 def test_nobody_there_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

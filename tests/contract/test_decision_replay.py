@@ -159,33 +159,9 @@ def move_block(log: list[tuple[Any, Any]]) -> int:
     return where
 
 
-def reroute(log: list[tuple[Any, Any]]) -> int:
-    where, route = next(
-        (i, effect)
-        for i, (_, effects) in enumerate(log)
-        if i > 100
-        for effect in effects
-        if effect["is"] == "Routed" and effect["decode"]
-    )
-    route["decision"]["reason"] += ", so they say"
-    return where
-
-
-def lose_effect(log: list[tuple[Any, Any]]) -> int:
-    said = [(i, call[1]) for i, (call, _) in enumerate(log) if call[0] != "End" and call[1][0] == "InstanceSays"]
-    where = [i for i, (_, _, frame) in said if any(news[0] == "Prefilled" for news in frame)][7]
-    del log[where][1][-1]
-    return where
-
-
 @pytest.mark.parametrize(
     ("machine", "change", "where"),
-    [
-        ("engine-decode-3", flip_token, "tokens"),
-        ("engine-decode-3", move_block, ".blocks"),
-        ("gateway-gateway", reroute, "reason"),
-        ("gateway-gateway", lose_effect, "length of the outcome"),
-    ],
+    [("engine-decode-3", flip_token, "tokens"), ("engine-decode-3", move_block, ".blocks")],
 )
 def test_one_change_is_found_and_named(
     logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], machine: str, change: Callable, where: str
@@ -257,11 +233,11 @@ def test_the_command_names_what_is_missing(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("routing", ["locality", "load", "round_robin", "power_of_two"])
+@pytest.mark.parametrize("routing", ["locality", "power_of_two"])
 def test_with_a_cache_pool_and_every_routing(checkpoint: Path, tmp_path: Path, shm: Path, routing: str) -> None:
     config = recorded(checkpoint, tmp_path / "logs", gateway={"routing": routing})
     config = replace(config, kvcache=KvCacheConfig(replicas=1))
-    asks = [Ask(one.prompt, one.sampling, 1) for one in varied_asks(block_tokens=16, step_tokens=64)[:60]]
+    asks = [Ask(one.prompt, one.sampling, 1) for one in varied_asks(block_tokens=16, step_tokens=64)[:40]]
 
     async def life() -> None:
         with PoolCluster(1, node="node", secret=SECRET, capacity_bytes=32 << 20) as memory:

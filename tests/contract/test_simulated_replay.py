@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from hardware.topology import NpuId
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
@@ -49,6 +51,7 @@ def simulated(folder: Path) -> ServeConfig:
     )
 
 
+@pytest.mark.nightly("tests/contract/test_decision_replay.py::test_every_decision_is_made_again")
 def test_a_simulated_system_decides_the_same_again(tmp_path: Path, shm: Path) -> None:
     rng = random.Random(4)
     shared = tokens(rng, 2_000)

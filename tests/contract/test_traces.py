@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -50,13 +50,16 @@ def of_workload(workload: RequestStream) -> Read:
     return known((one.arrival_s, one.prompt_tokens, one.output_tokens, one.blocks) for one in workload.requests)
 
 
+parser_of = cache(command_parser)
+
+
 def simulate(path: Path, flags: Sequence[str], words: Words) -> Read:
-    arguments = command_parser("simulate").parse_args(["simulate", "--config", CONFIG, "--trace", str(path), *flags])
+    arguments = parser_of("simulate").parse_args(["simulate", "--config", CONFIG, "--trace", str(path), *flags])
     return of_workload(open_shard(vars(arguments), 0, 128, 0, 1))
 
 
 def plan(path: Path, flags: Sequence[str], words: Words) -> Read:
-    arguments = command_parser("plan").parse_args(["plan", "--config", CONFIG, "--trace", str(path), *flags])
+    arguments = parser_of("plan").parse_args(["plan", "--config", CONFIG, "--trace", str(path), *flags])
     return of_workload(order_of(arguments).trace.open())
 
 
@@ -149,7 +152,7 @@ def test_a_bad_trace_is_refused_by_every_tool_in_the_same_words(tmp_path: Path, 
 @pytest.mark.parametrize("sample", GOOD)
 def test_what_had_to_be_made_sense_of_is_said_by_every_tool(tmp_path: Path, words: Words, sample: str) -> None:
     path = written(tmp_path, GOOD[sample][0])
-    arguments = command_parser("simulate").parse_args(["simulate", "--config", CONFIG, "--trace", str(path)])
+    arguments = parser_of("simulate").parse_args(["simulate", "--config", CONFIG, "--trace", str(path)])
     notes = open_shard(vars(arguments), 0, 128, 0, 1).notes
     simulated = {kind: note for kind, note in notes.items() if kind != "answers"}
     workload = TraceWorkload(open_trace(path), words)

@@ -2,13 +2,7 @@
 
 from serving.ids import ReplicaId
 from serving.instance.live.handoff_counts import HandoffPathCounts
-from serving.telemetry.handoff_paths import (
-    BOUNDS_S,
-    MOST_SOURCES,
-    OTHER,
-    between_hosts,
-    handoff_paths,
-)
+from serving.telemetry.handoff_paths import BOUNDS_S, MOST_SOURCES, OTHER, between_hosts, handoff_paths
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.stats import InstanceStats
 from tests.telemetry.samples import value

@@ -1,6 +1,5 @@
 """Series about the KV-cache pool, and which of them name tenants."""
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.telemetry.metrics import GatewayMetrics
@@ -41,18 +40,15 @@ def test_what_an_instance_got_from_the_pool() -> None:
     metrics = GatewayMetrics("m")
     metrics.publish_instance(stats("decode#a", pool_use=USE))  # type: ignore[arg-type]  # tests pass fitting fields
     own = {"engine": "decode#a", "pool": "decode", "model_name": "m"}
-    assert value(metrics, "cloudmatrix:pool_lookups_total", **own) == 9
-    for result, count in USE.blocks.items():
-        assert value(metrics, "cloudmatrix:pool_blocks_total", **own, result=result) == count
-    assert value(metrics, "cloudmatrix:pool_lost_blocks_total", **own, reason="timeout") == 1
-    assert value(metrics, "cloudmatrix:pool_stored_blocks_total", **own) == 7
-    assert value(metrics, "cloudmatrix:pool_present_blocks_total", **own) == 4
-    assert value(metrics, "cloudmatrix:pool_dropped_blocks_total", **own, reason="full") == 3
-    assert value(metrics, "cloudmatrix:pool_bytes_total", **own, direction="get") == 70
-    assert value(metrics, "cloudmatrix:pool_lookup_seconds_bucket", **own, le="0.01") == 5
-    assert value(metrics, "cloudmatrix:pool_lookup_seconds_count", **own) == 6
-    assert value(metrics, "cloudmatrix:pool_lookup_seconds_sum", **own) == 0.5
-    assert value(metrics, "cloudmatrix:pool_put_seconds_count", **own) == 1
+    for name, labels, amount in (
+        ("lookups_total", {}, 9), *(("blocks_total", {"result": result}, n) for result, n in USE.blocks.items()),
+        ("lost_blocks_total", {"reason": "timeout"}, 1), ("stored_blocks_total", {}, 7),
+        ("present_blocks_total", {}, 4),
+        ("dropped_blocks_total", {"reason": "full"}, 3), ("bytes_total", {"direction": "get"}, 70),
+        ("lookup_seconds_bucket", {"le": "0.01"}, 5), ("lookup_seconds_count", {}, 6), ("lookup_seconds_sum", {}, 0.5),
+        ("put_seconds_count", {}, 1),
+    ):  # fmt: skip
+        assert value(metrics, f"cloudmatrix:pool_{name}", **own, **labels) == amount
 
 
 def test_a_memory_server_whose_numbers_are_unknown_has_no_series_rather_than_zeros() -> None:
@@ -75,25 +71,16 @@ def test_instances_without_a_pool_have_no_such_series() -> None:
 def test_a_memory_server() -> None:
     metrics = GatewayMetrics("m")
     metrics.publish_servers([SERVER])
-    prefix, own = "cloudmatrix:memory_server", {"server": "kv-0"}
-    assert value(metrics, f"{prefix}_weight", **own) == 0.5
-    assert value(metrics, f"{prefix}_entries", **own) == 12
-    assert value(metrics, f"{prefix}_used_bytes", **own, tier="ssd") == 20
-    assert value(metrics, f"{prefix}_capacity_bytes", **own, tier="dram") == 100
-    assert value(metrics, f"{prefix}_hits_total", **own, tier="dram") == 4
-    assert value(metrics, f"{prefix}_misses_total", **own) == 3
-    assert value(metrics, f"{prefix}_evictions_total", **own, how="to_ssd") == 6
-    assert value(metrics, f"{prefix}_refused_total", **own, reason="quota") == 2
-    assert value(metrics, f"{prefix}_bytes_total", **own, direction="sent") == 8
-    assert value(metrics, f"{prefix}_damaged_total", **own, tier="ssd") == 1
-    assert value(metrics, f"{prefix}_seconds_count", **own, operation="lookup") == 5
-
-
-def test_a_server_that_leaves_takes_its_series_along() -> None:
-    metrics = GatewayMetrics("m")
-    metrics.publish_servers([SERVER])
+    for name, labels, amount in (
+        ("weight", {}, 0.5), ("entries", {}, 12), ("used_bytes", {"tier": "ssd"}, 20),
+        ("capacity_bytes", {"tier": "dram"}, 100), ("hits_total", {"tier": "dram"}, 4), ("misses_total", {}, 3),
+        ("evictions_total", {"how": "to_ssd"}, 6), ("refused_total", {"reason": "quota"}, 2),
+        ("bytes_total", {"direction": "sent"}, 8), ("damaged_total", {"tier": "ssd"}, 1),
+        ("seconds_count", {"operation": "lookup"}, 5),
+    ):  # fmt: skip
+        assert value(metrics, f"cloudmatrix:memory_server_{name}", server="kv-0", **labels) == amount
     metrics.publish_servers([])
-    assert not any(("server", "kv-0") in labels for _, labels in samples(metrics))
+    assert not any(("server", "kv-0") in labels for _, labels in samples(metrics)), "it takes its series along"
     assert b"kv-0" not in metrics.render(namespaces=True)
 
 
@@ -117,8 +104,8 @@ def test_tenants_are_named_only_on_request() -> None:
     assert found["cloudmatrix:namespace_pool_bytes", "umbrella", "ssd"] == 0
 
 
-@pytest.mark.parametrize("namespaces", [False, True])
-def test_all_that_is_rendered_can_be_read(namespaces: bool) -> None:
+def test_all_that_is_rendered_can_be_read() -> None:
     metrics = GatewayMetrics("m")
     metrics.publish_servers([SERVER])
-    assert list(text_string_to_metric_families(metrics.render(namespaces=namespaces).decode()))
+    for namespaces in (False, True):
+        assert list(text_string_to_metric_families(metrics.render(namespaces=namespaces).decode()))

@@ -66,10 +66,7 @@ def test_whoever_is_scraped_shows_the_series_of_all() -> None:
 def test_a_gateway_alone_shows_what_it_has() -> None:
     metrics = GatewayMetrics("m")
     alone = page(metrics, namespaces=True)
-    assert alone == {
-        **samples(metrics),
-        **{key: value for key, value in alone.items() if "namespace" in key[0]},
-    }
+    assert alone == {**samples(metrics), **{key: value for key, value in alone.items() if "namespace" in key[0]}}
 
 
 def test_an_instance_is_there_once_and_as_it_told_last() -> None:

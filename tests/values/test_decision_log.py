@@ -14,17 +14,7 @@ from serving.gateway.core.record import GatewayCall, noted
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import BlockHash, NodeId, ReplicaId, RequestId, SequenceId
 from serving.tools.replay import ReplayResult, replay_log
-from serving.values.decision_log import (
-    CallRecord,
-    End,
-    Frames,
-    LogEncoder,
-    Raised,
-    checksum,
-    outcome,
-    perform,
-    plain,
-)
+from serving.values.decision_log import CallRecord, End, Frames, LogEncoder, Raised, checksum, outcome, perform, plain
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob
 from serving.values.news import Adopted, FailKind, Leaving, Lost, News, Prefilled, Refused, Tokens

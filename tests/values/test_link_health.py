@@ -1,5 +1,8 @@
 """Saturated is not lost; who is avoided, and who is not although he is in trouble."""
 
+from collections.abc import Sequence
+
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -32,50 +35,35 @@ def test_dummies_are_sent_only_where_nothing_passes() -> None:
     assert not LinkHealth(LinkLimits(0.0, 0.25, 1.0), 0.0).dummy_due(1e9), "switched off"
 
 
-def test_late_dummies_tell_saturation_and_prompt_ones_its_end() -> None:
+LATE, PROMPT, NOTHING, BLOCKS = "late", "prompt", "nothing", "blocks"
+HEALTHY, SATURATED, LOST = LinkState.HEALTHY, LinkState.SATURATED, LinkState.LOST
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "states"),
+    [
+        ((LATE, LATE, LATE, PROMPT, PROMPT), (HEALTHY, HEALTHY, SATURATED, SATURATED, HEALTHY)),
+        ((LATE, PROMPT) * 10, (HEALTHY,) * 20),  # one slow read is nothing
+        ((NOTHING, NOTHING, NOTHING, PROMPT, PROMPT), (HEALTHY, HEALTHY, LOST, LOST, HEALTHY)),
+        ((NOTHING, NOTHING, NOTHING, LATE, LATE), (HEALTHY, HEALTHY, LOST, LOST, SATURATED)),  # it is back, but slow
+        ((NOTHING, NOTHING, BLOCKS, NOTHING), (HEALTHY,) * 4),  # not three in a row; blocks are never late
+        ((NOTHING, NOTHING, NOTHING, BLOCKS), (HEALTHY, HEALTHY, LOST, HEALTHY)),  # where no dummy can tell
+    ],
+)
+def test_what_arrives_tells_the_state(arrivals: Sequence[str], states: Sequence[LinkState]) -> None:
     health = LinkHealth(LIMITS, 0.0)
-    told = [health.dummy_arrived(0.3, now) for now in (1.0, 2.0, 3.0)]
-    assert told == [LinkState.HEALTHY, LinkState.HEALTHY, LinkState.SATURATED]
-    assert health.since == 3.0
-    told = [health.dummy_arrived(0.01, now) for now in (4.0, 5.0)]
-    assert told == [LinkState.SATURATED, LinkState.HEALTHY]
-
-
-def test_one_slow_read_is_nothing() -> None:
-    health = LinkHealth(LIMITS, 0.0)
-    for now in range(20):
-        assert health.dummy_arrived(0.3 if now % 2 else 0.01, now) is LinkState.HEALTHY
-
-
-def test_nothing_arriving_tells_loss_and_dummies_its_end() -> None:
-    health = LinkHealth(LIMITS, 0.0)
-    told = [health.nothing_arrived(now) for now in (1.0, 2.0, 3.0)]
-    assert told == [LinkState.HEALTHY, LinkState.HEALTHY, LinkState.LOST]
-    assert [health.dummy_arrived(0.01, now) for now in (4.0, 5.0)] == [LinkState.LOST, LinkState.HEALTHY]
-
-
-def test_a_path_that_is_back_but_slow_is_saturated() -> None:
-    health = LinkHealth(LIMITS, 0.0)
-    for now in range(3):
-        health.nothing_arrived(now)
-    assert [health.dummy_arrived(0.9, now) for now in (4.0, 5.0)] == [LinkState.LOST, LinkState.SATURATED]
-
-
-def test_blocks_that_arrive_are_not_late_however_long_they_took() -> None:
-    health = LinkHealth(LIMITS, 0.0)
-    health.nothing_arrived(1.0)
-    health.nothing_arrived(2.0)
-    health.blocks_arrived(3.0)
-    assert health.nothing_arrived(4.0) is LinkState.HEALTHY, "not three in a row"
-
-
-def test_blocks_that_arrive_end_a_loss_where_no_dummy_can() -> None:
-    health = LinkHealth(LinkLimits(0.0, 0.25, 1.0), 0.0)
-    for now in (1.0, 2.0, 3.0):
-        health.nothing_arrived(now)
-    assert health.state is LinkState.LOST
-    health.blocks_arrived(4.0)
-    assert (health.state, health.since) == (LinkState.HEALTHY, 4.0)
+    since = 0.0
+    for now, (what, state) in enumerate(zip(arrivals, states, strict=True), 1):
+        before = health.state
+        match what:
+            case "nothing":
+                health.nothing_arrived(now)
+            case "blocks":
+                health.blocks_arrived(now)
+            case _:
+                health.dummy_arrived(0.3 if what == LATE else 0.01, now)
+        since = now if state is not before else since
+        assert (health.state, health.since) == (state, since)
 
 
 class LinkMachine(RuleBasedStateMachine):
@@ -143,19 +131,12 @@ class LinkMachine(RuleBasedStateMachine):
 TestLinkMachine = LinkMachine.TestCase
 
 
-def test_decode_instances_that_cannot_reach_the_source_are_avoided() -> None:
+def test_instances_that_cannot_reach_each_other_are_avoided() -> None:
     troubles = {D0: PathTrouble(lost=(P0,)), D1: PathTrouble(), D2: PathTrouble(late=(P0,))}
     assert decodes_to_avoid(P0, troubles) == (D0, D2)
-    assert decodes_to_avoid(P1, troubles) == ()
-    assert decodes_to_avoid(P0, {}) == ()
-
-
-def test_slow_ones_are_used_when_all_others_are_lost() -> None:
+    assert decodes_to_avoid(P1, troubles) == decodes_to_avoid(P0, {}) == ()
     troubles = {D0: PathTrouble(lost=(P0,)), D1: PathTrouble(late=(P0,))}
-    assert decodes_to_avoid(P0, troubles) == (D0,)
-
-
-def test_a_prefill_instance_that_nobody_reaches_is_avoided() -> None:
+    assert decodes_to_avoid(P0, troubles) == (D0,), "slow ones are used when all others are lost"
     troubles = {D0: PathTrouble(lost=(P0,)), D1: PathTrouble(lost=(P0, P1))}
     assert prefills_to_avoid([P0, P1], troubles) == (P0,)
     assert prefills_to_avoid([P0, P1], {}) == ()

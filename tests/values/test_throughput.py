@@ -15,6 +15,10 @@ def test_recent_steps_count_for_more() -> None:
     assert rate.tokens_per_s == 100
     rate.observe(400, 1.0)
     assert rate.tokens_per_s == pytest.approx((50 + 400) / 1.5)
+    for _ in range(100):
+        rate.observe(20, 0.1)
+    rate.observe(0, 0.0)
+    assert rate.tokens_per_s == pytest.approx(200.0, rel=0.01)
 
 
 def test_a_retry_is_told_within_sensible_bounds() -> None:

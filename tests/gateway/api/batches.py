@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
-import pytest
+from fastapi import FastAPI
 
+from serving.gateway.api.app import create_app
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.telemetry.metrics import GatewayMetrics
 from serving.values.jobs import GenerationJob, SequenceUpdate
-from tests.gateway.api.support import Harness
 
 
 class Batches:
@@ -36,7 +38,8 @@ class Batches:
         """Ignore: time lines are not kept here."""
 
 
-def play(harness: Harness, monkeypatch: pytest.MonkeyPatch, *batches: Sequence[SequenceUpdate]) -> Batches:
+def play(served: ServedModel, *batches: Sequence[SequenceUpdate]) -> tuple[FastAPI, Batches]:
+    """An application over such a backend."""
     backend = Batches(*batches)
-    monkeypatch.setattr(harness.backend, "submit", backend.submit)
-    return backend
+    metrics = GatewayMetrics(served.names[0], max_model_len=served.max_model_len)
+    return create_app(backend, served, ApiSettings(), metrics), backend

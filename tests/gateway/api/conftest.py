@@ -1,4 +1,4 @@
-"""Fixtures of the HTTP surface: one tiny tokenizer for all tests, one application per test that changes it."""
+"""Fixtures of the HTTP surface: one tiny tokenizer and one application for all tests that do not need their own."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,21 +19,22 @@ def served(model_folder: Path) -> ServedModel:
     return ServedModel.from_folder(model_folder, names=("tiny", "org/tiny"), max_model_len=MAX_MODEL_LEN, created=7)
 
 
-@pytest.fixture
-def harness(served: ServedModel) -> Harness:
-    return Harness(served)
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def application(served: ServedModel) -> Harness:
+    """One application for many tests. To build one takes longer than most of them."""
     return Harness(served)
 
 
 @pytest.fixture
-def refusing(application: Harness) -> Harness:
-    """One application for many requests that are refused: they leave nothing in it. To build one takes longer."""
-    application.backend.jobs.clear()
-    return application
+def harness(application: Harness) -> Harness:
+    """An application of which nothing was asked yet, except that its metrics and its log remember."""
+    return application.renewed()
+
+
+@pytest.fixture
+def fresh(served: ServedModel) -> Harness:
+    """An application of its own, for tests of what it remembers."""
+    return Harness(served)
 
 
 @pytest.fixture

@@ -84,6 +84,18 @@ class Harness:
         settings = settings or ApiSettings(version="1.2.3")
         self.app: FastAPI = create_app(self.backend, model, settings, self.metrics, pool, responses=responses)
 
+    def renewed(self) -> "Harness":
+        """The same application with the usual script, and no jobs."""
+        self.script_of = lambda _: self.say("Once upon a time")
+        self.backend.refuse, self.backend.is_ready = None, True
+        self.backend.jobs.clear()
+        self.backend.generations.clear()
+        return self
+
+    def prompt(self) -> str:
+        """The prompt of the last sequence that the backend was given, as text."""
+        return self.model.tokenizer.decode(self.backend.jobs[-1].sequences[0].prompt, skip_special_tokens=False)
+
     def say(self, text: str, *, end: bool = True, **more: Any) -> Script:
         """A script that produces `text` and, with `end`, the end token."""
         ids = self.model.tokenizer.encode(text, add_special_tokens=False)
@@ -157,3 +169,27 @@ def chat(app: FastAPI, **fields: Any) -> httpx.Response:
 def complete(app: FastAPI, **fields: Any) -> httpx.Response:
     """A completion request with sensible rest."""
     return post(app, "/v1/completions", {"model": "tiny", "prompt": "The dog", **fields})
+
+
+def check(
+    reply: httpx.Response, status: int, param: str | None = None, code: str | None = None, text: str = ""
+) -> None:
+    """The object that every error is."""
+    assert reply.status_code == status, reply.text
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.headers["x-request-id"]
+    body = reply.json()
+    assert set(body) == {"error"}
+    error = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    assert error["param"] == param
+    if code is not None:
+        assert error["code"] == code
+    assert text in error["message"]
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    """The header for a key."""
+    return {} if key is None else {"authorization": f"Bearer {key}"}

@@ -14,8 +14,7 @@ TURNS: list[MessageParam] = [{"role": "user", "content": "hi"}]
 
 @pytest.fixture
 def harness(shared: tuple[Harness, str]) -> Harness:
-    harness, _ = shared
-    harness.backend.refuse = None
+    harness = shared[0].renewed()
     harness.script_of = lambda _: harness.say("Once upon a time 你好", cached_tokens=3)
     return harness
 

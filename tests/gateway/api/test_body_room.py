@@ -1,6 +1,5 @@
 """All bodies that arrive slowly share one room; those that arrive at once need none."""
 
-import asyncio
 import json
 
 import pytest
@@ -30,26 +29,23 @@ def test_one_key_gets_half(monkeypatch: pytest.MonkeyPatch) -> None:
     assert room.held == 201
 
 
-def test_slow_bodies_leave_room_for_others(served: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.asyncio
+async def test_slow_bodies_leave_room_for_others(served: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.gateway.api.body_room.BODIES", 2)
     keys = tuple(NamespaceKeys(name, (hash_api_key(name),)) for name in "abc")
     harness = Harness(served, ApiSettings(max_body_bytes=len(BODY), namespaces=keys))
     room: BodyRoom = harness.app.state.body_room
-
-    async def scene() -> None:
-        a, b = ({"authorization": f"Bearer {name}"} for name in "ab")
-        slow, reading = start(harness.app, PATH, BODY, chunks=3, headers=a, stop_at=2)
-        await until(lambda: room.held > len(BODY) // 2)
-        refused, task = start(harness.app, PATH, BODY, chunks=2, headers=a)
+    a, b = ({"authorization": f"Bearer {name}"} for name in "ab")
+    slow, reading = start(harness.app, PATH, BODY, chunks=3, headers=a, stop_at=2)
+    await until(lambda: room.held > len(BODY) // 2)
+    refused, task = start(harness.app, PATH, BODY, chunks=2, headers=a)
+    await task
+    assert refused.status == 429
+    assert b"under way" in refused.body
+    for headers, chunks in ((a, 1), (b, 2)):
+        fine, task = start(harness.app, PATH, BODY, chunks=chunks, headers=headers)
         await task
-        assert refused.status == 429
-        assert b"under way" in refused.body
-        for headers, chunks in ((a, 1), (b, 2)):
-            fine, task = start(harness.app, PATH, BODY, chunks=chunks, headers=headers)
-            await task
-            assert fine.status == 200
-        slow.gone.set()
-        await reading
-        assert room.held == 0
-
-    asyncio.run(scene())
+        assert fine.status == 200
+    slow.gone.set()
+    await reading
+    assert room.held == 0

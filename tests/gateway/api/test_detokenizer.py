@@ -89,6 +89,7 @@ def byte_token(byte: int) -> int:
 def test_bytes_that_never_become_text_are_not_held_for_ever() -> None:
     detokenizer = WindowDetokenizer(SENTENCEPIECE, True)
     assert any(detokenizer.push([0xFF]) for _ in range(12))
+    assert detokenizer.push([256]).endswith("the")
 
 
 def test_window_stays_short() -> None:

@@ -28,7 +28,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_client_leaves_while_tokens_are_awaited(harness: Harness, stream: bool, after: int) -> None:
-    backend = harness.backend
+    backend, before = harness.backend, harness.metrics.outcomes["abort"]
 
     async def test() -> None:
         harness.script_of = lambda _: harness.say("Once upon a time", hang_after=after)
@@ -38,7 +38,7 @@ def test_client_leaves_while_tokens_are_awaited(harness: Harness, stream: bool, 
         exchange.gone.set()
         await task
         assert harness.backend.generations[0].cancelled
-        assert harness.metrics.outcomes["abort"] == 2
+        assert harness.metrics.outcomes["abort"] == before + 2
         assert harness.metrics.in_flight == 0
 
     run(test)

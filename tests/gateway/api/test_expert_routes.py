@@ -1,13 +1,11 @@
 """Orders to groups of ranks: who may give them, to which group they go, and what comes back."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
+from httpx import Response
 
 from serving.errors import UnavailableError
 from serving.gateway.api.errors import RouteError
-from serving.gateway.api.expert_routes import PostOrder, choose_group, expert_router
+from serving.gateway.api.expert_routes import choose_group, expert_router
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.values.operator_order import MoveOneExpert, OperatorOrder, OrderAnswer, ReadLoad, RebalanceExperts
 from tests.gateway.api.support import Harness, post
@@ -16,54 +14,59 @@ SETTINGS = ApiSettings(
     admin_key_hashes=(hash_api_key("root"),), namespaces=(NamespaceKeys("acme", (hash_api_key("acme-1"),)),)
 )
 MOVE = {"layer": 0, "expert": 3, "rank": 1}
-Ask = Callable[..., Any]
 
 
-@pytest.fixture
-def asked() -> list[tuple[str | None, OperatorOrder]]:
-    return []
+class Groups:
+    """Groups that answer as they are told to."""
+
+    def __init__(self, served: ServedModel) -> None:
+        self.asked: list[tuple[str | None, OperatorOrder]] = []
+        self.answer: OrderAnswer | Exception = OrderAnswer(True)
+        self.app = Harness(served, SETTINGS).app
+        self.app.include_router(expert_router(self._give))
+
+    async def _give(self, group: str | None, order: OperatorOrder) -> OrderAnswer:
+        self.asked.append((group, order))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def ask(self, path: str, body: object, key: str | None = "root") -> Response:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        return post(self.app, f"/experts/{path}", body, headers=headers)
 
 
-def router_of(asked: list[tuple[str | None, OperatorOrder]], answer: OrderAnswer | Exception) -> PostOrder:
-    async def give(group: str | None, order: OperatorOrder) -> OrderAnswer:
-        asked.append((group, order))
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    return give
+@pytest.fixture(scope="module")
+def groups(served: ServedModel) -> Groups:
+    return Groups(served)
 
 
-def ask(served: ServedModel, give: PostOrder, path: str, body: object, key: str | None = "root") -> Any:
-    app = Harness(served, SETTINGS).app
-    app.include_router(expert_router(give))
-    headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    return post(app, path, body, headers=headers)
+@pytest.fixture(autouse=True)
+def nothing_asked(groups: Groups) -> None:
+    groups.asked.clear()
+    groups.answer = OrderAnswer(True)
 
 
-def test_an_order_goes_to_a_group_and_its_answer_comes_back(served: ServedModel, asked: list) -> None:
-    give = router_of(asked, OrderAnswer(True, "moving", detail={"moves": 1}))
-    answer = ask(served, give, "/experts/move", MOVE)
+def test_an_order_goes_to_a_group_and_its_answer_comes_back(groups: Groups) -> None:
+    groups.answer = OrderAnswer(True, "moving", detail={"moves": 1})
+    answer = groups.ask("move", MOVE)
     assert (answer.status_code, answer.json()) == (200, {"message": "moving", "moves": 1})
-    ask(served, give, "/experts/rebalance", {})
-    ask(served, give, "/experts/rebalance", {"group": "decode#a", "policy": "global", "dry_run": True})
-    assert asked == [
+    groups.ask("rebalance", {})
+    groups.ask("rebalance", {"group": "decode#a", "policy": "global", "dry_run": True})
+    groups.ask("load", {"after": 7})
+    assert groups.asked == [
         (None, MoveOneExpert(0, 3, 1)),
         (None, RebalanceExperts()),
         ("decode#a", RebalanceExperts("global", dry_run=True)),
+        (None, ReadLoad(7)),
     ]
-    asked.clear()
-    ask(served, give, "/experts/load", {"after": 7})
-    assert asked == [(None, ReadLoad(7))]
 
 
-@pytest.mark.parametrize(("key", "status"), [(None, 401), ("nobody", 401), ("acme-1", 403), ("root", 200)])
-@pytest.mark.parametrize(("path", "body"), [("/experts/move", MOVE), ("/experts/rebalance", {}), ("/experts/load", {})])
-def test_orders_are_for_administrators(
-    served: ServedModel, asked: list, path: str, body: object, key: str | None, status: int
-) -> None:
-    assert ask(served, router_of(asked, OrderAnswer(True)), path, body, key).status_code == status
-    assert len(asked) == (status == 200)
+@pytest.mark.parametrize(("path", "body"), [("move", MOVE), ("rebalance", {}), ("load", {})])
+def test_orders_are_for_administrators(groups: Groups, path: str, body: object) -> None:
+    for key, status in ((None, 401), ("nobody", 401), ("acme-1", 403), ("root", 200)):
+        assert groups.ask(path, body, key).status_code == status
+        assert len(groups.asked) == (status == 200)
 
 
 @pytest.mark.parametrize(
@@ -74,26 +77,18 @@ def test_orders_are_for_administrators(
         (UnavailableError("the rank is gone"), 503, "server_error"),
     ],
 )
-def test_a_refusal_says_why(
-    served: ServedModel, asked: list, came: OrderAnswer | Exception, status: int, kind: str
-) -> None:
-    answer = ask(served, router_of(asked, came), "/experts/move", MOVE)
+def test_a_refusal_says_why(groups: Groups, came: OrderAnswer | Exception, status: int, kind: str) -> None:
+    groups.answer = came
+    answer = groups.ask("move", MOVE)
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (status, kind)
     assert error["message"] == (came.reason if isinstance(came, OrderAnswer) else str(came))
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/experts/move", {"layer": 0, "expert": 3}),
-        ("/experts/move", {**MOVE, "rank": -1}),
-        ("/experts/rebalance", {"policy": "random"}),
-    ],
-)
-def test_a_bad_body_goes_to_nobody(served: ServedModel, asked: list, path: str, body: object) -> None:
-    assert ask(served, router_of(asked, OrderAnswer(True)), path, body).status_code == 400
-    assert asked == []
+def test_a_bad_body_goes_to_nobody(groups: Groups) -> None:
+    bad = (("move", {"layer": 0, "expert": 3}), ("move", {**MOVE, "rank": -1}), ("rebalance", {"policy": "random"}))
+    assert [groups.ask(path, body).status_code for path, body in bad] == [400] * 3
+    assert groups.asked == []
 
 
 def test_a_group_is_the_only_one_or_named() -> None:

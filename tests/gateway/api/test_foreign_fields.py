@@ -5,29 +5,33 @@ from typing import Any
 
 import pytest
 
+from serving.errors import InvalidRequestError
 from serving.gateway.api.access import MOST_LOGGED
 from serving.gateway.api.foreign_fields import HARMLESS, REFUSED
 from serving.gateway.api.prompts import plain_message
 from serving.gateway.api.schema import ChatCompletionRequest, ChatMessage, CompletionRequest
-from serving.gateway.api.unknown_fields import MOST_NAMED, WARNING_HEADER
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, chat, complete, post
+from serving.gateway.api.unknown_fields import MOST_NAMED, WARNING_HEADER, ignored_fields
+from tests.gateway.api.support import Harness, chat, check, complete, post
 
 SETS_SOMETHING = {"x": 1}
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_fields_that_change_the_answer_elsewhere_are_refused(refusing: Harness, name: str) -> None:
-    beside = {"repetition_penalty": 1.1} if "repetition_penalty" in REFUSED[name].idle else {}
-    for route, fields in (
-        (chat, ChatCompletionRequest.model_fields),
-        (complete, CompletionRequest.model_fields),
-    ):
-        if name not in fields:
-            reply = route(refusing.app, **{name: SETS_SOMETHING}, **beside)
-            check(reply, 400, name, "unsupported_parameter", "not supported")
-            assert route(refusing.app, **{name: None}).status_code == 200
-    assert len(refusing.backend.jobs) <= 2
+@pytest.mark.parametrize("request_", [ChatCompletionRequest, CompletionRequest])
+def test_fields_that_change_the_answer_elsewhere_are_refused(
+    request_: type[ChatCompletionRequest | CompletionRequest],
+) -> None:
+    for name in REFUSED.keys() - request_.model_fields:
+        beside = {"repetition_penalty": 1.1} if "repetition_penalty" in REFUSED[name].idle else {}
+        own = dict.fromkeys(request_.model_fields) | beside
+        with pytest.raises(InvalidRequestError, match="not supported") as refused:
+            ignored_fields({name: SETS_SOMETHING}, own, request_.FOREIGN)
+        assert (refused.value.param, refused.value.code) == (name, "unsupported_parameter")
+
+
+def test_null_sets_nothing(harness: Harness) -> None:
+    for route, request_ in ((chat, ChatCompletionRequest), (complete, CompletionRequest)):
+        reply = route(harness.app, **dict.fromkeys(sorted(REFUSED.keys() - request_.model_fields)))
+        assert (reply.status_code, WARNING_HEADER in reply.headers) == (200, False)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +48,9 @@ def test_fields_that_change_the_answer_elsewhere_are_refused(refusing: Harness, 
         ({"return_routed_experts": True}, "leave it out"),
     ],
 )
-def test_the_error_names_the_field_of_this_server(refusing: Harness, fields: dict[str, Any], ours: str) -> None:
-    check(chat(refusing.app, **fields), 400, next(iter(fields)), "unsupported_parameter", ours)
-    assert not refusing.backend.jobs
+def test_the_error_names_the_field_of_this_server(harness: Harness, fields: dict[str, Any], ours: str) -> None:
+    check(chat(harness.app, **fields), 400, next(iter(fields)), "unsupported_parameter", ours)
+    assert not harness.backend.jobs
 
 
 def test_a_field_of_the_other_route_is_foreign(harness: Harness) -> None:
@@ -80,9 +84,9 @@ def test_neutral_values_pass_without_a_warning(harness: Harness) -> None:
         ("presence_penality", "presence_penalty"), ("stop_token_id", "stop_token_ids"), ("N", "n"),
     ],
 )  # fmt: skip
-def test_a_misspelt_field_gets_a_suggestion(refusing: Harness, name: str, meant: str) -> None:
-    check(chat(refusing.app, **{name: 1}), 400, name, "unknown_parameter", f"did you mean '{meant}'?")
-    assert chat(refusing.app, **{name: None}).status_code == 200
+def test_a_misspelt_field_gets_a_suggestion(harness: Harness, name: str, meant: str) -> None:
+    check(chat(harness.app, **{name: 1}), 400, name, "unknown_parameter", f"did you mean '{meant}'?")
+    assert chat(harness.app, **{name: None}).status_code == 200
 
 
 def test_misspelt_fields_of_inner_objects(harness: Harness) -> None:
@@ -100,12 +104,12 @@ def test_misspelt_fields_of_inner_objects(harness: Harness) -> None:
 
 
 def test_other_unknown_fields_are_named_in_a_header_and_logged_once(
-    harness: Harness, caplog: pytest.LogCaptureFixture
+    fresh: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "serving.gateway.api")
     parts = [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}] * 2
     for stream in (False, True):
-        reply = chat(harness.app, stream=stream, my_trace=5, store=True, messages=[{"role": "user", "content": parts}])
+        reply = chat(fresh.app, stream=stream, my_trace=5, store=True, messages=[{"role": "user", "content": parts}])
         assert reply.status_code == 200
         assert reply.headers[WARNING_HEADER] == (
             "ignored fields: my_trace, store, messages[0].content[0].cache_control, "
@@ -117,13 +121,13 @@ def test_other_unknown_fields_are_named_in_a_header_and_logged_once(
 
 
 def test_names_of_clients_can_forge_neither_headers_nor_an_endless_log(
-    harness: Harness, caplog: pytest.LogCaptureFixture
+    fresh: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "serving.gateway.api")
-    reply = chat(harness.app, **{"a\r\nset-cookie: b": 1, "é漢": 2, "z" * 5000: 3})
+    reply = chat(fresh.app, **{"a\r\nset-cookie: b": 1, "é漢": 2, "z" * 5000: 3})
     assert reply.headers[WARNING_HEADER] == f"ignored fields: a??set-cookie: b, \\xe9\\u6f22, {'z' * 40}"
     many = {f"q{i}q": i for i in range(MOST_LOGGED + 50)}
-    reply = chat(harness.app, **many)
+    reply = chat(fresh.app, **many)
     assert reply.headers[WARNING_HEADER].endswith(f"and {len(many) - MOST_NAMED} more")
     assert sum("is ignored" in record.getMessage() for record in caplog.records) == MOST_LOGGED
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from serving.values.sequence import Grammar, GrammarKind
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, chat, complete
+from tests.gateway.api.support import Harness, chat, check, complete
 from tests.nested import arrays
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

@@ -9,6 +9,7 @@ from tests.gateway.api.support import Harness, post
 
 SETTINGS = ApiSettings(api_key_hashes=(hash_api_key("plain"),), admin_key_hashes=(hash_api_key("root"),))
 GROUPS = [OrderedGroup(f"decode#{name}", "decode", f"actor-{name}") for name in "ab"]
+DONE = OrderAnswer(True, "done", detail={"before": 2, "ranks": 4})
 
 
 class Shells:
@@ -16,7 +17,7 @@ class Shells:
 
     def __init__(self, served: ServedModel) -> None:
         self.asked: list[tuple[str, SizeOrder]] = []
-        self.answer = OrderAnswer(True, "done", detail={"before": 2, "ranks": 4})
+        self.answer = DONE
         self.app = Harness(served, SETTINGS).app
         self.app.include_router(group_size_router(lambda: GROUPS, self._post))
 
@@ -29,9 +30,16 @@ class Shells:
         return answer.status_code, answer.json()
 
 
-@pytest.fixture
-def shells(served: ServedModel) -> Shells:
+@pytest.fixture(scope="module")
+def application(served: ServedModel) -> Shells:
     return Shells(served)
+
+
+@pytest.fixture
+def shells(application: Shells) -> Shells:
+    application.asked.clear()
+    application.answer = DONE
+    return application
 
 
 def test_every_group_of_a_pool_is_resized(shells: Shells) -> None:
@@ -47,16 +55,19 @@ def test_a_rank_is_drained_by_its_name(shells: Shells) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "status"),
     [
-        ("/experts/resize", {"pool": "prefill", "ranks": 2}),
-        ("/experts/drain", {"rank": "decode#c.r1"}),
-        ("/experts/drain", {"rank": "decode#a.rx"}),
-        ("/experts/drain", {"rank": "decode#a"}),
+        ("resize", {"pool": "prefill", "ranks": 2}, 404),
+        ("drain", {"rank": "decode#c.r1"}, 404),
+        ("drain", {"rank": "decode#a.rx"}, 404),
+        ("drain", {"rank": "decode#a"}, 404),
+        ("resize", {"pool": "decode", "ranks": 0}, 400),
+        ("resize", {"pool": "decode"}, 400),
+        ("resize", {"ranks": 2}, 400),
     ],
 )
-def test_what_is_not_there(shells: Shells, path: str, body: dict[str, object]) -> None:
-    assert shells.ask(path, body)[0] == 404
+def test_what_is_not_there_or_has_no_sense(shells: Shells, path: str, body: dict[str, object], status: int) -> None:
+    assert shells.ask(f"/experts/{path}", body)[0] == status
     assert not shells.asked
 
 
@@ -76,11 +87,6 @@ def test_refusals(shells: Shells, kind: str, status: int, code: str) -> None:
     assert isinstance(error, dict)
     assert (got, error["code"], error["message"]) == (status, code, "4 ranks do not fit, 3 would")
     assert len(shells.asked) == 1, "the first refusal ends it"
-
-
-@pytest.mark.parametrize("body", [{"pool": "decode", "ranks": 0}, {"pool": "decode"}, {"ranks": 2}])
-def test_bodies_without_sense(shells: Shells, body: dict[str, object]) -> None:
-    assert shells.ask("/experts/resize", body)[0] == 400
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from openai.types.responses import Response
 
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.gateway.core.kept_responses import KeepLimits
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, named_events, post, request
+from tests.gateway.api.support import Harness, check, named_events, post, request
 
 PATH = "/v1/responses"
 UNKNOWN = f"resp_{0:032x}"
@@ -26,10 +25,6 @@ def get(harness: Harness, path: str, **kwargs: Any) -> httpx.Response:
     return request(harness.app, "GET", f"{PATH}/{path}", **kwargs)
 
 
-def prompt_of(harness: Harness) -> str:
-    return harness.model.tokenizer.decode(harness.backend.jobs[-1].sequences[0].prompt, skip_special_tokens=False)
-
-
 @pytest.mark.parametrize("streamed", [False, True])
 def test_what_was_answered_is_read_again(harness: Harness, streamed: bool) -> None:
     reply = post(harness.app, PATH, {"input": "hi", "stream": streamed, "metadata": {"a": "b"}})
@@ -43,10 +38,10 @@ def test_what_was_answered_is_read_again(harness: Harness, streamed: bool) -> No
 def test_a_conversation_goes_on(harness: Harness) -> None:
     first = ask(harness, instructions="Be brief.")
     second = ask(harness, input=[{"role": "user", "content": "more"}], previous_response_id=first)
-    assert prompt_of(harness).endswith(
+    assert harness.prompt().endswith(
         "<|user|>user: hi<|assistant|>Once upon a time<|eos|><|user|>user: more<|assistant|>"
     )
-    assert "Be brief." not in prompt_of(harness), "instructions are a request's own"
+    assert "Be brief." not in harness.prompt(), "instructions are a request's own"
     assert get(harness, second).json()["previous_response_id"] == first
     assert request(harness.app, "DELETE", f"{PATH}/{first}").json() == {
         "id": first,
@@ -54,14 +49,14 @@ def test_a_conversation_goes_on(harness: Harness) -> None:
         "deleted": True,
     }
     ask(harness, input="end", previous_response_id=second)
-    assert prompt_of(harness).count("Once upon a time") == 2, "what was said before a deleted one is known all the same"
+    assert harness.prompt().count("Once upon a time") == 2, "what was said before a deleted one is known all the same"
 
 
 def test_an_item_is_referred_to(harness: Harness) -> None:
     first = get(harness, ask(harness)).json()
     reference = {"type": "item_reference", "id": first["output"][0]["id"]}
     ask(harness, input=[{"role": "user", "content": "hi"}, reference, {"role": "user", "content": "more"}])
-    assert "<|assistant|>Once upon a time<|eos|><|user|>user: more" in prompt_of(harness)
+    assert "<|assistant|>Once upon a time<|eos|><|user|>user: more" in harness.prompt()
     for name in ("msg_1", 5, reference["id"][:-1] + "7", f"msg_{0:032x}_0"):
         reply = post(harness.app, PATH, {"input": [{"type": "item_reference", "id": name}]})
         check(reply, 404, "input[0]", "response_not_found")
@@ -85,15 +80,15 @@ def test_input_items_are_listed(harness: Harness) -> None:
         check(get(harness, f"{second}/input_items", params={name: value}), 400, name)
 
 
-def test_what_is_not_kept_is_not_there(refusing: Harness) -> None:
+def test_what_is_not_kept_is_not_there(harness: Harness) -> None:
     for name in (UNKNOWN, "resp_1", "x" * 300, f"{UNKNOWN}:a"):
-        reply = post(refusing.app, PATH, {"input": "hi", "previous_response_id": name})
+        reply = post(harness.app, PATH, {"input": "hi", "previous_response_id": name})
         check(reply, 404, "previous_response_id", "response_not_found", "86400 s")
-        check(get(refusing, name), 404, "response_id")
-        check(get(refusing, f"{name}/input_items"), 404, "response_id")
-        check(request(refusing.app, "DELETE", f"{PATH}/{name}"), 404, "response_id")
-        check(post(refusing.app, f"{PATH}/{name}/cancel", None), 404, "response_id")
-    assert not refusing.backend.jobs
+        check(get(harness, name), 404, "response_id")
+        check(get(harness, f"{name}/input_items"), 404, "response_id")
+        check(request(harness.app, "DELETE", f"{PATH}/{name}"), 404, "response_id")
+        check(post(harness.app, f"{PATH}/{name}/cancel", None), 404, "response_id")
+    assert not harness.backend.jobs
 
 
 def test_what_is_over_cannot_be_cancelled_and_is_not_streamed(harness: Harness) -> None:

@@ -1,7 +1,7 @@
 """Tokens in log-probabilities give back the text, half characters included, and no two of them share a name."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,11 +12,12 @@ from tokenizers import decoders, models
 
 from serving.gateway.api.choice import LogprobEntry
 from serving.gateway.api.logprob_wire import chat_logprobs, completion_logprobs, prompt_logprobs, token_name
+from serving.gateway.api.settings import ApiSettings
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.values.sequence import FinishReason, TokenLogprobs
 from tests.fakes.backend import Script
 from tests.gateway.api.sentencepiece import SENTENCEPIECE
-from tests.gateway.api.support import SPECIAL, Harness, chat, complete, events, train_tokenizer
+from tests.gateway.api.support import SPECIAL, Harness, chat, check, complete, events, train_tokenizer
 
 WRAPPED = Tokenizer.from_raw(train_tokenizer(), {})
 ORDINARY = st.integers(len(SPECIAL), WRAPPED.vocab_size - 1)
@@ -132,3 +133,73 @@ def test_a_vocabulary_whose_decoder_knows_no_bytes() -> None:
     raw = RawTokenizer(models.WordLevel({"<0x41>": 0, "a": 1}, unk_token="a"))
     raw.decoder = decoders.Fuse()
     assert Tokenizer.from_raw(raw, {}).token_bytes(0) == b"<0x41>"
+
+
+VOCABULARY = 400
+TOLD = {"logprobs": True, "max_tokens": 2}
+
+
+def test_all_alternatives(harness: Harness) -> None:
+    told = chat(harness.app, **TOLD, top_logprobs=-1, prompt_logprobs=-1).json()
+    first = told["choices"][0]["logprobs"]["content"][0]
+    assert len(first["top_logprobs"]) == VOCABULARY
+    assert told["prompt_logprobs"][0] is None
+    sampling = harness.backend.jobs[-1].sequences[0].sampling
+    assert (sampling.logprobs, sampling.prompt_logprobs) == (VOCABULARY, VOCABULARY)
+    told = complete(harness.app, logprobs=-1, max_tokens=2, echo=True).json()
+    assert len(told["choices"][0]["logprobs"]["top_logprobs"]) > 2
+
+
+def test_alternatives_that_are_named(harness: Harness) -> None:
+    told = chat(harness.app, **TOLD, logprob_token_ids=[7, 5, 7], return_tokens_as_token_ids=True).json()
+    for one in told["choices"][0]["logprobs"]["content"]:
+        assert [top["token"] for top in one["top_logprobs"]] == ["token_id:7", "token_id:5"]
+    sampling = harness.backend.jobs[-1].sequences[0].sampling
+    assert (sampling.logprobs, sampling.logprob_ids, sampling.prompt_logprobs) == (0, (7, 5), None)
+    told = complete(harness.app, logprobs=0, max_tokens=2, logprob_token_ids=[7], stream=True,
+                    return_tokens_as_token_ids=True)  # fmt: skip
+    first = events(told.text)[0]["choices"][0]["logprobs"]
+    assert "token_id:7" in first["top_logprobs"][0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": True, "top_logprobs": -2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": -1}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1, "stream": True}, "top_logprobs"),
+        ({"prompt_logprobs": -1, "stream": True}, "prompt_logprobs"),
+        ({"logprob_token_ids": [5]}, "logprob_token_ids"),
+        ({"logprobs": True, "top_logprobs": 2, "logprob_token_ids": [5]}, "logprob_token_ids"),
+        ({"logprobs": True, "logprob_token_ids": [VOCABULARY]}, "logprob_token_ids"),
+        ({"logprobs": True, "logprob_token_ids": list(range(129))}, "logprob_token_ids"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_by_name(harness: Harness, fields: dict[str, Any], param: str) -> None:
+    check(chat(harness.app, **fields), 400, param)
+    assert not harness.backend.jobs
+
+
+def test_an_answer_that_would_be_too_large(make_harness: Callable[[ApiSettings], Harness]) -> None:
+    small = make_harness(ApiSettings(max_logprob_entries=2 * VOCABULARY + 2))
+    assert chat(small.app, **TOLD, top_logprobs=-1).status_code == 200
+    check(
+        chat(small.app, **{**TOLD, "max_tokens": 3}, top_logprobs=-1), 400, "top_logprobs", text="max_logprob_entries"
+    )
+    check(complete(small.app, prompt=[5, 6, 7], prompt_logprobs=-1), 400, "prompt_logprobs", text="max_logprob_entries")
+
+
+def test_a_chat_begins_with_the_message_that_it_goes_on_with(harness: Harness) -> None:
+    turns: list[dict[str, Any]] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "So: "}]
+    fields: dict[str, Any] = {"messages": turns, "continue_final_message": True, "echo": True}
+    assert chat(harness.app, **fields).json()["choices"][0]["message"]["content"] == "So: Once upon a time"
+    deltas = [
+        one["choices"][0]["delta"].get("content", "")
+        for one in events(chat(harness.app, **fields, stream=True).text)[:-1]
+    ]
+    assert "".join(deltas) == "So: Once upon a time"
+    plain = chat(harness.app, **{**fields, "echo": False}).json()
+    assert plain["choices"][0]["message"]["content"] == "Once upon a time"
+    user = chat(harness.app, messages=turns[:1], echo=True).json()
+    assert user["choices"][0]["message"]["content"] == "Once upon a time"

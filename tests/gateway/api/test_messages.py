@@ -45,10 +45,6 @@ def refused(reply: httpx.Response, status: int, kind: str) -> str:
     return str(body["error"]["message"])
 
 
-def prompt_of(harness: Harness) -> str:
-    return harness.model.tokenizer.decode(harness.backend.jobs[-1].sequences[0].prompt, skip_special_tokens=False)
-
-
 def test_a_whole_answer(harness: Harness) -> None:
     harness.script_of = lambda _: harness.say("Once upon a time", cached_tokens=3)
     reply = ask(harness)
@@ -135,14 +131,14 @@ def test_the_same_conversation_as_in_chat(harness: Harness) -> None:
 def test_an_assistants_last_turn_is_gone_on_with(harness: Harness) -> None:
     for content in ("Once upon", [{"type": "text", "text": "Once upon"}]):
         ask(harness, messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}])
-        assert prompt_of(harness).endswith("<|assistant|>Once upon")
+        assert harness.prompt().endswith("<|assistant|>Once upon")
 
 
 def test_a_billing_line_is_not_part_of_the_prompt(harness: Harness) -> None:
     blocks = [{"type": "text", "text": f"x-anthropic-billing-header: cch={n};"} for n in range(1)]
     ask(harness, system=[*blocks, {"type": "text", "text": "Be brief."}])
-    assert "billing" not in prompt_of(harness)
-    assert "Be brief." in prompt_of(harness)
+    assert "billing" not in harness.prompt()
+    assert "Be brief." in harness.prompt()
 
 
 def test_what_claude_code_sends_along_is_accepted(harness: Harness) -> None:
@@ -202,9 +198,9 @@ def test_what_claude_code_sends_along_is_accepted(harness: Harness) -> None:
         ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_served_is_refused_by_name(refusing: Harness, fields: dict[str, Any], named: str) -> None:
-    assert f"'{named}'" in refused(ask(refusing, **fields), 400, "invalid_request_error")
-    assert not refusing.backend.jobs
+def test_what_cannot_be_served_is_refused_by_name(harness: Harness, fields: dict[str, Any], named: str) -> None:
+    assert f"'{named}'" in refused(ask(harness, **fields), 400, "invalid_request_error")
+    assert not harness.backend.jobs
 
 
 def test_tools_may_ride_along_unused(harness: Harness) -> None:
@@ -212,10 +208,10 @@ def test_tools_may_ride_along_unused(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("text", ["a dog " * MAX_MODEL_LEN, "a dog " * 40_000])
-def test_a_prompt_that_is_too_long_says_so_in_words_that_agents_know(refusing: Harness, text: str) -> None:
+def test_a_prompt_that_is_too_long_says_so_in_words_that_agents_know(harness: Harness, text: str) -> None:
     turns = [{"role": "user", "content": text}]
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
-        reply = ask(refusing, path, messages=turns, **({"max_tokens": None} if "count" in path else {}))
+        reply = ask(harness, path, messages=turns, **({"max_tokens": None} if "count" in path else {}))
         if reply.status_code != 200:
             assert refused(reply, 400, "invalid_request_error").startswith("prompt is too long: ")
         else:

@@ -68,10 +68,7 @@ CASES: dict[str, tuple[Callable[[Harness], object], Expected]] = {
         lambda h: complete(h.app, prompt=["a dog", "a cat"], n=2),
         Expected(prompts=2, with_token=4, good=4, whole=1),
     ),
-    "no output": (
-        lambda h: complete(h.app, max_tokens=0, echo=True),
-        Expected(prompts=1, good=1, whole=1),
-    ),
+    "no output": (lambda h: complete(h.app, max_tokens=0, echo=True), Expected(prompts=1, good=1, whole=1)),
     "left before work": (lambda h: leave(h, 0), Expected(abort=2, status="499")),
     "left midway": (lambda h: leave(h, 1), Expected(prompts=1, with_token=2, abort=2, status="499")),
     "failed before work": (lambda h: fail(h, 0), Expected(error=4, status="500")),
@@ -85,58 +82,63 @@ CASES: dict[str, tuple[Callable[[Harness], object], Expected]] = {
 }
 
 
-def total(harness: Harness, name: str, **labels: str) -> float:
-    """Sum over all series of that name that have these labels."""
-    found = samples(harness.metrics).items()
-    return sum(value for (of, own), value in found if of == name and frozenset(labels.items()) <= own)
+class Series:
+    """All series of an application, as they are now."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.found = samples(harness.metrics)
+
+    def total(self, name: str, **labels: str) -> float:
+        """Sum over all series of that name that have these labels."""
+        return sum(value for (of, own), value in self.found.items() if of == name and frozenset(labels.items()) <= own)
+
+    def count(self, name: str) -> float:
+        return self.total(f"vllm:{name}_count")
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_series_of_a_family_count_the_same_events(harness: Harness, case: str) -> None:
+def test_series_of_a_family_count_the_same_events(fresh: Harness, case: str) -> None:
     act, expected = CASES[case]
-    harness.script_of = lambda _: harness.say("Once upon a time", cached_tokens=2, pool=USE)
-    act(harness)
-
-    def count(name: str) -> float:
-        return total(harness, f"vllm:{name}_count")
-
+    fresh.script_of = lambda _: fresh.say("Once upon a time", cached_tokens=2, pool=USE)
+    act(fresh)
+    series = Series(fresh)
+    total, count = series.total, series.count
     assert {name: count(name) for name in PER_CHOICE} == dict.fromkeys(PER_CHOICE, expected.good)
     assert {name: count(name) for name in PER_REQUEST if name != "request_params_max_tokens"} == {
         "request_params_n": expected.whole, "request_max_num_generation_tokens": expected.whole,
     }  # fmt: skip
     assert count("time_to_first_token_seconds") == expected.with_token
-    ends = {
-        reason: total(harness, "vllm:request_success_total", finished_reason=reason) for reason in ("abort", "error")
-    }
+    ends = {reason: total("vllm:request_success_total", finished_reason=reason) for reason in ("abort", "error")}
     assert ends == {"abort": expected.abort, "error": expected.error}
-    assert total(harness, "vllm:request_success_total") == expected.good + expected.abort + expected.error
-    assert total(harness, "vllm:admission_rejections_total") == expected.rejected
+    assert total("vllm:request_success_total") == expected.good + expected.abort + expected.error
+    assert total("vllm:admission_rejections_total") == expected.rejected
 
-    lengths = [len(spec.prompt) for job in harness.backend.jobs for spec in job.sequences]
-    prompt_tokens = total(harness, "vllm:prompt_tokens_total")
+    lengths = [len(spec.prompt) for job in fresh.backend.jobs for spec in job.sequences]
+    prompt_tokens = total("vllm:prompt_tokens_total")
     assert prompt_tokens == (lengths[0] * expected.prompts if lengths else 0), "prompts of a case are equally long"
-    assert total(harness, "vllm:prompt_tokens_cached_total") == 2 * expected.prompts
-    assert total(harness, "cloudmatrix:prompt_tokens_pulled_total") == USE.pulled_tokens * expected.prompts
-    recomputed = total(harness, "cloudmatrix:prompt_tokens_recomputed_total", reason="timeout")
+    assert total("vllm:prompt_tokens_cached_total") == 2 * expected.prompts
+    assert total("cloudmatrix:prompt_tokens_pulled_total") == USE.pulled_tokens * expected.prompts
+    recomputed = total("cloudmatrix:prompt_tokens_recomputed_total", reason="timeout")
     assert recomputed == USE.recomputed_tokens * expected.prompts
 
-    assert total(harness, "http_requests_total") == total(harness, "http_request_duration_seconds_count") == 1
-    assert total(harness, "http_requests_total", status=expected.status) == 1
-    assert harness.metrics.in_flight == 0
+    assert total("http_requests_total") == total("http_request_duration_seconds_count") == 1
+    assert total("http_requests_total", status=expected.status) == 1
+    assert fresh.metrics.in_flight == 0
 
 
-def test_output_tokens_and_the_gaps_between_them_fit_together(harness: Harness) -> None:
+def test_output_tokens_and_the_gaps_between_them_fit_together(fresh: Harness) -> None:
     """Every token is the first of its choice, or ends one gap."""
     for case in CASES:
-        CASES[case][0](harness)
-        harness.backend.refuse, harness.script_of = None, lambda _: harness.say("Once upon a time")
-    tokens = total(harness, "vllm:generation_tokens_total")
-    firsts = total(harness, "vllm:time_to_first_token_seconds_count")
-    assert tokens == firsts + total(harness, "vllm:inter_token_latency_seconds_count") > 0
+        CASES[case][0](fresh)
+        fresh.backend.refuse, fresh.script_of = None, lambda _: fresh.say("Once upon a time")
+    total = Series(fresh).total
+    tokens = total("vllm:generation_tokens_total")
+    firsts = total("vllm:time_to_first_token_seconds_count")
+    assert tokens == firsts + total("vllm:inter_token_latency_seconds_count") > 0
 
 
-def test_labelled_counters_of_requests_are_there_before_the_first_one(harness: Harness) -> None:
-    text = request(harness.app, "GET", "/metrics").text
+def test_labelled_counters_of_requests_are_there_before_the_first_one(fresh: Harness) -> None:
+    text = request(fresh.app, "GET", "/metrics").text
     labelled = {
         family.name: [sample.value for sample in family.samples]
         for family in text_string_to_metric_families(text)

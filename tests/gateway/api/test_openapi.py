@@ -1,7 +1,7 @@
 """`/openapi.json` describes every answer: asked at random by schemathesis, and with everything on by hand."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import GenerationMode, checks
+from schemathesis import BaseSchema, GenerationMode, checks
 
 from serving.errors import EngineError, OverloadedError, UnavailableError
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
@@ -43,10 +43,21 @@ ROUTES = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def whole(served: ServedModel) -> Harness:
-    """With all that there can be: a pool, and times of requests."""
+@pytest.fixture(scope="module")
+def application(served: ServedModel) -> Harness:
     return with_timelines(Harness(served, ApiSettings(version="1", per_request_metrics=True), two_servers()))
+
+
+@pytest.fixture
+def whole(application: Harness) -> Harness:
+    """With all that there can be: a pool, and times of requests."""
+    return application.renewed()
+
+
+@pytest.fixture(scope="module")
+def schema(application: Harness) -> BaseSchema:
+    """What schemathesis makes of the document, which takes it longer than to ask ten questions."""
+    return schemathesis.openapi.from_asgi("/openapi.json", application.app)
 
 
 def with_timelines(harness: Harness) -> Harness:
@@ -54,9 +65,9 @@ def with_timelines(harness: Harness) -> Harness:
     return harness
 
 
-@pytest.fixture
-def document(whole: Harness) -> dict[str, Any]:
-    described: dict[str, Any] = request(whole.app, "GET", "/openapi.json").json()
+@pytest.fixture(scope="module")
+def document(application: Harness) -> dict[str, Any]:
+    described: dict[str, Any] = request(application.app, "GET", "/openapi.json").json()
     return described
 
 
@@ -70,6 +81,8 @@ def test_every_route_is_described(document: dict[str, Any]) -> None:
     assert there == set(ROUTES)
 
 
+EXAMPLES = settings().max_examples // 12
+EXAMPLES_WITHOUT_BODY = settings().max_examples // 30
 BODIES = [path for method, path in ROUTES if method == "POST" and path != "/ping" and "cancel" not in path]
 
 
@@ -80,17 +93,17 @@ BODIES = [path for method, path in ROUTES if method == "POST" and path != "/ping
         *(("POST", path, GenerationMode.NEGATIVE) for path in BODIES),
     ],
 )
+@pytest.mark.usefixtures("whole")
 def test_whatever_is_asked_is_answered_as_described(
-    whole: Harness, method: str, path: str, mode: GenerationMode
+    schema: BaseSchema, method: str, path: str, mode: GenerationMode
 ) -> None:
     """In the negative mode with what the document forbids, which must be refused."""
-    operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)[path][method]
+    operation = schema[path][method]
     more = [] if mode.is_positive else [checks.negative_data_rejection]
 
-    @settings(
-        max_examples=10, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+    examples = EXAMPLES if path in BODIES else EXAMPLES_WITHOUT_BODY
+
+    @settings(max_examples=examples, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode))
     def ask(case: schemathesis.Case) -> None:
         case.call_and_validate(checks=CONFORMANCE + more)
@@ -98,16 +111,24 @@ def test_whatever_is_asked_is_answered_as_described(
     ask()
 
 
-@pytest.mark.parametrize("more", [{}, {"stream_options": {"include_usage": True}}, {"n": 2, "logprobs": False}])
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_streams_are_as_described_even_when_they_fail(whole: Harness, path: str, more: dict[str, Any]) -> None:
-    operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)[path]["POST"]
-    asked: dict[str, Any] = (
-        {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
-    )
+def fails_then(whole: Harness) -> Iterator[int | None]:
+    """A model that ends well, then one that fails after two tokens. Yields: after how many it fails."""
     for fail_after in (None, 2):
         script = Script(whole.say("Once upon a").tokens, fail_after=fail_after, error=EngineError("broken"))
         whole.script_of = partial(lambda script, _: script, script)
+        yield fail_after
+
+
+@pytest.mark.parametrize("more", [{}, {"stream_options": {"include_usage": True}}, {"n": 2, "logprobs": False}])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_streams_are_as_described_even_when_they_fail(
+    whole: Harness, schema: BaseSchema, path: str, more: dict[str, Any]
+) -> None:
+    operation = schema[path]["POST"]
+    asked: dict[str, Any] = (
+        {"prompt": "a"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    )
+    for fail_after in fails_then(whole):
         reply = operation.Case(body={**asked, "stream": True, **more}).call_and_validate(checks=CONFORMANCE)
         assert (b'"error"' in reply.content) is (fail_after is not None)
 
@@ -190,22 +211,20 @@ def test_every_event_of_a_stream(whole: Harness, document: dict[str, Any], more:
     conforms(document, "ErrorAnswer", events(chat(whole.app, stream=True).text)[-2])
 
 
-def test_messages_are_as_described(whole: Harness, document: dict[str, Any]) -> None:
+def test_messages_are_as_described(whole: Harness, schema: BaseSchema, document: dict[str, Any]) -> None:
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9}
     conforms(document, "MessageAnswer", post(whole.app, "/v1/messages", asked).json())
     conforms(
         document, "CountedTokens", post(whole.app, "/v1/messages/count_tokens", {"messages": asked["messages"]}).json()
     )
     conforms(document, "MessagesErrorAnswer", post(whole.app, "/v1/messages", {}).json())
-    operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)["/v1/messages"]["POST"]
-    for fail_after in (None, 2):
-        script = Script(whole.say("Once upon a").tokens, fail_after=fail_after, error=EngineError("broken"))
-        whole.script_of = partial(lambda script, _: script, script)
+    operation = schema["/v1/messages"]["POST"]
+    for fail_after in fails_then(whole):
         reply = operation.Case(body={**asked, "stream": True}).call_and_validate(checks=CONFORMANCE)
         assert (b"event: error" in reply.content) is (fail_after is not None)
 
 
-def test_responses_are_as_described(whole: Harness, document: dict[str, Any]) -> None:
+def test_responses_are_as_described(whole: Harness, schema: BaseSchema, document: dict[str, Any]) -> None:
     asked: dict[str, Any] = {"input": "a", "include": ["message.output_text.logprobs"], "top_logprobs": 1}
     conforms(document, "ResponseAnswer", post(whole.app, "/v1/responses", asked).json())
     conforms(document, "ErrorAnswer", post(whole.app, "/v1/responses", {}).json())
@@ -213,10 +232,8 @@ def test_responses_are_as_described(whole: Harness, document: dict[str, Any]) ->
     conforms(document, "ResponseAnswer", request(whole.app, "GET", kept).json())
     conforms(document, "ResponseInputItems", request(whole.app, "GET", f"{kept}/input_items").json())
     conforms(document, "ResponseDeleted", request(whole.app, "DELETE", kept).json())
-    operation = schemathesis.openapi.from_asgi("/openapi.json", whole.app)["/v1/responses"]["POST"]
-    for fail_after in (None, 2):
-        script = Script(whole.say("Once upon a").tokens, fail_after=fail_after, error=EngineError("broken"))
-        whole.script_of = partial(lambda script, _: script, script)
+    operation = schema["/v1/responses"]["POST"]
+    for fail_after in fails_then(whole):
         reply = operation.Case(body={**asked, "stream": True}).call_and_validate(checks=CONFORMANCE)
         shown = named_events(reply.text)
         for one in shown:

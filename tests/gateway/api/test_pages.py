@@ -16,8 +16,7 @@ from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.gateway.api.timeline_routes import timeline_router
 from tests.fakes.pool_admin import two_servers
 from tests.fakes.timelines import KeptTimelines
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, post, request
+from tests.gateway.api.support import Harness, check, post, request
 
 DASHBOARD = "http://127.0.0.1:8265/pools"
 
@@ -30,6 +29,11 @@ def whole(served: ServedModel) -> Harness:
     return harness
 
 
+@pytest.fixture(scope="module")
+def closed(served: ServedModel) -> Harness:
+    return Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"), hash_api_key("schlüssel:1"))))
+
+
 def page(harness: Harness, path: str, **headers: str) -> str:
     reply = request(harness.app, "GET", path, headers=headers)
     assert reply.status_code == 200
@@ -37,7 +41,7 @@ def page(harness: Harness, path: str, **headers: str) -> str:
     return reply.text
 
 
-def test_the_first_page_names_the_model_and_leads_everywhere(whole: Harness, application: Harness) -> None:
+def test_the_first_page_names_the_model_and_leads_everywhere(whole: Harness, harness: Harness) -> None:
     text = page(whole, "/")
     assert '<h1 id="model">tiny</h1>' in text
     assert "512 tokens" in text
@@ -46,7 +50,7 @@ def test_the_first_page_names_the_model_and_leads_everywhere(whole: Harness, app
     ]  # fmt: skip
     assert "curl http://test/v1/chat/completions" in html.unescape(text)
     assert "Placeholder text" in text
-    plain = page(application, "/")
+    plain = page(harness, "/")
     assert "Placeholder text" not in plain
     assert "pools" not in re.findall('href="([^"]+)"', plain)
 
@@ -62,8 +66,7 @@ def test_pages_need_nothing_else_and_may_do_nothing_else(whole: Harness, path: s
     assert not re.findall(r"\s(?:src|style|on\w+)=", re.sub(r"<(script|style)>.*?</\1>", "", reply.text, flags=re.S))
 
 
-def test_pages_are_not_there_where_keys_are_asked_for_unless_one_comes(served: ServedModel) -> None:
-    closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"),)))
+def test_pages_are_not_there_where_keys_are_asked_for_unless_one_comes(closed: Harness) -> None:
     for path in ("/", "/docs"):
         check(request(closed.app, "GET", path), 404)
         check(request(closed.app, "GET", path, headers={"authorization": "Bearer two"}), 404)
@@ -75,8 +78,7 @@ def basic(key: str) -> str:
     return f"Basic {base64.b64encode(f'anybody:{key}'.encode()).decode()}"
 
 
-def test_a_browser_is_told_to_ask_for_the_key_and_sends_it_as_a_password(served: ServedModel) -> None:
-    closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("schlüssel:1"),)))
+def test_a_browser_is_told_to_ask_for_the_key_and_sends_it_as_a_password(closed: Harness) -> None:
     browser = {"accept": "text/html,application/xhtml+xml", "sec-fetch-site": "none"}
     told = request(closed.app, "GET", "/", headers=browser)
     assert (told.status_code, told.headers["www-authenticate"][:6]) == (401, "Basic ")
@@ -90,8 +92,7 @@ def test_a_browser_is_told_to_ask_for_the_key_and_sends_it_as_a_password(served:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_what_a_browser_adds_for_pages_of_others_does_not_count(served: ServedModel, site: str) -> None:
-    closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"),)))
+def test_what_a_browser_adds_for_pages_of_others_does_not_count(closed: Harness, site: str) -> None:
     headers = {"authorization": basic("one"), "sec-fetch-site": site}
     check(request(closed.app, "GET", "/v1/models", headers=headers), 401)
     headers["authorization"] = "Bearer one"  # which no browser adds by itself
@@ -99,8 +100,7 @@ def test_what_a_browser_adds_for_pages_of_others_does_not_count(served: ServedMo
 
 
 @pytest.mark.parametrize("given", ["Basic", "Basic ", "Basic !", "Basic b25l", f"Basic {'/w=='}", "Digest one"])
-def test_what_is_no_password_is_no_key(served: ServedModel, given: str) -> None:
-    closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"),)))
+def test_what_is_no_password_is_no_key(closed: Harness, given: str) -> None:
     check(request(closed.app, "GET", "/v1/models", headers={"authorization": given}), 401)
 
 

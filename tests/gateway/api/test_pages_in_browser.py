@@ -1,8 +1,8 @@
 """The endpoint's pages in a real browser: a conversation, a stop, an error; light, dark, and on a phone."""
 
 import asyncio
+import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +20,6 @@ TALK = "document.querySelector('#talk').innerText"
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     with Chromium(tmp_path_factory.mktemp("chromium") / "profile") as running:
         yield running
-
-
-@pytest.fixture
-def harness(served: ServedModel) -> Harness:
-    return Harness(served, ApiSettings(version="1.2.3", pools_page=POOLS))
 
 
 async def converse(harness: Harness, page: Page, url: str) -> None:
@@ -61,52 +56,37 @@ async def stop_and_fail(harness: Harness, page: Page) -> None:
     assert await page.run("document.querySelector('#questions').hidden") is False
 
 
-def test_a_conversation(harness: Harness, browser: Chromium) -> None:
-    async def play(url: str) -> None:
-        async with browser.page() as page:
-            await converse(harness, page, url)
-            await stop_and_fail(harness, page)
-            assert page.faults == []
-            assert {one.partition("?")[0] for one in page.requested} <= {
-                f"{url}/",
-                f"{url}/v1/chat/completions",
-                "data:,",
-            }
-
-    with running_server(harness.app) as url:
-        asyncio.run(play(url))
-
-
-@pytest.mark.parametrize("path", ["/", "/docs"])
-def test_pages_fit_and_follow_the_readers_theme(path: str, harness: Harness, browser: Chromium, tmp_path: Path) -> None:
-    async def look(url: str) -> None:
-        async with browser.page() as page:
-            for width, dark in ((1280, False), (390, True)):
-                await page.size(width, 844)
-                await page.dark(dark)
-                assert await page.go(f"{url}{path}") == 200
-                await page.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-                assert await page.run("document.documentElement.scrollWidth - innerWidth") <= 0, width
-                assert await page.run("document.documentElement.dataset.theme") == ("dark" if dark else "light")
-                (tmp_path / f"{width}.png").write_bytes(await page.picture())
-            assert page.faults == []
-            assert {one for one in page.requested if not one.startswith((url, "data:"))} == set()
-
-    with running_server(harness.app) as url:
-        asyncio.run(look(url))
-
-
-def test_a_key_that_was_entered_goes_along_with_all_that_the_page_asks_for(
-    browser: Chromium, served: ServedModel
-) -> None:
+def test_a_conversation_with_the_key_that_was_entered(browser: Chromium, served: ServedModel) -> None:
+    """The key goes along with all that the page asks for."""
     closed = Harness(served, ApiSettings(version="1.2.3", api_key_hashes=(hash_api_key("one"),)))
 
     async def play(url: str) -> None:
         async with browser.page() as page:
             await page.send("Page.navigate", url=f"{url.replace('//', '//anybody:one@')}/docs")  # enters it
             await page.wait("document.querySelector('h1')?.textContent === 'API'")
+            page.requested.clear()
             await converse(closed, page, url)
+            await stop_and_fail(closed, page)
             assert page.faults == []
+            asked = {one.partition("?")[0] for one in page.requested}
+            assert asked <= {f"{url}/", f"{url}/v1/chat/completions", "data:,"}
 
     with running_server(closed.app) as url:
         asyncio.run(play(url))
+
+
+def test_pages_fit_and_follow_the_readers_theme(browser: Chromium, served: ServedModel) -> None:
+    async def look(url: str) -> None:
+        async with browser.page() as page:
+            for path, (width, theme) in itertools.product(("/", "/docs"), ((1280, "light"), (390, "dark"))):
+                await page.size(width, 844)
+                await page.dark(theme == "dark")
+                assert await page.go(f"{url}{path}") == 200
+                await page.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+                assert await page.run("document.documentElement.scrollWidth - innerWidth") <= 0, (path, width)
+                assert await page.run("document.documentElement.dataset.theme") == theme
+            assert page.faults == []
+            assert {one for one in page.requested if not one.startswith((url, "data:"))} == set()
+
+    with running_server(Harness(served, ApiSettings(version="1.2.3", pools_page=POOLS)).app) as url:
+        asyncio.run(look(url))

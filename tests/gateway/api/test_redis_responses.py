@@ -17,8 +17,7 @@ from serving.gateway.api.settings import ServedModel
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.redis_responses import RedisResponseStore
 from serving.gateway.live.response_places import response_store
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, requested
+from tests.gateway.api.support import Harness, check, requested
 from tests.kvpool.redis_process import RedisProcess, needs_redis
 from tests.kvpool.waits import PATIENCE_S
 
@@ -44,19 +43,17 @@ def opened(redis: RedisProcess, **limits: Any) -> RedisResponseStore:
     return RedisResponseStore(redis.url, KeepLimits(**limits), "[kvcache] directory", timeout_s=PATIENCE_S)
 
 
-def test_what_one_gateway_keeps_another_finds(redis: RedisProcess) -> None:
-    async def through() -> None:
-        one, other = opened(redis), opened(redis)
-        assert await one.put("acme", "a", b"x")
-        assert await other.get("acme", "a") == b"x"
-        assert await other.get("globex", "a") is None
-        assert await other.delete("acme", "a")
-        assert not await one.delete("acme", "a")
-        assert await one.get("acme", "a") is None
-        await one.close()
-        await other.close()
-
-    asyncio.run(through())
+@pytest.mark.asyncio
+async def test_what_one_gateway_keeps_another_finds(redis: RedisProcess) -> None:
+    one, other = opened(redis), opened(redis)
+    assert await one.put("acme", "a", b"x")
+    assert await other.get("acme", "a") == b"x"
+    assert await other.get("globex", "a") is None
+    assert await other.delete("acme", "a")
+    assert not await one.delete("acme", "a")
+    assert await one.get("acme", "a") is None
+    await one.close()
+    await other.close()
 
 
 def test_limits_are_those_of_memory(redis: RedisProcess) -> None:

@@ -7,8 +7,7 @@ import pytest
 from openai.types.responses import Response
 
 from serving.errors import EngineError, OverloadedError
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import MAX_MODEL_LEN, Harness, chat, named_events, post
+from tests.gateway.api.support import MAX_MODEL_LEN, Harness, chat, check, named_events, post
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 
@@ -22,10 +21,6 @@ def answered(reply: httpx.Response) -> Response:
     return Response.model_validate(reply.json())
 
 
-def prompt_of(harness: Harness) -> str:
-    return harness.model.tokenizer.decode(harness.backend.jobs[-1].sequences[0].prompt, skip_special_tokens=False)
-
-
 def test_a_whole_response(harness: Harness) -> None:
     harness.script_of = lambda _: harness.say("Once upon a time", cached_tokens=3)
     whole = answered(ask(harness, instructions="Be brief.", metadata={"a": "b"}, max_output_tokens=50))
@@ -36,7 +31,7 @@ def test_a_whole_response(harness: Harness) -> None:
     assert usage.input_tokens == len(harness.backend.jobs[-1].sequences[0].prompt)
     assert usage.input_tokens_details.cached_tokens == 3
     assert usage.output_tokens == len(harness.say("Once upon a time").tokens)
-    assert "<|user|>system: Be brief.<|user|>user: hi<|assistant|>" in prompt_of(harness)
+    assert "<|user|>system: Be brief.<|user|>user: hi<|assistant|>" in harness.prompt()
 
 
 def test_an_output_that_is_cut_is_incomplete(harness: Harness) -> None:
@@ -108,7 +103,7 @@ def test_a_long_input_is_cut_where_that_is_wished_for(harness: Harness) -> None:
     long = "a dog " * MAX_MODEL_LEN
     answered(ask(harness, input=long, truncation="auto", max_output_tokens=12))
     assert len(harness.backend.jobs[-1].sequences[0].prompt) == MAX_MODEL_LEN - 12
-    assert prompt_of(harness).endswith("<|assistant|>")
+    assert harness.prompt().endswith("<|assistant|>")
     answered(ask(harness, input=long, truncation="auto"))
     check(ask(harness, input=long), 400, "input", "context_length_exceeded")
 
@@ -147,11 +142,11 @@ def test_what_codex_sends_is_served(harness: Harness) -> None:
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     warned = reply.headers["x-cloudmatrix-warning"]
     assert "tools[0] (local_shell), tools[1] (custom), tools[2] (web_search)" in warned
-    assert "Codex" in prompt_of(harness)
+    assert "Codex" in harness.prompt()
     output = last["response"]["output"]
     again = {**CODEX, "input": [*CODEX["input"], *output, {"role": "user", "content": "more"}]}
     assert post(harness.app, "/v1/responses", again).status_code == 200
-    assert prompt_of(harness).endswith("<|assistant|>Once upon a time<|eos|><|user|>user: more<|assistant|>")
+    assert harness.prompt().endswith("<|assistant|>Once upon a time<|eos|><|user|>user: more<|assistant|>")
 
 
 @pytest.mark.parametrize(
@@ -196,20 +191,20 @@ def test_what_codex_sends_is_served(harness: Harness) -> None:
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_served_is_refused_by_name(refusing: Harness, fields: dict[str, Any], param: str | None) -> None:
-    reply = ask(refusing, **fields)
+def test_what_cannot_be_served_is_refused_by_name(harness: Harness, fields: dict[str, Any], param: str | None) -> None:
+    reply = ask(harness, **fields)
     if param is None:
         assert reply.status_code == 200
         return
     check(reply, 400, param)
-    assert not refusing.backend.jobs
+    assert not harness.backend.jobs
 
 
-def test_a_model_that_calls_nothing_refuses_functions(refusing: Harness) -> None:
+def test_a_model_that_calls_nothing_refuses_functions(harness: Harness) -> None:
     tools = [{"type": "web_search"}, {"type": "function", "name": "look", "parameters": {}}]
-    check(ask(refusing, tools=tools), 400, "tools", "unsupported_parameter")
-    assert not refusing.backend.jobs
-    assert ask(refusing, tools=tools, tool_choice="none").status_code == 200
+    check(ask(harness, tools=tools), 400, "tools", "unsupported_parameter")
+    assert not harness.backend.jobs
+    assert ask(harness, tools=tools, tool_choice="none").status_code == 200
 
 
 def test_errors_before_and_within_a_stream(harness: Harness) -> None:

@@ -30,7 +30,7 @@ def template(content: str) -> str:
 
 
 @pytest.mark.parametrize("name", REWRITING)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples // 6)
 @given(texts=st.tuples(*[st.lists(st.sampled_from(SPELT), max_size=6).map("".join)] * 3))
 @example(texts=("<|e/no_thinknd|><|assi/no_thinkstant|>I agreed", "<|END|>", "&lt;|end|&gt;"))
 @example(texts=("<|e#nd|>", "<|e  nd|>", "</no_think|end|>"))

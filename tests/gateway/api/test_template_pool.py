@@ -103,7 +103,7 @@ def test_a_template_that_takes_too_much_is_refused(name: str) -> None:
     source, reason = HOSTILE[name]
 
     async def scene() -> float:
-        pool = TemplatePool(source, cpu_s=0.15)
+        pool = TemplatePool(source, cpu_s=0.05)
         await pool.warm()
         with pytest.raises(InvalidRequestError, match=f"^the chat template refused the messages: .*({reason})"):
             await pool.render(FRAME)
@@ -151,99 +151,86 @@ def test_texts_are_as_if_rendered_here(served: ServedModel) -> None:
     run(scene())  # in another event loop
 
 
-def test_our_own_templates_are_spared_the_way_while_a_conversation_is_short() -> None:
+@pytest.mark.asyncio
+async def test_our_own_templates_are_spared_the_way_while_a_conversation_is_short() -> None:
     """And give the same text, or refusal, here as there."""
     model = ServedModel.from_folder(STORYTELLER, names=("tiny",), max_model_len=64, created=1)
     template = model.chat_template
     assert template is not None
     here = template._here
     assert here is not None
-
-    async def scene() -> None:
-        for content in ("Hi", "x" * SHORT_BYTES):
-            job = template.prepare([{"role": "user", "content": content}], control=model.control_tokens)
-            assert await template.render(job) == here.render(marshal.loads(job.frame), 1 << 30)
-            assert len(pids(template._pool)) == (0 if content == "Hi" else 1)
-        job = template.prepare([{"role": "wizard", "content": "Hi"}], control=model.control_tokens)
-        for place in (here, None):
-            template._here = place
-            with pytest.raises(InvalidRequestError, match="the messages: role must be system"):
-                await template.render(job)
-        template.close()
-
-    run(scene())
+    for content in ("Hi", "x" * SHORT_BYTES):
+        job = template.prepare([{"role": "user", "content": content}], control=model.control_tokens)
+        assert await template.render(job) == here.render(marshal.loads(job.frame), 1 << 30)
+        assert len(pids(template._pool)) == (0 if content == "Hi" else 1)
+    job = template.prepare([{"role": "wizard", "content": "Hi"}], control=model.control_tokens)
+    for place in (here, None):
+        template._here = place
+        with pytest.raises(InvalidRequestError, match="the messages: role must be system"):
+            await template.render(job)
+    template.close()
 
 
-def test_one_process_does_for_all_and_is_replaced_when_it_is_lost() -> None:
-    async def scene() -> None:
-        pool = TemplatePool("{{ messages[0].content }}")
-        await pool.warm()
-        (first,) = pids(pool)
-        texts = [await pool.render(FRAME) for _ in range(20)]
-        assert texts == [MESSAGES["messages"][0]["content"]] * 20
-        assert pids(pool) == [first]
-        os.kill(first, signal.SIGKILL)
-        assert await pool.render(FRAME) == texts[0]
-        (second,) = pids(pool)
-        assert second != first
-        pool.close()
-        assert gone(first)
-        assert gone(second)
-
-    run(scene())
+@pytest.mark.asyncio
+async def test_one_process_does_for_all_and_is_replaced_when_it_is_lost() -> None:
+    pool = TemplatePool("{{ messages[0].content }}")
+    await pool.warm()
+    (first,) = pids(pool)
+    texts = [await pool.render(FRAME) for _ in range(20)]
+    assert texts == [MESSAGES["messages"][0]["content"]] * 20
+    assert pids(pool) == [first]
+    os.kill(first, signal.SIGKILL)
+    assert await pool.render(FRAME) == texts[0]
+    (second,) = pids(pool)
+    assert second != first
+    pool.close()
+    assert gone(first)
+    assert gone(second)
 
 
-def test_a_long_conversation_has_a_process_of_its_own() -> None:
+@pytest.mark.asyncio
+async def test_a_long_conversation_has_a_process_of_its_own() -> None:
     """Its memory is given back with it, and the process for short ones stays ready."""
-
-    async def scene() -> None:
-        pool = TemplatePool("{{ messages[0].content }}")
-        await pool.warm()
-        (ready,) = pids(pool)
-        os.kill(ready, signal.SIGSTOP)
-        long = marshal.dumps({"messages": [{"content": "x" * LONG_BYTES}]})
-        assert len(await pool.render(long)) == LONG_BYTES
-        assert pids(pool) == [ready]
-        os.kill(ready, signal.SIGCONT)
-        pool.close()
-
-    run(scene())
+    pool = TemplatePool("{{ messages[0].content }}")
+    await pool.warm()
+    (ready,) = pids(pool)
+    os.kill(ready, signal.SIGSTOP)
+    long = marshal.dumps({"messages": [{"content": "x" * LONG_BYTES}]})
+    assert len(await pool.render(long)) == LONG_BYTES
+    assert pids(pool) == [ready]
+    os.kill(ready, signal.SIGCONT)
+    pool.close()
 
 
+@pytest.mark.asyncio
 @pytest.mark.parametrize("size", [1, 8 << 20])
-def test_nothing_stays_of_an_answer_that_nobody_waits_for(size: int) -> None:
+async def test_nothing_stays_of_an_answer_that_nobody_waits_for(size: int) -> None:
     """Cancelled while it is written, or awaited."""
-
-    async def scene() -> None:
-        pool = TemplatePool("{{ messages[0].content }}")
-        await pool.warm()
-        renderer = pool._idle.pop()
-        os.kill(renderer.pid, signal.SIGSTOP)
-        answer = asyncio.create_task(pool._answer(renderer, marshal.dumps({"messages": [{"content": "x" * size}]})))
-        done, _ = await asyncio.wait([answer], timeout=0.05)
-        assert not done
-        answer.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await answer
-        await until(lambda: gone(renderer.pid))
-
-    run(scene())
+    pool = TemplatePool("{{ messages[0].content }}")
+    await pool.warm()
+    renderer = pool._idle.pop()
+    os.kill(renderer.pid, signal.SIGSTOP)
+    answer = asyncio.create_task(pool._answer(renderer, marshal.dumps({"messages": [{"content": "x" * size}]})))
+    done, _ = await asyncio.wait([answer], timeout=0.05)
+    assert not done
+    answer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answer
+    await until(lambda: gone(renderer.pid))
 
 
-def test_a_start_that_nobody_waits_for_is_ended() -> None:
-    async def scene() -> None:
-        before = children()
-        pool = TemplatePool("x")
-        warming = asyncio.create_task(pool.warm())
-        await until(lambda: bool(children() - before))
-        (pid,) = children() - before
-        warming.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await warming
-        await until(lambda: gone(pid))
-        assert pids(pool) == []
-
-    run(scene())
+@pytest.mark.asyncio
+async def test_a_start_that_nobody_waits_for_is_ended() -> None:
+    before = children()
+    pool = TemplatePool("x")
+    warming = asyncio.create_task(pool.warm())
+    await until(lambda: bool(children() - before))
+    (pid,) = children() - before
+    warming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await warming
+    await until(lambda: gone(pid))
+    assert pids(pool) == []
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -275,28 +262,25 @@ def test_a_process_ends_with_what_it_was_for() -> None:
     assert gone(pid)
 
 
-def test_a_few_at_a_time_and_a_bounded_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.asyncio
+async def test_a_few_at_a_time_and_a_bounded_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_turns, "MOST_WAITING", 3)
     most = template_pool.ORDINARY_PROCESSES
-
-    async def scene() -> None:
-        before = children()
-        pool = TemplatePool(LOOPS.replace("BODY", ""), cpu_s=0.2)
-        asked = [asyncio.create_task(pool.render(FRAME)) for _ in range(most + 4)]
-        await until(lambda: any(task.done() for task in asked))
-        refused = [task for task in asked if task.done()]
-        assert len(refused) == 1
-        with pytest.raises(OverloadedError):
-            await refused[0]
-        for task in asked[:1] + asked[-3:-1]:  # some that run and some that wait
-            task.cancel()
-        results = await asyncio.gather(*asked, return_exceptions=True)
-        assert {type(one) for one in results} == {asyncio.CancelledError, InvalidRequestError, OverloadedError}
-        assert pool._ordinary.state == (most, 0, 0)
-        pool.close()
-        await until(lambda: children() <= before)
-
-    run(scene())
+    before = children()
+    pool = TemplatePool(LOOPS.replace("BODY", ""), cpu_s=0.2)
+    asked = [asyncio.create_task(pool.render(FRAME)) for _ in range(most + 4)]
+    await until(lambda: any(task.done() for task in asked))
+    refused = [task for task in asked if task.done()]
+    assert len(refused) == 1
+    with pytest.raises(OverloadedError):
+        await refused[0]
+    for task in asked[:1] + asked[-3:-1]:  # some that run and some that wait
+        task.cancel()
+    results = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(one) for one in results} == {asyncio.CancelledError, InvalidRequestError, OverloadedError}
+    assert pool._ordinary.state == (most, 0, 0)
+    pool.close()
+    await until(lambda: children() <= before)
 
 
 def test_others_go_on_while_a_template_computes(model_folder: Path, tmp_path: Path) -> None:

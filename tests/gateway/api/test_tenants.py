@@ -11,7 +11,7 @@ from serving.gateway.api.tenant import KeyRing
 from serving.values.namespaces import DEFAULT_NAMESPACE
 from serving.values.prefix_hash import prefix_hashes
 from serving.values.sequence import SequenceSpec
-from tests.gateway.api.support import Harness, post, request
+from tests.gateway.api.support import Harness, bearer, chat, complete, events, post, request
 from tests.telemetry.samples import samples
 
 SETTINGS = ApiSettings(
@@ -25,8 +25,9 @@ SETTINGS = ApiSettings(
 )
 
 
-def bearer(key: str | None) -> dict[str, str]:
-    return {} if key is None else {"authorization": f"Bearer {key}"}
+@pytest.fixture(scope="module")
+def tenants(served: ServedModel) -> Harness:
+    return Harness(served, SETTINGS)
 
 
 def spec_of(harness: Harness, key: str | None, **fields: object) -> SequenceSpec:
@@ -55,18 +56,16 @@ def test_a_key_has_a_namespace(key: str, namespace: str, admin: bool) -> None:
     assert tenant.may_manage("another") is admin
 
 
-@pytest.mark.parametrize("path", ["/cluster", "/experts"])
-@pytest.mark.parametrize(
-    ("key", "status"), [("root", 200), ("acme-root", 200), ("plain", 403), ("acme-1", 403), (None, 401)]
-)
-def test_tenants_do_not_see_the_system(served: ServedModel, key: str | None, status: int, path: str) -> None:
+def test_tenants_do_not_see_the_system(served: ServedModel) -> None:
     """Replicas, processes and load tell one tenant of the others."""
     app = Harness(served, SETTINGS).app
     app.include_router(cluster_router(lambda: {"pools": []}, lambda: {"groups": []}))
-    answer = request(app, "GET", path, headers=bearer(key))
-    assert answer.status_code == status
-    if status == 403:
-        assert "administrators" in answer.json()["error"]["message"]
+    for path in ("/cluster", "/experts"):
+        for key, status in (("root", 200), ("acme-root", 200), ("plain", 403), ("acme-1", 403), (None, 401)):
+            answer = request(app, "GET", path, headers=bearer(key))
+            assert answer.status_code == status
+            if status == 403:
+                assert "administrators" in answer.json()["error"]["message"]
 
 
 def test_who_is_alone_sees_the_system() -> None:
@@ -121,9 +120,8 @@ def test_a_priority_is_passed_on(served: ServedModel) -> None:
     assert [spec_of(harness, None, **fields).priority for fields in asked] == [0, -3, 7]
 
 
-def test_equal_prompts_of_two_tenants_share_no_block(served: ServedModel) -> None:
-    harness = Harness(served, SETTINGS)
-    specs = [spec_of(harness, key) for key in ("acme-1", "acme-2", "umbrella-1", "plain", "root")]
+def test_equal_prompts_of_two_tenants_share_no_block(tenants: Harness) -> None:
+    specs = [spec_of(tenants, key) for key in ("acme-1", "acme-2", "umbrella-1", "plain", "root")]
     assert len({spec.prompt for spec in specs}) == 1
     assert [spec.namespace for spec in specs] == ["acme", "acme", "umbrella", "default", "default"]
     chains = [frozenset(prefix_hashes(spec.prompt, 4, spec.salt)) for spec in specs]
@@ -134,34 +132,31 @@ def test_equal_prompts_of_two_tenants_share_no_block(served: ServedModel) -> Non
     assert not chains[2] & chains[3]
 
 
-def test_a_cache_salt_parts_a_tenants_own_users(served: ServedModel) -> None:
-    harness = Harness(served, SETTINGS)
+def test_a_cache_salt_parts_a_tenants_own_users(tenants: Harness) -> None:
     plain, ann, bob = (
-        spec_of(harness, "acme-1", **fields) for fields in ({}, {"cache_salt": "a"}, {"cache_salt": "b"})
+        spec_of(tenants, "acme-1", **fields) for fields in ({}, {"cache_salt": "a"}, {"cache_salt": "b"})
     )
-    other_ann = spec_of(harness, "umbrella-1", cache_salt="a")
+    other_ann = spec_of(tenants, "umbrella-1", cache_salt="a")
     assert len({spec.salt for spec in (plain, ann, bob, other_ann)}) == 4
     assert {spec.namespace for spec in (plain, ann, bob)} == {"acme"}
-    assert spec_of(harness, "acme-2", cache_salt="a").salt == ann.salt
+    assert spec_of(tenants, "acme-2", cache_salt="a").salt == ann.salt
 
 
-def test_salts_depend_on_the_secret(served: ServedModel) -> None:
+def test_salts_depend_on_the_secret(served: ServedModel, tenants: Harness) -> None:
     other = Harness(served, ApiSettings(api_key_hashes=SETTINGS.api_key_hashes, pool_salt=b"other"))
-    assert spec_of(other, "plain").salt != spec_of(Harness(served, SETTINGS), "plain").salt
+    assert spec_of(other, "plain").salt != spec_of(tenants, "plain").salt
 
 
-def test_a_namespace_cannot_be_chosen_by_a_salt(served: ServedModel) -> None:
-    harness = Harness(served, SETTINGS)
-    target = spec_of(harness, "umbrella-1").salt
+def test_a_namespace_cannot_be_chosen_by_a_salt(tenants: Harness) -> None:
+    target = spec_of(tenants, "umbrella-1").salt
     for guess in (target.hex(), "umbrella", target.decode("latin-1")):
-        assert spec_of(harness, "acme-1", cache_salt=guess).salt != target
+        assert spec_of(tenants, "acme-1", cache_salt=guess).salt != target
 
 
-def test_chat_is_booked_under_the_tenant_too(served: ServedModel) -> None:
-    harness = Harness(served, SETTINGS)
+def test_chat_is_booked_under_the_tenant_too(tenants: Harness) -> None:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "n": 2}
-    assert post(harness.app, "/v1/chat/completions", body, headers=bearer("umbrella-1")).status_code == 200
-    assert {s.namespace for s in harness.backend.jobs[-1].sequences} == {"umbrella"}
+    assert post(tenants.app, "/v1/chat/completions", body, headers=bearer("umbrella-1")).status_code == 200
+    assert {s.namespace for s in tenants.backend.jobs[-1].sequences} == {"umbrella"}
 
 
 def test_secrets_do_not_show() -> None:
@@ -189,3 +184,35 @@ def test_an_open_server_shows_them_to_all(served: ServedModel) -> None:
     spec_of(harness, None)
     assert 'namespace="default"' in request(harness.app, "GET", "/metrics").text
     assert not any("namespace" in name for name, _ in samples(harness.metrics))
+
+
+TOLD = ["prefill#a", "decode#b"]
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def test_whole_answers_and_usage_chunks_tell_when_asked(harness: Harness) -> None:
+    for ask in (chat, complete):
+        assert ask(harness.app, return_replicas=True).json()["replicas"] == TOLD
+        assert "replicas" not in ask(harness.app).json()
+        *chunks, usage, end = events(ask(harness.app, return_replicas=True, **USAGE).text)
+        assert usage["replicas"] == TOLD
+        assert end == "[DONE]"
+        assert not any("replicas" in chunk for chunk in chunks)
+        assert "replicas" not in ask(harness.app, **USAGE).text
+
+
+def test_tenants_do_not_see_each_others_system(served: ServedModel) -> None:
+    keys = (hash_api_key("root"),)
+    tenants = (NamespaceKeys("acme", (hash_api_key("acme"),)),)
+
+    def told(settings: ApiSettings, key: str) -> Any:
+        body = {"prompt": "The dog", "return_replicas": True}
+        answer = post(
+            Harness(served, settings).app, "/v1/completions", body, headers={"authorization": f"Bearer {key}"}
+        )
+        assert answer.status_code == 200
+        return answer.json().get("replicas")
+
+    assert told(ApiSettings(api_key_hashes=keys), "root") == TOLD, "nobody else is there"
+    assert told(ApiSettings(admin_key_hashes=keys, namespaces=tenants), "root") == TOLD
+    assert told(ApiSettings(admin_key_hashes=keys, namespaces=tenants), "acme") is None

@@ -49,84 +49,74 @@ def tenant(key: str) -> Tenant:
     return Tenant("acme", b"", key=key)
 
 
-def test_a_bounded_amount_at_a_time() -> None:
-    async def scene() -> None:
-        desk, counted = desk_of(), Counted()
-        runs = [asyncio.create_task(desk.run(tenant("a"), ALL // 4, counted.of(str(i)))) for i in range(9)]
-        await until(lambda: counted.at_once == 4)
-        assert desk.busy == (UNITS, 5)
-        counted.go.set()
-        assert await asyncio.gather(*runs) == [str(i) for i in range(9)]
-        assert counted.most == 4
-        assert desk.busy == (0, 0)
-
-    asyncio.run(scene())
+@pytest.mark.asyncio
+async def test_a_bounded_amount_at_a_time() -> None:
+    desk, counted = desk_of(), Counted()
+    runs = [asyncio.create_task(desk.run(tenant("a"), ALL // 4, counted.of(str(i)))) for i in range(9)]
+    await until(lambda: counted.at_once == 4)
+    assert desk.busy == (UNITS, 5)
+    counted.go.set()
+    assert await asyncio.gather(*runs) == [str(i) for i in range(9)]
+    assert counted.most == 4
+    assert desk.busy == (0, 0)
 
 
-def test_keys_take_turns() -> None:
-    async def scene() -> None:
-        desk, counted = desk_of(), Counted()
-        runs = [asyncio.create_task(desk.run(tenant("a"), ALL, counted.of("a"))) for _ in range(4)]
-        await until(lambda: counted.at_once == 1)
-        runs.append(asyncio.create_task(desk.run(tenant("b"), 10, counted.of("b"))))
-        await until(lambda: desk.busy[1] == 4)
-        counted.go.set()
-        await asyncio.gather(*runs)
-        assert counted.order.index("b") < 3
-
-    asyncio.run(scene())
+@pytest.mark.asyncio
+async def test_keys_take_turns() -> None:
+    desk, counted = desk_of(), Counted()
+    runs = [asyncio.create_task(desk.run(tenant("a"), ALL, counted.of("a"))) for _ in range(4)]
+    await until(lambda: counted.at_once == 1)
+    runs.append(asyncio.create_task(desk.run(tenant("b"), 10, counted.of("b"))))
+    await until(lambda: desk.busy[1] == 4)
+    counted.go.set()
+    await asyncio.gather(*runs)
+    assert counted.order.index("b") < 3
 
 
-def test_one_key_does_not_fill_the_queue() -> None:
-    async def scene() -> None:
-        desk, counted = desk_of(), Counted()
-        runs = [asyncio.create_task(desk.run(tenant("a"), ALL, counted.of("a"))) for _ in range(1 + MOST_WAITING)]
-        await until(lambda: counted.at_once == 1 and runs[-1].done())
-        with pytest.raises(OverloadedError, match="too much text"):
-            await runs.pop()
-        runs = [run for run in runs if not run.done()]
-        runs.append(asyncio.create_task(desk.run(tenant("b"), 10, counted.of("b"))))
-        counted.go.set()
-        assert "b" in await asyncio.gather(*runs)
-
-    asyncio.run(scene())
+@pytest.mark.asyncio
+async def test_one_key_does_not_fill_the_queue() -> None:
+    desk, counted = desk_of(), Counted()
+    runs = [asyncio.create_task(desk.run(tenant("a"), ALL, counted.of("a"))) for _ in range(1 + MOST_WAITING)]
+    await until(lambda: counted.at_once == 1 and runs[-1].done())
+    with pytest.raises(OverloadedError, match="too much text"):
+        await runs.pop()
+    runs = [run for run in runs if not run.done()]
+    runs.append(asyncio.create_task(desk.run(tenant("b"), 10, counted.of("b"))))
+    counted.go.set()
+    assert "b" in await asyncio.gather(*runs)
 
 
-def test_who_leaves_gives_the_place_back() -> None:
-    async def scene() -> None:
-        desk, counted = desk_of(), Counted()
-        runs = [asyncio.create_task(desk.run(tenant("a"), ALL, counted.of("a"))) for _ in range(2)]
-        await until(lambda: counted.at_once == 1 and desk.busy[1] == 1)
-        runs[1].cancel()
-        await until(lambda: desk.busy == (UNITS, 0))
-        runs[0].cancel()  # its thread goes on, and so its place is taken until that has ended
-        with pytest.raises(asyncio.CancelledError):
-            await runs[0]
-        assert desk.busy == (UNITS, 0)
-        counted.go.set()
-        await until(lambda: desk.busy == (0, 0))
-        assert await desk.run(tenant("a"), ALL, counted.of("next")) == "next"
-
-    asyncio.run(scene())
+@pytest.mark.asyncio
+async def test_who_leaves_gives_the_place_back() -> None:
+    desk, counted = desk_of(), Counted()
+    runs = [asyncio.create_task(desk.run(tenant("a"), ALL, counted.of("a"))) for _ in range(2)]
+    await until(lambda: counted.at_once == 1 and desk.busy[1] == 1)
+    runs[1].cancel()
+    await until(lambda: desk.busy == (UNITS, 0))
+    runs[0].cancel()  # its thread goes on, and so its place is taken until that has ended
+    with pytest.raises(asyncio.CancelledError):
+        await runs[0]
+    assert desk.busy == (UNITS, 0)
+    counted.go.set()
+    await until(lambda: desk.busy == (0, 0))
+    assert await desk.run(tenant("a"), ALL, counted.of("next")) == "next"
 
 
-def test_a_wait_has_an_end_and_errors_come_through() -> None:
+@pytest.mark.asyncio
+async def test_a_wait_has_an_end_and_errors_come_through() -> None:
     def fail() -> None:
         raise InvalidRequestError("no")
 
-    async def scene() -> None:
-        desk, counted = desk_of(request_timeout_s=0.05), Counted()
-        run = asyncio.create_task(desk.run(tenant("a"), ALL, counted.of("a")))
-        await until(lambda: counted.at_once == 1)
-        with pytest.raises(TimeoutError):
-            await desk.run(tenant("b"), 10, counted.of("b"))
-        counted.go.set()
-        await run
-        with pytest.raises(InvalidRequestError):
-            await desk.run(tenant("a"), 4 * ALL, fail)
-        assert desk.busy == (0, 0)
-
-    asyncio.run(scene())
+    desk, counted = desk_of(request_timeout_s=0.05), Counted()
+    run = asyncio.create_task(desk.run(tenant("a"), ALL, counted.of("a")))
+    await until(lambda: counted.at_once == 1)
+    with pytest.raises(TimeoutError):
+        await desk.run(tenant("b"), 10, counted.of("b"))
+    counted.go.set()
+    await run
+    with pytest.raises(InvalidRequestError):
+        await desk.run(tenant("a"), 4 * ALL, fail)
+    assert desk.busy == (0, 0)
 
 
 def test_a_hopeless_text_is_not_tokenized(harness: Harness) -> None:

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.gateway.api.timeline_routes import timeline_router
 from tests.fakes.timelines import KeptTimelines
-from tests.gateway.api.support import Harness, request
+from tests.gateway.api.support import Harness, bearer, request
 
 SETTINGS = ApiSettings(
     api_key_hashes=(hash_api_key("plain"),),
@@ -15,15 +15,11 @@ SETTINGS = ApiSettings(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def app(served: ServedModel) -> FastAPI:
     app = Harness(served, SETTINGS).app
     app.include_router(timeline_router(KeptTimelines(("mine", "acme", 1.5), ("theirs", "other", 2.5))))
     return app
-
-
-def bearer(key: str | None) -> dict[str, str]:
-    return {} if key is None else {"authorization": f"Bearer {key}"}
 
 
 @pytest.mark.parametrize(("key", "status"), [("acme", 200), ("root", 200), ("other", 404), ("plain", 404), (None, 401)])
@@ -40,18 +36,12 @@ def test_a_tenant_reads_its_own(app: FastAPI, key: str | None, status: int) -> N
         assert answer.text.replace("mine", "nothing") == unknown.text, "nobody learns that it is there"
 
 
-@pytest.mark.parametrize(("key", "names"), [("acme", ["mine"]), ("root", ["theirs", "mine"]), ("plain", [])])
-def test_a_list_has_a_tenants_own(app: FastAPI, key: str, names: list[str]) -> None:
-    answer = request(app, "GET", "/v1/requests?which=slowest&limit=5", headers=bearer(key))
-    rows = answer.json()["data"]
-    assert [row["request_id"] for row in rows] == names
-    assert all("choices" not in row and row["tokens"] == 3 for row in rows)
-
-
-def test_any_of_its_ids_finds_a_request(app: FastAPI) -> None:
-    assert request(app, "GET", "/v1/requests/x%20mine/timeline", headers=bearer("acme")).status_code == 200
-
-
-@pytest.mark.parametrize("query", ["which=best", "limit=0", "limit=101", "limit=x"])
-def test_a_wrong_wish_is_refused(app: FastAPI, query: str) -> None:
-    assert request(app, "GET", f"/v1/requests?{query}", headers=bearer("root")).status_code in (400, 422)
+def test_a_list_has_a_tenants_own(app: FastAPI) -> None:
+    for key, names in (("acme", ["mine"]), ("root", ["theirs", "mine"]), ("plain", [])):
+        rows = request(app, "GET", "/v1/requests?which=slowest&limit=5", headers=bearer(key)).json()["data"]
+        assert [row["request_id"] for row in rows] == names
+        assert all("choices" not in row and row["tokens"] == 3 for row in rows)
+    any_of_its_ids = request(app, "GET", "/v1/requests/x%20mine/timeline", headers=bearer("acme"))
+    assert any_of_its_ids.status_code == 200
+    for query in ("which=best", "limit=0", "limit=101", "limit=x"):
+        assert request(app, "GET", f"/v1/requests?{query}", headers=bearer("root")).status_code in (400, 422)

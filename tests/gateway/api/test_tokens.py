@@ -7,8 +7,7 @@ import pytest
 
 from serving.errors import EngineError, OverloadedError
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import EOS, Harness, events, post, request
+from tests.gateway.api.support import EOS, Harness, check, events, post, request
 
 PATH = "/inference/v1/generate"
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -76,9 +75,9 @@ def test_a_stream_of_tokens(harness: Harness) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_served_is_refused_by_name(refusing: Harness, fields: dict[str, Any], param: str) -> None:
-    check(post(refusing.app, PATH, {"token_ids": [5], "sampling_params": {}, **fields}), 400, param)
-    assert not refusing.backend.jobs
+def test_what_cannot_be_served_is_refused_by_name(harness: Harness, fields: dict[str, Any], param: str) -> None:
+    check(post(harness.app, PATH, {"token_ids": [5], "sampling_params": {}, **fields}), 400, param)
+    assert not harness.backend.jobs
 
 
 RENDERED: list[dict[str, Any]] = [

@@ -26,40 +26,26 @@ def test_defaults_come_from_the_model_folder(harness: Harness) -> None:
 
 
 def test_own_values_win(harness: Harness) -> None:
+    same: dict[str, Any] = {
+        "temperature": 0, "top_p": 0.5, "min_p": 0.1, "repetition_penalty": 1.1, "presence_penalty": -1,
+        "frequency_penalty": 1.5, "seed": 42, "min_tokens": 2,
+    }  # fmt: skip
     params = sampling(
-        harness,
-        temperature=0,
-        top_p=0.5,
-        top_k=-1,
-        min_p=0.1,
-        repetition_penalty=1.1,
-        presence_penalty=-1,
-        frequency_penalty=1.5,
-        logit_bias={"7": -100, "3": 5.5},
-        seed=42,
-        max_completion_tokens=9,
-        max_tokens=5,
-        min_tokens=2,
+        harness, **same, top_k=-1, logit_bias={"7": -100, "3": 5.5}, max_completion_tokens=9, max_tokens=5,
         stop_token_ids=[8, 7, 8],
-    )
+    )  # fmt: skip
     assert params == SamplingParams(
-        max_tokens=9,
-        min_tokens=2,
-        temperature=0,
-        top_p=0.5,
-        top_k=0,
-        min_p=0.1,
-        repetition_penalty=1.1,
-        presence_penalty=-1,
-        frequency_penalty=1.5,
-        logit_bias=((3, 5.5), (7, -100.0)),
-        seed=42,
-        stop_token_ids=(EOS, 7, 8),
+        **same, top_k=0, logit_bias=((3, 5.5), (7, -100.0)), max_tokens=9, stop_token_ids=(EOS, 7, 8)
     )
 
 
-def test_ignore_eos_leaves_own_stop_tokens(harness: Harness) -> None:
+def test_some_values_alone(harness: Harness) -> None:
     assert sampling(harness, ignore_eos=True, stop_token_ids=[9]).stop_token_ids == (9,)
+    assert sampling(harness, **dict.fromkeys(OPTIONAL)).temperature == 0.7, "null means absent"
+    assert [sampling(harness, temperature=t).temperature for t in (1e-310, 1e-8, 1e-5, 0.1)] == [0, 0, 1e-5, 0.1]
+    sampling(harness, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="none")
+    assert chat(harness.app, model="org/tiny").json()["model"] == "org/tiny"
+    assert complete(harness.app, model=None).json()["model"] == "tiny"
 
 
 OPTIONAL = """
@@ -71,34 +57,13 @@ OPTIONAL = """
 """.split()
 
 
-def test_null_means_absent_everywhere(harness: Harness) -> None:
-    assert sampling(harness, **dict.fromkeys(OPTIONAL)).temperature == 0.7
-
-
 def test_unknown_and_harmless_fields_change_nothing(harness: Harness) -> None:
     plain = sampling(harness, seed=1)
     assert plain == sampling(
-        harness,
-        seed=1,
-        verbosity="medium",
-        metadata={"a": "b"},
-        store=True,
-        service_tier="auto",
-        prompt_cache_key="k",
-        made_up_by_a_client=[1, {"x": None}],
-        tools=[],
-        tool_choice="none",
-        response_format={"type": "text"},
-        length_penalty=1.0,
-        use_beam_search=False,
-        bad_words=[],
-        user="me",
-        stream_interval=1,
-    )
-
-
-def test_tools_that_must_not_be_used_are_no_obstacle(harness: Harness) -> None:
-    sampling(harness, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="none")
+        harness, seed=1, verbosity="medium", metadata={"a": "b"}, store=True, service_tier="auto", prompt_cache_key="k",
+        made_up_by_a_client=[1, {"x": None}], tools=[], tool_choice="none", response_format={"type": "text"},
+        length_penalty=1.0, use_beam_search=False, bad_words=[], user="me", stream_interval=1,
+    )  # fmt: skip
 
 
 def test_salt_priority_and_deadline_reach_the_sequence(harness: Harness) -> None:
@@ -115,20 +80,11 @@ def test_template_variables(harness: Harness) -> None:
     assert harness.model.tokenizer.decode(prompt, skip_special_tokens=False).startswith("X<|user|>")
 
 
-def test_any_served_name_or_none(harness: Harness) -> None:
-    assert chat(harness.app, model="org/tiny").json()["model"] == "org/tiny"
-    assert complete(harness.app, model=None).json()["model"] == "tiny"
-
-
 @pytest.mark.parametrize("room", [1, 5])
 def test_prompt_may_fill_the_context_but_for_the_output(harness: Harness, room: int) -> None:
     prompt = [9] * (MAX_MODEL_LEN - room)
     assert complete(harness.app, prompt=prompt, max_tokens=room).status_code == 200
     assert complete(harness.app, prompt=prompt, max_tokens=room + 1).status_code == 400
-
-
-def test_a_temperature_of_next_to_nothing_is_greedy(harness: Harness) -> None:
-    assert [sampling(harness, temperature=t).temperature for t in (1e-310, 1e-8, 1e-5, 0.1)] == [0, 0, 1e-5, 0.1]
 
 
 def test_equal_prompts_have_chance_of_their_own(harness: Harness) -> None:

@@ -1,4 +1,4 @@
-"""What `usage.prompt_tokens_details` says about the prompt's cached tokens, and what of it reaches the metrics."""
+"""What `usage` says about the prompt's cached tokens, and what requests leave in the metrics."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from serving.values.pool_outcome import MissReason
 from serving.values.sequence import PoolUse, SequenceSpec
 from tests.fakes.backend import Script
-from tests.gateway.api.support import Harness, chat, complete, events
+from tests.gateway.api.support import Harness, chat, complete, events, request
 from tests.telemetry.samples import value
 
 
@@ -61,14 +61,14 @@ def test_each_prompt_counts_once_and_choices_of_it_do_not_add(harness: Harness) 
     }
 
 
-def test_counts_reach_the_metrics(harness: Harness) -> None:
-    play(harness, 4, PoolUse(3, 2, "timeout"))
-    chat(harness.app)
-    chat(harness.app, stream=True)
-    assert value(harness.metrics, "vllm:prompt_tokens_cached_total") == 8
-    assert value(harness.metrics, "cloudmatrix:prompt_tokens_pulled_total") == 6
-    assert value(harness.metrics, "cloudmatrix:prompt_tokens_recomputed_total", reason="timeout") == 4
-    text = harness.metrics.render(namespaces=True).decode()
+def test_counts_reach_the_metrics(fresh: Harness) -> None:
+    play(fresh, 4, PoolUse(3, 2, "timeout"))
+    chat(fresh.app)
+    chat(fresh.app, stream=True)
+    assert value(fresh.metrics, "vllm:prompt_tokens_cached_total") == 8
+    assert value(fresh.metrics, "cloudmatrix:prompt_tokens_pulled_total") == 6
+    assert value(fresh.metrics, "cloudmatrix:prompt_tokens_recomputed_total", reason="timeout") == 4
+    text = fresh.metrics.render(namespaces=True).decode()
     assert 'namespace_prompt_tokens_cached_total{engine="0",model_name="tiny",namespace="default"} 8.0' in text
 
 
@@ -80,3 +80,17 @@ def test_choices_that_went_on_elsewhere_are_told(harness: Harness, resumptions: 
     stream = events(complete(harness.app, prompt="The dog", n=2, **how).text)
     for usage in (whole, stream[-2]["usage"]):
         assert {key: value for key, value in usage.items() if key == "resumptions"} == told
+
+
+def test_requests_are_on_the_page_and_unknown_paths_share_one_series(fresh: Harness) -> None:
+    for path in ("/a", "/b", "/c"):
+        request(fresh.app, "GET", path)
+    assert value(fresh.metrics, "http_requests_total", handler="none") == 3
+    timeline = fresh.metrics.request_started([1], 1, None, arrived=0.0)
+    assert request(fresh.app, "GET", "/load").json() == {"server_load": 1}
+    timeline.ended()
+    assert request(fresh.app, "GET", "/load").json() == {"server_load": 0}
+    reply = request(fresh.app, "GET", "/metrics")
+    assert reply.status_code == 200
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'vllm:prompt_tokens_total{engine="0",model_name="tiny"}' in reply.text

@@ -7,13 +7,7 @@ from serving.gateway.core.request_journal import Commands, SequenceJournal
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.values.news import Adopted, Prefilled, Tokens
 from serving.values.orders import Add, Adopt, Release, Send
-from serving.values.sequence import (
-    BlockExtent,
-    HandoffTicket,
-    SamplingParams,
-    SequenceSpec,
-    TokenLogprobs,
-)
+from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec, TokenLogprobs
 
 P0, P1, D0, D1 = (ReplicaId(name) for name in ("p0", "p1", "d0", "d1"))
 SPEC = SequenceSpec(SequenceId("r/0"), (1, 2, 3), SamplingParams(max_tokens=5, prompt_logprobs=1), time_left_s=60.0)

@@ -1,5 +1,7 @@
 """What counts against a sequence, and what it is forgiven."""
 
+import pytest
+
 from serving.gateway.core.attempts import TRIAL_LOSSES, Attempts
 from serving.ids import ReplicaId
 from serving.values.news import FailKind
@@ -7,44 +9,38 @@ from serving.values.news import FailKind
 D0, D1 = ReplicaId("d0"), ReplicaId("d1")
 
 
-def test_failures_in_a_row_are_counted() -> None:
-    attempts = Attempts(3)
-    outcome = []
-    for _ in range(3):
+def play(attempts: Attempts, events: str) -> None:
+    """Events of a sequence, none of which tells that an instance was its own."""
+    for event in events.split():
+        match event:
+            case "sent":
+                attempts.sent()
+            case "alone":
+                attempts.sent_alone()
+            case "lost":
+                assert not attempts.lost()
+            case _:
+                attempts.progress(decoding=event == "decoded")
+
+
+@pytest.mark.parametrize(
+    ("most", "each", "rounds", "outcome"),
+    [
+        (3, "", 3, [True, True, False]),  # failures in a row are counted
+        (2, "decoded", 50, [True] * 50),  # tokens of a decode clear the record
+        (3, "prefilled sent", 3, [True, True, False]),  # prefill went well, decode did not
+        (2, "prefilled", 5, [True] * 5),  # the token of a prompt excuses the instance that gave it
+    ],
+)
+def test_failures_in_a_row_are_counted(most: int, each: str, rounds: int, outcome: list[bool]) -> None:
+    attempts = Attempts(most)
+    found = []
+    for _ in range(rounds):
         attempts.sent()
-        outcome.append(attempts.failed(D0))
-    assert outcome == [True, True, False]
-    assert (attempts.in_a_row, attempts.total, attempts.excluded) == (3, 3, [D0])
-
-
-def test_tokens_of_a_decode_clear_the_record() -> None:
-    attempts = Attempts(2)
-    for _ in range(50):
-        attempts.sent()
-        attempts.progress(decoding=True)
-        assert not attempts.lost()
-        assert attempts.failed(D1)
-    assert (attempts.in_a_row, attempts.losses, attempts.total) == (1, 0, 50)
-
-
-def test_the_token_of_a_prompt_does_not_excuse_the_next_instance() -> None:
-    attempts = Attempts(3)
-    outcome = []
-    for _ in range(3):
-        attempts.sent()
-        attempts.progress(decoding=False)  # prefill went well
-        attempts.sent()
-        outcome.append(attempts.failed(D0))  # decode did not
-    assert outcome == [True, True, False]
-
-
-def test_it_does_excuse_the_instance_that_gave_it() -> None:
-    attempts = Attempts(2)
-    for _ in range(5):
-        attempts.sent()
-        attempts.progress(decoding=False)
-        assert not attempts.lost()
-        assert attempts.failed(D0)
+        play(attempts, each)
+        found.append(attempts.failed(D0))
+    assert found == outcome
+    assert attempts.total == rounds
 
 
 def test_two_instances_lost_without_a_token_lead_to_a_trial_which_tells_the_cause() -> None:
@@ -75,39 +71,19 @@ def test_what_did_not_die_alone_on_trial_is_tried_again_until_attempts_run_out()
         assert attempts.on_trial
 
 
-def test_a_stream_may_be_near_by_twice() -> None:
+@pytest.mark.parametrize(
+    ("events", "on_trial"),
+    [
+        ("sent decoded lost sent lost", False),  # a stream may be near by twice
+        ("sent decoded lost sent lost sent lost", True),
+        ("sent alone lost sent lost sent alone prefilled lost", False),  # it serves whole prompts, and gave a token
+        ("sent lost sent decoded sent lost", False),  # a loss after tokens is the first since
+    ],
+)
+def test_instances_that_are_lost_lead_to_a_trial(events: str, on_trial: bool) -> None:
     attempts = Attempts(20)
-    attempts.sent()
-    attempts.progress(decoding=True)
-    outcome = [(attempts.lost(), attempts.on_trial)]
-    for _ in range(2):
-        attempts.sent()
-        outcome.append((attempts.lost(), attempts.on_trial))
-    assert outcome == [(False, False), (False, False), (False, True)]
-
-
-def test_an_instance_is_nobodys_own_before_a_trial_or_once_it_gave_a_token() -> None:
-    attempts = Attempts(20)
-    attempts.sent()
-    attempts.sent_alone()  # it serves whole prompts, for want of decode instances
-    assert not attempts.lost()
-    attempts.sent()
-    assert not attempts.lost()
-    attempts.sent()
-    attempts.sent_alone()
-    attempts.progress(decoding=False)
-    assert not attempts.lost()
-    assert not attempts.on_trial
-
-
-def test_a_loss_after_tokens_clears_the_suspicion() -> None:
-    attempts = Attempts(20)
-    attempts.sent()
-    assert not attempts.lost()
-    attempts.sent()
-    attempts.progress(decoding=True)
-    attempts.sent()  # it moved on
-    assert not attempts.lost(), "the first since there were tokens"
+    play(attempts, events)
+    assert attempts.on_trial is on_trial
 
 
 def test_an_instance_is_avoided_once() -> None:

@@ -135,7 +135,7 @@ class World:
     poison=st.lists(st.booleans(), min_size=1, max_size=8),
     hosts=st.lists(st.integers(2, 5), max_size=6),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 def test_innocent_requests_are_never_condemned_and_poison_soon(
     instances: int, poison: list[bool], hosts: list[int]
 ) -> None:

@@ -320,5 +320,5 @@ class GatewayMachine(RuleBasedStateMachine):
         assert self.gateway.core.open(self.gateway.now)
 
 
-GatewayMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=80, deadline=None)
+GatewayMachine.TestCase.settings = settings(stateful_step_count=60)
 TestGatewayMachine = GatewayMachine.TestCase

@@ -1,20 +1,18 @@
 """The journal's commands, event by event."""
 
+from collections.abc import Callable
+
 import pytest
 
 from serving.errors import LedgerError
-from serving.gateway.core.journal_commands import NeedDecode, NeedPrefill
+from serving.gateway.core.journal_commands import AtSource, NeedDecode, NeedPrefill
 from serving.gateway.core.journal_phase import JournalPhase
-from serving.gateway.core.request_journal import SequenceJournal
+from serving.gateway.core.request_journal import Commands, SequenceJournal
 from serving.ids import SequenceId
 from serving.values.jobs import Fail
-from serving.values.news import Adopted, FailKind, Lost, Prefilled, Refused, Tokens
+from serving.values.news import Adopted, FailKind, Lost, News, Prefilled, Refused, Tokens
 from serving.values.orders import Cancel, Release, Send
-from serving.values.sequence import (
-    DraftUse,
-    FinishReason,
-    PoolUse,
-)
+from serving.values.sequence import DraftUse, FinishReason, PoolUse
 from tests.gateway.core.journal_case import (
     D0,
     D1,
@@ -75,19 +73,6 @@ def test_a_gap_leads_to_a_resubmission() -> None:
     assert journal.on_news(Tokens(sid(2), 1, (12,))) == ()  # already told to stop
 
 
-def test_a_gap_before_the_end_cancels_nothing() -> None:
-    journal = decoding()
-    assert journal.on_news(Tokens(sid(2), 2, (13,), finish_reason=FinishReason.STOP)) == (NeedPrefill(4, (D0,)),)
-
-
-def test_a_gap_before_the_handoff() -> None:
-    journal = at_prefill()
-    assert journal.on_news(Prefilled(Tokens(sid(1), 1, (11,)), ticket())) == (
-        Send(P0, Release("t1")),
-        NeedPrefill(3, (P0,)),
-    )
-
-
 def test_a_lost_instance_is_replaced() -> None:
     journal = at_prefill()
     assert journal.instance_lost(D0) == ()
@@ -134,15 +119,6 @@ def test_a_failed_instance_is_replaced_until_attempts_run_out() -> None:
     (fail,) = journal.on_news(Lost(sid(3), "device lost"))
     assert fail == Fail(FailKind.ENGINE, "device lost; given up after 2 attempts")
     assert journal.done
-
-
-@pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.ERROR])
-def test_an_instance_that_gives_up_is_replaced_after_its_last_tokens(reason: FinishReason) -> None:
-    journal = decoding()
-    assert journal.on_news(Tokens(sid(2), 1, (12,), finish_reason=reason)) == (
-        Tokens(sid(2), 1, (12,)),
-        NeedPrefill(5, (D0,)),
-    )
 
 
 def test_a_refused_handoff_keeps_its_blocks_and_changes_its_target() -> None:
@@ -195,20 +171,50 @@ def test_a_refused_prompt_goes_elsewhere_unless_it_is_invalid() -> None:
     assert journal.done
 
 
-def test_a_grammar_that_allows_no_token_ends_it_without_another_try() -> None:
-    journal = decoding()
-    (last,) = journal.on_news(Tokens(sid(2), 1, finish_reason=FinishReason.GRAMMAR))
-    words = "no token can follow that the request's grammar or its token lists allow"
-    assert last == Fail(FailKind.INVALID, words)
-    assert journal.done
+NO_TOKEN = "no token can follow that the request's grammar or its token lists allow"
+HANDED_ON = NeedDecode(ticket("t2", D0), (), AtSource.IF_ALONE)
+ONE_STEP: dict[str, tuple[Callable[[], SequenceJournal], News, Commands]] = {
+    "a gap before the end cancels nothing": (
+        decoding, Tokens(sid(2), 2, (13,), finish_reason=FinishReason.STOP), (NeedPrefill(4, (D0,)),),
+    ),
+    "a gap before the handoff": (
+        at_prefill, Prefilled(Tokens(sid(1), 1, (11,)), ticket()), (Send(P0, Release("t1")), NeedPrefill(3, (P0,))),
+    ),
+    "a gap before a stream is handed on": (
+        decoding, Prefilled(Tokens(sid(2), 3), ticket("t2", D0)), (Send(D0, Release("t2")), NeedPrefill(4, (D0,))),
+    ),
+    "a stream handed on before its adoption was told": (
+        moving, Prefilled(Tokens(sid(2), 1), ticket("t2", D0)), (Send(P0, Release("t1")), HANDED_ON),
+    ),
+    "an instance that gives up is replaced after its last tokens": (
+        decoding, Tokens(sid(2), 1, (12,), finish_reason=FinishReason.ABORT),
+        (Tokens(sid(2), 1, (12,)), NeedPrefill(5, (D0,))),
+    ),
+    "and one that failed": (
+        decoding, Tokens(sid(2), 1, (12,), finish_reason=FinishReason.ERROR),
+        (Tokens(sid(2), 1, (12,)), NeedPrefill(5, (D0,))),
+    ),
+    "a grammar that allows no token ends it without another try": (
+        decoding, Tokens(sid(2), 1, finish_reason=FinishReason.GRAMMAR), (Fail(FailKind.INVALID, NO_TOKEN),),
+    ),
+    "the deadline ends it": (
+        decoding, Tokens(sid(2), 1, (12,), finish_reason=FinishReason.DEADLINE),
+        (Tokens(sid(2), 1, (12,)), Fail(FailKind.DEADLINE, "the deadline passed at the instance")),
+    ),
+}  # fmt: skip
+"""The journal, what it is told, and what it commands."""
 
 
-def test_the_deadline_ends_it() -> None:
-    journal = decoding()
-    late = journal.on_news(Tokens(sid(2), 1, (12,), finish_reason=FinishReason.DEADLINE))
-    assert late == (Tokens(sid(2), 1, (12,)), Fail(FailKind.DEADLINE, "the deadline passed at the instance"))
-    journal = decoding()
-    assert journal.give_up(FailKind.DEADLINE, "over") == (Send(D0, Cancel(sid(2))), Fail(FailKind.DEADLINE, "over"))
+@pytest.mark.parametrize("name", ONE_STEP)
+def test_one_step(name: str) -> None:
+    make, news, commands = ONE_STEP[name]
+    journal = make()
+    assert journal.on_news(news) == commands
+    assert journal.done == isinstance(commands[-1], Fail)
+
+
+def test_a_deadline_that_passed_here_cancels_it_there() -> None:
+    assert decoding().give_up(FailKind.DEADLINE, "over") == (Send(D0, Cancel(sid(2))), Fail(FailKind.DEADLINE, "over"))
 
 
 def test_cancel_frees_every_place() -> None:

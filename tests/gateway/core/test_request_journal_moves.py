@@ -114,20 +114,6 @@ def test_a_stream_that_is_refused_elsewhere_goes_back() -> None:
     )
 
 
-def test_a_stream_handed_on_before_its_adoption_was_told() -> None:
-    journal = moving()
-    commands = journal.on_news(Prefilled(Tokens(sid(2), 1), ticket("t2", D0)))
-    assert commands == (Send(P0, Release("t1")), NeedDecode(ticket("t2", D0), (), AtSource.IF_ALONE))
-
-
-def test_a_gap_before_a_stream_is_handed_on() -> None:
-    journal = decoding()
-    assert journal.on_news(Prefilled(Tokens(sid(2), 3), ticket("t2", D0))) == (
-        Send(D0, Release("t2")),
-        NeedPrefill(4, (D0,)),
-    )
-
-
 def test_the_target_of_a_move_is_lost_and_the_blocks_are_not() -> None:
     journal = moving()
     assert journal.instance_lost(D0) == (NeedDecode(ticket(), (D0,), alone=True),)

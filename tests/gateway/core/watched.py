@@ -104,7 +104,8 @@ class WatchedGateway:
                 self.clients[number].over = True
                 for index in range(len(self.clients[number].told)):
                     assert not self.fleet.works_on(self.last.get((number, index))), "it was told to stop"
-            case e.Rejected(number=number):
+            case e.Rejected(number=number, retry_after_s=retry_after_s):
+                assert 1.0 <= retry_after_s <= 60.0
                 del self.clients[number]
             case e.Routed(decision=decision):
                 chosen = self.fleet.named[decision.replica]
@@ -204,6 +205,9 @@ class WatchedGateway:
         """No more waits and runs than may, and who is served is served to the end."""
         limits = self.core.settings.limits
         assert len(self.core.room) <= limits.max_queued_requests
+        largest = max([len(spec.prompt) for c in self.clients.values() for spec in c.work.sequences], default=0) * 5
+        half = limits.max_queued_tokens // 2
+        assert len(self.core.room) <= 1 or self.core.room.tokens <= limits.max_queued_tokens + largest - half
         most = max([len(self.clients[number].work.sequences) for number in self.core.numbers()], default=0)
         assert len(self.core.choices) <= max(limits.max_running_sequences, most)
         for client in self.clients.values():

@@ -1,17 +1,15 @@
 """A front door before a small application, and raw HTTP at it."""
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from serving.gateway.live.connections import (
-    DoorLimits,
-)
+from serving.gateway.live.connections import DoorLimits
 from serving.gateway.live.front_door import FrontDoor
 from tests.e2e.server import PATIENCE_S, free_port
 
-Scene = Callable[[int], Awaitable[None]]
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 FINISHED = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 LATE = DoorLimits(head_timeout_s=0.2, body_timeout_s=0.2)
@@ -45,25 +43,19 @@ async def app(
     await send({"type": "http.response.body", "body": body})
 
 
-def behind(limits: DoorLimits, scene: Scene) -> None:
-    async def play() -> None:
-        port = free_port()
-        door = FrontDoor(app, "127.0.0.1", port, leave_s=0.1, limits=limits)
-        serving = asyncio.create_task(door.serve())
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                break
-            except OSError:
-                await asyncio.sleep(0.01)
-        writer.close()
-        try:
-            await asyncio.wait_for(scene(port), PATIENCE_S)
-        finally:
-            await door.leave()
-            await serving
-
-    asyncio.run(play())
+@contextlib.asynccontextmanager
+async def behind(limits: DoorLimits) -> AsyncIterator[int]:
+    """A front door with these limits while the block runs, which has a minute. Yields: its port."""
+    port = free_port()
+    door = FrontDoor(app, "127.0.0.1", port, leave_s=0.1, limits=limits)
+    serving = asyncio.create_task(door.serve())
+    await door.opened()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield port
+    finally:
+        await door.leave()
+        await serving
 
 
 async def answer_to(port: int, *pieces: bytes) -> bytes:

@@ -1,12 +1,12 @@
 """HTTP as all kinds of clients speak it: what a door answers by itself, old versions, offers of other protocols."""
 
 import asyncio
-import json
 
 import pytest
 
 from serving.gateway.live.connections import PROBES, DoorLimits
 from serving.gateway.live.door_replies import FULL, headers_in, wire
+from tests.e2e.server import PATIENCE_S
 from tests.gateway.live.door import FINISHED, GET, LATE, POST, answer_to, behind, error
 
 PAGE = b"https://chat.example.com"
@@ -35,10 +35,11 @@ def values(answer: bytes, name: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize(("origins", "told"), [((), None), (("*",), "*"), ((PAGE.decode(),), PAGE.decode())])
-def test_a_door_answers_with_id_and_for_pages(kind: str, origins: tuple[str, ...], told: str | None) -> None:
-    limits = DoorLimits(head_timeout_s=0.2, body_timeout_s=0.2, allowed_origins=origins)
-
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_a_door_answers_with_id_and_for_pages(kind: str, origins: tuple[str, ...], told: str | None) -> None:
+    late_s = 0.2 if kind.startswith("408") else PATIENCE_S
+    limits = DoorLimits(head_timeout_s=late_s, body_timeout_s=late_s, allowed_origins=origins)
+    async with behind(limits) as port:
         answer = await answer_to(port, REFUSED[kind])
         found = error(answer, int(kind[:3]))
         assert set(found) == {"message", "type", "param", "code"}
@@ -47,11 +48,10 @@ def test_a_door_answers_with_id_and_for_pages(kind: str, origins: tuple[str, ...
         assert values(answer, "access-control-allow-origin") == ([told] if told else [])
         assert ("x-request-id" in " ".join(values(answer, "access-control-expose-headers"))) is bool(told)
 
-    behind(limits, scene)
 
-
-def test_ids_and_origins_of_others_are_not_repeated() -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_ids_and_origins_of_others_are_not_repeated() -> None:
+    async with behind(DoorLimits(allowed_origins=(PAGE.decode(),))) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + ASKED + b"\r\n")
         await reader.readuntil(b"read 0")
@@ -61,15 +61,15 @@ def test_ids_and_origins_of_others_are_not_repeated() -> None:
         error(answer, 400)
         assert len(values(answer, "x-request-id")) == 1
         assert values(answer, "x-request-id") != ["mine"]
+    async with behind(DoorLimits(head_timeout_s=0.2, allowed_origins=(PAGE.decode(),))) as port:
         other = await answer_to(port, b"GET / HTTP/1.1\r\nOrigin: https://evil.example\r\nX-Request-Id: a\tb\r\nX: a")
         assert values(other, "access-control-allow-origin") == []
         assert values(other, "x-request-id")[0].startswith("req-")
 
-    behind(DoorLimits(head_timeout_s=0.2, allowed_origins=(PAGE.decode(),)), scene)
 
-
-def test_whoever_finds_no_place_is_told_so_on_a_page() -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_whoever_finds_no_place_is_told_so_on_a_page() -> None:
+    async with behind(DoorLimits(max_connections=1, address_share=1.0, allowed_origins=(PAGE.decode(),))) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GET)
         await reader.readuntil(b"read 0")
@@ -85,8 +85,6 @@ def test_whoever_finds_no_place_is_told_so_on_a_page() -> None:
             error(answer, 503)
         assert values(answer, "access-control-allow-origin") == [PAGE.decode()]
         writer.close()
-
-    behind(DoorLimits(max_connections=1, address_share=1.0, allowed_origins=(PAGE.decode(),)), scene)
 
 
 def test_headers_of_a_request_that_nobody_parses() -> None:
@@ -107,33 +105,33 @@ def test_headers_of_a_request_that_nobody_parses() -> None:
     ids=["length", "chunks", "websocket"],
 )
 @pytest.mark.parametrize("size", [1, 50, 10_000])
-def test_an_offer_of_another_protocol_is_declined_and_the_body_read(request_: bytes, size: int) -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_an_offer_of_another_protocol_is_declined_and_the_body_read(request_: bytes, size: int) -> None:
+    async with behind(DoorLimits()) as port:
         everything = request_ * 3 + FINISHED
         pieces = [everything[i : i + size] for i in range(0, len(everything), size)]
         answer = await answer_to(port, *pieces)
         assert answer.count(b"HTTP/1.1 200") == 4
         assert answer.count(b"read 7") == 3
 
-    behind(DoorLimits(), scene)
 
-
-def test_an_offer_may_ask_to_close_and_stays_bounded() -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_an_offer_may_ask_to_close_and_stays_bounded() -> None:
+    async with behind(DoorLimits()) as port:
         close = OFFER.replace(b"Upgrade, ", b"Upgrade, close, ", 1)
         answer = await answer_to(port, b"POST / HTTP/1.1\r\n" + close + b"Content-Length: 2\r\n\r\nab" + FINISHED)
         assert answer.count(b"HTTP/1.1 200") == 1  # and the connection has ended: all was read
         assert answer.endswith(b"read 2")
         large = await answer_to(port, b"POST / HTTP/1.1\r\n" + OFFER + b"X: " + b"a" * 70_000 + b"\r\n\r\n")
         assert error(large, 431)["code"] == "headers_too_large"
+    async with behind(LATE) as port:
         error(await answer_to(port, b"POST / HTTP/1.1\r\n" + OFFER + b"Content-Length: 2\r\n\r\na"), 408)
-
-    behind(LATE, scene)
 
 
 @pytest.mark.parametrize("more", [b"", b"Connection: keep-alive\r\n"])
-def test_http_1_0_gets_no_chunks(more: bytes) -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_http_1_0_gets_no_chunks(more: bytes) -> None:
+    async with behind(DoorLimits()) as port:
         answer = await answer_to(port, b"GET /stream HTTP/1.0\r\n" + more + b"\r\n")
         assert values(answer, "transfer-encoding") == []
         assert values(answer, "connection") == ["close"]
@@ -143,13 +141,3 @@ def test_http_1_0_gets_no_chunks(more: bytes) -> None:
         assert answer.endswith(b"\r\n\r\nread 2")
         chunked = await answer_to(port, FINISHED.replace(b"/ ", b"/stream ", 1))
         assert values(chunked, "transfer-encoding") == ["chunked"]
-
-    behind(DoorLimits(), scene)
-
-
-def test_errors_are_json() -> None:
-    async def scene(port: int) -> None:
-        answer = await answer_to(port, b"BREW / HTTP/1.1\r\n\r\n")
-        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
-
-    behind(DoorLimits(), scene)

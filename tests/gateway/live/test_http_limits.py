@@ -29,19 +29,19 @@ from tests.gateway.live.door import FINISHED, GET, LATE, POST, answer_to, behind
     ],
     ids=["value", "path", "many", "name", "whole", "second", "trailer", "extension"],
 )
-def test_a_head_that_is_too_large_is_431(head: bytes) -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_a_head_that_is_too_large_is_431(head: bytes) -> None:
+    async with behind(DoorLimits()) as port:
         answer = await answer_to(port, head)
         if head.startswith(GET):
             assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
             answer = answer[answer.index(b"HTTP/1.1", 1) :]
         assert error(answer, 431)["code"] == "headers_too_large"
 
-    behind(DoorLimits(), scene)
 
-
-def test_a_head_of_the_largest_size_and_a_long_body_pass() -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_a_head_of_the_largest_size_and_a_long_body_pass() -> None:
+    async with behind(DoorLimits()) as port:
         head = b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 500000\r\nX: " + b"a" * 65_000 + b"\r\n\r\n"
         assert (await answer_to(port, head + b"b" * 500_000)).endswith(b"read 500000")
         chunks = b"".join(b"1\r\nc\r\n" for _ in range(100_000))
@@ -49,91 +49,58 @@ def test_a_head_of_the_largest_size_and_a_long_body_pass() -> None:
         assert (await answer_to(port, chunked + chunks + b"0\r\n\r\n")).endswith(b"read 100000")
         assert (await answer_to(port, GET * 500 + FINISHED)).count(b"read 0") == 501
 
-    behind(DoorLimits(), scene)
-
 
 @pytest.mark.parametrize("begun", [b"GET / HTTP/1.1\r\nX: a", b"G", b"\r\n", GET + b"GET / HT"])
-def test_a_head_that_does_not_come_is_408(begun: bytes) -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_a_head_that_does_not_come_is_408(begun: bytes) -> None:
+    async with behind(LATE) as port:
         answer = await answer_to(port, begun)
         error(answer[answer.rindex(b"HTTP/1.1") :], 408)
-
-    behind(LATE, scene)
-
-
-def test_a_connection_without_a_request_is_closed() -> None:
-    async def scene(port: int) -> None:
-        assert await answer_to(port) == b""
-
-    behind(LATE, scene)
+        assert await answer_to(port) == b"", "a connection without a request is closed"
 
 
-def test_a_head_that_drips_is_408() -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.parametrize(
+    ("begun", "drop", "limits"),
+    [(b"GET /", b"a", LATE), (POST % (b"", 100_000), b"b", DoorLimits(request_timeout_s=0.3))],
+    ids=["head", "body"],
+)
+@pytest.mark.asyncio
+async def test_what_drips_is_408(begun: bytes, drop: bytes, limits: DoorLimits) -> None:
+    async with behind(limits) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /")
+        writer.write(begun)
         reading = asyncio.create_task(reader.read())
         while not reading.done():
-            writer.write(b"a")
+            writer.write(drop)
             await asyncio.sleep(0.02)
         error(await reading, 408)
         writer.close()
-
-    behind(LATE, scene)
 
 
 @pytest.mark.parametrize("body", [b"", b"some"])
-def test_a_body_that_stands_still_is_408(body: bytes) -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_a_body_that_stands_still_is_408(body: bytes) -> None:
+    async with behind(LATE) as port:
         assert error(await answer_to(port, POST % (b"", 100) + body), 408)["type"] == "timeout_error"
 
-    behind(LATE, scene)
 
-
-def test_a_body_that_drips_ends_with_the_request() -> None:
-    async def scene(port: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(POST % (b"", 100_000))
-        reading = asyncio.create_task(reader.read())
-        while not reading.done():
-            writer.write(b"b")
-            await asyncio.sleep(0.02)
-        error(await reading, 408)
-        writer.close()
-
-    behind(DoorLimits(request_timeout_s=0.3), scene)
-
-
-def test_a_refusal_reaches_whoever_goes_on_sending() -> None:
+@pytest.mark.asyncio
+async def test_a_refusal_reaches_whoever_goes_on_sending() -> None:
     """As much as this does not fit into the buffers of the two sockets: the client reads only when all is sent."""
-
-    async def scene(port: int) -> None:
+    async with behind(DoorLimits()) as port:
         size = 20 << 20
         answer = await answer_to(port, POST % (b"refuse", size), b"b" * size)
         assert answer.startswith(b"HTTP/1.1 413"), answer[:100]
         assert answer.endswith(b"read 0")
-
-    behind(DoorLimits(), scene)
-
-
-def test_a_connection_is_used_again_when_the_unread_body_has_come() -> None:
-    async def scene(port: int) -> None:
         size = 1 << 20
         answer = await answer_to(port, POST % (b"early", size), b"b" * size, FINISHED)
-        assert answer.count(b"HTTP/1.1 200") == 2
-
-    behind(DoorLimits(), scene)
-
-
-def test_what_is_no_http_is_told_so_as_an_object() -> None:
-    async def scene(port: int) -> None:
+        assert answer.count(b"HTTP/1.1 200") == 2, "used again when the unread body has come"
         assert error(await answer_to(port, b"\x16\x03\x01\x00\xff nonsense\r\n\r\n"), 400)["code"] == "invalid_http"
 
-    behind(DoorLimits(), scene)
 
-
-def test_beyond_the_bound_only_probes_are_answered() -> None:
-    async def scene(port: int) -> None:
+@pytest.mark.asyncio
+async def test_beyond_the_bound_only_probes_are_answered() -> None:
+    async with behind(DoorLimits(max_connections=4, address_share=1.0)) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         for reader, writer in held:
             writer.write(GET)
@@ -148,8 +115,6 @@ def test_beyond_the_bound_only_probes_are_answered() -> None:
             writer.close()
         while not (await answer_to(port, FINISHED)).startswith(b"HTTP/1.1 200"):
             pass  # until the server has seen that they are closed
-
-    behind(DoorLimits(max_connections=4, address_share=1.0), scene)
 
 
 def test_places_are_shared_among_addresses() -> None:

@@ -40,7 +40,12 @@ def hermes(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
     return tool_model(tmp_path_factory.mktemp("hermes"), HERMES, MARKERS)
 
 
-@pytest.fixture
-def caller(hermes: ServedModel) -> Harness:
-    """A model that may call tools, and says what a test tells it to."""
+@pytest.fixture(scope="session")
+def calling_application(hermes: ServedModel) -> Harness:
     return Harness(hermes)
+
+
+@pytest.fixture
+def caller(calling_application: Harness) -> Harness:
+    """A model that may call tools, and says what a test tells it to."""
+    return calling_application.renewed()

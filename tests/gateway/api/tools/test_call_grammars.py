@@ -39,7 +39,7 @@ THINKS = [name for name in NAMES if FAMILIES[name].think is not None]
 def test_a_forced_call_is_one_that_its_schema_allows(name: str, as_tokens: bool) -> None:
     vocabulary = vocabulary_of(FAMILIES[name], as_tokens=as_tokens)
     grammar = output_grammar(vocabulary.family, vocabulary.spelling, OutputForm(RULES, forced=True))
-    for seed in range(8):
+    for seed in range(2):
         output = vocabulary.drawn(grammar, seed, "<|channel|>commentary to=" if name == "harmony" else "")
         content, _, calls = vocabulary.read(output, TOOLS)
         assert len(calls) >= 1, vocabulary.tokenizer.decode(output, skip_special_tokens=False)

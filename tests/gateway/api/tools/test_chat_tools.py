@@ -10,8 +10,7 @@ from serving.gateway.api.answers import ChatCompletion as ChatAnswer
 from serving.gateway.api.answers import ChatCompletionChunk as ChatChunk
 from serving.values.sequence import Grammar
 from tests.cases.tool_vocabulary import may_begin
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, chat, events, post
+from tests.gateway.api.support import Harness, chat, check, events, post
 
 WEATHER = {
     "name": "get-weather",
@@ -22,10 +21,6 @@ TOOLS = [{"type": "function", "function": WEATHER}, {"type": "function", "functi
 CALL = 'Let me see.\n<tool_call>\n{"name": "get-weather", "arguments": {"city": "Größe </tool_call>"}}\n</tool_call>'
 TWO = CALL + '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 NAMED = {"type": "function", "function": {"name": "now"}}
-
-
-def prompt_of(harness: Harness) -> str:
-    return harness.model.tokenizer.decode(harness.backend.jobs[-1].sequences[0].prompt, skip_special_tokens=False)
 
 
 def grammar_of(harness: Harness) -> Grammar | None:
@@ -120,7 +115,7 @@ def test_the_template_sees_tools_calls_and_results(caller: Harness) -> None:
         {"role": "assistant", "content": "", "function_call": {"name": "last"}},
     ]
     whole(caller, "Yes.", messages=turns)
-    prompt = prompt_of(caller)
+    prompt = caller.prompt()
     assert '{"type": "function", "function": {"name": "get-weather"' in prompt
     assert '<|assistant|><think>so</think><tool_call>now: {"a": 1}</tool_call>' in prompt
     assert "tool: <tool_call>5" in prompt
@@ -129,7 +124,7 @@ def test_the_template_sees_tools_calls_and_results(caller: Harness) -> None:
     ids, calls = caller.backend.jobs[-1].sequences[0].prompt, caller.model.tool_marks.tokens["<tool_call>"]
     assert ids.count(calls) == 3, "what a result spells is text"
     whole(caller, "Yes.", tool_choice="none")
-    assert "get-weather" not in prompt_of(caller)
+    assert "get-weather" not in caller.prompt()
     counted = post(caller.app, "/tokenize", {"messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}).json()
     whole(caller, "Yes.")
     assert tuple(counted["tokens"]) == caller.backend.jobs[-1].sequences[0].prompt
@@ -232,7 +227,7 @@ def test_bad_input_names_its_field_and_queues_nothing(caller: Harness, fields: d
     assert not caller.backend.jobs
 
 
-def test_a_model_without_a_form_of_calls_says_what_is_missing(refusing: Harness) -> None:
-    check(chat(refusing.app, tools=TOOLS), 400, "tools", "unsupported_parameter", "chat template")
-    check(chat(refusing.app, thinking_token_budget=4), 400, "thinking_token_budget", "unsupported_parameter")
-    assert not refusing.backend.jobs
+def test_a_model_without_a_form_of_calls_says_what_is_missing(harness: Harness) -> None:
+    check(chat(harness.app, tools=TOOLS), 400, "tools", "unsupported_parameter", "chat template")
+    check(chat(harness.app, thinking_token_budget=4), 400, "thinking_token_budget", "unsupported_parameter")
+    assert not harness.backend.jobs

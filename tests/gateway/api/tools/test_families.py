@@ -11,8 +11,7 @@ from serving.gateway.api.tools.choose import FAMILIES, family_of
 from serving.gateway.api.tools.family import OutputParser
 from serving.gateway.api.tools.typed_text import as_json, types_of
 from tests.cases.tool_parsing import put_together
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, chat
+from tests.gateway.api.support import Harness, chat, check
 
 GLM = "<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{arg-value-1}</arg_value>\n</tool_call>"
 GLM_FLASH = (

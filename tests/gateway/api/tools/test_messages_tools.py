@@ -71,10 +71,6 @@ def ask(harness: Harness, said: str, *, end: bool = True, **fields: Any) -> Any:
     return post(harness.app, "/v1/messages?beta=true", body, headers=HEADERS)
 
 
-def prompt_of(harness: Harness) -> str:
-    return harness.model.tokenizer.decode(harness.backend.jobs[-1].sequences[0].prompt, skip_special_tokens=False)
-
-
 def test_a_whole_answer_has_thinking_text_and_calls(caller: Harness) -> None:
     reply = ask(caller, SAID, tools=[BASH])
     assert reply.status_code == 200, reply.text
@@ -108,14 +104,14 @@ def test_an_agents_turns(caller: Harness) -> None:
     pieces = [delta["partial_json"] for index, delta in deltas if delta["type"] == "input_json_delta" and index == 2]
     assert json.loads("".join(pieces)) == {"command": "ls -l"}
     assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
-    first = prompt_of(caller)
+    first = caller.prompt()
     assert "billing" not in first
     assert '"name": "Bash"' in first
     assert "web_search" not in first
 
     reply = ask(caller, "</think>A dog.", **{**CLAUDE_CODE, "stream": False}, messages=AFTER)
     assert [block["text"] for block in reply.json()["content"]] == ["A dog."]
-    prompt = prompt_of(caller)
+    prompt = caller.prompt()
     assert '<think>Look first.</think>Let me look.<tool_call>Bash: {"command": "ls -l"}</tool_call>' in prompt
     assert prompt.index("tool: a dog") < prompt.index("tool: error") < prompt.index("user: Go on.")
 

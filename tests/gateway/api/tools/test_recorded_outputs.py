@@ -101,7 +101,6 @@ def test_what_is_read_otherwise_keeps_the_calls_before_it_and_shows_no_marker(na
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
 def test_an_output_is_read_alike_however_it_is_cut(data: st.DataObject) -> None:
     record = data.draw(st.sampled_from(recorded()))
     seed = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=40))
@@ -109,7 +108,7 @@ def test_an_output_is_read_alike_however_it_is_cut(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 def test_markers_that_are_no_tokens_are_found_however_the_text_is_cut(data: st.DataObject) -> None:
     record = data.draw(st.sampled_from(recorded()))
     text = "".join(text for text, _ in record.pieces)

@@ -10,8 +10,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter, ValidationError
 
 from serving.gateway.api.responses_answers import RESPONSE_EVENTS
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, chat, named_events, post
+from tests.gateway.api.support import Harness, chat, check, named_events, post
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 PARAMETERS = {"type": "object", "properties": {"command": {"type": "array", "items": {"type": "string"}}},
@@ -50,10 +49,6 @@ def ask(harness: Harness, **fields: Any) -> httpx.Response:
     return post(harness.app, "/v1/responses", {"input": "hi", "tools": [SHELL], **fields})
 
 
-def prompt_of(harness: Harness) -> str:
-    return harness.model.tokenizer.decode(harness.backend.jobs[-1].sequences[0].prompt, skip_special_tokens=False)
-
-
 def described(shown: Any) -> bool:
     """Whether an event is as one of those that the document describes."""
     for model in RESPONSE_EVENTS:
@@ -82,8 +77,8 @@ def test_a_turn_of_codex(caller: Harness) -> None:
     assert len(pieces) > 2, "arguments come as they are made"
     assert "".join(pieces) == call["arguments"]
     assert response["usage"]["output_tokens_details"]["reasoning_tokens"] > 2
-    assert '"name": "shell"' in prompt_of(caller)
-    assert "apply_patch" not in prompt_of(caller)
+    assert '"name": "shell"' in caller.prompt()
+    assert "apply_patch" not in caller.prompt()
     grammar = caller.backend.jobs[-1].sequences[0].sampling.grammar
     assert grammar is not None, "what is called is bound"
 
@@ -98,8 +93,8 @@ def test_the_turn_after_it(caller: Harness) -> None:
     turns = [*CODEX["input"], sealed, message, call, result]
     last = named_events(post(caller.app, "/v1/responses", {**CODEX, "input": turns}).text)[-1]["response"]
     assert last["output"][-1]["content"][0]["text"] == "One file."
-    assert '<think>Hm.</think>Let me see.<tool_call>shell: {"command": ["ls"]}</tool_call>' in prompt_of(caller)
-    assert "tool: README.md" in prompt_of(caller)
+    assert '<think>Hm.</think>Let me see.<tool_call>shell: {"command": ["ls"]}</tool_call>' in caller.prompt()
+    assert "tool: README.md" in caller.prompt()
 
 
 def test_a_kept_call_is_answered_by_its_id(caller: Harness) -> None:
@@ -111,7 +106,7 @@ def test_a_kept_call_is_answered_by_its_id(caller: Harness) -> None:
     say(caller, "One file.")
     again = ask(caller, input=[result], previous_response_id=first["id"]).json()
     assert again["output"][0]["content"][0]["text"] == "One file."
-    assert '</think>Let me see.<tool_call>shell: {"command": ["ls"]}</tool_call>' in prompt_of(caller)
+    assert '</think>Let me see.<tool_call>shell: {"command": ["ls"]}</tool_call>' in caller.prompt()
 
 
 @pytest.mark.parametrize(

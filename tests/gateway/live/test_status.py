@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from hardware.topology import NpuId
-from serving.gateway.live.status import host_labels, state_of
+from serving.gateway.live.status import cluster_status, host_labels, state_of
+from serving.values.hosts import HostRow
 from serving.values.traffic import NoticeKind
+from tests.scaling.live.case import config
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,15 @@ def test_hosts_are_called_as_their_npus_are() -> None:
     ]
     assert host_labels(members) == {"aa": "n0", "bb": "n1"}
     assert host_labels([SimpleNamespace(node="cc", facts={"npus": []})]) == {}
+
+
+def test_offered_npus_are_those_of_living_hosts() -> None:
+    hosts = [HostRow("n0", "a", 8), HostRow("n1", "b", 8), HostRow("n2", "c", 8, lost_s=2.0)]
+    status = cluster_status(config(), [], {"running": 0}, hosts=hosts)
+    assert status["npus"] == {"used": 0, "offered": 16}
+    assert [(row["name"], row["lost_s"]) for row in status["hosts"]] == [("n0", None), ("n1", None), ("n2", 2.0)]
+
+
+def test_before_the_board_has_told_any_the_configuration_counts() -> None:
+    status = cluster_status(config(), [], {"running": 0})
+    assert (status["npus"]["offered"], status["hosts"]) == (16, [])
