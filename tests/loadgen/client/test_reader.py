@@ -166,11 +166,7 @@ def test_server_times_in_seconds() -> None:
 def test_a_whole_answer_is_one_chunk_at_its_last_byte() -> None:
     fields = {
         "choices": [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}],
-        "usage": {
-            "prompt_tokens": 3,
-            "completion_tokens": 9,
-            "completion_tokens_details": {"reasoning_tokens": 4},
-        },
+        "usage": {"prompt_tokens": 3, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}},
     }
     body = json.dumps(fields).encode()
     reader = read(body[:10], body[10:], streamed=None)

@@ -147,13 +147,7 @@ def test_requests_of_a_probe() -> None:
     assert requests_for(SearchSettings(whole=True, slots_turned=4), 64) == 256
 
 
-@given(
-    st.floats(0.02, 500),
-    st.floats(0.05, 50),
-    st.floats(1.2, 4),
-    st.floats(0.02, 0.5),
-    st.booleans(),
-)
+@given(st.floats(0.02, 500), st.floats(0.05, 50), st.floats(1.2, 4), st.floats(0.02, 0.5), st.booleans())
 def test_every_search_ends_with_the_knee_in_a_narrow_bracket(
     knee: float, first: float, growth: float, resolution: float, whole: bool
 ) -> None:

@@ -6,15 +6,7 @@ import pytest
 
 from loadgen.errors import OutputError, TraceFormatError, UsageError
 from loadgen.server.exposition import MetricsPage
-from loadgen.server.series import (
-    HIT_SHARE,
-    MetricsLook,
-    ServerSeries,
-    npus,
-    read_series,
-    series_of,
-    write_series,
-)
+from loadgen.server.series import HIT_SHARE, MetricsLook, ServerSeries, npus, read_series, series_of, write_series
 
 QUEUE = "vllm:request_queue_time_seconds"
 LOOKS = [

@@ -10,8 +10,7 @@ from serving.tools.chaos.schedule import GRAVE, PlannedFault, choose, plan_fault
 
 POOLS = ("prefill", "decode", "kvcache")
 ALL = Scenario(
-    TimesConfig(first_s=5, every_s=10, spread=0.5, quiet_s=20),
-    faults=tuple(FaultConfig(kind) for kind in POOLS_OF),
+    TimesConfig(first_s=5, every_s=10, spread=0.5, quiet_s=20), faults=tuple(FaultConfig(kind) for kind in POOLS_OF)
 )
 
 

@@ -62,10 +62,7 @@ def test_it_is_used_and_found_again(cache: Path) -> None:
     code = "from serving import cli, compiled; code = cli.main({}); print(code, compiled.in_use())"
     folder = str(cache / "cloudmatrix-infer" / build_name())
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    for argv, used in (
-        (["compile", "--quiet"], f"{folder}\n0 None"),
-        (["reproduce", "--list"], f"0 {folder}"),
-    ):
+    for argv, used in ((["compile", "--quiet"], f"{folder}\n0 None"), (["reproduce", "--list"], f"0 {folder}")):
         told = subprocess.run(
             [sys.executable, "-c", code.format(argv)], env=environment, capture_output=True, text=True, timeout=600
         )

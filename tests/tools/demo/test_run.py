@@ -67,8 +67,7 @@ def test_steps_come_one_after_the_other_and_say_how_they_ended(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
-    [(UnavailableError("it is gone"), "it is gone"), (KeyError("usage"), "KeyError: 'usage'")],
+    ("error", "reason"), [(UnavailableError("it is gone"), "it is gone"), (KeyError("usage"), "KeyError: 'usage'")]
 )
 def test_a_step_that_fails_is_told_and_the_others_come_all_the_same(
     tmp_path: Path, error: Exception, reason: str

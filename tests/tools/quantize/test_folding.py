@@ -52,9 +52,7 @@ BIASED = {"rope_interleave": False, "attention_bias": True}
 
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize(
-    "overrides",
-    [{}, V2, BIASED, CHOOSING, *FAMILY_KEYS.values()],
-    ids=["v3", "v2", "biased", "sparse", *FAMILY_KEYS],
+    "overrides", [{}, V2, BIASED, CHOOSING, *FAMILY_KEYS.values()], ids=["v3", "v2", "biased", "sparse", *FAMILY_KEYS]
 )
 def test_a_folded_layer_computes_the_same(tmp_path: Path, layer: int, overrides: dict[str, object]) -> None:
     given = Layer(tmp_path, layer, **overrides)
