@@ -79,3 +79,12 @@ def dialogue(
 def one_turn(output_tokens: int) -> Conversation:
     """One short question."""
     return Conversation(turns=[Turn(prompt="tell me", output_tokens=output_tokens)])
+
+
+NOWHERE = Endpoint(base_url="http://127.0.0.1:1", path="/v1/completions", model="m")
+"""Nobody serves it."""
+
+
+def settings(**fields: Any) -> DriveSettings:
+    """Settings of a run against an endpoint that nobody serves."""
+    return DriveSettings(endpoint=NOWHERE, **fields)

@@ -1,6 +1,7 @@
 """Workers that are killed or hang, a parent that dies, Ctrl-C: results are kept, and no process survives."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
+import loadgen
 from loadgen.driver import fleet as fleet_module
 from loadgen.driver import worker_process
 from loadgen.driver.interrupts import stop_on_signals
@@ -205,3 +207,18 @@ def test_signals_are_restored_and_other_threads_left_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+_START = "from loadgen.driver.worker_process import WorkerProcess; print(WorkerProcess(0, 1).end())"
+
+
+def test_a_worker_runs_the_package_of_its_parent(tmp_path: Path) -> None:
+    """Not another one that happens to be installed: of two checkouts the halves of a run would differ."""
+    copy = tmp_path / "loadgen"
+    shutil.copytree(Path(loadgen.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__", "pictures"))
+    (copy / "driver" / "worker.py").write_text("def main(*_):\n    raise SystemExit(17)\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run(
+        [sys.executable, "-c", _START], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout == "exit status 17\n", ran.stderr
