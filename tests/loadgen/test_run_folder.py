@@ -48,11 +48,14 @@ def test_records_are_there_before_the_end(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
+def test_what_was_written_is_not_overwritten(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as folder:
         folder.write_result(RESULT, {})
     with pytest.raises(OutputError, match="already holds"):
         RunFolder(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        RunFolder(tmp_path / "file" / "run")
 
 
 def test_the_requests_of_a_killed_run_are_not_overwritten(tmp_path: Path) -> None:
@@ -68,12 +71,6 @@ def test_a_folder_where_nothing_was_sent_may_be_used(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as folder:
         folder.append([RECORD])
     assert len(list(run_folder.read_records(tmp_path))) == 1
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write"):
-        RunFolder(tmp_path / "file" / "run")
 
 
 def test_runs_without_bodies_say_so(tmp_path: Path) -> None:

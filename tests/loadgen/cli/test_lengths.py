@@ -115,7 +115,4 @@ def test_flags_without_effect_are_named(sent: Sent, flags: tuple[str, ...], told
 def test_flags_in_use_are_not_named(sent: Sent) -> None:
     own = sent("--random-prefix-len", "4", "--turns", "2", "--think-time", "0.001", "--temperature", "1")
     assert "effect" not in " ".join(own["warnings"])
-
-
-def test_every_named_flag_has_an_effect_somewhere() -> None:
     assert all(USED_BY.values())

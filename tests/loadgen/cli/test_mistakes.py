@@ -77,17 +77,12 @@ def test_values_that_argparse_refuses(loadgen_run: Run) -> None:
     assert refused.value.code == 2
 
 
-def test_nobody_listens(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_cannot_be_used(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert loadgen_run(url="http://127.0.0.1:9") == 3
     assert "127.0.0.1:9" in complaint(capsys)
-
-
-def test_the_wrong_model(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert loadgen_run("--model", "other") == 3
     assert "blast" in complaint(capsys)
 
-
-def test_a_key_is_missing(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     with start_blast_server("paced", api_key="k-9f3c1e-untold") as closed:
         assert loadgen_run(url=closed.url) == 3
         assert "--api-key" in complaint(capsys)
@@ -95,13 +90,10 @@ def test_a_key_is_missing(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) 
     assert "k-9f3c1e-untold" not in Path("run/result.json").read_text()
 
 
-def test_results_cannot_be_written(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_neither_lost_nor_overwritten(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     Path("file").write_text("")
     assert loadgen_run("--out", "file/run") == 4
     assert "cannot write" in complaint(capsys)
-
-
-def test_results_are_not_overwritten(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert loadgen_run("--num-prompts", "1", "--out", "run") == 0
     capsys.readouterr()
     assert loadgen_run("--num-prompts", "1", "--out", "run") == 4

@@ -87,7 +87,7 @@ def test_single_runs_of_the_same_plan_are_compared_request_by_request(tmp_path: 
     assert compare_folders([before, after]) == [comparison]  # the same seed, the same intervals
 
 
-def test_runs_of_other_plans_are_compared_as_samples(tmp_path: Path) -> None:
+def test_runs_of_other_plans_and_results_without_requests(tmp_path: Path) -> None:
     folders = []
     for seed in (1, 2):
         records = make_records(requests=200, seed=seed, failures=0.0, rate_per_s=2.0)
@@ -96,8 +96,6 @@ def test_runs_of_other_plans_are_compared_as_samples(tmp_path: Path) -> None:
     assert comparison.method is Method.REQUESTS
     assert _figure(comparison, "TPOT mean")[1] is ComparisonVerdict.NOT_SHOWN
 
-
-def test_results_without_requests_give_ratios_only(tmp_path: Path) -> None:
     result = make_result(make_records(requests=40))
     paths = []
     for name in ("one.json", "two.json"):

@@ -43,7 +43,7 @@ def test_percentile_interpolates_between_neighbours() -> None:
     assert percentile([0.0, 10.0], 99) == pytest.approx(9.9)
 
 
-def test_meter_adds_up_workers_and_forgets_what_is_old() -> None:
+def test_the_meter_adds_up_workers_over_its_window() -> None:
     meter = Meter()
     meter.add(0, tick(sent=4, ok=2, failed=1, running=1), 1.0)
     meter.add(1, tick(sent=6, ok=6, running=0), 9.0)
@@ -60,14 +60,12 @@ def test_meter_adds_up_workers_and_forgets_what_is_old() -> None:
     assert meter.progress(20.0, draining=True, workers=1).running == 0
     assert meter.progress(20.0, draining=True, workers=1).ttft_s is None
 
-
-def test_meter_divides_by_the_time_that_has_passed_so_far() -> None:
     meter = Meter()
     meter.add(0, tick(sent=4, ok=4), 0.5)
     assert meter.progress(2.0, draining=False, workers=1).finished_per_s == 2.0
 
 
-def test_clock_log_takes_one_sample_a_second() -> None:
+def test_clocks_and_cores_are_read() -> None:
     log = ClockLog()
     first = log.samples[0]
     log.tick(first.monotonic_s + SAMPLE_EVERY_S / 2)
@@ -77,6 +75,13 @@ def test_clock_log_takes_one_sample_a_second() -> None:
     last = log.close()[-1]
     assert abs((last.realtime_s - first.realtime_s) - (last.monotonic_s - first.monotonic_s)) < 1
     assert last.boottime_s is None or last.boottime_s > last.monotonic_s - 1
+
+    core = CoreWait()
+    first = core.waited_s()
+    assert 0 <= first <= core.waited_s()
+    core.close()
+    core.close()
+    assert core.waited_s() == 0.0
 
 
 @pytest.mark.asyncio
@@ -139,15 +144,6 @@ async def test_a_pause_without_work_is_not_the_threads_own_doing() -> None:
     finally:
         heart.stop()
         pacer.close()
-
-
-def test_waiting_for_a_core_is_counted_and_never_falls() -> None:
-    core = CoreWait()
-    first = core.waited_s()
-    assert 0 <= first <= core.waited_s()
-    core.close()
-    core.close()
-    assert core.waited_s() == 0.0
 
 
 def test_use_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,12 +67,6 @@ def test_to_worker_and_back(message: messages.ToWorker) -> None:
     assert to_worker(body) == message
 
 
-@pytest.mark.parametrize("message", FROM_WORKER, ids=lambda message: type(message).__name__)
-def test_from_worker_and_back(message: messages.FromWorker) -> None:
-    (body,) = FrameSplitter().feed(frame(message))
-    assert from_worker(body) == message
-
-
 @given(cuts=st.lists(st.integers(0, 2000), max_size=30))
 def test_frames_survive_any_cutting(cuts: list[int]) -> None:
     whole = b"".join(frame(message) for message in FROM_WORKER)

@@ -48,8 +48,12 @@ def values(name: str, one: RequestRecord) -> list[float]:
     return BY_NAME[name].values(one).tolist()
 
 
-def test_every_definition_was_worked_out() -> None:
+def test_every_definition_is_in_the_readme() -> None:
     assert len(BY_NAME) == 17
+    text = README.read_text(encoding="utf-8")
+    start = "<!-- metrics-table: python -m loadgen.metrics -->\n"
+    printed = text.partition(start)[2].partition("\n<!-- /metrics-table -->")[0]
+    assert printed == metrics_table(), "README out of step: paste what `python -m loadgen.metrics` prints"
 
 
 def test_chunks_of_several_tokens() -> None:
@@ -60,8 +64,11 @@ def test_chunks_of_several_tokens() -> None:
     assert values("tpot", one) == [0.5]
 
 
-def test_itl_per_token_is_not_guessed() -> None:
+def test_tokens_that_were_not_told_are_not_guessed() -> None:
     assert values("itl_token", record([2.0, 3.0], output_tokens=5)) == []
+    assert values("tpot", record([2.0, 3.0, 4.0], output_tokens=None)) == [1.0]
+    assert values("output_tokens", record([2.0, 3.0], output_tokens=None)) == []
+    assert values("tpot", record([2.0], output_tokens=4)) == [0.0]
 
 
 def test_one_token_has_no_tpot() -> None:
@@ -71,19 +78,10 @@ def test_one_token_has_no_tpot() -> None:
     assert values("ttft", one) == [1.0]
 
 
-def test_all_tokens_in_one_chunk() -> None:
-    assert values("tpot", record([2.0], output_tokens=4)) == [0.0]
-
-
 def test_without_a_stream_there_is_only_e2e() -> None:
     one = record([], output_tokens=4, ended_s=3.0)
     assert values("e2e", one) == [2.0]
     assert values("ttft", one) == values("tpot", one) == values("itl", one) == []
-
-
-def test_without_usage_chunks_are_counted() -> None:
-    assert values("tpot", record([2.0, 3.0, 4.0], output_tokens=None)) == [1.0]
-    assert values("output_tokens", record([2.0, 3.0], output_tokens=None)) == []
 
 
 def test_a_request_that_never_left() -> None:
@@ -96,13 +94,6 @@ def test_reasoning_comes_before_the_first_output() -> None:
     one = record([2.0, 2.5], first_answer_s=2.5)
     assert values("ttft", one) == [1.0]
     assert values("ttfo", one) == [1.5]
-
-
-def test_readme_is_in_step() -> None:
-    text = README.read_text(encoding="utf-8")
-    start = "<!-- metrics-table: python -m loadgen.metrics -->\n"
-    printed = text.partition(start)[2].partition("\n<!-- /metrics-table -->")[0]
-    assert printed == metrics_table(), "README out of step: paste what `python -m loadgen.metrics` prints"
 
 
 def kept(index: int, prompt: object, text: str = "answer", **fields: Any) -> RequestRecord:

@@ -18,7 +18,7 @@ from loadgen.run_report.run_charts import time_charts
 from tests.loadgen.metrics.stamps import record
 
 
-def test_percentiles_are_exact() -> None:
+def test_percentiles_are_exact_and_failures_infinitely_late() -> None:
     found = distribution(np.array([4.0, 1.0, 3.0, 2.0]), "s", [50, 75, 99.9])
     assert found.percentiles["50"] == 2.5
     assert found.percentiles["75"] == 3.25
@@ -27,16 +27,12 @@ def test_percentiles_are_exact() -> None:
     assert found.std == pytest.approx(1.118, abs=1e-3)
     assert found.with_failures == {}
 
-
-def test_failures_count_as_infinitely_late() -> None:
-    """Values 1, 2, 3 and one failure: the median lies between 2 and 3, the 99th percentile is infinite."""
+    # Values 1, 2, 3 and one failure: the median lies between 2 and 3, the 99th percentile is infinite.
     found = distribution(np.array([1.0, 2.0, 3.0]), "s", [50, 99], failures=1)
     assert found.with_failures == {"50": 2.5, "99": None}
-
-
-def test_nothing_at_all() -> None:
     assert distribution(np.empty(0), "s", [50], failures=2).with_failures == {"50": None}
     assert distribution(np.empty(0), "s", [50]).mean is None
+    assert [name_of(p) for p in (50.0, 99.9, 99.99999, 100.0)] == ["50", "99.9", "99.99999", "100"]
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=50), st.integers(0, 10))
@@ -71,9 +67,6 @@ def test_values_of_one_request_are_not_independent() -> None:
     assert found.ci95 is not None
     assert alone[0] > found.ci95[0]
 
-
-def test_groups_of_other_sizes() -> None:
-    """(1), () and (2, 3): the mean is 2, the sums 1 and 5 are off by -1 and +1 from it; t = 12.7062, mean size 1.5."""
     half = 12.7062047 * 2**0.5 / (2**0.5 * 1.5)
     found = grouped_mean_interval(np.array([1.0, 2.0, 3.0]), np.array([1, 0, 2]))
     assert found == pytest.approx((2 - half, 2 + half))
@@ -84,10 +77,6 @@ def test_groups_of_other_sizes() -> None:
 def test_groups_of_one_are_a_plain_mean(values: list[float]) -> None:
     grouped = grouped_mean_interval(np.array(values), np.ones(len(values), dtype=np.int64))
     assert grouped == pytest.approx(mean_interval(values), abs=1e-9)
-
-
-def test_percentiles_keep_their_names_apart() -> None:
-    assert [name_of(p) for p in (50.0, 99.9, 99.99999, 100.0)] == ["50", "99.9", "99.99999", "100"]
 
 
 _ROUNDING = 1.001
@@ -121,19 +110,9 @@ def _runs(draw: st.DrawFn) -> list[RequestRecord]:
 def test_of_any_run(records: list[RequestRecord]) -> None:
     result = summarize(records, facts=GeneratorFacts(), slo=None, percentiles=[50], identity=Identity())
     flat_keys = flat(
-        result,
-        [records],
-        percentile_metrics=[],
-        percentiles=[],
-        detailed=False,
-        request_rate=None,
-        burstiness=1.0,
-        max_concurrency=None,
-        num_prompts=len(records),
-        backend="openai",
-        tokenizer=None,
-        date="",
-    )
+        result, [records], percentile_metrics=[], percentiles=[], detailed=False, request_rate=None, burstiness=1.0,
+        max_concurrency=None, num_prompts=len(records), backend="openai", tokenizer=None, date="",
+    )  # fmt: skip
     check_peaks(result, flat_keys)
     assert sum(point.sent for point in result.timeline) == len(records)
     assert sum(point.finished for point in result.timeline) == len(records)

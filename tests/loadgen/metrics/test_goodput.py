@@ -41,19 +41,10 @@ def test_who_is_good() -> None:
     assert found.attainment == pytest.approx(0.4)
     assert found.each == {"ttft": pytest.approx(0.6), "tpot": pytest.approx(0.6)}
     assert found.wilson95[0] < 0.4 < found.wilson95[1]
-
-
-def test_waiting_before_the_send_counts() -> None:
     assert evaluate([record([2.0])], {"ttft": 0.9}).good == 0
     assert evaluate([record([2.0], intended_s=1.5)], {"ttft": 0.9}).good == 1
-
-
-def test_whole_answers_have_no_first_token_to_judge() -> None:
     found = evaluate([record([], ended_s=9.0), record([2.0])], {"ttft": 1.5})
     assert (found.good, found.untestable) == (2, 1)
-
-
-def test_nothing_counted() -> None:
     assert evaluate([], {"ttft": 1.0}).attainment == 0.0
 
 

@@ -59,7 +59,7 @@ def test_latencies_are_of_successes_and_failures_are_infinite() -> None:
     assert summary().metrics["lateness"].count == 5
 
 
-def test_errors_cache_and_warnings() -> None:
+def test_errors_cache_tokens_and_warnings() -> None:
     found = summary(interrupted=True, lost_workers=[1])
     [error] = found.errors
     assert (error.outcome, error.status, error.count, error.example) == ("rejected", 429, 1, "full")
@@ -70,13 +70,15 @@ def test_errors_cache_and_warnings() -> None:
     for words in ("1 of 5 requests failed", "1 requests had not ended", "only 2 requests", "from elsewhere", "worker"):
         assert words in text
 
-
-def test_warnings_about_tokens() -> None:
     odd = [record([2.0, 3.0], output_tokens=None), record([2.0], input_tokens=20)]
     text = "\n".join(summary(odd).warnings)
     assert "1 answers came without usage" in text
     assert "1 prompts had other lengths" in text
     assert "no request succeeded" in "\n".join(summary([failed()]).warnings)
+
+    words = "1 successful answers have no value for one of the SLOs"
+    assert not any(words in warning for warning in summary().warnings)
+    assert any(words in warning for warning in summary([*RUN, record([], index=6)]).warnings)
 
 
 def test_concurrency_is_exact() -> None:
@@ -89,30 +91,21 @@ def test_concurrency_is_exact() -> None:
     assert found.mean(3.0, 3.0) == 0.0
     assert found.longest_above(0.9) == (1.0, 3.0)
 
+    assert concurrency([]).longest_above(0.9) == (0.0, 0.0)
+    assert concurrency([record(started_s=1.0, ended_s=1.0)]).longest_above(0.9) == (0.0, 0.0)
+    warm = record([0.5], warmup=True, started_s=0.0, ended_s=0.5)
+    found = summary([warm, record([61.0], started_s=60.0, ended_s=62.0)])
+    assert found.mean_concurrency == pytest.approx(1.0)
 
-def test_steady_state_is_broken_by_a_long_dip_of_short_steps() -> None:
+
+def test_steady_state_bears_a_short_dip_and_no_long_one_of_short_steps() -> None:
     """Ten requests for 5 s; then for 90 s 4 or 5 of them, changing each 20 ms; then ten again for 5 s."""
     ten = [record(started_s=begin, ended_s=begin + 5.0) for begin in [0.0] * 10 + [95.0] * 10]
     four = [record(started_s=5.0, ended_s=95.0) for _ in range(4)]
     flicker = [record(started_s=5 + 0.04 * at, ended_s=5.02 + 0.04 * at) for at in range(2250)]
     assert concurrency(ten + four + flicker).longest_above(0.9) == (0.0, 5.0)
-
-
-def test_a_short_dip_does_not_break_the_steady_state() -> None:
     spans = [(0.0, 50.0), (0.0, 20.0), (20.1, 50.0)]
     assert concurrency([record(started_s=begin, ended_s=end) for begin, end in spans]).longest_above(0.9) == (0.0, 50.0)
-
-
-def test_no_concurrency_at_all() -> None:
-    assert concurrency([]).longest_above(0.9) == (0.0, 0.0)
-    assert concurrency([record(started_s=1.0, ended_s=1.0)]).longest_above(0.9) == (0.0, 0.0)
-
-
-def test_mean_concurrency_is_of_the_measured_window() -> None:
-    """An idle minute between the warm-up and the only request does not dilute it."""
-    warm = record([0.5], warmup=True, started_s=0.0, ended_s=0.5)
-    found = summary([warm, record([61.0], started_s=60.0, ended_s=62.0)])
-    assert found.mean_concurrency == pytest.approx(1.0)
 
 
 def test_the_timeline_holds_every_token_and_both_ends() -> None:
@@ -124,8 +117,6 @@ def test_the_timeline_holds_every_token_and_both_ends() -> None:
     assert [point.failed for point in found] == [0, 0, 0, 1]
     assert found[3].ttft_p50_s == pytest.approx(-0.9)  # due at 1.0, as all of these
 
-
-def test_the_timeline_has_the_tokens_of_whole_answers_at_their_ends() -> None:
     found = summary([record([], started_s=0.0, ended_s=1.25, output_tokens=3)]).timeline
     assert [point.output_tokens for point in found] == [0, 0, 3]
 
@@ -142,12 +133,6 @@ def test_steady_state_and_timeline() -> None:
     assert sum(point.sent for point in found.timeline) == 20
     assert sum(point.output_tokens for point in found.timeline) == 40
     assert found.peak_concurrency == 1
-
-
-def test_limits_that_could_not_be_judged_are_told() -> None:
-    words = "1 successful answers have no value for one of the SLOs"
-    assert not any(words in warning for warning in summary().warnings)
-    assert any(words in warning for warning in summary([*RUN, record([], index=6)]).warnings)
 
 
 def test_failures_are_late_in_the_steady_state_too() -> None:
@@ -171,11 +156,8 @@ def test_failures_are_late_in_the_steady_state_too() -> None:
     ],
 )
 def test_the_generator_is_the_bottleneck(facts: dict[str, float], words: str) -> None:
-    prompt = [
-        record([at + 0.5], intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0) for at in range(4)
-    ]
-    assert not summary(prompt, offered_per_s=1.0).generator.is_bottleneck
-    generator = summary(prompt, **facts).generator
+    assert not summary(PROMPT, offered_per_s=1.0).generator.is_bottleneck
+    generator = summary(PROMPT, **facts).generator
     assert generator.is_bottleneck
     assert words in generator.reasons[0]
 
@@ -222,23 +204,16 @@ def test_others_on_the_machine_are_no_excuse(facts: dict[str, float]) -> None:
     assert not generator.machine_was_busy
 
 
-def test_a_busy_machine_that_disturbed_nothing_is_no_trouble() -> None:
+def test_a_rate_that_was_kept_or_need_not_be() -> None:
+    assert kept_rate(summary(PROMPT, offered_per_s=1.0).generator)
+    assert not kept_rate(summary(PROMPT, offered_per_s=10.0).generator)
+    assert kept_rate(summary(PROMPT, mode_closed=True).generator)
+    for early in ({"interrupted": True}, {"lost_workers": [0]}):
+        assert not summary(PROMPT, offered_per_s=10.0, **early).generator.is_bottleneck
     generator = summary(PROMPT, offered_per_s=1.0, **NO_CORE).generator
     assert not generator.is_bottleneck
     assert not generator.machine_was_busy
     assert generator.denied_share == pytest.approx(0.95)
-
-
-def test_an_offered_rate_is_kept_or_not() -> None:
-    assert kept_rate(summary(PROMPT, offered_per_s=1.0).generator)
-    assert not kept_rate(summary(PROMPT, offered_per_s=10.0).generator)
-    assert kept_rate(summary(PROMPT, mode_closed=True).generator)
-
-
-def test_a_run_that_ended_early_is_not_held_against_its_schedule() -> None:
-    few = [record([at + 0.5], intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0) for at in range(4)]
-    assert not summary(few, offered_per_s=10.0, interrupted=True).generator.is_bottleneck
-    assert not summary(few, offered_per_s=10.0, lost_workers=[0]).generator.is_bottleneck
 
 
 def test_late_sends_and_what_a_cap_caused() -> None:
@@ -251,7 +226,7 @@ def test_late_sends_and_what_a_cap_caused() -> None:
     assert not summary(capped, offered_per_s=1.0, cap=1).generator.is_bottleneck
 
 
-def test_the_worst_warning_stands_first() -> None:
+def test_warnings_of_clocks_and_their_order() -> None:
     slept = [(0.0, 100.0, 5.0), (1.0, 111.0, 16.0)]
     starts = [one.split()[:4] for one in summary(clocks=slept, interrupted=True).warnings]
     assert starts[0] == ["the", "machine", "slept", "for"]
@@ -259,8 +234,6 @@ def test_the_worst_warning_stands_first() -> None:
     assert starts[-1] == ["from", "elsewhere"]
     assert summary([failed(index=1)]).warnings[0].startswith("no request succeeded")
 
-
-def test_clock_trouble() -> None:
     steady = [(0.0, 100.0, 5.0), (1.0, 101.0, 6.0)]
     assert summary(clocks=steady).generator.clock_warnings == []
     [slept] = summary(clocks=[(0.0, 100.0, 5.0), (1.0, 111.0, 16.0)]).generator.clock_warnings
@@ -281,8 +254,6 @@ def test_repetitions() -> None:
     assert found.outcomes["ok"] == 4
     assert found.errors[0].count == 1
 
-
-def test_one_repetition_keeps_its_interval_and_an_empty_one_its_percentiles() -> None:
     alone = merge([summary()], [RUN])
     assert alone.metrics["ttft"].ci95 == summary().metrics["ttft"].ci95
     nothing = [failed()]
@@ -291,22 +262,19 @@ def test_one_repetition_keeps_its_interval_and_an_empty_one_its_percentiles() ->
     assert found.metrics["ttft"].ci95 is None
 
 
+def keys(result: RunResult, runs: list[list[RequestRecord]], **changes: Any) -> dict[str, Any]:
+    """Those of vLLM's flat file."""
+    usual: dict[str, Any] = {
+        "percentile_metrics": [], "percentiles": [], "detailed": False, "request_rate": None, "burstiness": 1.0,
+        "max_concurrency": None, "num_prompts": 5, "backend": "openai", "tokenizer": None, "date": "",
+    }  # fmt: skip
+    return flat(result, runs, **(usual | changes))
+
+
 def test_vllms_keys() -> None:
     """vLLM counts from the actual send and reports milliseconds."""
-    found = flat(
-        summary(),
-        [RUN],
-        percentile_metrics=["ttft", "tpot", "itl", "e2el", "client_queue_time", "unknown"],
-        percentiles=[99],
-        detailed=True,
-        request_rate=None,
-        burstiness=1.0,
-        max_concurrency=4,
-        num_prompts=5,
-        backend="openai",
-        tokenizer=None,
-        date="20261121-000000",
-    )
+    names = ["ttft", "tpot", "itl", "e2el", "client_queue_time", "unknown"]
+    found = keys(summary(), [RUN], percentile_metrics=names, percentiles=[99], detailed=True, max_concurrency=4)
     assert found["mean_ttft_ms"] == pytest.approx(750)  # 0.5 s and 1.0 s from the send
     assert found["mean_tpot_ms"] == pytest.approx(750)  # 0.5 s and 1.0 s
     assert found["median_itl_ms"] == pytest.approx(750)
@@ -329,20 +297,7 @@ def test_vllms_goodput_is_blind_to_waiting_and_a_peak_is_never_below_the_mean() 
     result = summarize(
         records, facts=GeneratorFacts(), slo={"ttft": 0.75, "e2e": 1.25}, percentiles=[50], identity=Identity()
     )
-    found = flat(
-        result,
-        [records],
-        percentile_metrics=[],
-        percentiles=[],
-        detailed=True,
-        request_rate=2.0,
-        burstiness=float("inf"),
-        max_concurrency=None,
-        num_prompts=2,
-        backend="openai",
-        tokenizer=None,
-        date="",
-    )
+    found = keys(result, [records], detailed=True, request_rate=2.0, burstiness=float("inf"), num_prompts=2)
     assert result.throughput.goodput_per_s == 0.0
     assert found["request_goodput"] == pytest.approx(1.0)
     assert found["max_output_tokens_per_s"] == found["output_throughput"] == pytest.approx(10)  # not its two chunks
@@ -357,27 +312,6 @@ def test_vllms_goodput_is_blind_to_waiting_and_a_peak_is_never_below_the_mean() 
 
 def test_peaks_of_repetitions_are_not_added_up() -> None:
     """Both repetitions begin at their own second 0: what came at the same second of each did not come together."""
-    alone = {name: _peaks([RUN])[name] for name in _PEAKS}
-    assert alone == {"max_output_tokens_per_s": 3.0, "max_concurrent_requests": 4}
-    assert _peaks([RUN, RUN]) == alone
-
-
-_PEAKS = ("max_output_tokens_per_s", "max_concurrent_requests")
-
-
-def _peaks(runs: list[list[RequestRecord]]) -> dict[str, object]:
-    found = flat(
-        merge([summary()] * len(runs), runs),
-        runs,
-        percentile_metrics=[],
-        percentiles=[],
-        detailed=False,
-        request_rate=None,
-        burstiness=1.0,
-        max_concurrency=None,
-        num_prompts=5,
-        backend="openai",
-        tokenizer=None,
-        date="",
-    )
-    return {name: found[name] for name in _PEAKS}
+    for runs in ([RUN], [RUN, RUN]):
+        found = keys(merge([summary()] * len(runs), runs), runs)
+        assert (found["max_output_tokens_per_s"], found["max_concurrent_requests"]) == (3.0, 4)

@@ -48,15 +48,13 @@ def test_significant(value: float | None, text: str) -> None:
     assert numbers.significant(value) == text
 
 
-def test_limits_have_the_digits_that_were_typed() -> None:
+def test_quantities_limits_and_differences() -> None:
     assert [numbers.limit(value) for value in (0.05, 1.5, 0.5, 0.0002)] == ["50 ms", "1.5 s", "500 ms", "200 µs"]
-
-
-def test_quantities_and_names() -> None:
     assert numbers.quantity(0.25, "s") == "250 ms"
     assert numbers.quantity(128, "tokens") == "128 tokens"
     assert numbers.quantity(None, "tokens") == "–"
     assert [numbers.percentile_name(name) for name in ("99", "99.90", 50)] == ["p99", "p99.9", "p50"]
+    assert [numbers.change(value) for value in (0.012, -0.034, 0.0001, None)] == ["+1.2 %", "−3.4 %", "0.0 %", "–"]
 
 
 def test_what_the_generators_verdict_rests_on() -> None:
@@ -84,10 +82,6 @@ def test_moments(seconds: float, text: str) -> None:
 )
 def test_bytes(nbytes: int | None, text: str) -> None:
     assert numbers.size(nbytes) == text
-
-
-def test_differences_have_a_sign() -> None:
-    assert [numbers.change(value) for value in (0.012, -0.034, 0.0001, None)] == ["+1.2 %", "−3.4 %", "0.0 %", "–"]
 
 
 @given(st.floats(1e-12, 1 - 1e-12), st.integers(0, 3))

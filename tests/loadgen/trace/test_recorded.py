@@ -68,7 +68,7 @@ def test_what_is_written_is_read_again_and_written_the_same(
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_plain_json_is_all_that_a_reader_needs(tmp_path: Path) -> None:
+def test_plain_json_with_the_bytes_of_mooncake(tmp_path: Path) -> None:
     request = TraceRecord(
         arrival_s=27.482125, input_tokens=20, output_tokens=3, hash_ids=[4, 5], session=0, body='{"p": "ä\n"}'
     )
@@ -78,8 +78,6 @@ def test_plain_json_is_all_that_a_reader_needs(tmp_path: Path) -> None:
     assert (line["timestamp"], line["hash_ids"], line["body"]) == (27482.125, [4, 5], '{"p": "ä\n"}')
     assert "think_ms" not in line
 
-
-def test_a_mooncake_line_keeps_its_bytes() -> None:
     line = '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}'
     request = TraceRecord(arrival_s=27.482, input_tokens=6955, output_tokens=52, hash_ids=[46, 47])
     assert mooncake_line(request) == line
@@ -140,14 +138,11 @@ def test_a_line_that_does_not_follow(tmp_path: Path, line: object) -> None:
         next(requests)
 
 
-def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
+def test_files_that_are_cut_off_or_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(TraceFormatError, match="says 2 requests, there are 1"):
         _read(_write(tmp_path / "t", {**_HEADER, "requests": 2}, _LINE))
     with pytest.raises(TraceFormatError, match="no request in it"):
         _read(_write(tmp_path / "t"))
-
-
-def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(TraceFormatError, match="cannot be read"):
         open_trace(tmp_path / "nowhere")
     with pytest.raises(OutputError, match="cannot write"):

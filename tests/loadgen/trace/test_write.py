@@ -100,7 +100,7 @@ def test_ids_that_were_planned_for_other_lengths_cover_the_prompts(tmp_path: Pat
     assert shared(read) == [[0, 0], [0, 0, 1, 1, 1], [0, 0, 2, 2], []]
 
 
-def test_a_servegen_folder_becomes_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_converted_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = servegen(tmp_path / "servegen")
     assert main(["trace", "convert", str(folder), "-o", str(tmp_path / "out"), "--format", "plain", "--seed", "3"]) == 0
     made = [(one.input_tokens, one.output_tokens) for one in open_trace(folder, Reading(seed=3)).requests()]
@@ -109,8 +109,6 @@ def test_a_servegen_folder_becomes_requests(tmp_path: Path, capsys: pytest.Captu
     assert main(["trace", "info", str(tmp_path / "out")]) == 0
     assert "nothing is known of prefixes" in capsys.readouterr().out
 
-
-def test_what_is_lost_and_what_was_made_sense_of_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, GOOD["mooncake, dates"][0])
     assert main(["trace", "convert", str(path), "-o", str(tmp_path / "out"), "--format", "azure"]) == 0
     said, note = capsys.readouterr().out.splitlines()
@@ -118,14 +116,12 @@ def test_what_is_lost_and_what_was_made_sense_of_is_said(tmp_path: Path, capsys:
     assert note.startswith("times are dates")
 
 
-def test_a_bad_trace_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_traces_and_lines_leave_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, GOOD["plain"][0] + "\n0.5,1,1\n")
     assert main(["trace", "convert", str(path), "-o", str(tmp_path / "out"), "--format", "mooncake"]) == 2
     assert capsys.readouterr().err.startswith(f"loadgen: {path}:6: not a line of")
     assert [one.name for one in tmp_path.iterdir()] == ["trace"]
 
-
-def test_lines_that_cannot_be_made_leave_nothing_behind(tmp_path: Path) -> None:
     def lines() -> list[str]:
         raise TraceFormatError("bad")
 

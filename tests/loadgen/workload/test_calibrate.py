@@ -9,7 +9,7 @@ from loadgen.workload.calibrate import ENOUGH_WORDS, FEWEST_WORDS, calibrate
 from loadgen.workload.english_words import ENGLISH_WORDS
 from loadgen.workload.local_tokenizer import LocalTokenizer
 from loadgen.workload.ports import TokenCounter
-from loadgen.workload.words import TOKENS_PER_WORD, PromptKind, Words
+from loadgen.workload.words import TOKENS_PER_WORD, PromptKind, Words, ordinary_ids
 from tests.loadgen.workload.counters import Bytes, CountsOnly, Joining, byte_level_bpe, metaspace_bpe
 
 COUNTERS: dict[str, TokenCounter] = {
@@ -60,7 +60,7 @@ def test_token_numbers_are_those_of_the_words(name: str) -> None:
     assert len(set(words.token_ids or ())) == words.size
 
 
-def test_one_call_is_enough_where_tokens_are_shown() -> None:
+def test_calibration_asks_as_little_as_it_can() -> None:
     class Counting(LocalTokenizer):
         calls = 0
 
@@ -70,25 +70,17 @@ def test_one_call_is_enough_where_tokens_are_shown() -> None:
 
     calibrate(Counting(byte_level_bpe()._tokenizer))
     assert Counting.calls < 10
-
-
-def test_a_counter_without_tokens_is_asked_word_by_word_until_there_are_enough() -> None:
     words = WORDS["counts only"]
     assert words.size == ENOUGH_WORDS
     assert words.token_ids is None
-
-
-def test_bytes_get_letters() -> None:
     assert all(len(word) == 1 for word in WORDS["bytes"].vocabulary)
 
 
-def test_words_that_swallow_others_are_left_out_where_tokens_are_shown() -> None:
+def test_words_that_swallow_others_are_left_out_or_lengths_are_estimates() -> None:
     words = calibrate(Joining())
     assert words.exact
     assert Joining().count(words.text(0, 1000)) == 1000
 
-
-def test_words_that_do_not_keep_apart_make_lengths_estimates() -> None:
     counter = CountsOnly(Joining().count)
     words = calibrate(counter)
     assert not words.exact
@@ -97,9 +89,15 @@ def test_words_that_do_not_keep_apart_make_lengths_estimates() -> None:
     assert counter.count(words.text(0, 1000)) == pytest.approx(1000, rel=0.05)
 
 
-def test_nobody_to_ask() -> None:
+def test_calibration_without_a_tokenizer() -> None:
     words = calibrate(None, salt="x")
     assert words == Words(tuple(f" {w}" for w in ENGLISH_WORDS), tokens_per_word=TOKENS_PER_WORD, salt="x")
+    words = calibrate(None, kind=PromptKind.IDS, vocabulary_size=3072)
+    assert words.exact
+    assert all(256 <= token < 2976 for token in words.ids(1, 500))
+    assert calibrate(COUNTERS["begin"], kind=PromptKind.IDS, vocabulary_size=3072).size == 2720
+    with pytest.raises(UsageError, match="too small"):
+        calibrate(None, kind=PromptKind.IDS, vocabulary_size=10)
 
 
 def test_chat_and_ids_have_no_overhead_of_their_own() -> None:
@@ -109,13 +107,64 @@ def test_chat_and_ids_have_no_overhead_of_their_own() -> None:
     assert (ids.overhead_tokens, ids.kind, ids.size) == (0, PromptKind.IDS, WORDS["begin"].size)
 
 
-def test_a_vocabulary_size_gives_ids_without_a_tokenizer() -> None:
-    words = calibrate(None, kind=PromptKind.IDS, vocabulary_size=3072)
-    assert words.exact
-    assert all(256 <= token < 2976 for token in words.ids(1, 500))
-    assert calibrate(COUNTERS["begin"], kind=PromptKind.IDS, vocabulary_size=3072).size == 2720
+PLAIN = Words((" one", " two", " three", " four", " five"), token_ids=(11, 12, 13, 14, 15))
+SEEDS = st.integers(0, 2**64 - 1)
 
 
-def test_a_tiny_vocabulary_is_refused() -> None:
+@given(SEEDS, st.integers(0, 300), st.integers(0, 300))
+def test_the_shorter_text_is_the_beginning_of_the_longer(seed: int, n: int, more: int) -> None:
+    assert PLAIN.text(seed, n + more).startswith(PLAIN.text(seed, n))
+    assert PLAIN.ids(seed, n + more)[:n] == PLAIN.ids(seed, n)
+    assert len(PLAIN.text(seed, n).split()) == n
+
+
+@given(SEEDS, st.integers(0, 50))
+def test_text_and_ids_say_the_same(seed: int, n: int) -> None:
+    numbers = [PLAIN.vocabulary.index(f" {word}") for word in PLAIN.text(seed, n).split()]
+    assert PLAIN.spell(numbers) == PLAIN.text(seed, n)
+    assert PLAIN.spell_ids(numbers) == PLAIN.ids(seed, n)
+
+
+def test_seeds_and_salts_change_the_text_of_evenly_used_words() -> None:
+    salted = Words(PLAIN.vocabulary, salt="pepper")
+    texts = {PLAIN.text(1, 40), PLAIN.text(2, 40), salted.text(1, 40), salted.text(2, 40), PLAIN.text(1, 41)}
+    assert len(texts) == 5
+    assert PLAIN.text(1, 40) == Words(PLAIN.vocabulary).text(1, 40)
+    drawn = PLAIN.ids(3, 10_000)
+    assert [drawn.count(token) for token in PLAIN.token_ids or ()] == pytest.approx([2000] * 5, rel=0.1)
+
+
+def test_kinds_and_estimates() -> None:
+    assert PLAIN.prompt((1, 3), (2, 4)) == PLAIN.text(1, 3) + PLAIN.text(2, 4)
+    ids = Words(PLAIN.vocabulary, token_ids=range(100, 900), kind=PromptKind.IDS)
+    prompt = ids.prompt((1, 3), (2, 4))
+    assert prompt == ids.ids(1, 3) + ids.ids(2, 4)
+    assert len(prompt) == 7
+    assert (PLAIN.size, ids.size) == (5, 800)
+    guessed = Words(PLAIN.vocabulary, tokens_per_word=TOKENS_PER_WORD)
+    assert not guessed.exact
+    assert len(guessed.text(0, 130).split()) == 100
+    assert len(guessed.text(0, 1).split()) == 1
+    assert PLAIN.exact
+    assert Words((), range(9), PromptKind.IDS, tokens_per_word=TOKENS_PER_WORD).exact
+
+
+def test_unknown_numbers_and_tiny_vocabularies_are_refused() -> None:
+    nothing_known = Words(PLAIN.vocabulary, kind=PromptKind.IDS)
+    for use in (
+        lambda: nothing_known.ids(0, 1),
+        lambda: nothing_known.spell_ids([0]),
+        lambda: nothing_known.prompt((0, 1)),
+    ):
+        with pytest.raises(UsageError, match="--vocab-size"):
+            use()
+
     with pytest.raises(UsageError, match="too small"):
-        calibrate(None, kind=PromptKind.IDS, vocabulary_size=10)
+        ordinary_ids(63)
+
+
+@pytest.mark.parametrize(
+    ("size", "lowest", "behind"), [(128_256, 256, 124_248), (129_280, 256, 125_240), (3072, 256, 2976), (64, 8, 62)]
+)
+def test_ordinary_ids_keep_clear_of_both_ends(size: int, lowest: int, behind: int) -> None:
+    assert ordinary_ids(size) == range(lowest, behind)

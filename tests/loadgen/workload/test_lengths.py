@@ -1,5 +1,8 @@
 """Lengths as people write them, and their clipping."""
 
+import math
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,8 @@ from loadgen.workload.distributions import Distribution, Fixed, Histogram, LogNo
 from loadgen.workload.lengths import Lengths, lengths, parse, read_histogram
 
 
-def rng() -> np.random.Generator:
-    return np.random.default_rng(1)
+def rng(seed: int = 1) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +47,6 @@ def test_range_ratio_is_that_of_vllm() -> None:
     assert drawn.distribution == Uniform(7, 13)
     generator = rng()
     assert {drawn.draw(generator) for _ in range(500)} == set(range(7, 14))
-
-
-def test_range_ratio_needs_a_plain_length() -> None:
     with pytest.raises(UsageError, match="plain length"):
         lengths("normal:5,1", range_ratio=0.1)
 
@@ -110,3 +110,72 @@ def test_a_histogram_that_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="cannot read the histogram"):
         parse(f"histogram:{tmp_path / 'binary'}")
+
+
+MANY = 20_000
+
+
+def test_uniform_draws_fill_the_range_alike() -> None:
+    generator = rng(12)
+    counts = Counter(Uniform(3, 6).whole(generator) for _ in range(MANY))
+    assert sorted(counts) == [3, 4, 5, 6]
+    assert list(counts.values()) == pytest.approx([MANY / 4] * 4, rel=0.06)
+
+    generator = rng(12)
+    values = [Uniform(0.2, 0.7).value(generator) for _ in range(2000)]
+    assert 0.2 <= min(values) < 0.21
+    assert 0.69 < max(values) <= 0.7
+    assert Uniform(0.2, 0.7).whole(generator) == 1
+
+    generator = rng(12)
+    assert (Fixed(2.5).value(generator), Fixed(2.5).whole(generator)) == (2.5, 3)
+    assert generator.random() == rng(12).random()
+
+
+def test_normal_has_mean_and_deviation() -> None:
+    generator = rng(12)
+    values = [Normal(50, 5).whole(generator) for _ in range(MANY)]
+    assert np.mean(values) == pytest.approx(50, abs=0.2)
+    assert np.std(values) == pytest.approx(5, rel=0.03)
+
+
+def test_lognormal_has_the_median_and_the_mean_that_follows() -> None:
+    generator = rng(12)
+    values = [LogNormal(100, 0.8).value(generator) for _ in range(MANY)]
+    assert np.median(values) == pytest.approx(100, rel=0.03)
+    assert np.mean(values) == pytest.approx(100 * math.exp(0.32), rel=0.03)
+    assert np.std(np.log(values)) == pytest.approx(0.8, rel=0.03)
+    assert isinstance(LogNormal(100, 0.8).whole(generator), int)
+
+
+def test_histogram_draws_by_weight_and_never_a_value_without_any() -> None:
+    generator = rng(12)
+    histogram = Histogram((10, 20, 30, 40), (1, 0, 3, 0))
+    counts = Counter(histogram.whole(generator) for _ in range(MANY))
+    assert sorted(counts) == [10, 30]
+    assert counts[30] / MANY == pytest.approx(0.75, abs=0.01)
+
+
+def test_equal_seeds_draw_equally() -> None:
+    one, other = rng(12), rng(12)
+    for kind in (Uniform(1, 9), Normal(5, 1), LogNormal(5, 1), Histogram((1, 2), (1, 1))):
+        assert [kind.value(one) for _ in range(5)] == [kind.value(other) for _ in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Uniform(5, 4), "smaller number first"),
+        (lambda: Normal(5, -1), "deviation"),
+        (lambda: LogNormal(0, 1), "median"),
+        (lambda: LogNormal(1, -1), "sigma"),
+        (lambda: Histogram((), ()), "weights"),
+        (lambda: Histogram((1,), (1, 2)), "weights"),
+        (lambda: Histogram((1,), (0,)), "weights"),
+        (lambda: Histogram((1, 2), (1, -1)), "weights"),
+        (lambda: Histogram((1,), (math.inf,)), "weights"),
+    ],
+)
+def test_impossible_parameters_are_refused(make: Callable[[], Distribution], match: str) -> None:
+    with pytest.raises(UsageError, match=match):
+        make()

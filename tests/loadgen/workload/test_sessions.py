@@ -45,18 +45,24 @@ def test_turns_and_think_times_follow_their_distributions() -> None:
     think = [turn.think_s for conversation in drawn for turn in conversation.turns[1:]]
     assert np.median(think) == pytest.approx(2, rel=0.05)
 
-
-def test_nobody_thinks_backwards() -> None:
     sessions = replace(SINGLE, turns=lengths("4"), think_s=Normal(0.0, 1.0))
     think = [turn.think_s for conversation in take(sessions, 40) for turn in conversation.turns]
     assert min(think) == 0
     assert max(think) > 1
 
 
-def test_equal_seeds_give_equal_conversations() -> None:
+def test_sessions_repeat_and_are_told_as_they_are_sent() -> None:
     sessions = replace(SINGLE, turns=lengths("2"))
     assert take(sessions, 20) == take(sessions, 20)
     assert take(sessions, 20) != take(sessions, 20, seed=1)
+    turns = [turn for conversation in take(SINGLE, 20) for turn in conversation.turns]
+    assert {(turn.asked_input_tokens, turn.asked_output_tokens) for turn in turns} == {(None, None)}
+    sessions = Sessions(RandomPrompts(replace(WORDS, tokens_per_word=1.3), lengths("4")), lengths("1"))
+    assert take(sessions, 1)[0].turns[0].input_tokens is None
+    sessions = Sessions(RandomPrompts(WORDS, lengths("uniform:0-1"), prefix_tokens=3), lengths("uniform:0-1"))
+    turns = [conversation.turns[0] for conversation in take(sessions, 40)]
+    assert {(turn.input_tokens, turn.asked_input_tokens) for turn in turns} == {(4, None), (4, 3)}
+    assert {(turn.output_tokens, turn.asked_output_tokens) for turn in turns} == {(1, None), (1, 0)}
 
 
 @settings(deadline=None)
@@ -91,18 +97,6 @@ def test_a_budget_shortens_the_first_turn_and_drops_later_ones_whole() -> None:
     assert (turn.input_tokens, turn.output_tokens, conversation.turns_left_out) == (49, 1, 8)
     assert 95 < (turn.asked_input_tokens or 0) < 105
     assert turn.asked_output_tokens == 5
-
-
-def test_lengths_that_are_kept_are_not_repeated() -> None:
-    turns = [turn for conversation in take(SINGLE, 20) for turn in conversation.turns]
-    assert {(turn.asked_input_tokens, turn.asked_output_tokens) for turn in turns} == {(None, None)}
-
-
-def test_lengths_below_one_token_are_raised_and_told() -> None:
-    sessions = Sessions(RandomPrompts(WORDS, lengths("uniform:0-1"), prefix_tokens=3), lengths("uniform:0-1"))
-    turns = [conversation.turns[0] for conversation in take(sessions, 40)]
-    assert {(turn.input_tokens, turn.asked_input_tokens) for turn in turns} == {(4, None), (4, 3)}
-    assert {(turn.output_tokens, turn.asked_output_tokens) for turn in turns} == {(1, None), (1, 0)}
 
 
 @pytest.mark.parametrize(
@@ -146,11 +140,6 @@ def test_token_ids_cannot_go_on() -> None:
         take(sessions, 1)
     (turn,) = take(replace(sessions, turns=lengths("1")), 1)[0].turns
     assert isinstance(turn.prompt, list)
-
-
-def test_uncertain_lengths_are_not_told() -> None:
-    sessions = Sessions(RandomPrompts(replace(WORDS, tokens_per_word=1.3), lengths("4")), lengths("1"))
-    assert take(sessions, 1)[0].turns[0].input_tokens is None
 
 
 def test_tenants_keep_their_name_through_the_conversation() -> None:

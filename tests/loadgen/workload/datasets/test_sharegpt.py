@@ -28,15 +28,13 @@ def _file(path: Path, *entries: Any) -> Path:
     return path / "share.json"
 
 
-def test_the_first_question_with_the_length_of_its_answer(tmp_path: Path) -> None:
+def test_questions_alone_and_whole_conversations(tmp_path: Path) -> None:
     path = _file(tmp_path, {"id": "a", "conversations": _said("Why?", "Because it is.", "Really?", "Yes.")})
     [conversation] = ShareGpt(path, Measure(Bytes())).conversations(_RNG(0))
     [turn] = conversation.turns
     assert (turn.prompt, turn.input_tokens, turn.output_tokens) == ("Why?", 4, 14)
     assert conversation.arrival_s is None
 
-
-def test_whole_conversations_with_pauses(tmp_path: Path) -> None:
     path = _file(tmp_path, {"conversations": _said("Why?", "Because it is.", "Really?", "Yes.")})
     workload = ShareGpt(path, Measure(Bytes()), whole=True, think_s=Fixed(2.0))
     [conversation] = workload.conversations(_RNG(0))
@@ -46,8 +44,12 @@ def test_whole_conversations_with_pauses(tmp_path: Path) -> None:
     ]
     assert conversation.history
 
+    path = _file(tmp_path, {"conversations": _said("aaaa", "bbbb", "cccc", "dddd", "e", "f")})
+    [conversation] = ShareGpt(path, Measure(Bytes()), whole=True, fit=Fit(max_model_tokens=17)).conversations(_RNG(0))
+    assert [turn.prompt for turn in conversation.turns] == ["aaaa", "cccc"]
 
-def test_answers_of_a_wanted_length_and_estimates(tmp_path: Path) -> None:
+
+def test_lengths_wanted_estimated_and_counted(tmp_path: Path, bpe: LocalTokenizer) -> None:
     path = _file(tmp_path, {"conversations": _said("one two three four five six seven eight nine ten", "x")})
     [wanted] = ShareGpt(path, output_tokens=Lengths(Fixed(77))).conversations(_RNG(0))
     assert (wanted.turns[0].output_tokens, wanted.turns[0].input_tokens) == (77, None)
@@ -55,8 +57,6 @@ def test_answers_of_a_wanted_length_and_estimates(tmp_path: Path) -> None:
     assert list(workload.conversations(_RNG(0))) == []  # 13 estimated tokens of prompt and 1 of answer
     assert workload.fit.tally.left_out == 1
 
-
-def test_a_real_tokenizer_counts(tmp_path: Path, bpe: LocalTokenizer) -> None:
     path = _file(tmp_path, {"conversations": _said("the people of the world", "yes")})
     [conversation] = ShareGpt(path, Measure(bpe)).conversations(_RNG(0))
     assert conversation.turns[0].input_tokens == bpe.count("the people of the world")
@@ -88,12 +88,6 @@ def test_entries_without_question_and_answer_are_left_out(tmp_path: Path) -> Non
     workload = ShareGpt(path)
     assert [conversation.turns[0].prompt for conversation in workload.conversations(_RNG(0))] == ["Why?"]
     assert (workload.fit.tally.taken, workload.fit.tally.left_out) == (1, 5)
-
-
-def test_conversations_end_before_a_turn_that_does_not_fit(tmp_path: Path) -> None:
-    path = _file(tmp_path, {"conversations": _said("aaaa", "bbbb", "cccc", "dddd", "e", "f")})
-    [conversation] = ShareGpt(path, Measure(Bytes()), whole=True, fit=Fit(max_model_tokens=17)).conversations(_RNG(0))
-    assert [turn.prompt for turn in conversation.turns] == ["aaaa", "cccc"]
 
 
 @pytest.mark.parametrize("entry", [7, {"text": "x"}, {"conversations": "x"}, {"conversations": ["x"]}])
