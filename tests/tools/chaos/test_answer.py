@@ -36,6 +36,10 @@ def test_pieces_add_up() -> None:
     assert first.arrivals == [(1.0, 2), (1.2, 1)]
     assert (second.tokens, second.finish) == ([7], "stop")
 
+    answer = StreamedAnswer(ASK, 0.0)
+    answer.take(piece(0, [5], logprobs={"content": [{"token": "a", "logprob": -1.5}]}), 1.0)
+    assert answer.choices[0].logprobs == [-1.5]
+
 
 @pytest.mark.parametrize(
     "body",
@@ -56,21 +60,24 @@ def test_all_wire_forms_have_text(body: dict[str, Any]) -> None:
     assert (answer.choices[0].text, answer.choices[0].tokens) == ("ab", [5])
 
 
-def test_chat_logprobs_are_read() -> None:
-    answer = StreamedAnswer(ASK, 0.0)
-    answer.take(piece(0, [5], logprobs={"content": [{"token": "a", "logprob": -1.5}]}), 1.0)
-    assert answer.choices[0].logprobs == [-1.5]
-
-
-def test_equal_answers_do_not_differ() -> None:
+def test_what_makes_no_difference() -> None:
     assert difference(answered(), answered()) is None
-
-
-def test_resumed_pieces_make_no_difference() -> None:
     other = answered()
     other.choices[0].arrivals = [(9.0, 3)]
     other.usage = {}
     assert difference(other, answered()) is None
+    other = answered()
+    other.choices[0].logprobs[0] += 1e-5
+    assert difference(other, answered()) is None
+    assert logprob_distance(other, answered()) == pytest.approx(1e-5, rel=1e-3)
+    cut = answered()
+    cut.outcome = "cancelled"
+    cut.choices[0].tokens = [1, 2]
+    cut.choices[0].finish = None
+    cut.choices[1].tokens = []
+    assert difference(cut, answered()) is None
+    cut.choices[0].tokens = [1, 8]
+    assert difference(cut, answered()) == "choice 0: token 1 is 8, not 2"
 
 
 @pytest.mark.parametrize(
@@ -91,24 +98,6 @@ def test_every_difference_is_told(change: Any, told: str) -> None:
     assert difference(other, answered()) == told
 
 
-def test_the_last_bits_of_logprobs_may_differ() -> None:
-    other = answered()
-    other.choices[0].logprobs[0] += 1e-5
-    assert difference(other, answered()) is None
-    assert logprob_distance(other, answered()) == pytest.approx(1e-5, rel=1e-3)
-
-
-def test_a_cut_answer_is_compared_as_far_as_it_came() -> None:
-    cut = answered()
-    cut.outcome = "cancelled"
-    cut.choices[0].tokens = [1, 2]
-    cut.choices[0].finish = None
-    cut.choices[1].tokens = []
-    assert difference(cut, answered()) is None
-    cut.choices[0].tokens = [1, 8]
-    assert difference(cut, answered()) == "choice 0: token 1 is 8, not 2"
-
-
 def test_compacting_keeps_what_findings_need() -> None:
     answer = answered()
     before = deepcopy(answer)
@@ -117,14 +106,12 @@ def test_compacting_keeps_what_findings_need() -> None:
     assert [choice.arrivals for choice in answer.choices] == [choice.arrivals for choice in before.choices]
 
 
-def test_asks_are_a_function_of_the_seed() -> None:
+def test_asks_are_a_function_of_the_seed_and_use_everything() -> None:
     load = LoadConfig(asks=30)
     assert make_asks(load, 4, "m") == make_asks(load, 4, "m")
     assert make_asks(load, 4, "m") != make_asks(load, 5, "m")
     assert [ask.number for ask in make_asks(load, 4, "m")] == list(range(30))
 
-
-def test_asks_use_everything_that_a_stream_must_survive() -> None:
     asks = make_asks(LoadConfig(asks=14, tools=True), 0, "m")
     bodies = [ask.body for ask in asks]
     assert {ask.path for ask in asks} == {COMPLETIONS, CHAT}

@@ -43,31 +43,23 @@ def test_whatever_place_a_sequence_is_in_the_audit_sees_it() -> None:
     assert left == {f"aggregated#1 {name}": count for name, count in inside.items()}
 
 
-def test_at_rest_nothing_is_busy() -> None:
+def test_at_rest_nothing_is_busy_and_every_count_is_looked_at() -> None:
     assert busy(status()) == {}
-
-
-def test_every_count_is_looked_at() -> None:
     for name in REPLICA_COUNTS:
         assert busy(status(**{name: 2})) == {f"decode#1 {name}": 2}
     assert busy(status(gateway=1)) == {"gateway running": 1}
     assert busy(status(leased=3)) == {"kvcache-0 entries leased": 3}
-
-
-def test_a_system_without_a_pool_has_no_servers() -> None:
     without = status()
     del without["kvcache"]
     assert busy(without) == {}
 
 
-def test_a_pool_that_lacks_somebody_is_not_at_rest() -> None:
+def test_a_pool_or_group_that_lacks_somebody_is_not_at_rest() -> None:
     lacking = status()
     lacking["pools"][0]["target_replicas"] = 3
     lacking["kvcache"]["servers"] = []
     assert busy(lacking) == {"decode replicas missing": 2, "kvcache replicas missing": 1}
 
-
-def test_a_group_that_lacks_a_rank_is_not_at_rest() -> None:
     lacking = status()
     (one,) = lacking["pools"][0]["replicas"]
     one |= {"replica": "decode#1.r0", "group": "decode#1", "rank": 0, "ranks": 2}

@@ -43,7 +43,7 @@ def sending(*parts: bytes) -> Handler:
     return handler
 
 
-def test_a_stream_is_read_piece_by_piece() -> None:
+def test_answers_are_read_piece_by_piece_or_whole() -> None:
     answer = ask(order(n=2))
     assert answer.outcome == "finished"
     assert [choice.tokens for choice in answer.choices] == [[1, 2, 3, 4]] * 2
@@ -52,14 +52,10 @@ def test_a_stream_is_read_piece_by_piece() -> None:
     assert times == sorted(times)
     assert answer.sent_s <= times[0] <= times[-1] <= answer.ended_s
 
-
-def test_a_whole_answer_is_read() -> None:
     answer = ask(order(stream=False))
     assert answer.outcome == "finished"
     assert answer.choices[0].tokens == [1, 2, 3, 4]
 
-
-def test_events_may_be_cut_anywhere() -> None:
     data = event(token(1)) + b": a comment\n\n" + event(token(2, finish="stop")) + event("[DONE]")
     parts = [chunk(data[at : at + 7]) for at in range(0, len(data), 7)]
     answer = ask(order(), sending(STREAM, *parts, chunk(b"")))
@@ -71,9 +67,6 @@ def test_leaving_in_the_middle_is_a_cancellation() -> None:
     answer = ask(order(max_tokens=1000), enough=lambda so_far: len(so_far.choices[0].tokens) >= 3)
     assert answer.outcome == "cancelled"
     assert answer.choices[0].tokens == [1, 2, 3]
-
-
-def test_an_answer_that_ends_before_it_was_enough_is_finished() -> None:
     assert ask(order(), enough=lambda so_far: len(so_far.choices[0].tokens) > 99).outcome == "finished"
 
 

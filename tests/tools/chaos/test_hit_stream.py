@@ -1,13 +1,17 @@
 """One stream across the loss of its replica: which one is drawn, and what is said of it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
+from serving.tools.chaos.findings import find
 from serving.tools.chaos.hit_stream import as_value, drawn_stream, stream_chart, told
+from serving.tools.chaos.page import report_page
+from tests.loadgen.report.browser import inspect
+from tests.tools.chaos.made import killed_stream, loss, run_of
 from tests.tools.chaos.made import killed_stream as stream
-from tests.tools.chaos.made import loss, run_of
 
 
 def test_the_stream_with_most_on_both_sides_is_drawn() -> None:
@@ -53,11 +57,13 @@ def test_a_kill_is_preferred_to_a_freeze_which_is_better_than_nothing() -> None:
     assert "SIGSTOP hit d#3" in told(found)
     assert found.spans == (("p#1", "d#3"), ("d#4",))
 
-
-def test_a_span_without_a_new_name_was_served_by_known_ones() -> None:
     found = drawn_stream(run_of(stream(50, 40, replicas=("d#2", "d#1")), events=(loss(1.99),)))
     assert found is not None
     assert "from replicas that it knew" in told(found)
+
+    run = run_of(stream(50, 40), events=(loss(1.99),))
+    run.differences[0] = "choice 0: token 3 is 5, not 6"
+    assert drawn_stream(run) is None
 
 
 def other(**changes: Any) -> StreamedAnswer:
@@ -84,7 +90,15 @@ def test_what_was_not_stopped_by_a_loss_is_not_drawn(answer: StreamedAnswer) -> 
     assert drawn_stream(run_of(answer, events=(loss(1.99),))) is None
 
 
-def test_a_wrong_answer_is_not_drawn() -> None:
-    run = run_of(stream(50, 40), events=(loss(1.99),))
-    run.differences[0] = "choice 0: token 3 is 5, not 6"
-    assert drawn_stream(run) is None
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
+def test_every_plot_is_drawn(tmp_path: Path, width: int, dark: bool) -> None:
+    run = run_of(killed_stream(50, 40), events=(loss(1.99),))
+    (tmp_path / "report.html").write_text(report_page(run, find(run)), encoding="utf-8")
+    seen = inspect(tmp_path / "report.html", width=width, dark=dark)
+    assert (seen["errors"], seen["ready"]) == ("", "yes")
+    assert seen["overflow"] <= 0
+    assert list(seen["figures"]) == ["stream", "faults", "flight", "tokens", "resumed", "replicas"]
+    assert all(figure["drawn"] == "yes" for figure in seen["figures"].values())
+    inked = seen["figures"]["stream"]["colours"]
+    assert all(seen["palette"][name] in inked for name in ("blue", "violet")), "a curve for each replica"

@@ -31,10 +31,6 @@ def test_a_start_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
     assert set(Path(tempfile.gettempdir()).glob("cloudmatrix-chaos-*")) <= before, "its output has gone"
 
 
-def test_nothing_left_is_nothing_to_tell() -> None:
-    assert left_after(secrets.token_hex(6)) == []
-
-
 def test_what_is_left_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.cluster.session._temporary", lambda: tmp_path)
     monkeypatch.setattr(own_system, "LEFT_S", 0.1)
@@ -48,6 +44,8 @@ def test_what_is_left_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         segment.unlink()
     assert [line for line in told if segment.name in line]
     assert [line for line in told if "folder" in line]
+
+    assert left_after(secrets.token_hex(6)) == []
 
 
 def test_logs_are_kept_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from serving.errors import ConfigError, UnavailableError
 from serving.http_client import ask_gateway
 from serving.tools.chaos.console import verdict
+from serving.tools.chaos.downtime import Downtime
 from serving.tools.chaos.findings import ChaosFindings, find
 from serving.tools.chaos.result import ChaosRun, Event
 from serving.tools.chaos.run import ChaosOrder, run_chaos
@@ -262,3 +263,28 @@ def test_a_system_elsewhere_is_refused() -> None:
     status = {"pools": [{"name": "decode", "target_replicas": 1, "replicas": [{"replica": "d", "pid": 2**22}]}]}
     with pytest.raises(UnavailableError, match="reached with --address"):
         find_session(status)
+
+
+def test_from_the_last_moment_that_it_was_ready_to_the_next() -> None:
+    run = ChaosRun("test", 0, "abc", "model")
+
+    async def scene(system: FakeSystem) -> float:
+        downtime = Downtime(run, system.url, None)
+        await downtime.ask()
+        assert run.downs == []
+        before = time.monotonic()
+        for ready in (False, False, True, True, False):
+            system.ready = ready
+            await downtime.ask()
+        return before
+
+    with FakeSystem() as system:
+        before = asyncio.run(scene(system))
+    first, second = run.downs
+    assert first.begun_s <= before < first.ended_s <= second.begun_s < second.ended_s
+
+
+def test_nobody_who_answers_is_down() -> None:
+    run = ChaosRun("test", 0, "abc", "model")
+    asyncio.run(Downtime(run, "http://127.0.0.1:1", None).ask())
+    assert len(run.downs) == 1

@@ -84,7 +84,7 @@ def test_the_figures_of_a_text(checkpoint: Path, other: Path) -> None:
     assert compared.agreement.value == np.concatenate([score.agreement for score in scores]).mean() < 0.5
 
 
-def test_a_model_is_no_distance_from_itself(checkpoint: Path) -> None:
+def test_a_model_against_itself(checkpoint: Path) -> None:
     model = load_model(checkpoint)
     scorers = [Scorer(model, context=CONTEXT, batch=4) for _ in range(2)]
     for score in score_windows(WINDOWS, *scorers):
@@ -92,8 +92,6 @@ def test_a_model_is_no_distance_from_itself(checkpoint: Path) -> None:
         assert score.agreement.min() == 1
         assert np.array_equal(score.nats, score.reference_nats)
 
-
-def test_an_int8_cache_is_seen_within_one_pass(checkpoint: Path) -> None:
     model = load_model(checkpoint)
     scorers = [Scorer(model, context=CONTEXT, batch=4, kv_dtype=kind) for kind in ("int8", "auto")]
     scores = list(score_windows(WINDOWS, *scorers))

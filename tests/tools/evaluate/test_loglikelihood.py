@@ -21,38 +21,26 @@ def ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
-def test_blanks_at_the_end_belong_to_the_continuation(tokenizer: Tokenizer) -> None:
+def test_where_a_continuation_begins(tokenizer: Tokenizer) -> None:
     # " the" is one token, which a blank left at the context's end would break.
     found = encode_pair(tokenizer, "see ", "the", 100)
     assert found.targets == ids(tokenizer, " the")
     assert found == encode_pair(tokenizer, "see", " the", 100)
     assert len(found.targets) == 1
     assert found.fed == ids(tokenizer, "see")
-
-
-def test_tokens_across_the_border_are_the_continuations(tokenizer: Tokenizer) -> None:
     found = encode_pair(tokenizer, "x", "y z", 100)
     assert (*found.fed, found.targets[-1]) == ids(tokenizer, "xy z")
     assert found.targets == ids(tokenizer, "y z")
     assert not found.cut
-
-
-def test_a_long_context_loses_its_beginning(tokenizer: Tokenizer) -> None:
     found = encode_pair(tokenizer, "abcdefgh", "xyz", 5)
     assert found == Continuation(ids(tokenizer, "fghxy"), ids(tokenizer, "xyz"), cut=True)
     assert encode_pair(tokenizer, "abc", "xyz", 5) == Continuation(
         ids(tokenizer, "abcxy"), ids(tokenizer, "xyz"), cut=False
     )
-
-
-def test_nothing_before_a_continuation(tokenizer: Tokenizer) -> None:
     assert encode_pair(tokenizer, "", "xyz", 9).fed == (tokenizer.eos_id, *ids(tokenizer, "xy"))
     nameless = Tokenizer.from_raw(tokenizer.raw, {})
     with pytest.raises(ConfigError, match="the tokenizer names none"):
         encode_pair(nameless, "  ", "xyz", 9)
-
-
-def test_continuations_of_no_use(tokenizer: Tokenizer) -> None:
     with pytest.raises(ConfigError, match=re.escape("the continuation '' has no token of its own")):
         encode_pair(tokenizer, "x", "", 9)
     with pytest.raises(ConfigError, match="a continuation of 3 tokens does not fit a context of 2"):

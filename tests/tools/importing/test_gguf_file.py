@@ -58,13 +58,11 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_file(tmp_path_factory.mktemp("gguf") / "good.gguf")
 
 
-def test_values_of_every_type(good: Path) -> None:
+def test_values_and_tensors_of_every_type(good: Path) -> None:
     found = GgufFile.open(good).values
     assert {name: found[name] for name in VALUES} == VALUES
     assert [type(found[name]) for name in VALUES] == [type(value) for value in VALUES.values()]
 
-
-def test_tensors_whole_and_in_part(good: Path) -> None:
     tensors = GgufFile.open(good).tensors
     assert torch.equal(tensors["first"].read(), torch.arange(6.0).reshape(2, 3))
     assert torch.equal(tensors["first"].read(1), torch.tensor([3.0, 4.0, 5.0]))
@@ -127,7 +125,7 @@ def test_files_that_are_none(good: Path, tmp_path: Path) -> None:
     assert "(big-endian?)" in refusal(tmp_path / "big")
 
 
-def test_a_file_cut_short_anywhere(good: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_or_shrinks(good: Path, tmp_path: Path) -> None:
     data = good.read_bytes()
     path = tmp_path / "cut.gguf"
     for length in range(4, len(data)):
@@ -135,6 +133,15 @@ def test_a_file_cut_short_anywhere(good: Path, tmp_path: Path) -> None:
         if length <= len(data) - 32:  # the last bytes only fill up
             assert "is cut short" in refusal(path)
     assert "second should end at byte" in refusal_of(path, data[: len(data) - 40])
+
+    path = write_file(tmp_path / "a.gguf")
+    tensor = GgufFile.open(path).tensors["second"]
+    path.write_bytes(path.read_bytes()[: tensor.offset + 8])
+    with pytest.raises(ModelError, match="became shorter while it was read"):
+        tensor.read()
+    path.unlink()
+    with pytest.raises(ModelError, match="cannot be read"):
+        tensor.read()
 
 
 def refusal_of(path: Path, data: bytes) -> str:
@@ -180,17 +187,6 @@ def test_a_number_that_is_none(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(ModelError, match="t has values that are no numbers: fetch it again"):
         GgufFile.open(tmp_path / "nan.gguf").tensors["t"].read()
-
-
-def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "a.gguf")
-    tensor = GgufFile.open(path).tensors["second"]
-    path.write_bytes(path.read_bytes()[: tensor.offset + 8])
-    with pytest.raises(ModelError, match="became shorter while it was read"):
-        tensor.read()
-    path.unlink()
-    with pytest.raises(ModelError, match="cannot be read"):
-        tensor.read()
 
 
 def test_one_of_several_files(good: Path, tmp_path: Path) -> None:

@@ -67,29 +67,20 @@ def test_every_row_is_within_its_tolerance(experiment: str, everything: Reproduc
     assert beyond == {}
 
 
-def test_every_experiment_has_a_tolerance_and_every_tolerance_a_row(everything: Reproduction) -> None:
+def test_every_row_has_its_tolerance_and_every_miss_its_reason(everything: Reproduction) -> None:
     assert [part.experiment.name for part in everything.parts] == list(TOLERANCES)
     rows = {(part.experiment.name, row.key) for part in everything.parts for row in part.findings.rows}
     assert set(ROWS) <= rows
     assert set(KNOWN_MISSES) <= rows
-
-
-def test_keys_are_unique(everything: Reproduction) -> None:
     for part in everything.parts:
         keys = [row.key for row in part.findings.rows]
         assert len(keys) == len(set(keys)), part.experiment.name
-
-
-def test_whatever_is_missed_has_a_reason(everything: Reproduction) -> None:
     for part in everything.parts:
         for row in part.findings.rows:
             far = row.error is not None and not row.within(CLOSE)
             assert bool(part.reason(row)) == far
             assert part.reason(row) != UNEXPLAINED, (part.experiment.name, row)
     assert everything.score.unexplained == 0
-
-
-def test_reasons_do_not_cover_much_more_than_is_needed(everything: Reproduction) -> None:
     for part in everything.parts:
         for row in part.findings.rows:
             miss = KNOWN_MISSES.get((part.experiment.name, row.key))

@@ -83,15 +83,13 @@ def test_figures_stand_beside_each_other_with_their_error() -> None:
     ]  # fmt: skip
 
 
-def test_markdown_tables_are_whole(everything: Reproduction) -> None:
+def test_every_experiment_stands_in_whole_tables(everything: Reproduction) -> None:
     for text in (report_markdown(everything), error_table_markdown(everything)):
         tables = [line for line in text.splitlines() if line.startswith("|")]
         assert {line.count("|") for line in tables} <= {7, 8}
         assert "nan" not in text
         assert everything.score.text in text
 
-
-def test_every_experiment_stands_in_the_short_table(everything: Reproduction) -> None:
     table = error_table_markdown(everything)
     for part in everything.parts:
         assert f"| {part.experiment.name} |" in table
