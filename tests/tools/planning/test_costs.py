@@ -29,7 +29,7 @@ VERDICT = dataclasses.replace(
 )  # fmt: skip
 
 
-def test_a_sum_done_by_hand() -> None:
+def test_a_sum_done_by_hand_and_one_of_what_was_not_given() -> None:
     """32 NPUs and 4 of 8 hosts each; prefill 32 x 400 W, decode 32 x 600 W, hosts 4 kW each, all x 1.5."""
     prefill_kw, decode_kw = 1.5 * (32 * 0.4 + 4), 1.5 * (32 * 0.6 + 4)
     prefill, decode = (32 * 2.0 + 4 * 8.0 + kw * 0.5 for kw in (prefill_kw, decode_kw))
@@ -41,8 +41,6 @@ def test_a_sum_done_by_hand() -> None:
     assert cost.tokens_per_joule == pytest.approx(10_500_000 / (cost.watts * 1800))
     assert cost.out_tokens_per_joule == pytest.approx(500_000 / (cost.watts * 1800))
 
-
-def test_what_was_not_given_costs_nothing_and_nothing_is_divided_by_it() -> None:
     dry = plan_cost(PLAN, VERDICT, PlanPrices(MoneyPrices(npu_hour=2.0)))
     assert (dry.per_hour, dry.watts) == (128.0, 0.0)
     assert math.isnan(dry.tokens_per_joule)

@@ -122,16 +122,14 @@ def test_an_instance_without_spare_npus_stays_away_and_one_with_them_comes_back(
     assert back == {"node": ["decode-0", "decode-1"], "instance": ["decode-0"]}
 
 
-def test_the_worst_moment_is_the_middle_of_the_minute_with_most_tokens(tmp_path: Path) -> None:
+def test_the_worst_moment_and_what_came_too_late(tmp_path: Path) -> None:
     rows = [(10.0 * number, 1000, 10) for number in range(30)] + [(130.0 + number, 1000, 10) for number in range(40)]
     facts = opened(TraceChoice(write_trace(tmp_path / "t.jsonl", sorted(rows))))[1]
     assert facts.worst_s == 150.0
     short = opened(TraceChoice(write_trace(tmp_path / "s.jsonl", [(0.0, 10, 10), (8.0, 10, 10)])))[1]
     assert short.worst_s == 4.0
 
-
-def test_answers_that_began_too_late_to_be_over_do_not_count_against_decode(tmp_path: Path) -> None:
-    """Far more prompts than prefill can compute: those that come through are decoded as quickly as ever."""
+    # Far more prompts than prefill can compute: those that come through are decoded as quickly as ever.
     path = steady(tmp_path / "t.jsonl", rate_per_s=60.0, seconds=10.0, output=100)
     setting = PlanSetting(config(), TraceChoice(path), TraceChoice(path), TARGET)
     verdict = measure(setting, PlanProbe(dataclasses.replace(PLAN, prefills=1)))

@@ -45,7 +45,7 @@ def found(trace: Path) -> CapacityPlan:
     return plan(order(trace))
 
 
-def test_the_plan_holds_and_one_instance_less_does_not(found: CapacityPlan) -> None:
+def test_the_plan_holds_one_instance_less_does_not_and_the_others_say_why(found: CapacityPlan) -> None:
     assert found.best is not None
     assert found.best.holds
     assert found.accuracy.startswith("ascend-910c, engine CloudMatrix-Infer itself; open engines need more")
@@ -54,9 +54,6 @@ def test_the_plan_holds_and_one_instance_less_does_not(found: CapacityPlan) -> N
     cheaper = [one for one in found.options if one.candidate.npus < found.best.candidate.npus]
     assert cheaper
     assert not any(one.holds for one in cheaper)
-
-
-def test_every_runner_up_says_why(found: CapacityPlan) -> None:
     assert found.options
     assert all(one.why for one in found.options)
     assert all(one.why for one in found.dropped)
@@ -102,8 +99,6 @@ def test_when_nothing_holds_the_closest_are_shown(trace: Path) -> None:
     assert kept == sorted(kept, reverse=True)
     assert words.headline(answer).startswith("No plan with up to 80 NPUs keeps TTFT 2 s and TPOT 50 ms for 95 %")
 
-
-def test_a_console_shows_the_first_of_many_plans(trace: Path) -> None:
     answer = plan(order(trace, wanted=SearchLimits((16,), (64,), 80)))
     many = dataclasses.replace(answer, options=answer.options[:1] * 40)
     for one, shown, hidden in ((many, MOST_OTHERS, True), (answer, len(answer.options), False)):
@@ -139,21 +134,19 @@ def test_mistakes_are_one_line(trace: Path, changes: dict[str, object], message:
     assert "\n" not in str(caught.value)
 
 
-def test_several_supernodes_are_refused(trace: Path) -> None:
+def test_supernodes_and_modes_of_another_kind_are_refused(trace: Path) -> None:
     asked = order(trace)
     many = dataclasses.replace(asked.config, simulation=dataclasses.replace(asked.config.simulation, supernodes=2))
     with pytest.raises(ConfigError, match="one supernode"):
         plan(dataclasses.replace(asked, config=many))
 
-
-def test_the_other_mode_is_refused(trace: Path) -> None:
     asked = order(trace)
     both = dataclasses.replace(asked.config, serving=dataclasses.replace(asked.config.serving, mode="aggregated"))
     with pytest.raises(ConfigError, match="a search chooses prefill and decode pools"):
         plan(dataclasses.replace(asked, config=both))
 
 
-def test_files_say_the_same(found: CapacityPlan, tmp_path: Path) -> None:
+def test_files_say_the_same_or_cannot_be_written(found: CapacityPlan, tmp_path: Path) -> None:
     paths = write_all(found, tmp_path / "new")
     assert [path.name for path in paths] == ["plan.md", "plan.html", "plan.json", "plan.toml"]
     document = json.loads(paths[2].read_text())
@@ -162,6 +155,9 @@ def test_files_say_the_same(found: CapacityPlan, tmp_path: Path) -> None:
     assert document["best"]["candidate"]["prefills"] == found.best.candidate.prefills
     assert found.best.candidate.label in markdown(found)
     assert words.headline(found) in markdown(found)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_all(found, tmp_path / "file" / "below")
 
 
 def test_the_page_needs_no_network_and_has_every_plan(found: CapacityPlan) -> None:
@@ -243,9 +239,3 @@ def given_option(npus: int, goodput_per_s: float) -> Option:
     shape = Shape(npus, 1)
     verdict = PlanVerdict(1, 1, 1, goodput_per_s, 0, 0, 0, 0, 0, 0, 0, "")
     return Option(Candidate(shape, 1, Shape(0, 1), 0), verdict, True, 1, "")
-
-
-def test_a_folder_that_cannot_be_written_is_one_line(found: CapacityPlan, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot write"):
-        write_all(found, tmp_path / "file" / "below")

@@ -82,9 +82,13 @@ def test_a_used_folder_is_not_overwritten(original: Path, tmp_path: Path, capsys
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
-def test_a_model_that_is_int8_already(quantised: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_that_do_not_fit(quantised: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refused(capsys, "--model", quantised, "--out", tmp_path / "twice")
     assert "is INT8 already: give the checkpoint that it was made from" in message
+    model = write_random_checkpoint(tmp_path / "model", vocab_size=270)  # fewer than the tokenizer's 276
+    (tmp_path / "text.txt").write_text("You took the tea. " * 100)
+    message = refused(capsys, "--model", model, "--out", tmp_path / "int8", "--text", tmp_path / "text.txt")
+    assert "has more tokens than its config.json" in message
 
 
 def test_other_mistakes(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,13 +125,6 @@ def test_unknown_classes_and_steps(tmp_path: Path, option: list[str], capsys: py
         main(["quantize", "--model", "m", "--out", str(tmp_path / "int8"), *option])
     assert caught.value.code == 2
     assert "invalid choice" in capsys.readouterr().err
-
-
-def test_a_tokenizer_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = write_random_checkpoint(tmp_path / "model", vocab_size=270)  # fewer than the tokenizer's 276
-    (tmp_path / "text.txt").write_text("You took the tea. " * 100)
-    message = refused(capsys, "--model", model, "--out", tmp_path / "int8", "--text", tmp_path / "text.txt")
-    assert "has more tokens than its config.json" in message
 
 
 def test_a_damaged_model_is_told(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

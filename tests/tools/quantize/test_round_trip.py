@@ -116,12 +116,18 @@ def test_the_right_products_are_int8(quantised: Path) -> None:
     }
 
 
-def test_weight_bytes_counts_int8_as_it_is_loaded(quantised: Path) -> None:
+def test_int8_is_counted_and_kept_apart(quantised: Path, original: Path) -> None:
     tensors = load_file(quantised / "model.safetensors")
     floats = sum(t.numel() for n, t in tensors.items() if t.dtype != torch.int8 and not n.endswith("weight_scale"))
     exact = sum(t.nbytes for n, t in tensors.items() if t.dtype == torch.int8 or n.endswith("weight_scale"))
     assert weight_bytes(quantised, 2) == exact + 2 * floats
     assert weight_bytes(quantised, 4) == exact + 4 * floats
+
+    # The same tokens leave other rows behind.
+    fingerprints = {
+        KvCache(read_architecture(folder), 1, 16, torch.float32).layout_fingerprint for folder in (original, quantised)
+    }
+    assert len(fingerprints) == 2
 
 
 def test_the_configuration_says_what_was_done(original: Path, quantised: Path, tmp_path: Path) -> None:
@@ -193,11 +199,3 @@ def test_plain_rounding_touches_nothing_else(original: Path, tmp_path: Path) -> 
     kept = [name for name in before if after[name].dtype != torch.int8]
     assert kept
     assert all(torch.equal(before[name], after[name]) for name in kept)
-
-
-def test_int8_caches_do_not_mix_with_the_originals(original: Path, quantised: Path) -> None:
-    """The same tokens leave other rows behind."""
-    fingerprints = {
-        KvCache(read_architecture(folder), 1, 16, torch.float32).layout_fingerprint for folder in (original, quantised)
-    }
-    assert len(fingerprints) == 2
