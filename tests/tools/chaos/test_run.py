@@ -80,7 +80,7 @@ class Seen:
 def test_a_system_that_heals_is_clean_whatever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """One fault of each kind in turn; every second look at the system fails, which makes nobody vanish."""
     frozen = FaultConfig("freeze", until_replaced=True, pools=("prefill",))
-    briefly = FaultConfig("freeze", least_s=0.05, most_s=0.1, pools=("decode",))
+    briefly = FaultConfig("freeze", least_s=0.05, most_s=0.1, pools=("aggregated",))
     inside = (FaultConfig("cancel_burst", count=5), FaultConfig("slow_link"))
     asked = itertools.count()
 
@@ -91,10 +91,12 @@ def test_a_system_that_heals_is_clean_whatever_comes(monkeypatch: pytest.MonkeyP
         return ask_gateway(*args, **named)
 
     monkeypatch.setattr("serving.tools.chaos.watch.ask_gateway", blinking)
-    with FakeSystem(frozen_for_s=1.5) as system:
+    with FakeSystem(pools=("prefill", "decode", "aggregated"), frozen_for_s=2.0) as system:
         file = Path("/dev/shm") / f"cloudmatrix-faults-{system.session}"
         with Seen(file) as written:
-            run, found = play(system, (FaultConfig("kill"), frozen, briefly, *inside), 3.5, in_turn=True)
+            run, found = play(
+                system, (FaultConfig("kill", pools=("decode",)), frozen, briefly, *inside), 3.5, in_turn=True
+            )
         assert system.lost == 2
         assert written.once
         assert not file.exists(), "taken back"
@@ -110,7 +112,7 @@ def test_a_system_that_heals_is_clean_whatever_comes(monkeypatch: pytest.MonkeyP
     assert found.finished >= 12
     assert found.exact == found.compared
     assert all(event.replaced_s is None or event.replaced_s > 0 for event in run.events)
-    assert {pool for sample in run.samples for pool in sample.replicas} == {"prefill", "decode"}
+    assert {pool for sample in run.samples for pool in sample.replicas} == set(system.pools)
 
 
 def test_what_is_lost_wrong_or_left_is_found() -> None:
