@@ -33,7 +33,7 @@ def known(space: SearchSpace) -> Knowledge:
 
 
 @given(world=worlds(), doubt=st.sampled_from([1.0, 3.0]))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=40)
 def test_finds_the_cheapest_of_all_that_hold(world: tuple[SearchSpace, FakeSupernode], doubt: float) -> None:
     space, fake = world
     best = find_least(known(space), fake.evaluate, doubt=doubt)
@@ -45,7 +45,7 @@ def test_finds_the_cheapest_of_all_that_hold(world: tuple[SearchSpace, FakeSuper
 
 
 @given(world=worlds())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_a_plan_was_seen_to_hold_on_the_whole_trace(world: tuple[SearchSpace, FakeSupernode]) -> None:
     space, fake = world
     knowledge = known(space)

@@ -71,7 +71,7 @@ def known(space: SearchSpace) -> Knowledge:
 
 
 @given(world=worlds(), doubt=st.sampled_from([1.0, 3.0]))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 def test_finds_the_cheapest_of_all_that_hold(world: tuple[SearchSpace, FakeSupernode], doubt: float) -> None:
     space, fake = world
     knowledge = known(space)
@@ -90,7 +90,7 @@ def test_finds_the_cheapest_of_all_that_hold(world: tuple[SearchSpace, FakeSuper
 
 
 @given(world=worlds())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_the_highest_goodput_is_among_both(world: tuple[SearchSpace, FakeSupernode]) -> None:
     space, fake = world
 

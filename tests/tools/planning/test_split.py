@@ -29,7 +29,7 @@ def by_needs(fake: FakeSupernode) -> Capacity:
 
 
 @given(budget=st.integers(7, 40), prefill=st.integers(1, 9), decode=st.integers(1, 5))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_no_full_split_has_a_higher_goodput(budget: int, prefill: int, decode: int) -> None:
     space = SearchSpace((SMALL, LARGE), (DECODE,), budget)
     fake = FakeSupernode({SMALL: prefill, LARGE: max(1, prefill // 2)}, {DECODE: decode})
@@ -104,7 +104,7 @@ def test_no_more_is_simulated_than_said() -> None:
 
 
 @given(prefill=st.integers(1, 60), decode=st.integers(1, 20))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_the_highest_rate_holds_and_a_tenth_more_does_not(prefill: int, decode: int) -> None:
     space = SearchSpace((SMALL, LARGE), (DECODE,), 40)
     fake = FakeSupernode({SMALL: prefill, LARGE: prefill}, {DECODE: decode})
