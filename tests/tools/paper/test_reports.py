@@ -21,6 +21,7 @@ from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
 from serving.tools.paper.setting import Setting
 from serving.tools.paper.shown import SHOWN
 from tests.loadgen.report.browser import checked
+from tests.tools.paper.conftest import LONG
 
 
 def page_of(done: Reproduction) -> str:
@@ -107,6 +108,10 @@ def test_the_readme_holds_the_short_table(everything: Reproduction) -> None:
     begin, end = "<!-- reproduced: cloudmatrix reproduce --quick --markdown -->", "<!-- /reproduced -->"
     written = text.partition(begin)[2].partition(end)[0].strip().splitlines()
     printed = error_table_markdown(everything).strip().splitlines()
+    if LONG not in {part.experiment.name for part in everything.parts}:
+        begins = tuple(f"| {part.experiment.name} |" for part in everything.parts)
+        written, printed = ([line for line in lines if line.startswith(begins)] for lines in (written, printed))
+        assert printed
     assert len(written) == len(printed), "paste what `cloudmatrix reproduce --quick --markdown` prints"
     for ours, theirs in zip(written, printed, strict=True):
         assert ours.split("|")[:4] == theirs.split("|")[:4]

@@ -13,6 +13,7 @@ from serving.tools.paper.reproduction import Reproduction, reproduce
 from serving.tools.paper.rows import Findings, How, Row, quoted
 from serving.tools.paper.setting import Setting
 from serving.tools.paper.summary_chart import WIDTH, summary_file, summary_svg
+from tests.tools.paper.conftest import LONG
 
 COMMITTED = Path(__file__).parents[3] / "serving" / "virtual" / "reproduced.svg"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -100,6 +101,8 @@ def test_the_file_brings_its_colours_and_nothing_from_elsewhere(everything: Repr
 def test_the_committed_picture_is_that_of_a_quick_run(everything: Reproduction) -> None:
     """Names and figures are the same; places to a pixel, since another processor may turn an error's last digit."""
     written, now = points(COMMITTED.read_bytes()), points(summary_file(everything))
+    if LONG not in {part.experiment.name for part in everything.parts}:
+        written = written[: len(now)]  # it stands last
     hint = "copy summary.svg of `cloudmatrix reproduce --quick --out DIR` there"
     assert [said.partition(":")[0] for _, _, said in written] == [said.partition(":")[0] for _, _, said in now], hint
     assert [place[:2] for place in written] == [pytest.approx(place[:2], abs=2.0) for place in now], hint
