@@ -11,7 +11,12 @@ from serving.compiled import build_name
 from serving.tools.compilation.build import build
 from tests.virtual.core.case import CONFIG
 
-pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(900),
+    pytest.mark.nightly(
+        "tests/tools/compilation/test_build.py::test_compiled_modules_compute_what_their_sources_do"
+    ),
+]  # fmt: skip
 
 AUTOSCALED = CONFIG.with_name("cloudmatrix384-autoscaled.toml")
 LOAD = ("--poisson", "6", "--prompt", "3000", "--output", "120", "--reuse", "0.4")
