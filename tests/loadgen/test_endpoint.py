@@ -19,13 +19,9 @@ def body(endpoint: Endpoint, turn: Turn, history: list[PromptMessage] | str = ""
 
 def test_completions() -> None:
     assert body(COMPLETIONS, Turn(prompt="hi", output_tokens=5)) == {
-        "model": "m",
-        "prompt": "hi",
-        "max_tokens": 5,
-        "ignore_eos": True,
-        "stream": True,
+        "model": "m", "prompt": "hi", "max_tokens": 5, "ignore_eos": True, "stream": True,
         "stream_options": {"include_usage": True},
-    }
+    }  # fmt: skip
     assert body(COMPLETIONS, Turn(prompt=[1, 2], output_tokens=5))["prompt"] == [1, 2]
     assert COMPLETIONS.body(Turn(prompt="hi", output_tokens=5, body=b"{}")) == b"{}"
     endpoint = Endpoint(base_url="", path="", model="m", extra={"top_k": 3, "ignore_eos": None}, stream=False)

@@ -13,16 +13,10 @@ from loadgen.result import Generator, RunResult, Throughput
 from loadgen.run_folder import RunFolder
 
 RECORD = RequestRecord(
-    index=3,
-    turn=1,
-    outcome=RequestOutcome.OK,
-    started_s=0.5,
-    chunk_times=array("d", [0.6, 0.75]).tobytes(),
-    chunk_tokens=array("i", [2, 1]).tobytes(),
-    server_times={"queue": 0.01},
-    hash_ids=[1, 2],
+    index=3, turn=1, outcome=RequestOutcome.OK, started_s=0.5, chunk_times=array("d", [0.6, 0.75]).tobytes(),
+    chunk_tokens=array("i", [2, 1]).tobytes(), server_times={"queue": 0.01}, hash_ids=[1, 2],
     body=b'{"prompt":"h\xc3\xa4"}',
-)
+)  # fmt: skip
 RESULT = RunResult(
     throughput=Throughput(requests_per_s=1, input_tokens_per_s=2, output_tokens_per_s=3, total_tokens_per_s=5),
     generator=Generator(workers=1, cpu_share=0.1, loop_lag_p99_s=0.001),

@@ -93,13 +93,9 @@ def test_the_window_is_cut_out_and_scaled() -> None:
 
 
 RAMPS = [
-    Ramp(2.0, 20.0, 60.0),
-    Ramp(20.0, 2.0, 60.0),
-    Ramp(1.0, 32.0, 50.0, RampShape.EXPONENTIAL),
-    Ramp(32.0, 1.0, 50.0, RampShape.EXPONENTIAL),
-    Ramp(4.0, 4.0, 10.0),
-    Ramp(4.0, 4.0, 10.0, RampShape.EXPONENTIAL),
-]
+    Ramp(2.0, 20.0, 60.0), Ramp(20.0, 2.0, 60.0), Ramp(1.0, 32.0, 50.0, RampShape.EXPONENTIAL),
+    Ramp(32.0, 1.0, 50.0, RampShape.EXPONENTIAL), Ramp(4.0, 4.0, 10.0), Ramp(4.0, 4.0, 10.0, RampShape.EXPONENTIAL),
+]  # fmt: skip
 
 
 def rate_at(ramp: Ramp, t: float) -> float:

@@ -68,26 +68,14 @@ def test_values_as_people_type_them() -> None:
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        (values.rate, "0"),
-        (values.rate, "nan"),
-        (values.positive_float, "inf"),
-        (values.burstiness, "0"),
-        (values.share, "101%"),
-        (values.share, "x"),
-        (values.count, "0"),
-        (values.count, "1.5"),
-        (values.whole, "-1"),
-        (values.numbers, ","),
-        (values.percentiles, "101"),
+        (values.rate, "0"), (values.rate, "nan"), (values.positive_float, "inf"), (values.burstiness, "0"),
+        (values.share, "101%"), (values.share, "x"), (values.count, "0"), (values.count, "1.5"),
+        (values.whole, "-1"), (values.numbers, ","), (values.percentiles, "101"),
         *((values.percentiles, text) for text in ("", "x", "0,50,x", "99,x", "5,10,x,20")),
-        (values.rate_steps, "2"),
-        (values.rate_steps, "2:0"),
-        (values.key_value, "novalue"),
-        (values.key_value, "=x"),
-        (values.json_object, "[1]"),
-        (values.json_object, "{"),
+        (values.rate_steps, "2"), (values.rate_steps, "2:0"), (values.key_value, "novalue"),
+        (values.key_value, "=x"), (values.json_object, "[1]"), (values.json_object, "{"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_said(parse: Callable[[str], object], text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
         parse(text)

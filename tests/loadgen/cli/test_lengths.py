@@ -55,14 +55,9 @@ def test_what_was_shortened_is_told_in_console_json_and_report(sent: Sent, capsy
 def test_lengths_as_asked_for_raise_no_doubts(sent: Sent, capsys: pytest.CaptureFixture[str]) -> None:
     own = sent("--input-len", "59", "--max-model-len", "64")
     assert own["lengths"]["input"] == {
-        "requests": 8,
-        "shortened": 0,
-        "lengthened": 0,
-        "asked_mean": 59.0,
-        "asked_max": 59,
-        "sent_mean": 59.0,
+        "requests": 8, "shortened": 0, "lengthened": 0, "asked_mean": 59.0, "asked_max": 59, "sent_mean": 59.0,
         "sent_max": 59,
-    }
+    }  # fmt: skip
     assert own["lengths"]["output"]["sent_mean"] == 5
     assert not any(word in " ".join(own["warnings"]) for word in ("shortened", "raised", "left out"))
     assert "asked for / sent" not in capsys.readouterr().out

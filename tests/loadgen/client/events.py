@@ -47,13 +47,9 @@ def plain(body: bytes, status: int = 200, *headers: str, content_type: str = "ap
 
 
 CHAT = (
-    delta(role="assistant", content=""),
-    delta(content="Once"),
-    delta(content=" upon"),
-    delta(finish="length"),
-    usage(7, 2, prompt_tokens_details={"cached_tokens": 3}),
-    DONE,
-)
+    delta(role="assistant", content=""), delta(content="Once"), delta(content=" upon"), delta(finish="length"),
+    usage(7, 2, prompt_tokens_details={"cached_tokens": 3}), DONE,
+)  # fmt: skip
 """A short story."""
 
 

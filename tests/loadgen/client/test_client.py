@@ -21,15 +21,8 @@ async def ask(client: LoadClient, body: bytes = b"{}") -> Exchange:
 @on_both_loops
 async def test_stamps_stand_in_order() -> None:
     script: Script = [
-        READ,
-        0.05,
-        HEAD,
-        0.05,
-        *(frame(part) for part in CHAT[:-1]),
-        0.05,
-        frame(DONE) + b"0\r\n\r\n",
-        HANG,
-    ]
+        READ, 0.05, HEAD, 0.05, *(frame(part) for part in CHAT[:-1]), 0.05, frame(DONE) + b"0\r\n\r\n", HANG,
+    ]  # fmt: skip
     async with scripted(script) as server, client_of(server.url) as client:
         made = await ask(client)
         found = digest(made)

@@ -126,17 +126,12 @@ def test_what_is_neither_malformed_nor_done() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        b"data: {nope}\n\n",
-        b'data: {"choices": 3}\n\n',
-        b'data: {"choices": [{"text": "\xff"}]}\n\n',
-        b'data: {"a": 1}\n\n',
-        b"data: 7\n\n",
-        b'data: {"choices": [], "error": ' + b"[" * 5000 + b"]" * 5000 + b"}\n\n",
-        usage(1, 3_000_000_000),
-        usage(10**30, 1),
-        usage(1, -1),
+        b"data: {nope}\n\n", b'data: {"choices": 3}\n\n', b'data: {"choices": [{"text": "\xff"}]}\n\n',
+        b'data: {"a": 1}\n\n', b"data: 7\n\n",
+        b'data: {"choices": [], "error": ' + b"[" * 5000 + b"]" * 5000 + b"}\n\n", usage(1, 3_000_000_000),
+        usage(10**30, 1), usage(1, -1),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_understood(bad: bytes) -> None:
     reader = read(text("a"), bad, text("b"))
     assert reader.malformed
@@ -172,21 +167,12 @@ def test_a_whole_answer_is_one_chunk_at_its_last_byte() -> None:
 def test_plain_and_other_chunks_may_alternate() -> None:
     """Chunks of nothing but text take a shorter way, which must make no difference."""
     chunks = [
-        delta(content="a"),
-        delta(content="b"),
-        delta(reasoning="c"),
-        delta(content="d", refusal="e"),
-        delta(content=""),
-        delta(content="f"),
-        delta(tool_calls=[{}]),
-        delta(content="g", index=1),
+        delta(content="a"), delta(content="b"), delta(reasoning="c"), delta(content="d", refusal="e"),
+        delta(content=""), delta(content="f"), delta(tool_calls=[{}]), delta(content="g", index=1),
         delta(content="h", more={"usage": {"completion_tokens": 8}}),
-        delta(content="i", more={"metrics": {"queue_time_ms": 5}}),
-        event({"choices": [], "usage": None}),
-        delta(content="j", finish="stop"),
-        delta(content="k", finish="stop", index=1),
-        DONE,
-    ]
+        delta(content="i", more={"metrics": {"queue_time_ms": 5}}), event({"choices": [], "usage": None}),
+        delta(content="j", finish="stop"), delta(content="k", finish="stop", index=1), DONE,
+    ]  # fmt: skip
     reader = read(*chunks)
     assert list(reader.times) == [1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 13.0]
     assert "".join(reader.text) == "abdfhij"

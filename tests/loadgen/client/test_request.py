@@ -39,16 +39,10 @@ def test_head_and_body() -> None:
     headers, body = read_request(made.wire)
     assert body == made.body == b"{}"
     assert headers == {
-        ":target": "/base/v1/completions",
-        "host": "h:1",
-        "accept": "*/*",
-        "accept-encoding": "identity",
-        "authorization": "Bearer k",
-        "x-own": "é",
-        "content-type": "application/json",
-        "content-length": "2",
+        ":target": "/base/v1/completions", "host": "h:1", "accept": "*/*", "accept-encoding": "identity",
+        "authorization": "Bearer k", "x-own": "é", "content-type": "application/json", "content-length": "2",
         "x-request-id": "r-1",
-    }
+    }  # fmt: skip
 
 
 def test_given_headers_replace_ours_but_never_the_framing() -> None:

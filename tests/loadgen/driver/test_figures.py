@@ -23,17 +23,11 @@ from loadgen.record import RequestOutcome, RequestRecord
 
 def tick(sent: int, ok: int, failed: int = 0, running: int = 0, **fields: float) -> Tick:
     return Tick(
-        sent=sent,
-        tokens=10 * ok,
-        running=running,
-        waiting=1,
+        sent=sent, tokens=10 * ok, running=running, waiting=1,
         outcomes={RequestOutcome.OK: ok, RequestOutcome.TIMEOUT: failed} if failed else {RequestOutcome.OK: ok},
-        ttft_sum_s=0.5 * ok,
-        ttft_count=ok,
-        tpot_sum_s=0.02 * ok,
-        tpot_count=ok,
+        ttft_sum_s=0.5 * ok, ttft_count=ok, tpot_sum_s=0.02 * ok, tpot_count=ok,
         lateness_s=array("d", [0.001] * sent).tobytes(),
-    )
+    )  # fmt: skip
 
 
 def test_percentile_interpolates_between_neighbours() -> None:
@@ -173,13 +167,9 @@ def test_a_system_that_does_not_tell_what_its_cores_do(tmp_path: Path, text: str
 
 def finished(index: int, size: int = 0) -> RequestRecord:
     return RequestRecord(
-        index=index,
-        outcome=RequestOutcome.OK,
-        intended_s=1.0,
-        output_tokens=3,
-        chunk_times=array("d", [1.5, 1.6, 1.7]).tobytes(),
-        body=b"x" * size,
-    )
+        index=index, outcome=RequestOutcome.OK, intended_s=1.0, output_tokens=3,
+        chunk_times=array("d", [1.5, 1.6, 1.7]).tobytes(), body=b"x" * size,
+    )  # fmt: skip
 
 
 def test_outbox_writes_records_then_the_tick_then_the_credit() -> None:

@@ -30,35 +30,22 @@ JOB = LoadJob(
     behaviours=[Behaviour(), Behaviour(conduct=Conduct.DISCONNECT, leave_after_s=1.0), Behaviour()],
 )
 TO_WORKER: list[messages.ToWorker] = [
-    messages.Setup(settings=settings(), worker=1, slots=2, slot_openings_s=[0.0, 1.0], run_id="r"),
-    Supply([JOB]),
-    messages.Prepare(),
-    messages.StartRun(12.5),
-    messages.NoMoreJobs(),
-    messages.EndSending(),
-    messages.Cut(),
-]
+    messages.Setup(settings=settings(), worker=1, slots=2, slot_openings_s=[0.0, 1.0], run_id="r"), Supply([JOB]),
+    messages.Prepare(), messages.StartRun(12.5), messages.NoMoreJobs(), messages.EndSending(), messages.Cut(),
+]  # fmt: skip
 FROM_WORKER: list[messages.FromWorker] = [
     messages.WorkerReady(),
     messages.Credit(5, 7),
     messages.Tick(
-        sent=1,
-        tokens=2,
-        running=3,
-        waiting=4,
-        outcomes={RequestOutcome.OK: 5},
-        ttft_sum_s=0.5,
-        ttft_count=1,
-        tpot_sum_s=0.25,
-        tpot_count=1,
-        lateness_s=b"12345678",
+        sent=1, tokens=2, running=3, waiting=4, outcomes={RequestOutcome.OK: 5}, ttft_sum_s=0.5, ttft_count=1,
+        tpot_sum_s=0.25, tpot_count=1, lateness_s=b"12345678",
     ),
     messages.RequestEnded(
         RequestRecord(index=1, outcome=RequestOutcome.TRUNCATED, chunk_times=b"12345678", body=b"{}")
     ),
     messages.WorkerDone(health=WorkerHealth(worker=1, cpu_share=0.5), sending_ended_s=1.0, ended_s=2.0),
     messages.WorkerFailed(True, "why"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("message", TO_WORKER, ids=lambda message: type(message).__name__)

@@ -20,25 +20,12 @@ FOUR = record([2.0, 2.5, 3.5, 4.0], connect_s=0.125, server_times={"queue": 0.1,
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("ttft", [1.0]),
-        ("ttft_sent", [0.5]),
-        ("ttfo", [1.0]),
-        ("tpot", [2.0 / 3]),
-        ("itl", [0.5, 1.0, 0.5]),
-        ("itl_token", [0.5, 1.0, 0.5]),
-        ("e2e", [3.0]),
-        ("e2e_sent", [2.5]),
-        ("ntpot", [0.75]),
-        ("server_queue", [0.1]),
-        ("server_ttft", [0.3]),
-        ("lateness", [0.25]),
-        ("client_queue", [0.25]),
-        ("connect", [0.125]),
-        ("input_tokens", [10]),
-        ("output_tokens", [4]),
-        ("cached_tokens", [8]),
+        ("ttft", [1.0]), ("ttft_sent", [0.5]), ("ttfo", [1.0]), ("tpot", [2.0 / 3]), ("itl", [0.5, 1.0, 0.5]),
+        ("itl_token", [0.5, 1.0, 0.5]), ("e2e", [3.0]), ("e2e_sent", [2.5]), ("ntpot", [0.75]),
+        ("server_queue", [0.1]), ("server_ttft", [0.3]), ("lateness", [0.25]), ("client_queue", [0.25]),
+        ("connect", [0.125]), ("input_tokens", [10]), ("output_tokens", [4]), ("cached_tokens", [8]),
     ],
-)
+)  # fmt: skip
 def test_four_chunks_of_one_token(name: str, expected: list[float]) -> None:
     assert BY_NAME[name].values(FOUR).tolist() == pytest.approx(expected)
 
@@ -104,15 +91,11 @@ def kept(index: int, prompt: object, text: str = "answer", **fields: Any) -> Req
 def test_the_first_successes_that_kept_their_texts() -> None:
     found = samples(
         [
-            kept(5, "later"),
-            kept(0, "warm", warmup=True),
-            kept(2, "second"),
-            kept(1, "a later turn", turn=1),
-            record([1.0], index=3),
-            failed(index=4, body=b'{"prompt": "x"}', text=""),
+            kept(5, "later"), kept(0, "warm", warmup=True), kept(2, "second"), kept(1, "a later turn", turn=1),
+            record([1.0], index=3), failed(index=4, body=b'{"prompt": "x"}', text=""),
             *(kept(index, "more") for index in range(6, 9)),
         ]
-    )
+    )  # fmt: skip
     assert [(one.index, one.prompt, one.answer) for one in found] == [
         (2, "second", "answer"),
         (5, "later", "answer"),

@@ -94,15 +94,10 @@ def _runs(draw: st.DrawFn) -> list[RequestRecord]:
         chunks = [begin + lasts * part for part in sorted(draw(st.lists(st.floats(0.0, 1.0), max_size=5)))]
         records.append(
             record(
-                chunks,
-                index=index,
-                intended_s=begin,
-                released_s=begin,
-                started_s=begin,
-                ended_s=begin + lasts,
+                chunks, index=index, intended_s=begin, released_s=begin, started_s=begin, ended_s=begin + lasts,
                 output_tokens=draw(st.integers(max(1, len(chunks)), 40)),
             )
-        )
+        )  # fmt: skip
     return records
 
 

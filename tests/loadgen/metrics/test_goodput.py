@@ -28,14 +28,10 @@ def test_mistakes(text: str) -> None:
 def test_who_is_good() -> None:
     """TTFT 1.0 and TPOT 0.5 for the first; the second is too late, the third too slow, the fourth failed."""
     records = [
-        record([2.0, 2.5, 3.0]),
-        record([2.6, 3.1, 3.6]),
-        record([2.0, 3.0, 4.0]),
-        failed(),
+        record([2.0, 2.5, 3.0]), record([2.6, 3.1, 3.6]), record([2.0, 3.0, 4.0]), failed(),
         record([2.0], outcome=RequestOutcome.CANCELLED),
-        record([2.0], outcome=RequestOutcome.UNFINISHED, ended_s=2.0),
-        record([2.0]),
-    ]
+        record([2.0], outcome=RequestOutcome.UNFINISHED, ended_s=2.0), record([2.0]),
+    ]  # fmt: skip
     found = evaluate(records, {"ttft": 1.5, "tpot": 0.75})
     assert (found.good, found.counted, found.untestable) == (2, 5, 1)
     assert found.attainment == pytest.approx(0.4)
@@ -62,15 +58,11 @@ def cut(chunks: Sequence[float] = (), **fields: Any) -> RequestRecord:
 @pytest.mark.parametrize(
     ("late", "targets"),
     [
-        (cut(), {"ttft": 4.5}),
-        (cut(started_s=None), {"ttft": 4.5}),
-        (cut([2.5]), {"ttft": 1.0}),
-        (cut([2.5]), {"e2e": 4.5}),
-        (cut([2.5, 3.0]), {"itl": 2.5}),
-        (cut([2.0, 3.0]), {"tpot": 0.35}),
+        (cut(), {"ttft": 4.5}), (cut(started_s=None), {"ttft": 4.5}), (cut([2.5]), {"ttft": 1.0}),
+        (cut([2.5]), {"e2e": 4.5}), (cut([2.5, 3.0]), {"itl": 2.5}), (cut([2.0, 3.0]), {"tpot": 0.35}),
         (cut([2.5], first_answer_s=None), {"ttfo": 4.5}),
     ],
-)
+)  # fmt: skip
 def test_what_the_end_of_the_run_cut_is_missed_if_it_was_too_late_by_then(
     late: RequestRecord, targets: dict[str, float]
 ) -> None:

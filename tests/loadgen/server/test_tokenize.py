@@ -77,16 +77,11 @@ def test_what_a_server_does_not_do_is_not_asked_again_or_believed(server: SmallS
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(404, {"detail": "Not Found"}),
-        Answer(405),
-        Answer(501),
-        Answer(422, {"error": "missing field inputs"}),
-        Answer(body={"tokens": []}),
-        Answer(body={"count": 0}),
-        Answer(body=b"hello"),
-        Answer(body=[{"id": 1}]),
+        Answer(404, {"detail": "Not Found"}), Answer(405), Answer(501),
+        Answer(422, {"error": "missing field inputs"}), Answer(body={"tokens": []}), Answer(body={"count": 0}),
+        Answer(body=b"hello"), Answer(body=[{"id": 1}]),
     ],
-)
+)  # fmt: skip
 def test_no_tokenizer_there(server: SmallServer, opened: Open, answer: Answer) -> None:
     server.routes["/tokenize"] = answer
     assert connect(server.endpoint()) is None

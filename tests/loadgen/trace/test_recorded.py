@@ -92,15 +92,10 @@ def _write(path: Path, *lines: object) -> Path:
 @pytest.mark.parametrize(
     "header",
     [
-        "nonsense",
-        [],
-        {},
-        {**_HEADER, "schema": "loadgen-trace/2"},
-        {**_HEADER, "hash_ids": "guessed"},
-        {**_HEADER, "block_tokens": 0},
-        {"schema": "loadgen-trace/1"},
+        "nonsense", [], {}, {**_HEADER, "schema": "loadgen-trace/2"}, {**_HEADER, "hash_ids": "guessed"},
+        {**_HEADER, "block_tokens": 0}, {"schema": "loadgen-trace/1"},
     ],
-)
+)  # fmt: skip
 def test_a_header_that_is_none(tmp_path: Path, header: object) -> None:
     path = _write(tmp_path / "t", header, _LINE)
     with pytest.raises(TraceFormatError, match=r"t:1: "):
@@ -110,19 +105,12 @@ def test_a_header_that_is_none(tmp_path: Path, header: object) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "nonsense",
-        "{}",
-        {**_LINE, "timestamp": "soon"},
-        {**_LINE, "timestamp": -1},
-        {**_LINE, "input_length": -1},
-        {**_LINE, "think_ms": -1},
-        {**_LINE, "hash_ids": [-1]},
-        {**_LINE, "hash_ids": [2**64]},
-        {**_LINE, "turn": 1},
-        {**_LINE, "body": {"model": "m"}},
+        "nonsense", "{}", {**_LINE, "timestamp": "soon"}, {**_LINE, "timestamp": -1}, {**_LINE, "input_length": -1},
+        {**_LINE, "think_ms": -1}, {**_LINE, "hash_ids": [-1]}, {**_LINE, "hash_ids": [2**64]},
+        {**_LINE, "turn": 1}, {**_LINE, "body": {"model": "m"}},
         '{"timestamp": 1, "input_length": 1, "output_length": 1, "session": 0, "body": "\\ud800"}',
     ],
-)
+)  # fmt: skip
 def test_a_line_that_is_no_request(tmp_path: Path, line: object) -> None:
     with pytest.raises(TraceFormatError, match=r"t:2: "):
         _read(_write(tmp_path / "t", _HEADER, line))

@@ -14,15 +14,9 @@ from loadgen.workload.cycle import Cycled
 from tests.loadgen.workload.listed import Listed, at, prompt
 
 MIX = Behaviours(
-    disconnect_share=0.2,
-    disconnect_within_s=3.0,
-    slow_reader_share=0.1,
-    slow_reader_bytes_per_s=500.0,
-    timeout_share=0.05,
-    give_up_after_s=0.25,
-    malformed_share=0.15,
-    malformations=5,
-)
+    disconnect_share=0.2, disconnect_within_s=3.0, slow_reader_share=0.1, slow_reader_bytes_per_s=500.0,
+    timeout_share=0.05, give_up_after_s=0.25, malformed_share=0.15, malformations=5,
+)  # fmt: skip
 MANY = 10_000
 ONE = Conversation(turns=[Turn(prompt="a", output_tokens=10)])
 
@@ -103,14 +97,8 @@ def take(workload: Listed, count: int) -> list[tuple[str, float | None]]:
 def test_times_go_on_at_the_mean_gap() -> None:
     assert take(at(None, None), 5) == [("0", None), ("1", None), ("0", None), ("1", None), ("0", None)]
     assert take(at(0.0, 1.0, 4.0), 7) == [
-        ("0", 0.0),
-        ("1", 1.0),
-        ("2", 4.0),
-        ("0", 6.0),
-        ("1", 7.0),
-        ("2", 10.0),
-        ("0", 12.0),
-    ]
+        ("0", 0.0), ("1", 1.0), ("2", 4.0), ("0", 6.0), ("1", 7.0), ("2", 10.0), ("0", 12.0),
+    ]  # fmt: skip
     assert [at_s for _, at_s in take(at(100.0, 101.0, 104.0), 5)] == [100.0, 101.0, 104.0, 106.0, 107.0]
     assert take(at(2.0), 3) == [("0", 2.0), ("0", 4.0), ("0", 6.0)]
 

@@ -22,14 +22,11 @@ def rng(seed: int = 1) -> np.random.Generator:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("128", Fixed(128)),
-        (" 0.5 ", Fixed(0.5)),
-        ("uniform:64-256", Uniform(64, 256)),
-        ("uniform:64,256", Uniform(64, 256)),
-        ("normal:512,64", Normal(512, 64)),
+        ("128", Fixed(128)), (" 0.5 ", Fixed(0.5)), ("uniform:64-256", Uniform(64, 256)),
+        ("uniform:64,256", Uniform(64, 256)), ("normal:512,64", Normal(512, 64)),
         ("lognormal:512,0.8", LogNormal(512, 0.8)),
     ],
-)
+)  # fmt: skip
 def test_every_form_is_understood(text: str, meant: Distribution) -> None:
     assert parse(text) == meant
 
@@ -87,16 +84,10 @@ def test_one_histogram_in_two_forms_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "where"),
     [
-        ("10 3\nten 4\n", ":2"),
-        ("1 2 3\n", ":1"),
-        ("1 inf\n", ":1"),
-        ('{"a": 1}', "object"),
-        ('{"1": "x"}', "object"),
-        ("{", "object"),
-        ("", "at least one"),
-        ("5 -1", "weights"),
+        ("10 3\nten 4\n", ":2"), ("1 2 3\n", ":1"), ("1 inf\n", ":1"), ('{"a": 1}', "object"),
+        ('{"1": "x"}', "object"), ("{", "object"), ("", "at least one"), ("5 -1", "weights"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_histogram_names_its_place(tmp_path: Path, content: str, where: str) -> None:
     path = tmp_path / "broken"
     path.write_text(content)

@@ -76,16 +76,11 @@ def other(**changes: Any) -> StreamedAnswer:
 @pytest.mark.parametrize(
     "answer",
     [
-        other(outcome="failed"),
-        other(usage={}),
-        other(replicas=()),
-        other(replicas=("p#1", "d#9")),
-        other(ended_s=1001.5),
-        other(choices=[ChoiceSoFar(), ChoiceSoFar()]),
-        stream(50, 40, pause_s=0.03),
+        other(outcome="failed"), other(usage={}), other(replicas=()), other(replicas=("p#1", "d#9")),
+        other(ended_s=1001.5), other(choices=[ChoiceSoFar(), ChoiceSoFar()]), stream(50, 40, pause_s=0.03),
     ],
     ids=["failed", "never resumed", "names not told", "elsewhere", "ended before", "two choices", "not stopped"],
-)
+)  # fmt: skip
 def test_what_was_not_stopped_by_a_loss_is_not_drawn(answer: StreamedAnswer) -> None:
     assert drawn_stream(run_of(answer, events=(loss(1.99),))) is None
 

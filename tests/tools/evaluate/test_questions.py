@@ -127,16 +127,10 @@ DOC = {"q": "How many?", "label": 2, "key": "B", "odd": "[x]", "list": ["a", "b"
 @pytest.mark.parametrize(
     ("template", "text"),
     [
-        ("q", "How many?"),
-        ("{{q}}\n", "How many?\n"),
-        ("q: {{q|upper}}", "q: HOW MANY?"),
-        ("{{label}}", 2),
-        ("label", 2),
-        (1, 1),
-        ("digits", "7"),
-        ("{{q|regex_replace('many', 'few')}}", "How few?"),
+        ("q", "How many?"), ("{{q}}\n", "How many?\n"), ("q: {{q|upper}}", "q: HOW MANY?"), ("{{label}}", 2),
+        ("label", 2), (1, 1), ("digits", "7"), ("{{q|regex_replace('many', 'few')}}", "How few?"),
     ],
-)
+)  # fmt: skip
 def test_texts(template: str | int, text: str | int) -> None:
     assert text_of(template, DOC) == text
 
@@ -144,19 +138,11 @@ def test_texts(template: str | int, text: str | int) -> None:
 @pytest.mark.parametrize(
     ("template", "target"),
     [
-        ("label", 2),
-        ("{{label}}", 2),
-        ("{{['A', 'B'].index(key)}}", 1),
-        ("key", "B"),
-        ("odd", "[x]"),
-        ("[{{label}}, 0]", [2, 0]),
-        ("[not a list", "[not a list"),
-        ("[not a list]", "[not a list]"),
-        ("gold", [0, 1]),
-        ([1, 2], [1, 2]),
-        (0, 0),
+        ("label", 2), ("{{label}}", 2), ("{{['A', 'B'].index(key)}}", 1), ("key", "B"), ("odd", "[x]"),
+        ("[{{label}}, 0]", [2, 0]), ("[not a list", "[not a list"), ("[not a list]", "[not a list]"),
+        ("gold", [0, 1]), ([1, 2], [1, 2]), (0, 0),
     ],
-)
+)  # fmt: skip
 def test_targets(template: str | int | list[int], target: object) -> None:
     assert target_of(template, DOC) == target
 
@@ -178,16 +164,10 @@ def test_what_is_no_choice(template: str | list[str]) -> None:
 @pytest.mark.parametrize(
     "template",
     [
-        "{{missing}}",
-        "{{q",
-        "{{q + 1}}",
-        "{{q.__class__.__mro__}}",
-        "{{list.append(1)}}",
-        "{{ 1 // 0 }}",
-        "{{ 2.0 ** 5000 }}",
-        "{{ q.nothing() }}",
+        "{{missing}}", "{{q", "{{q + 1}}", "{{q.__class__.__mro__}}", "{{list.append(1)}}", "{{ 1 // 0 }}",
+        "{{ 2.0 ** 5000 }}", "{{ q.nothing() }}",
     ],
-)
+)  # fmt: skip
 def test_templates_that_cannot_be_rendered(template: str) -> None:
     with pytest.raises(ConfigError, match="cannot be rendered"):
         render(template, DOC)

@@ -14,19 +14,10 @@ from serving.errors import ModelError
 from serving.tools.importing.gguf_file import GgufFile, is_readable
 
 VALUES: dict[str, object] = {
-    "a.text": "Grüße 🐸",
-    "a.empty": "",
-    "a.whole": 7,
-    "a.negative": -3,
-    "a.large": 1 << 40,
-    "a.number": 1e-5,
-    "a.double": 0.1,
-    "a.true": True,
-    "a.texts": ["eins", "zwei", ""],
-    "a.numbers": [0.1, -2.5],
-    "a.wholes": [1, 2, 3],
-    "a.flags": [True, False],
-}
+    "a.text": "Grüße 🐸", "a.empty": "", "a.whole": 7, "a.negative": -3, "a.large": 1 << 40, "a.number": 1e-5,
+    "a.double": 0.1, "a.true": True, "a.texts": ["eins", "zwei", ""], "a.numbers": [0.1, -2.5],
+    "a.wholes": [1, 2, 3], "a.flags": [True, False],
+}  # fmt: skip
 
 
 def write_file(path: Path) -> Path:

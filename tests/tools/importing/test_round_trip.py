@@ -19,13 +19,9 @@ from tests.tools.importing.folders import logits, write_dense
 from tests.tools.importing.gguf_models import TEMPLATE, write_gguf
 
 LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
-}
+}  # fmt: skip
 
 
 def imported(path: Path, out: Path, dtype: Dtype = "float32") -> ImportReport:

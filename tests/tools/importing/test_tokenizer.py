@@ -129,14 +129,10 @@ def sentence_piece_lists(raw: Tokenizer, **keys: Value) -> dict[str, Value]:
     vocab = raw.get_vocab()
     tokens = sorted(vocab, key=lambda token: vocab[token])
     lists: dict[str, Value] = {
-        "model": "llama",
-        "tokens": tokens,
-        "token_type": [2, 3, 3, *[6] * 256, *[1] * (len(tokens) - 259)],
-        "scores": [0.0] * 259 + [-float(rank) for rank in range(len(tokens) - 259)],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "unknown_token_id": 0,
-    }
+        "model": "llama", "tokens": tokens, "token_type": [2, 3, 3, *[6] * 256, *[1] * (len(tokens) - 259)],
+        "scores": [0.0] * 259 + [-float(rank) for rank in range(len(tokens) - 259)], "bos_token_id": 1,
+        "eos_token_id": 2, "unknown_token_id": 0,
+    }  # fmt: skip
     return {f"tokenizer.ggml.{name}": value for name, value in (lists | keys).items()}
 
 

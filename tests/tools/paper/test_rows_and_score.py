@@ -39,17 +39,12 @@ def single(*rows: Row) -> Reproduction:
 @pytest.mark.parametrize(
     ("published", "ours", "relation", "error", "text"),
     [
-        (100, 103, "=", 0.03, "+3.0 %"),
-        (100, 97, "~", -0.03, "−3.0 %"),
-        (94, 95, ">", 0.0, "holds"),
-        (94, 47, ">", -0.5, "−50.0 %, broken"),
-        (91, 90, "<", 0.0, "holds"),
-        (80, 100, "<", 0.25, "+25.0 %, broken"),
-        (0, 0, "=", 0.0, "0.0 %"),
-        (0, 1, "=", math.inf, "+inf %"),
+        (100, 103, "=", 0.03, "+3.0 %"), (100, 97, "~", -0.03, "−3.0 %"), (94, 95, ">", 0.0, "holds"),
+        (94, 47, ">", -0.5, "−50.0 %, broken"), (91, 90, "<", 0.0, "holds"),
+        (80, 100, "<", 0.25, "+25.0 %, broken"), (0, 0, "=", 0.0, "0.0 %"), (0, 1, "=", math.inf, "+inf %"),
         (5, None, "=", None, ""),
     ],
-)
+)  # fmt: skip
 def test_error_of_a_row(
     published: float, ours: float | None, relation: Relation, error: float | None, text: str
 ) -> None:

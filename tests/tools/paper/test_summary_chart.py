@@ -52,13 +52,9 @@ def test_every_compared_row_is_a_point(everything: Reproduction) -> None:
 
 def test_points_stand_in_the_order_of_their_errors() -> None:
     drawing = drawn(
-        row("a", 50.0),
-        row("b", 98.0),
-        row("c", 100.0),
-        row("d", 104.0, RowKind.FITTED),
-        row("e", 230.0),
+        row("a", 50.0), row("b", 98.0), row("c", 100.0), row("d", 104.0, RowKind.FITTED), row("e", 230.0),
         row("q", None),
-    )
+    )  # fmt: skip
     places = {said[1]: x for x, _, said in points(drawing)}
     assert sorted(places, key=places.__getitem__) == list("abcde")
     band = next(box for box in ElementTree.fromstring(drawing).iter(f"{SVG}rect"))

@@ -33,14 +33,8 @@ def test_with_text(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     text.write_text("".join(json.dumps({"text": f"Once there were {n} little frogs. " * 4}) + "\n" for n in range(40)))
     options = ["--text", text, "--tokens", "600", "--without", "clip", "search", "--keep", "head", "draft_fuse"]
     arguments = [
-        "--model",
-        original,
-        "--out",
-        tmp_path / "new" / "int8",
-        "--report",
-        tmp_path / "report.json",
-        *options,
-    ]
+        "--model", original, "--out", tmp_path / "new" / "int8", "--report", tmp_path / "report.json", *options,
+    ]  # fmt: skip
     assert main(["quantize", *map(str, arguments)]) == 0
     captured = capsys.readouterr()
     assert "without compensate" in captured.out

@@ -58,22 +58,10 @@ def test_class_errors_are_means_over_products() -> None:
 def test_page_and_data_tell_the_same() -> None:
     trial = TrialResult(ModelAccuracy(10.1, 1e-3, 5e-4, 0.991, None), {"experts": 0.01, "head": 0.03})
     report = QuantizationReport(
-        model="m",
-        steps=("fold",),
-        kept=(),
-        text="a.txt",
-        random_text=False,
-        calibration_tokens=7000,
-        held_out_tokens=1000,
-        window_tokens=512,
-        seed=3,
-        bytes_before=2_000_000,
-        bytes_after=1_000_000,
-        elapsed_s=61.0,
-        perplexity=10.0,
-        trials={"chosen": trial},
-        expert_rows={1: {0: 5, 1: 11}},
-    )
+        model="m", steps=("fold",), kept=(), text="a.txt", random_text=False, calibration_tokens=7000,
+        held_out_tokens=1000, window_tokens=512, seed=3, bytes_before=2_000_000, bytes_after=1_000_000,
+        elapsed_s=61.0, perplexity=10.0, trials={"chosen": trial}, expert_rows={1: {0: 5, 1: 11}},
+    )  # fmt: skip
     page = as_markdown(report)
     assert "| chosen | 10.1000 | 1.01000 | 1.00e-03 | 5.00e-04 | 99.10 % |  | 2.000 % |" in page
     assert "| 1 | 5 | 8 | 11 |" in page

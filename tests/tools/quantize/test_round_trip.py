@@ -181,13 +181,8 @@ def test_the_same_seed_gives_the_same_bytes(original: Path, quantised: Path, tmp
 def test_all_steps_together_beat_plain_rounding(original: Path, tmp_path: Path) -> None:
     report = quick(original, tmp_path / "int8", Settings(tokens=2048, window=64))
     assert list(report.trials) == [
-        "chosen",
-        "without fold",
-        "without search",
-        "without clip",
-        "without compensate",
-        "plain rounding",
-    ]
+        "chosen", "without fold", "without search", "without clip", "without compensate", "plain rounding",
+    ]  # fmt: skip
     chosen, plain = report.trials["chosen"], report.trials["plain rounding"]
     assert all(chosen.errors[name] < plain.errors[name] for name in plain.errors)
     assert report.bytes_after < 0.5 * report.bytes_before

@@ -54,16 +54,11 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "{}",
-        '{"prompt": ""}',
-        '{"prompt": []}',
-        '{"prompt": 5}',
-        '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}',
-        '{"prompt": "a", "output_tokens": 0}',
-        '{"messages": [{"role": "ghost", "content": "b"}]}',
-        "{",
+        "{}", '{"prompt": ""}', '{"prompt": []}', '{"prompt": 5}',
+        '{"prompt": "a", "messages": [{"role": "user", "content": "b"}]}', '{"prompt": "a", "output_tokens": 0}',
+        '{"messages": [{"role": "ghost", "content": "b"}]}', "{",
     ],
-)
+)  # fmt: skip
 def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(TraceFormatError, match=r"prompts\.jsonl:2: "):
         _read(tmp_path, f'{{"prompt": "a"}}\n{line}\n')

@@ -142,16 +142,11 @@ def test_text_depends_on_ids_alone_and_unnamed_tails_on_the_seed(tmp_path: Path,
 @pytest.mark.parametrize(
     "line",
     [
-        "nonsense",
-        '{"timestamp": 0}',
-        '{"timestamp": 0, "input_length": "x", "output_length": 1}',
-        json.dumps(_request(-1, 512, 0)),
-        json.dumps(_request(0, 0)),
-        json.dumps(_request(0, 512, -1)),
-        json.dumps(_request(0, 512, 2**64)),
-        json.dumps(_request(0, 1500, 1)),
+        "nonsense", '{"timestamp": 0}', '{"timestamp": 0, "input_length": "x", "output_length": 1}',
+        json.dumps(_request(-1, 512, 0)), json.dumps(_request(0, 0)), json.dumps(_request(0, 512, -1)),
+        json.dumps(_request(0, 512, 2**64)), json.dumps(_request(0, 1500, 1)),
     ],
-)
+)  # fmt: skip
 def test_a_line_that_is_no_request_is_named(tmp_path: Path, words: Words, line: str) -> None:
     path = tmp_path / "trace"
     path.write_text(json.dumps(_request(0, 512, 0)) + "\n\n" + line + "\n")
