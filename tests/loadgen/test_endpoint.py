@@ -33,11 +33,17 @@ def test_completions() -> None:
     }
 
 
-def test_chat() -> None:
+def test_chat_and_what_it_does_not_take() -> None:
     sent = body(CHAT, Turn(prompt="hi", output_tokens=5))
     assert sent["messages"] == [{"role": "user", "content": "hi"}]
     assert sent["max_completion_tokens"] == 5
     assert "prompt" not in sent
+
+    turn = Turn(prompt=[1, 2], output_tokens=1)
+    with pytest.raises(UsageError, match="--backend openai"):
+        CHAT.body(turn)
+    with pytest.raises(UsageError, match="text prompts"):
+        COMPLETIONS.body(turn, "history")
 
 
 def test_history_is_messages_or_text() -> None:
@@ -52,11 +58,3 @@ def test_history_is_messages_or_text() -> None:
     assert body(COMPLETIONS, second, COMPLETIONS.extend("", first, "answer"))["prompt"] == "one answer two"
     turn = Turn(prompt=[PromptMessage(Role.SYSTEM, "be brief"), PromptMessage(Role.USER, "why")], output_tokens=1)
     assert body(COMPLETIONS, turn)["prompt"] == "be brief\nwhy"
-
-
-def test_token_ids_are_for_single_completions_only() -> None:
-    turn = Turn(prompt=[1, 2], output_tokens=1)
-    with pytest.raises(UsageError, match="--backend openai"):
-        CHAT.body(turn)
-    with pytest.raises(UsageError, match="text prompts"):
-        COMPLETIONS.body(turn, "history")

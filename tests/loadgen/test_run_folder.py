@@ -67,20 +67,11 @@ def test_a_folder_where_nothing_was_sent_may_be_used(tmp_path: Path) -> None:
     assert len(list(run_folder.read_records(tmp_path))) == 1
 
 
-def test_runs_without_bodies_say_so(tmp_path: Path) -> None:
+def test_results_that_are_missing(tmp_path: Path) -> None:
     RunFolder(tmp_path).close()
     with pytest.raises(UsageError, match="--no-save-prompts"):
         run_folder.read_bodies(tmp_path)
 
-
-@pytest.mark.parametrize("text", ["{", '{"loadgen": {}}', "[]", '{"completed": 1}'])
-def test_a_file_that_is_no_result(tmp_path: Path, text: str) -> None:
-    (tmp_path / "result.json").write_text(text)
-    with pytest.raises(TraceFormatError, match=r"result\.json"):
-        run_folder.read_result(tmp_path)
-
-
-def test_a_missing_result(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--out"):
         run_folder.read_result(tmp_path)
     with pytest.raises(UsageError, match="--sweep"):
@@ -88,6 +79,13 @@ def test_a_missing_result(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(TraceFormatError, match="not a sweep"):
         run_folder.read_sweep(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", '{"loadgen": {}}', "[]", '{"completed": 1}'])
+def test_a_file_that_is_no_result(tmp_path: Path, text: str) -> None:
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(TraceFormatError, match=r"result\.json"):
+        run_folder.read_result(tmp_path)
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:

@@ -63,15 +63,13 @@ def test_lengths_as_asked_for_raise_no_doubts(sent: Sent, capsys: pytest.Capture
     assert "asked for / sent" not in capsys.readouterr().out
 
 
-def test_without_a_tokenizer_the_servers_count_is_taken(sent: Sent) -> None:
+def test_lengths_without_a_tokenizer_and_turns_that_do_not_fit(sent: Sent) -> None:
     own = sent("--input-len", "uniform:5-400", "--max-model-len", "64", tokenizer="none")
     side = own["lengths"]["input"]
     assert side["shortened"] == side["requests"] > 0
     assert side["asked_mean"] > 64 > side["sent_max"]
     assert any("prompts were shortened" in text for text in own["warnings"])
 
-
-def test_turns_that_do_not_fit_are_told(sent: Sent) -> None:
     own = sent("--turns", "4", "--max-model-len", "50")  # 16 + 5 tokens a turn: two of them fit
     assert own["turns_left_out"] == 2 * 8
     assert any("16 turns of 8 conversations were left out" in text for text in own["warnings"])

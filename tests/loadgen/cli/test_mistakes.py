@@ -71,10 +71,17 @@ def test_wrong_flags(loadgen_run: Run, capsys: pytest.CaptureFixture[str], flags
     assert words in complaint(capsys)
 
 
-def test_values_that_argparse_refuses(loadgen_run: Run) -> None:
+def test_exit_statuses(loadgen_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         loadgen_run("--request-rate", "-1")
     assert refused.value.code == 2
+    flags = ("--num-prompts", "3", "--request-timeout", "0.01s")
+    assert loadgen_run(*flags) == 5
+    assert loadgen_run(*flags, "--max-failure-share", "100%") == 0
+    assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
+    assert "result.json" in complaint(capsys)
+    assert main(["trace", "record", str(tmp_path)]) == 2
+    assert main(["report", str(tmp_path)]) == 2
 
 
 def test_a_server_that_cannot_be_used(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,19 +105,6 @@ def test_results_are_neither_lost_nor_overwritten(loadgen_run: Run, capsys: pyte
     capsys.readouterr()
     assert loadgen_run("--num-prompts", "1", "--out", "run") == 4
     assert "already holds" in complaint(capsys)
-
-
-def test_failures_show_in_the_exit_status(loadgen_run: Run) -> None:
-    flags = ("--num-prompts", "3", "--request-timeout", "0.01s")
-    assert loadgen_run(*flags) == 5
-    assert loadgen_run(*flags, "--max-failure-share", "100%") == 0
-
-
-def test_compare_and_trace_need_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
-    assert "result.json" in complaint(capsys)
-    assert main(["trace", "record", str(tmp_path)]) == 2
-    assert main(["report", str(tmp_path)]) == 2
 
 
 def test_an_interrupted_run_keeps_what_it_has(server: BlastServer, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def numbers_after(pattern: str, text: str) -> tuple[float, float]:
     return float(found[1]), float(found[2])
 
 
-def test_a_seed_repeats_prompts_and_times(loadgen_run: Run) -> None:
+def test_seeds_and_sessions(loadgen_run: Run) -> None:
     for name in ("a", "b"):
         assert loadgen_run("--request-rate", "50", "--num-prompts", "10", "--seed", "7", "--out", name) == 0
     assert run_folder.read_bodies(Path("a")) == run_folder.read_bodies(Path("b"))
@@ -83,8 +83,6 @@ def test_a_seed_repeats_prompts_and_times(loadgen_run: Run) -> None:
     assert loadgen_run("--request-rate", "50", "--num-prompts", "10", "--out", "c") == 0
     assert run_folder.read_bodies(Path("a")) != run_folder.read_bodies(Path("c"))
 
-
-def test_chat_sessions_carry_their_history(loadgen_run: Run) -> None:
     flags = ("--backend", "openai-chat", "--turns", "3", "--num-prompts", "2", "--concurrency", "2", "--out", "run")
     assert loadgen_run(*flags) == 0
     bodies = run_folder.read_bodies(Path("run"))
@@ -126,14 +124,6 @@ def test_sweeps(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     values = [point.value for point in run_folder.read_sweep(Path("sweep")).points]
     assert values[0] == 1
     assert len(values) == 3
-
-
-def test_a_search_says_what_held(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--find-max", "concurrency", "--slo", "ttft=5s", "--probe-requests", "10", "--max-probes", "3")
-    assert loadgen_run(*flags, "--attainment", "50%", "--duration", "0.01s", "--out", "search") == 0
-    sweep = run_folder.read_sweep(Path("search"))
-    assert sweep.best is not None or "load generator" in sweep.explanation  # as a busy machine has it said
-    assert sweep.explanation in " ".join(capsys.readouterr().out.split())
 
 
 def test_repetitions_and_several_answers(loadgen_run: Run) -> None:
@@ -178,7 +168,7 @@ def test_clients_that_do_not_behave(loadgen_run: Run) -> None:
     assert outcomes["ok"] > 0
 
 
-def test_a_run_becomes_a_trace_and_the_trace_the_same_trace(loadgen_run: Run) -> None:
+def test_traces_and_their_prompts(loadgen_run: Run) -> None:
     flags = ("--request-rate", "100", "--num-prompts", "12", "--dataset-name", "shared-prefix", "--tenants", "2")
     assert loadgen_run(*flags, "--system-prompt-len", "32", "--out", "first") == 0
     assert main(["trace", "record", "first"]) == 0

@@ -84,7 +84,7 @@ def stopped_after(runs: int, made: list[Any]) -> Once:
     return once
 
 
-def test_ctrl_c_while_the_ends_of_a_sweep_are_measured_ends_it(
+def test_ctrl_c_ends_a_sweep_in_a_run_and_in_a_pause(
     loadgen_run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made: list[Any] = []
@@ -93,10 +93,6 @@ def test_ctrl_c_while_the_ends_of_a_sweep_are_measured_ends_it(
     assert len(made) == 1
     assert "interrupted" in capsys.readouterr().err
 
-
-def test_ctrl_c_in_a_pause_ends_the_sweep_as_one_in_a_run_does(
-    loadgen_run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
     made: list[Any] = []
     replaced(monkeypatch, made, one_run.run_once)
     monkeypatch.setattr("loadgen.cli.repeated.rested", lambda pause_s: False)

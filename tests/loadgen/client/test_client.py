@@ -190,7 +190,7 @@ async def test_nobody_answers() -> None:
 
 
 @on_both_loops
-async def test_an_answer_that_comes_too_late() -> None:
+async def test_an_answer_that_comes_too_late_or_for_nobody() -> None:
     async with scripted([READ, HEAD + frame(CHAT[1]), HANG]) as server:
         async with client_of(server.url, request_timeout_s=0.1) as client:
             made = await ask(client)
@@ -200,6 +200,15 @@ async def test_an_answer_that_comes_too_late() -> None:
     assert found.error == "not complete after 0.1 s"
     assert made.ended_s is not None
     assert made.ended_s - made.started_s >= 0.09
+
+    async with scripted([READ, HEAD, HANG]) as server, client_of(server.url) as client:
+        task = asyncio.create_task(ask(client))
+        await server.until_requests(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.left.wait(), 30)
+        assert client.running == 0
 
 
 @on_both_loops
@@ -216,18 +225,6 @@ async def test_cut_ends_what_runs_and_what_connects() -> None:
         assert client.running == 0
     assert [one.failure for one in made] == [Failure.CUT] * 4
     assert {digest(one).outcome for one in made} == {RequestOutcome.UNFINISHED}
-
-
-@on_both_loops
-async def test_a_cancelled_exchange_closes_its_connection() -> None:
-    async with scripted([READ, HEAD, HANG]) as server, client_of(server.url) as client:
-        task = asyncio.create_task(ask(client))
-        await server.until_requests(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.wait_for(server.left.wait(), 30)
-        assert client.running == 0
 
 
 @on_both_loops

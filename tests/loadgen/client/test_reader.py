@@ -35,8 +35,6 @@ def test_chat_counts_from_the_first_content_and_not_from_the_opening_role() -> N
     assert reader.usage.prompt_tokens_details.cached_tokens == 3
     assert not reader.tokens_known  # nobody told what a chunk holds
 
-
-def test_chunks_without_an_answer() -> None:
     reader = read(text(""), text(" a"), text(" b", finish="stop"), usage(1, 2), DONE)
     assert list(reader.times) == [2.0, 3.0]
     assert reader.finish_reason == "stop"

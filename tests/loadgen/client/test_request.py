@@ -32,7 +32,7 @@ def test_no_address(url: str) -> None:
         parse_address(url)
 
 
-def test_head_and_body() -> None:
+def test_heads_and_bodies() -> None:
     made = RequestWriter(endpoint("http://h:1/base", headers=[("Authorization", "Bearer k"), ("X-Own", "é")])).prepare(
         b"{}", "r-1"
     )
@@ -44,8 +44,6 @@ def test_head_and_body() -> None:
         "x-request-id": "r-1",
     }  # fmt: skip
 
-
-def test_given_headers_replace_ours_but_never_the_framing() -> None:
     given = [("host", "other"), ("Accept", "text/event-stream"), ("Content-Length", "7"), ("X-Request-Id", "mine")]
     headers, _ = read_request(RequestWriter(endpoint(headers=given)).prepare(b"{}", "r-1").wire)
     assert headers["host"] == "other"

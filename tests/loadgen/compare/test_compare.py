@@ -70,7 +70,7 @@ def test_repetitions(tmp_path: Path) -> None:
     assert comparison.settings == []
 
 
-def test_single_runs_of_the_same_plan_are_compared_request_by_request(tmp_path: Path) -> None:
+def test_single_runs_and_folders_of_several(tmp_path: Path) -> None:
     records = make_records(requests=200, failures=0.0)
     slower = make_records(requests=200, failures=0.0)
     for record in slower:
@@ -85,6 +85,16 @@ def test_single_runs_of_the_same_plan_are_compared_request_by_request(tmp_path: 
     assert _figure(comparison, "Output throughput")[1] is ComparisonVerdict.UNKNOWN
     assert any("ignore what differs from run to run" in text for text in comparison.warnings)
     assert compare_folders([before, after]) == [comparison]  # the same seed, the same intervals
+
+    for side in ("a", "b"):
+        for number in range(3):
+            records = make_records(requests=60, seed=number, failures=0.0)
+            _save(tmp_path / side / str(number), make_result(records))
+    (comparison,) = compare_folders([tmp_path / "a", tmp_path / "b"])
+    assert comparison.method is Method.REPETITIONS
+    ratio, verdict = _figure(comparison, "E2E mean")
+    assert ratio == pytest.approx(1.0)
+    assert verdict is ComparisonVerdict.NOT_SHOWN
 
 
 def test_runs_of_other_plans_and_results_without_requests(tmp_path: Path) -> None:
@@ -104,18 +114,6 @@ def test_runs_of_other_plans_and_results_without_requests(tmp_path: Path) -> Non
     (comparison,) = compare_folders(paths)
     assert comparison.method is Method.NONE
     assert _figure(comparison, "TTFT mean") == (1.0, ComparisonVerdict.UNKNOWN)
-
-
-def test_a_folder_of_several_runs_is_a_side_with_repetitions(tmp_path: Path) -> None:
-    for side in ("a", "b"):
-        for number in range(3):
-            records = make_records(requests=60, seed=number, failures=0.0)
-            _save(tmp_path / side / str(number), make_result(records))
-    (comparison,) = compare_folders([tmp_path / "a", tmp_path / "b"])
-    assert comparison.method is Method.REPETITIONS
-    ratio, verdict = _figure(comparison, "E2E mean")
-    assert ratio == pytest.approx(1.0)
-    assert verdict is ComparisonVerdict.NOT_SHOWN
 
 
 def test_what_differs_and_what_to_know(tmp_path: Path) -> None:
@@ -239,7 +237,7 @@ def test_changes_stand_beside_each_other_with_their_intervals() -> None:
     assert change_chart([figure("none", None, None, "not known")], "changes") is None
 
 
-def test_two_runs(tmp_path: Path) -> None:
+def test_comparisons_on_a_page(tmp_path: Path) -> None:
     page = comparison_page(compare_paths([run(tmp_path / "a", 8.0), run(tmp_path / "b", 9.5)]))
     assert page.title == f"{tmp_path / 'b'} against {tmp_path / 'a'}"
     assert [anchor for anchor, _ in page.navigation] == ["differences", "metrics", "conditions"]
@@ -251,8 +249,6 @@ def test_two_runs(tmp_path: Path) -> None:
     assert '<th scope="row" class="text">request_rate</th><td class="long">8.0</td><td class="long">9.5</td>' in text
     assert "One run of each" in text
 
-
-def test_several_runs_have_sections_of_their_own(tmp_path: Path) -> None:
     paths = [run(tmp_path / name, 8.0) for name in "abc"]
     page = comparison_page(compare_paths(paths))
     assert len({chart.id for chart in page.charts}) == len(page.charts) == 10

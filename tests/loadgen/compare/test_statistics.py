@@ -66,6 +66,12 @@ def test_bootstrap_covers_a_known_ratio() -> None:
         hits += interval[0] <= 1.1 <= interval[1]
     assert hits >= 51
 
+    rng = np.random.default_rng(6)
+    values = np.array([1.0, np.nan, 3.0] * 30)
+    ratio, _ = bootstrap_ratio(values, 2 * values, _mean, rng, paired=True)
+    assert ratio == pytest.approx(2.0)
+    assert bootstrap_ratio(np.zeros(9), np.ones(9), _mean, rng, paired=False)[1] is None
+
 
 def test_bootstrap_narrows_by_pairs_and_widens_by_runs() -> None:
     rng = np.random.default_rng(3)
@@ -88,11 +94,3 @@ def test_bootstrap_narrows_by_pairs_and_widens_by_runs() -> None:
         assert interval is not None
         spans.append(interval[1] - interval[0])
     assert spans[1] > 2 * spans[0]
-
-
-def test_missing_values_are_left_out_and_zero_gives_no_interval() -> None:
-    rng = np.random.default_rng(6)
-    values = np.array([1.0, np.nan, 3.0] * 30)
-    ratio, _ = bootstrap_ratio(values, 2 * values, _mean, rng, paired=True)
-    assert ratio == pytest.approx(2.0)
-    assert bootstrap_ratio(np.zeros(9), np.ones(9), _mean, rng, paired=False)[1] is None

@@ -65,11 +65,15 @@ def test_frames_survive_any_cutting(cuts: list[int]) -> None:
     assert found == FROM_WORKER
 
 
-def test_nonsense_is_an_error() -> None:
+def test_what_is_no_message_and_no_cap() -> None:
     with pytest.raises(msgspec.DecodeError):
         to_worker(b"\xc1")
     with pytest.raises(msgspec.DecodeError):
         from_worker(frame(messages.Prepare())[4:])
+    some = settings(workers=3)
+    assert some.workers_used() == 3
+    assert some.slots_of(2) is None
+    assert some.slot_openings_s(2) == []
 
 
 @given(concurrency=st.integers(1, 300), workers=st.integers(1, 40))
@@ -87,13 +91,6 @@ def test_slots_open_evenly_over_the_ramp(concurrency: int, workers: int, ramp_s:
     some = settings(mode=Mode.CLOSED, concurrency=concurrency, workers=workers, concurrency_ramp_s=ramp_s)
     openings = sorted(opening for worker in range(some.workers_used()) for opening in some.slot_openings_s(worker))
     assert openings == pytest.approx([slot * ramp_s / concurrency for slot in range(concurrency)])
-
-
-def test_no_cap_means_all_workers_and_no_slots() -> None:
-    some = settings(workers=3)
-    assert some.workers_used() == 3
-    assert some.slots_of(2) is None
-    assert some.slot_openings_s(2) == []
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def summary(records: list[RequestRecord] = RUN, **facts: object) -> RunResult:
     )
 
 
-def test_the_window_and_the_rates() -> None:
+def test_the_window_the_rates_and_the_latencies() -> None:
     """First send 1.5, last end 5.25: 3.75 s; two successes, six tokens out, twenty in."""
     found = summary()
     assert found.duration_s == pytest.approx(3.75)
@@ -50,8 +50,6 @@ def test_the_window_and_the_rates() -> None:
     assert found.slo is not None
     assert found.slo.attainment == pytest.approx(2 / 4)  # the one that was cut had waited for 59 s
 
-
-def test_latencies_are_of_successes_and_failures_are_infinite() -> None:
     ttft = summary().metrics["ttft"]
     assert (ttft.count, ttft.mean) == (2, 1.0)
     assert set(ttft.percentiles) == {"50", "90", "99"}
@@ -108,7 +106,7 @@ def test_steady_state_bears_a_short_dip_and_no_long_one_of_short_steps() -> None
     assert concurrency([record(started_s=begin, ended_s=end) for begin, end in spans]).longest_above(0.9) == (0.0, 50.0)
 
 
-def test_the_timeline_holds_every_token_and_both_ends() -> None:
+def test_the_timeline_and_the_steady_state() -> None:
     """Three tokens in the first bin, both ends in their own."""
     found = summary([record([0.1, 0.3], started_s=0.0, ended_s=1.5, output_tokens=3), failed(started_s=1.4)]).timeline
     assert [point.t_s for point in found] == [0.0, 0.5, 1.0, 1.5]
@@ -120,8 +118,6 @@ def test_the_timeline_holds_every_token_and_both_ends() -> None:
     found = summary([record([], started_s=0.0, ended_s=1.25, output_tokens=3)]).timeline
     assert [point.output_tokens for point in found] == [0, 0, 3]
 
-
-def test_steady_state_and_timeline() -> None:
     many = [
         record([0.25 + at, 0.5 + at], index=at, intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0)
         for at in range(20)
@@ -134,9 +130,6 @@ def test_steady_state_and_timeline() -> None:
     assert sum(point.output_tokens for point in found.timeline) == 40
     assert found.peak_concurrency == 1
 
-
-def test_failures_are_late_in_the_steady_state_too() -> None:
-    """Ten begin side by side; four of them fail."""
     together: dict[str, Any] = {"intended_s": 0.0, "released_s": 0.0, "started_s": 0.0}
     fine = [record([1.0, 2.0], index=at, ended_s=3.0 + (at > 0), **together) for at in range(6)]
     found = summary([*fine, *(failed(index=at, ended_s=5.0, **together) for at in range(6, 10))]).steady_state
@@ -204,7 +197,15 @@ def test_others_on_the_machine_are_no_excuse(facts: dict[str, float]) -> None:
     assert not generator.machine_was_busy
 
 
-def test_a_rate_that_was_kept_or_need_not_be() -> None:
+def test_late_sends_and_rates_that_need_not_be_kept() -> None:
+    late = [record([at + 0.5], intended_s=at, released_s=at, started_s=at + 0.2) for at in range(40)]
+    assert "left 200.0 ms late" in summary(late, offered_per_s=1.0).generator.reasons[0]
+    capped = [
+        record([2.0 * at + 0.5], intended_s=at, released_s=2.0 * at, started_s=2.0 * at, ended_s=2.0 * at + 2)
+        for at in range(40)
+    ]
+    assert not summary(capped, offered_per_s=1.0, cap=1).generator.is_bottleneck
+
     assert kept_rate(summary(PROMPT, offered_per_s=1.0).generator)
     assert not kept_rate(summary(PROMPT, offered_per_s=10.0).generator)
     assert kept_rate(summary(PROMPT, mode_closed=True).generator)
@@ -214,16 +215,6 @@ def test_a_rate_that_was_kept_or_need_not_be() -> None:
     assert not generator.is_bottleneck
     assert not generator.machine_was_busy
     assert generator.denied_share == pytest.approx(0.95)
-
-
-def test_late_sends_and_what_a_cap_caused() -> None:
-    late = [record([at + 0.5], intended_s=at, released_s=at, started_s=at + 0.2) for at in range(40)]
-    assert "left 200.0 ms late" in summary(late, offered_per_s=1.0).generator.reasons[0]
-    capped = [
-        record([2.0 * at + 0.5], intended_s=at, released_s=2.0 * at, started_s=2.0 * at, ended_s=2.0 * at + 2)
-        for at in range(40)
-    ]
-    assert not summary(capped, offered_per_s=1.0, cap=1).generator.is_bottleneck
 
 
 def test_warnings_of_clocks_and_their_order() -> None:
@@ -271,7 +262,7 @@ def keys(result: RunResult, runs: list[list[RequestRecord]], **changes: Any) -> 
     return flat(result, runs, **(usual | changes))
 
 
-def test_vllms_keys() -> None:
+def test_vllms_keys_and_their_peaks() -> None:
     """vLLM counts from the actual send and reports milliseconds."""
     names = ["ttft", "tpot", "itl", "e2el", "client_queue_time", "unknown"]
     found = keys(summary(), [RUN], percentile_metrics=names, percentiles=[99], detailed=True, max_concurrency=4)
@@ -286,6 +277,10 @@ def test_vllms_keys() -> None:
     assert found["output_throughput"] == pytest.approx(6 / 3.75)
     assert found["max_concurrent_requests"] == summary().peak_concurrency == 4  # failures were open, too
     assert len(found["ttfts"]) == len(found["errors"]) == 5  # type: ignore[arg-type]
+
+    for runs in ([RUN], [RUN, RUN]):
+        found = keys(merge([summary()] * len(runs), runs), runs)
+        assert (found["max_output_tokens_per_s"], found["max_concurrent_requests"]) == (3.0, 4)
 
 
 def test_vllms_goodput_is_blind_to_waiting_and_a_peak_is_never_below_the_mean() -> None:
@@ -308,10 +303,3 @@ def test_vllms_goodput_is_blind_to_waiting_and_a_peak_is_never_below_the_mean() 
     assert found["server_ttfts"] == [None, None]
     assert found["errors"] == ["", "full"]
     assert (found["request_rate"], found["burstiness"]) == (2.0, "inf")
-
-
-def test_peaks_of_repetitions_are_not_added_up() -> None:
-    """Both repetitions begin at their own second 0: what came at the same second of each did not come together."""
-    for runs in ([RUN], [RUN, RUN]):
-        found = keys(merge([summary()] * len(runs), runs), runs)
-        assert (found["max_output_tokens_per_s"], found["max_concurrent_requests"]) == (3.0, 4)

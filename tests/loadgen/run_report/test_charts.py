@@ -87,16 +87,6 @@ def test_rates_are_per_second_whatever_the_bins() -> None:
     assert [line.values for line in charts["running"].lines] == [[2.5], [4.0]]
 
 
-def test_dots_by_prompt_length_know_cached_ones() -> None:
-    chart = prompt_length_chart(RECORDS)
-    assert chart is not None
-    successes = [record for record in RECORDS if record.outcome is RequestOutcome.OK and not record.warmup]
-    assert sum(len(trace.xs) for trace in chart.traces) == len(successes)
-    assert [trace.name for trace in chart.traces] == ["no cached tokens", "part of the prompt cached"]
-    alike = [RequestRecord(index=number, outcome=RequestOutcome.OK, input_tokens=5) for number in range(9)]
-    assert prompt_length_chart(alike) is None
-
-
 def test_the_waterfall_has_a_row_for_each_request() -> None:
     whole = waterfall_chart(RECORDS)
     assert whole is not None
@@ -128,7 +118,7 @@ def test_thinning_is_even(size: int, limit: int) -> None:
     assert max(gaps, default=1) - min(gaps, default=1) <= 1
 
 
-def test_server_charts() -> None:
+def test_charts_of_the_server_and_dots_by_prompt_length() -> None:
     series = make_series(RECORDS)
     main = {chart.id: chart for chart in main_server_charts(series)}
     assert set(main) == {"server-requests", "server-kv", "server-hits", "server-tokens", "server-times"}
@@ -137,6 +127,14 @@ def test_server_charts() -> None:
     others = other_server_charts(series)
     assert [(chart.title, chart.y.unit) for chart in others] == [("cloudmatrix:ub_link_bytes", "per_s")]  # what moved
     assert main_server_charts(ServerSeries([0.0], {"other": [1.0]})) == []
+
+    chart = prompt_length_chart(RECORDS)
+    assert chart is not None
+    successes = [record for record in RECORDS if record.outcome is RequestOutcome.OK and not record.warmup]
+    assert sum(len(trace.xs) for trace in chart.traces) == len(successes)
+    assert [trace.name for trace in chart.traces] == ["no cached tokens", "part of the prompt cached"]
+    alike = [RequestRecord(index=number, outcome=RequestOutcome.OK, input_tokens=5) for number in range(9)]
+    assert prompt_length_chart(alike) is None
 
 
 def test_charts_of_a_sweep() -> None:

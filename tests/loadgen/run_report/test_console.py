@@ -37,7 +37,7 @@ def test_lines_are_at_most_80_columns(width: int) -> None:
         assert max(map(len, text.splitlines())) <= WIDTH
 
 
-def test_the_figures_are_those_of_the_result_in_milliseconds() -> None:
+def test_figures_in_blocks() -> None:
     result = make_result(RECORDS)
     text = _printed(result)
     tpot = result.metrics["tpot"]
@@ -57,8 +57,6 @@ def test_the_figures_are_those_of_the_result_in_milliseconds() -> None:
     result.metrics["ttft"].with_failures = {"50": 0.1, "90": 0.25, "95": None, "99": None}
     assert _row(_printed(result), "TTFT, failures = ∞") == ["100.00", "250.00", "∞", "∞"]
 
-
-def test_many_percentiles_go_into_further_blocks() -> None:
     result = make_result(RECORDS)
     result.metrics["tpot"].percentiles = {str(name): name / 1e3 for name in (1, 5, 10, 25, 50, 75, 90, 99, 99.9)}
     text = _printed(result)
@@ -110,7 +108,7 @@ def _progress(now_s: float, **fields: object) -> Progress:
     return Progress(now_s=now_s, sent=12, finished=10, running=2, sent_per_s=4.0, **fields)  # type: ignore[arg-type]
 
 
-def test_plain_lines_come_each_ten_seconds_of_run_time() -> None:
+def test_lines_on_a_terminal_and_elsewhere() -> None:
     console, file = _console(terminal=False)
     with LiveProgress(console, total=lambda: 40, label="rate 4") as live:
         for tenth in range(0, 241):
@@ -119,8 +117,6 @@ def test_plain_lines_come_each_ten_seconds_of_run_time() -> None:
     assert len(lines) == 3  # at 0, 10 and 20 seconds
     assert lines[1].startswith("rate 4: 10 s, 10 of 40 done, 2 open, 4.00 sent/s")
 
-
-def test_a_terminal_shows_each_update() -> None:
     console, file = _console(terminal=True)
     with LiveProgress(console, duration_s=10) as live:
         live.update(_progress(1.0, ttft_s=0.123))

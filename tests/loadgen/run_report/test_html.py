@@ -23,7 +23,7 @@ def _report(tmp_path: Path, **changes: object) -> str:
     return (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_it_is_small_and_asks_for_nothing(tmp_path: Path) -> None:
+def test_it_is_small_whole_and_as_it_is_named(tmp_path: Path) -> None:
     text = _report(tmp_path)
     assert len(text) < 300_000
     assert "default-src 'none'" in text
@@ -33,8 +33,6 @@ def test_it_is_small_and_asks_for_nothing(tmp_path: Path) -> None:
     assert "MIT License" in text
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
-
-def test_the_vendored_library_is_the_one_that_is_named() -> None:
     assets = importlib.resources.files("loadgen.report") / "assets"
     stated = {
         name: digest
@@ -122,12 +120,10 @@ def test_pages_of_sweeps(tmp_path: Path) -> None:
     assert "Nothing could be measured." in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_what_is_not_shown_or_written(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot write"):
         write_report(tmp_path / "missing" / "report.html", make_result(RECORDS))
 
-
-def test_metrics_that_say_the_same_are_shown_once() -> None:
     result = make_result(RECORDS)
     result.metrics["itl_token"] = result.metrics["itl"]
     result.metrics["ttfo"] = result.metrics["ttft"]

@@ -119,11 +119,18 @@ def test_what_fails_whatever_the_requests_say() -> None:
     assert 1.0 < step.value < 2.0
 
 
-def test_requests_of_a_probe() -> None:
+def test_what_a_search_asks_for_and_tells_again() -> None:
     assert requests_for(SearchSettings(least_requests=60, least_duration_s=15.0), 10.0) == 150
     assert requests_for(SearchSettings(least_requests=60), 0.5) == 60
     assert requests_for(SearchSettings(target=0.99), 0.5) == 381
     assert requests_for(SearchSettings(whole=True, slots_turned=4), 64) == 256
+
+    found, results = search(SETTINGS, Queue(0.1, seed=3), 0.3)
+    for number in range(len(results)):
+        step = next_step(SETTINGS, results[:number])
+        assert isinstance(step, Probe)
+        assert step.value == results[number].value
+    assert next_step(SETTINGS, results) == found
 
 
 @given(st.floats(0.02, 500), st.floats(0.05, 50), st.floats(1.2, 4), st.floats(0.02, 0.5), st.booleans())
@@ -159,15 +166,6 @@ def test_the_knee_of_a_queue(service_s: float, servers: int) -> None:
         assert bool((waits <= limit_s).mean() >= 0.9) is holds
     assert 0.6 * queue.capacity_per_s < found.best < 1.05 * queue.capacity_per_s
     assert len(results) <= settings.most_probes
-
-
-def test_a_search_can_be_told_again() -> None:
-    found, results = search(SETTINGS, Queue(0.1, seed=3), 0.3)
-    for number in range(len(results)):
-        step = next_step(SETTINGS, results[:number])
-        assert isinstance(step, Probe)
-        assert step.value == results[number].value
-    assert next_step(SETTINGS, results) == found
 
 
 def test_trends() -> None:

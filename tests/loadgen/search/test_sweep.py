@@ -56,11 +56,12 @@ def test_a_geometric_row_ascends_between_its_ends(low: float, ratio: float, poin
     assert len(values) <= points
 
 
-def test_known_intervals() -> None:
+def test_known_intervals_and_what_they_take() -> None:
     assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I, method 3
     assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=1e-4)
     assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
     assert wilson(0, 0) == (0.0, 1.0)
+    assert [least_requests(target) for target in (0.5, 0.9, 0.95, 0.99, 1.0)] == [4, 35, 73, 381, 1]
 
 
 @given(st.integers(1, 10_000), st.data())
@@ -77,10 +78,6 @@ def test_least_requests_are_just_enough(target: float) -> None:
     enough = least_requests(target)
     assert wilson(enough, enough)[0] >= target - 1e-9
     assert enough == 1 or wilson(enough - 1, enough - 1)[0] < target
-
-
-def test_least_requests() -> None:
-    assert [least_requests(target) for target in (0.5, 0.9, 0.95, 0.99, 1.0)] == [4, 35, 73, 381, 1]
 
 
 SETTINGS = SearchSettings(first=10.0, smallest=1.0, least_requests=60, least_duration_s=5.0)

@@ -75,7 +75,7 @@ def test_a_whole_answer(chat: bool) -> None:
     assert response.complete == 1
 
 
-def test_usage_models_and_errors() -> None:
+def test_usage_models_errors_lengths_and_prompts() -> None:
     tail = RenderedAnswers(chat=False, model="m", chunk_bytes=0).tail(SelftestRequest(model="m"), 3)
     assert b"usage" not in tail
     assert b"[DONE]" in tail
@@ -86,8 +86,6 @@ def test_usage_models_and_errors() -> None:
     assert refused.json()["error"]["message"] == "nope"
     assert _Response(http_response(b"")).complete == 1
 
-
-def test_lengths_and_prompts() -> None:
     def ask(**fields: Any) -> SelftestRequest:
         body = json.dumps({"model": "m", **fields}).encode()
         return read_ask(body, "application/json; charset=utf-8", chat="messages" in fields, model="m")

@@ -89,13 +89,20 @@ def test_bursts_change_no_answer(tokens: int) -> None:
         assert _counter(server, "vllm:generation_tokens_total") == 3 * tokens
 
 
-def test_pages(blast: BlastServer) -> None:
+def test_pages_and_keys(blast: BlastServer) -> None:
     assert get(blast, "/health") == ""
     assert json.loads(get(blast, "/v1/models"))["data"][0]["id"] == blast.model
     before = _counter(blast, "vllm:generation_tokens_total")
     run(ask(blast, 10, 3))
     assert _counter(blast, "vllm:generation_tokens_total") - before == 30
     assert _counter(blast, "vllm:num_requests_running") == 0
+
+    with start_blast_server(api_key="secret") as server:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            get(server, "/v1/models")
+        refused.value.close()
+        assert refused.value.code == 401
+        assert get(server, "/v1/models", Authorization="Bearer secret")
 
 
 def _counter(server: BlastServer, name: str, label: str = "") -> float:
@@ -165,15 +172,6 @@ def test_a_slow_reader_holds_up_nobody_else(blast: BlastServer) -> None:
     assert [found.outcome for _, found in slow + fast] == [RequestOutcome.OK] * 5
     assert slow[0][0].ended_s is not None
     assert slow[0][0].ended_s > 0.5
-
-
-def test_a_key_may_be_demanded() -> None:
-    with start_blast_server(api_key="secret") as server:
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            get(server, "/v1/models")
-        refused.value.close()
-        assert refused.value.code == 401
-        assert get(server, "/v1/models", Authorization="Bearer secret")
 
 
 def test_it_ends_with_its_context_or_says_that_it_did_not_start() -> None:

@@ -94,14 +94,12 @@ def test_no_address(url: str) -> None:
         QueryConnection(url)
 
 
-def test_a_server_that_never_answers(raw: socket.socket) -> None:
+def test_answers_that_never_come(raw: socket.socket, server: SmallServer) -> None:
     started = time.monotonic()
     with pytest.raises(ServerUnreachable, match=r"no answer from .* within 0\.2 s"):
         QueryConnection(url_of(raw)).get("/", 0.2)
     assert time.monotonic() - started < 30
 
-
-def test_the_deadline_is_for_the_whole_answer(server: SmallServer) -> None:
     server.routes["/slow"] = Answer(body=b"x" * 400, drip_s=0.05)  # 20 s in all, each byte well in time
     started = time.monotonic()
     with pytest.raises(ServerUnreachable, match="no answer"):

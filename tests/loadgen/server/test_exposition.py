@@ -94,7 +94,7 @@ LOOKS = [
 ]
 
 
-def test_columns() -> None:
+def test_columns_and_gaps() -> None:
     series = series_of(LOOKS, 100.0)
     assert series.times_s == [-1.0, 1.0, 2.0]
     assert series.values == {
@@ -106,8 +106,6 @@ def test_columns() -> None:
         HIT_SHARE: [None, 0.2, None],
     }
 
-
-def test_a_restarted_server_gives_gaps_not_negative_rates() -> None:
     before = MetricsLook(0.0, MetricsPage({}, {"vllm:prompt_tokens_total": 900.0}, {QUEUE: 9.0}, {QUEUE: 3.0}))
     after = MetricsLook(1.0, MetricsPage({}, {"vllm:prompt_tokens_total": 10.0}, {QUEUE: 1.0}, {QUEUE: 1.0}))
     assert series_of([before, after], 0.0).values == {

@@ -66,7 +66,7 @@ def test_gaps_have_the_family_s_spread(family: Gaps, shape: float) -> None:
     assert np.all(gaps >= 0)
 
 
-def test_clients_are_merged_in_order_of_time(folder: Path) -> None:
+def test_clients_are_merged_and_chosen(folder: Path) -> None:
     requests = _read(ServeGenTrace(folder))
     arrivals = _arrivals(requests)
     assert arrivals == sorted(arrivals)
@@ -75,8 +75,6 @@ def test_clients_are_merged_in_order_of_time(folder: Path) -> None:
     assert counts["client-0"] == pytest.approx(1800, abs=4 * math.sqrt(1200 + 5 * 600))
     assert all(600 <= one.arrival_s < 1200 for one in requests if one.tenant == "client-7")
 
-
-def test_clients_times_and_seeds_are_chosen(folder: Path) -> None:
     part = _read(ServeGenTrace(folder, start_s=650, end_s=750))
     assert part == [one for one in _read(ServeGenTrace(folder)) if 650 <= one.arrival_s < 750]
     assert len(part) == pytest.approx(300, abs=70)
@@ -90,8 +88,10 @@ def test_clients_times_and_seeds_are_chosen(folder: Path) -> None:
     one, again, other = (_read(ServeGenTrace(folder, end_s=60, seed=seed)) for seed in (3, 3, 4))
     assert one == again != other
 
+    assert read_clients(folder)[1] == 600.0
 
-def test_lengths_hold_until_the_next_window_that_has_some(tmp_path: Path) -> None:
+
+def test_lengths_hold_until_the_next_window(tmp_path: Path) -> None:
     lengths = {
         "0": {"input_tokens": "{}", "output_tokens": "{}"},
         "600": {"input_tokens": "{5: 1.0}", "output_tokens": "{1: 1.0}"},
@@ -113,10 +113,6 @@ def test_histograms_may_be_text_or_mappings(tmp_path: Path) -> None:
     (tmp_path / "chunk-1-dataset.json").write_text(json.dumps(mapping))
     assert text == _read(ServeGenTrace(tmp_path))
     assert {request.input_tokens for request in text} == {35, 36}
-
-
-def test_window_length_is_that_of_the_files(folder: Path) -> None:
-    assert read_clients(folder)[1] == 600.0
 
 
 @pytest.mark.parametrize(
@@ -149,7 +145,7 @@ def test_sessions_that_stand_together_come_when_the_next_begins(tmp_path: Path) 
         next(found)
 
 
-def test_sessions_that_lie_between_others_keep_the_order_of_their_beginnings(tmp_path: Path) -> None:
+def test_sessions_come_in_the_order_of_their_beginnings(tmp_path: Path) -> None:
     text = mooncake(
         line(0, 1),
         line(1, 2, session_id="a"),

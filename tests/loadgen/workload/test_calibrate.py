@@ -1,13 +1,18 @@
 """Prompts have exactly the tokens asked for, by real tokenizers of every kind."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from loadgen.errors import UsageError
 from loadgen.workload.calibrate import ENOUGH_WORDS, FEWEST_WORDS, calibrate
 from loadgen.workload.english_words import ENGLISH_WORDS
-from loadgen.workload.local_tokenizer import LocalTokenizer
+from loadgen.workload.local_tokenizer import LocalTokenizer, open_tokenizer
 from loadgen.workload.ports import TokenCounter
 from loadgen.workload.words import TOKENS_PER_WORD, PromptKind, Words, ordinary_ids
 from tests.loadgen.workload.counters import Bytes, CountsOnly, Joining, byte_level_bpe, metaspace_bpe
@@ -23,12 +28,6 @@ COUNTERS: dict[str, TokenCounter] = {
     "counts bytes": CountsOnly(Bytes().count),
 }
 WORDS = {name: calibrate(counter) for name, counter in COUNTERS.items()}
-
-
-def test_there_are_enough_words_and_none_twice() -> None:
-    assert len(ENGLISH_WORDS) >= 600
-    assert len(set(ENGLISH_WORDS)) == len(ENGLISH_WORDS)
-    assert all(word.isascii() and word.isalpha() and word.islower() for word in ENGLISH_WORDS)
 
 
 @pytest.mark.parametrize("name", COUNTERS)
@@ -100,11 +99,14 @@ def test_calibration_without_a_tokenizer() -> None:
         calibrate(None, kind=PromptKind.IDS, vocabulary_size=10)
 
 
-def test_chat_and_ids_have_no_overhead_of_their_own() -> None:
+def test_kinds_of_words() -> None:
     counter = COUNTERS["begin"]
     assert calibrate(counter, chat=True).overhead_tokens == 0
     ids = calibrate(counter, kind=PromptKind.IDS)
     assert (ids.overhead_tokens, ids.kind, ids.size) == (0, PromptKind.IDS, WORDS["begin"].size)
+    assert len(ENGLISH_WORDS) >= 600
+    assert len(set(ENGLISH_WORDS)) == len(ENGLISH_WORDS)
+    assert all(word.isascii() and word.isalpha() and word.islower() for word in ENGLISH_WORDS)
 
 
 PLAIN = Words((" one", " two", " three", " four", " five"), token_ids=(11, 12, 13, 14, 15))
@@ -168,3 +170,47 @@ def test_unknown_numbers_and_tiny_vocabularies_are_refused() -> None:
 )
 def test_ordinary_ids_keep_clear_of_both_ends(size: int, lowest: int, behind: int) -> None:
     assert ordinary_ids(size) == range(lowest, behind)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, bpe: LocalTokenizer) -> Path:
+    """A model's folder with a tokenizer that asks for cutting and filling up."""
+    tokenizer = Tokenizer.from_str(bpe._tokenizer.to_str())
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=16)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_file_and_folder_are_the_same_and_are_neither_cut_nor_filled(folder: Path) -> None:
+    for where in (folder, folder / "tokenizer.json"):
+        counter = open_tokenizer(where)
+        assert counter.count(" the cat the cat the cat") == 7
+        assert counter.pieces(" the cat") == ["<s>", "Ġthe", "Ġcat"]
+        ids = counter.ids(" the cat")
+        assert ids is not None
+        assert (len(ids), ids[0]) == (3, 0)
+
+
+def test_no_tokenizer_there(tmp_path: Path) -> None:
+    for where in (tmp_path, tmp_path / "none.json"):
+        with pytest.raises(UsageError, match="no tokenizer at"):
+            open_tokenizer(where)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"not a tokenizer\.json"):
+        open_tokenizer(tmp_path)
+
+
+def test_a_missing_package_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UsageError, match="package `tokenizers`"):
+        open_tokenizer(folder)
+
+
+def test_the_package_is_imported_only_when_one_is_opened() -> None:
+    code = (
+        "import sys, loadgen.workload.local_tokenizer, loadgen.workload.plan_jobs, loadgen.workload.text_files;"
+        "print('tokenizers' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"

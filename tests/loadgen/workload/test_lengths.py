@@ -75,10 +75,16 @@ def test_histograms_are_read_from_objects_and_lines(tmp_path: Path, content: str
     assert drawn.count(10) / 4000 == pytest.approx(0.75, abs=0.03)
 
 
-def test_one_histogram_in_two_forms_is_the_same(tmp_path: Path) -> None:
+def test_one_histogram_in_two_forms_or_in_none(tmp_path: Path) -> None:
     (tmp_path / "a").write_text('{"1": 2.5}')
     (tmp_path / "b").write_text("1 2.5")
     assert read_histogram(tmp_path / "a") == read_histogram(tmp_path / "b") == Histogram((1.0,), (2.5,))
+
+    with pytest.raises(UsageError, match="No such file"):
+        parse(f"histogram:{tmp_path / 'none'}")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="cannot read the histogram"):
+        parse(f"histogram:{tmp_path / 'binary'}")
 
 
 @pytest.mark.parametrize(
@@ -93,14 +99,6 @@ def test_a_broken_histogram_names_its_place(tmp_path: Path, content: str, where:
     path.write_text(content)
     with pytest.raises(TraceFormatError, match=f"broken.*{where}"):
         read_histogram(path)
-
-
-def test_a_histogram_that_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
-        parse(f"histogram:{tmp_path / 'none'}")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="cannot read the histogram"):
-        parse(f"histogram:{tmp_path / 'binary'}")
 
 
 MANY = 20_000
@@ -123,14 +121,12 @@ def test_uniform_draws_fill_the_range_alike() -> None:
     assert generator.random() == rng(12).random()
 
 
-def test_normal_has_mean_and_deviation() -> None:
+def test_normal_and_lognormal_have_their_moments() -> None:
     generator = rng(12)
     values = [Normal(50, 5).whole(generator) for _ in range(MANY)]
     assert np.mean(values) == pytest.approx(50, abs=0.2)
     assert np.std(values) == pytest.approx(5, rel=0.03)
 
-
-def test_lognormal_has_the_median_and_the_mean_that_follows() -> None:
     generator = rng(12)
     values = [LogNormal(100, 0.8).value(generator) for _ in range(MANY)]
     assert np.median(values) == pytest.approx(100, rel=0.03)
@@ -139,15 +135,13 @@ def test_lognormal_has_the_median_and_the_mean_that_follows() -> None:
     assert isinstance(LogNormal(100, 0.8).whole(generator), int)
 
 
-def test_histogram_draws_by_weight_and_never_a_value_without_any() -> None:
+def test_histograms_draw_by_weight_and_seeds_alike() -> None:
     generator = rng(12)
     histogram = Histogram((10, 20, 30, 40), (1, 0, 3, 0))
     counts = Counter(histogram.whole(generator) for _ in range(MANY))
     assert sorted(counts) == [10, 30]
     assert counts[30] / MANY == pytest.approx(0.75, abs=0.01)
 
-
-def test_equal_seeds_draw_equally() -> None:
     one, other = rng(12), rng(12)
     for kind in (Uniform(1, 9), Normal(5, 1), LogNormal(5, 1), Histogram((1, 2), (1, 1))):
         assert [kind.value(one) for _ in range(5)] == [kind.value(other) for _ in range(5)]

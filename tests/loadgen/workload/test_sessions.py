@@ -126,14 +126,12 @@ def test_what_can_never_be_sent_as_asked_for_is_refused(source: Source, answer: 
         sessions()
 
 
-def test_a_model_too_short_for_anything_is_refused() -> None:
+def test_what_can_never_be_answered() -> None:
     with pytest.raises(UsageError, match="leaves no room"):
         replace(SINGLE, max_model_tokens=1)
     with pytest.raises(UsageError, match="leaves no room"):
         replace(SINGLE, max_model_tokens=10, turn_overhead_tokens=9)
 
-
-def test_token_ids_cannot_go_on() -> None:
     words = replace(WORDS, kind=PromptKind.IDS)
     sessions = Sessions(RandomPrompts(words, lengths("4")), lengths("1"), lengths("2"))
     with pytest.raises(UsageError, match="--prompt-kind text"):

@@ -60,7 +60,9 @@ def test_a_prompt_is_a_run_of_the_files_words(files: tuple[Path, ...], bpe: Loca
     assert len(starts) > 10
 
 
-def test_what_a_question_is_made_of(files: tuple[Path, ...], bpe: LocalTokenizer) -> None:
+def test_questions_repeat_and_are_made_of_the_files_words(
+    files: tuple[Path, ...], bpe: LocalTokenizer, words: Words
+) -> None:
     rng = np.random.default_rng(0)
     later = TextFiles(files, calibrate(bpe), lengths("30"), bpe).open(rng).later(rng)
     assert later.tokens == 30
@@ -71,8 +73,6 @@ def test_what_a_question_is_made_of(files: tuple[Path, ...], bpe: LocalTokenizer
     source = TextFiles(files, calibrate(bpe), lengths("500"), bpe)
     assert {question.tokens for question in ask(source, 5, limit=12)} == {12}
 
-
-def test_seeds_repeat(files: tuple[Path, ...], words: Words, bpe: LocalTokenizer) -> None:
     source = TextFiles(files, words, lengths("30"), bpe)
     assert ask(source, 10) == ask(source, 10)
 

@@ -200,7 +200,7 @@ def test_the_console_names_everything_that_is_wrong() -> None:
     assert "nothing lost, nothing different, nothing left behind" in console.export_text()
 
 
-def test_json_has_all_numbers_and_no_machine_clock() -> None:
+def test_the_page_and_the_data_tell_the_same() -> None:
     run = bad_run()
     value = json.loads(report_json(run, find(run)))
     assert value["clean"] is False
@@ -210,14 +210,6 @@ def test_json_has_all_numbers_and_no_machine_clock() -> None:
     assert "at_clock_s" not in value["events"][0]
     assert len(value["samples"]) == 5
 
-
-def charts_of(page: str) -> list[dict[str, Any]]:
-    """The data of its plots."""
-    found: list[dict[str, Any]] = json.loads(page.split('id="chart-data">')[1].split("</script>")[0])
-    return found
-
-
-def test_the_page_shows_faults_over_time() -> None:
     events = (kill(), kill(2, "kvcache"), kill(3, fate="nobody to hit"))
     faults, flight, *_ = charts_of(report_page(run := run_of(stream(99.0), events=events), find(run)))
     assert faults["lanes"] == ["decode", "kvcache"]
@@ -227,6 +219,12 @@ def test_the_page_shows_faults_over_time() -> None:
     ]
     assert flight["marks"] == [{"name": "kill", "color": "red", "xs": [50.0]}]
     assert flight["x"] == {"unit": "clock", "low": 0.0, "high": 60.0}
+
+
+def charts_of(page: str) -> list[dict[str, Any]]:
+    """The data of its plots."""
+    found: list[dict[str, Any]] = json.loads(page.split('id="chart-data">')[1].split("</script>")[0])
+    return found
 
 
 def test_every_fault_is_named_with_its_signal_and_what_came_of_it() -> None:

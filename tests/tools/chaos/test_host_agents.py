@@ -142,12 +142,10 @@ def test_each_is_known(line: str, part: str | None) -> None:
     assert part_of(line) == part
 
 
-def test_every_part_can_be_known() -> None:
+def test_only_parts_of_the_session_are_known() -> None:
     assert {*TITLES.values(), *PROGRAMS.values(), "gateway", "shell"} == set(PARTS)
 
-
-def test_only_what_belongs_to_the_session() -> None:
-    """A title tells nothing of it: its ancestors do."""
+    # A title tells nothing of it: its ancestors do.
     table = [
         Process(1, 0, "init"),
         Process(10, 1, "cloudmatrix serve"),

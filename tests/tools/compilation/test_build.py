@@ -17,15 +17,13 @@ from serving.tools.compilation import choose
 from serving.tools.compilation.modules import COMPILED
 
 
-def test_compiled_modules_are_there_and_define_no_structs() -> None:
+def test_modules_fingerprints_and_old_builds(tmp_path: Path) -> None:
     assert list(COMPILED) == sorted(set(COMPILED))
     for name in COMPILED:
         tree = ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
         bases = {ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases}
         assert bases.isdisjoint({"Struct", "msgspec.Struct"}), name
 
-
-def test_a_fingerprint_is_of_names_and_texts(tmp_path: Path) -> None:
     for package in compiled.PACKAGES:
         (tmp_path / package).mkdir()
     seen = {fingerprint(tmp_path)}
@@ -35,6 +33,12 @@ def test_a_fingerprint_is_of_names_and_texts(tmp_path: Path) -> None:
     assert len(seen) == 5
     (tmp_path / "serving" / "notes.txt").write_text("not a source")
     assert fingerprint(tmp_path) in seen
+
+    for number in range(6):
+        (tmp_path / f"modules-{number}{SUFFIX}").mkdir()
+    forget_old(tmp_path / f"modules-5{SUFFIX}", f"modules-*{SUFFIX}", 4)
+    assert (tmp_path / f"modules-5{SUFFIX}").is_dir()
+    assert sum(1 for _ in tmp_path.iterdir()) == 4
 
 
 def test_a_build_of_other_sources_is_refused(tmp_path: Path) -> None:
@@ -92,14 +96,6 @@ def test_a_build_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="longer than 0 s"):
         builder.build(lambda done, of: None, tmp_path / "result", limit_s=0.2)
     assert {path.name for path in tmp_path.iterdir()} == {"result.lock", "result.log"}
-
-
-def test_old_builds_go(tmp_path: Path) -> None:
-    for number in range(6):
-        (tmp_path / f"modules-{number}{SUFFIX}").mkdir()
-    forget_old(tmp_path / f"modules-5{SUFFIX}", f"modules-*{SUFFIX}", 4)
-    assert (tmp_path / f"modules-5{SUFFIX}").is_dir()
-    assert sum(1 for _ in tmp_path.iterdir()) == 4
 
 
 SMALL = ("serving.gateway.core.counter_draw", "serving.kvpool.core.free_runs")

@@ -119,7 +119,7 @@ def load_result(**changes: object) -> dict[str, object]:
     }
 
 
-def test_a_load_test_is_told_with_its_table() -> None:
+def test_load_tests_are_told_with_doubts() -> None:
     report = load_report(load_result())
     assert report.figure[1] == "525 tokens/s"
     assert report.problem == ""
@@ -127,8 +127,6 @@ def test_a_load_test_is_told_with_its_table() -> None:
     assert [column.name for column in report.tables[0].columns] == ["latency", "count", "mean", "p50", "p99"]
     assert len(report.tables[0].rows) == 3
 
-
-def test_failed_requests_and_doubts_of_a_load_test_are_told() -> None:
     report = load_report(load_result(outcomes={"ok": 70, "http_error": 3}))
     assert report.problem == "3 of 73 requests failed"
     for doubt, told in (

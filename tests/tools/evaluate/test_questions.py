@@ -98,7 +98,7 @@ def test_questions_that_do_not_fit(tmp_path: Path, row: object, message: str) ->
     assert message in str(raised.value)
 
 
-def test_data_that_is_not_there(tmp_path: Path) -> None:
+def test_data_and_examples_that_are_not_there(tmp_path: Path) -> None:
     path = write_task(tmp_path)
     (tmp_path / "animals.jsonl").write_text("\n")
     with pytest.raises(ConfigError, match="holds no question"):
@@ -112,8 +112,6 @@ def test_data_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`data_files` has no split 'dev', only test, train"):
         questions(write_task(tmp_path, TASK.replace("test_split: test", "test_split: dev")))
 
-
-def test_too_few_examples(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="7 examples for each question are wanted, and only 6 are there"):
         questions(write_task(tmp_path), num_fewshot=7)
     bad = "fewshot_config: {samples: [{question: one, choices: [a, b], answer: 5}]}\n"

@@ -17,8 +17,6 @@ def test_everything_that_a_task_says(tmp_path: Path) -> None:
     assert (task.eval_split, task.shot_split, task.num_fewshot, task.sampler) == ("test", "train", 0, "default")
     assert task.metrics == ("acc",)
 
-
-def test_files_of_one_split_are_listed(tmp_path: Path) -> None:
     text = TASK.replace("    test: animals.jsonl\n", "    test: [a.jsonl, b.jsonl]\n")
     assert read_task_file(write_task(tmp_path, text)).data_files["test"] == ("a.jsonl", "b.jsonl")
     whole = without("test_split", without("training_split", TASK)).replace(

@@ -162,14 +162,12 @@ def test_tables_that_make_no_sense(good: Path, tmp_path: Path, old: bytes, new: 
         assert words in refusal(tmp_path / "bad.gguf")
 
 
-def test_names_that_stand_there_twice(good: Path, tmp_path: Path) -> None:
+def test_names_that_stand_there_twice_and_numbers_that_are_none(good: Path, tmp_path: Path) -> None:
     data = good.read_bytes()
     assert "'a.whole' stands there twice" in refusal_of(tmp_path / "keys", data.replace(b"a.empty", b"a.whole", 1))
     twice = data.replace(b"\x05\0\0\0\0\0\0\0first", b"\x06\0\0\0\0\0\0\0second", 1)
     assert "second stands there twice" in refusal_of(tmp_path / "tensors", twice)
 
-
-def test_a_number_that_is_none(tmp_path: Path) -> None:
     writer = GGUFWriter(tmp_path / "nan.gguf", "llama")
     writer.add_tensor("t", np.array([[1.0, np.nan]], dtype=np.float32))
     writer.write_header_to_file()

@@ -103,14 +103,12 @@ def test_deepseek(tmp_path: Path, v3: bool, one_expansion: bool) -> None:
     assert read_architecture(tmp_path / "out") == read_architecture(source)
 
 
-def test_a_file_has_no_draft_layers(tmp_path: Path) -> None:
+def test_files_without_drafts_in_parts_and_shards(tmp_path: Path) -> None:
     source = write_random_checkpoint(tmp_path / "source")
     imported(write_gguf(tmp_path / "model.gguf", source), tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["num_nextn_predict_layers"] == 0
     assert not any(name.startswith("model.layers.3.") for name in tensors_of(tmp_path / "out"))
 
-
-def test_a_model_in_several_files(tmp_path: Path) -> None:
     write_dense(tmp_path / "source", "qwen3")
     write_gguf(tmp_path / "model.gguf", tmp_path / "source", split_tensors=9)
     parts = sorted(tmp_path.glob("model-*.gguf"))

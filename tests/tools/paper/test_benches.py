@@ -40,13 +40,10 @@ def test_full_prefill_steps_take_what_the_formula_says(setting: Setting, perfect
     assert found.pulled_share == 0
 
 
-def test_reuse_is_pulled_and_saves_time(setting: Setting) -> None:
+def test_reuse_saves_time_and_loads_share_the_link(setting: Setting) -> None:
     found = [measure_prefill(setting.cost, PrefillCase(cached_blocks=blocks, batches=1)) for blocks in (0, 8, 16, 29)]
     assert [one.pulled_share for one in found] == [0, 0.25, 0.5, 29 / 32]
     assert [one.ttft_s for one in found] == sorted((one.ttft_s for one in found), reverse=True)
-
-
-def test_loads_share_the_link(setting: Setting) -> None:
     case = PrefillCase(cached_blocks=16, gb_per_s=1.0, batches=1)
     without_load_s = measure_prefill(setting.cost, PrefillCase(cached_blocks=16, gb_per_s=1e6, batches=1)).ttft_s
     nbytes = setting.cost.kv_bytes(case.reuse * case.tokens_per_npu)

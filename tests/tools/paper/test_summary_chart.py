@@ -41,13 +41,19 @@ def row(key: str, ours: float | None, kind: RowKind = RowKind.PREDICTED, *, publ
     return Row(key, f"<{key}>", published, ours, "ms", How.RUN, "s", kind)
 
 
-def test_every_compared_row_is_a_point(everything: Reproduction) -> None:
+def test_the_picture_has_a_point_for_each_row_and_its_own_colours(everything: Reproduction) -> None:
     found = points(summary_svg(everything))
     assert len(found) == sum(count.rows for count in everything.score.counts.values())
     assert len({y for _, y, _ in found}) == len(everything.parts)
     assert all(0 < x < WIDTH for x, _, _ in found)
     assert everything.score.text in summary_svg(everything)
     assert html.escape(everything.score.headline) in summary_svg(everything)
+
+    text = summary_file(everything).decode()
+    assert "prefers-color-scheme: dark" in text
+    named = set(re.findall(r"var\((--[a-z]+)\)", text))
+    assert all(f"{name}: #" in text for name in named)
+    assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"]
 
 
 def test_points_stand_in_the_order_of_their_errors() -> None:
@@ -84,14 +90,6 @@ def test_what_is_unexplained_is_red_and_what_was_not_predicted_is_hollow() -> No
 def test_an_error_without_end_has_no_place() -> None:
     assert points(drawn(row("a", 5.0, published=0.0), row("b", 101.0)))[0][2].startswith("<b>")
     assert points(drawn(row("q", None))) == []
-
-
-def test_the_file_brings_its_colours_and_nothing_from_elsewhere(everything: Reproduction) -> None:
-    text = summary_file(everything).decode()
-    assert "prefers-color-scheme: dark" in text
-    named = set(re.findall(r"var\((--[a-z]+)\)", text))
-    assert all(f"{name}: #" in text for name in named)
-    assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"]
 
 
 def test_the_committed_picture_is_that_of_a_quick_run(everything: Reproduction) -> None:

@@ -67,11 +67,17 @@ def test_at_the_same_cost_the_plan_that_holds_best_is_taken() -> None:
     assert "costs as much as 1 x 4 + 1 x 4" in knowledge.reason(worse)
 
 
-def test_floors_spare_most_simulations() -> None:
+def test_floors_and_dear_shapes_spare_simulations() -> None:
     space = SearchSpace(tuple(PREFILL), tuple(DECODE), 60)
     fake = FakeSupernode(dict.fromkeys(PREFILL, 4), dict.fromkeys(DECODE, 2))
     find_least(known(space), fake.evaluate, doubt=1.0)
     assert len([probe for probe in fake.asked if probe.whole]) <= 6 < len(list(space.candidates())) / 10
+
+    space = SearchSpace((Shape(2, 100), Shape(20, 100)), (Shape(4, 8), Shape(12, 8)), 60)
+    fake = FakeSupernode({Shape(2, 100): 2, Shape(20, 100): 1}, {Shape(4, 8): 1, Shape(12, 8): 1})
+    find_least(known(space), fake.evaluate)
+    shapes = {(probe.candidate.prefill.npus, probe.candidate.decode.npus) for probe in fake.asked if probe.whole}
+    assert shapes == {(2, 4)}
 
 
 def test_what_missed_on_the_stretch_is_tried_last() -> None:
@@ -101,14 +107,6 @@ def test_a_pool_that_misses_again_and_again_grows_in_steps_that_double() -> None
     assert find_least(known(space), fake.evaluate) == Candidate(prefill, 1, decode, 40)
     asked = [(probe.candidate.prefills, probe.candidate.decodes) for probe in fake.asked if probe.whole]
     assert len(asked) <= 20, str(asked)
-
-
-def test_shapes_that_no_cheap_plan_has_are_not_simulated() -> None:
-    space = SearchSpace((Shape(2, 100), Shape(20, 100)), (Shape(4, 8), Shape(12, 8)), 60)
-    fake = FakeSupernode({Shape(2, 100): 2, Shape(20, 100): 1}, {Shape(4, 8): 1, Shape(12, 8): 1})
-    find_least(known(space), fake.evaluate)
-    shapes = {(probe.candidate.prefill.npus, probe.candidate.decode.npus) for probe in fake.asked if probe.whole}
-    assert shapes == {(2, 4)}
 
 
 def test_a_floor_that_noise_made_too_high_is_found_by_the_neighbours() -> None:

@@ -160,15 +160,13 @@ def test_files_say_the_same_or_cannot_be_written(found: CapacityPlan, tmp_path: 
         write_all(found, tmp_path / "file" / "below")
 
 
-def test_the_page_needs_no_network_and_has_every_plan(found: CapacityPlan) -> None:
+def test_the_page_is_whole_and_stands_alone(found: CapacityPlan) -> None:
     html = page(found)
     assert not re.search(r'(?:src|href)="(?!#|data:)', html)
     for row in words.rows(found):
         assert row.cells[0] in html
     assert html == page(found)
 
-
-def test_the_best_plan_stands_on_the_front(found: CapacityPlan) -> None:
     chart = plans_chart(found)
     assert chart is not None
     assert found.best is not None

@@ -61,14 +61,6 @@ def test_without_text_the_report_says_so(original: Path, tmp_path: Path, capsys:
     assert "No text was given" in (out / "quantization.md").read_text()
 
 
-def test_help_teaches_classes_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["quantize", "--help"])
-    shown = capsys.readouterr().out
-    assert all(operator.name in shown and operator.matrices in shown for operator in INT8_CLASSES)
-    assert all(name in shown for name in STEP_NAMES)
-
-
 def test_a_used_folder_is_not_overwritten(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     assert "is not empty: give a new folder" in refused(capsys, "--model", original, "--out", tmp_path)
@@ -106,11 +98,17 @@ def test_other_mistakes(original: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert not list(tmp_path.glob(".*partial"))
 
 
-def test_a_report_that_cannot_be_written(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_and_help(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--model", original, "--out", tmp_path / "int8", "--tokens", "128", "--no-trials"]
     assert main(["quantize", *map(str, arguments), "--report", str(tmp_path / "no" / "report.md")]) == 2
     assert "cannot write" in capsys.readouterr().err
     assert (tmp_path / "int8" / "quantization.md").is_file()
+
+    with pytest.raises(SystemExit):
+        main(["quantize", "--help"])
+    shown = capsys.readouterr().out
+    assert all(operator.name in shown and operator.matrices in shown for operator in INT8_CLASSES)
+    assert all(name in shown for name in STEP_NAMES)
 
 
 @pytest.mark.parametrize("option", [["--keep", "norms"], ["--without", "luck"]])

@@ -70,7 +70,7 @@ def test_page_and_data_tell_the_same() -> None:
     assert json.loads(as_json(report))["trials"]["chosen"]["accuracy"]["agreement"] == 0.991
 
 
-def test_what_belongs_to_a_model_goes_along(tmp_path: Path) -> None:
+def test_what_goes_along_with_a_model(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     belonging = ("LICENSE", "chat_template.jinja", "tokenization_kimi.py", "tokenizer.json")
@@ -81,8 +81,6 @@ def test_what_belongs_to_a_model_goes_along(tmp_path: Path) -> None:
     (model / "link.json").symlink_to(tmp_path / "secret.json")
     assert [path.name for path in companions(model)] == sorted(belonging)
 
-
-def test_floating_tensors_keep_their_form() -> None:
     given = torch.tensor([1.0, 3.0])
     forms = {name: stored_as("a.weight", given, name, "bfloat16") for name in ("BF16", "F16", "F32", "F8_E4M3")}
     dtypes = {name: form.dtype for name, form in forms.items() if isinstance(form, torch.Tensor)}
@@ -90,8 +88,6 @@ def test_floating_tensors_keep_their_form() -> None:
     assert dtypes == expected
     assert stored_as("model.layers.1.mlp.gate.weight", given, "BF16", "bfloat16") is given
 
-
-def test_the_configuration_replaces_an_older_quantisation() -> None:
     raw = {"tie_word_embeddings": True, "quantization_config": {"quant_method": "fp8"}, "x": 1}
     found = quantised_config(raw, frozenset(), untie=False)
     assert (found["tie_word_embeddings"], found["x"]) == (True, 1)

@@ -171,11 +171,19 @@ def test_a_tied_head_is_untied_only_when_it_is_quantised(tmp_path: Path) -> None
     assert torch.equal(original["model.embed_tokens.weight"], embedded["model.embed_tokens.weight"])
 
 
-def test_the_same_seed_gives_the_same_bytes(original: Path, quantised: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes_and_steps_touch_nothing_else(
+    original: Path, quantised: Path, tmp_path: Path
+) -> None:
     quick(original, tmp_path / "again")
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (quantised / "model.safetensors").read_bytes()
     quick(original, tmp_path / "other", Settings(tokens=TOKENS, window=64, trials=False, seed=1))
     assert (tmp_path / "other" / "model.safetensors").read_bytes() != (quantised / "model.safetensors").read_bytes()
+
+    quick(original, tmp_path / "plain", Settings(tokens=256, trials=False, steps=NO_STEPS))
+    before, after = (load_file(folder / "model.safetensors") for folder in (original, tmp_path / "plain"))
+    kept = [name for name in before if after[name].dtype != torch.int8]
+    assert kept
+    assert all(torch.equal(before[name], after[name]) for name in kept)
 
 
 def test_all_steps_together_beat_plain_rounding(original: Path, tmp_path: Path) -> None:
@@ -186,11 +194,3 @@ def test_all_steps_together_beat_plain_rounding(original: Path, tmp_path: Path) 
     chosen, plain = report.trials["chosen"], report.trials["plain rounding"]
     assert all(chosen.errors[name] < plain.errors[name] for name in plain.errors)
     assert report.bytes_after < 0.5 * report.bytes_before
-
-
-def test_plain_rounding_touches_nothing_else(original: Path, tmp_path: Path) -> None:
-    quick(original, tmp_path / "plain", Settings(tokens=256, trials=False, steps=NO_STEPS))
-    before, after = (load_file(folder / "model.safetensors") for folder in (original, tmp_path / "plain"))
-    kept = [name for name in before if after[name].dtype != torch.int8]
-    assert kept
-    assert all(torch.equal(before[name], after[name]) for name in kept)

@@ -64,9 +64,11 @@ def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: str) -> None:
         _read(tmp_path, f'{{"prompt": "a"}}\n{line}\n')
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_what_is_refused_or_not_claimed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         list(Custom(tmp_path / "nowhere", _64).conversations(np.random.default_rng(0)))
+    with pytest.raises(UsageError, match="no room"):
+        Fit(max_model_tokens=1)
 
 
 def test_prompts_fit_in_whole_blocks() -> None:
@@ -95,8 +97,3 @@ def test_clipped_lengths_always_fit(input_tokens: int, output_tokens: int, room:
 def test_a_scale_must_be_above_0(scale: float) -> None:
     with pytest.raises(UsageError, match="length scale"):
         Fit(length_scale=scale)
-
-
-def test_a_model_needs_room_for_two_tokens() -> None:
-    with pytest.raises(UsageError, match="no room"):
-        Fit(max_model_tokens=1)

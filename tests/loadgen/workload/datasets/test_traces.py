@@ -130,13 +130,17 @@ def test_clipping_keeps_prefixes_and_claims_no_cut_block(tmp_path: Path, words: 
     assert len(_tokens(bpe, turn)) == 10
 
 
-def test_text_depends_on_ids_alone_and_unnamed_tails_on_the_seed(tmp_path: Path, words: Words) -> None:
+def test_text_depends_on_ids_alone_and_lengths_on_the_scale(tmp_path: Path, words: Words) -> None:
     path = _write(tmp_path / "trace", _request(0, 1024, 0, 1), _request(0, 700, 0))
     workload = TraceWorkload(open_trace(path), words, Fit(_TO_16))
     one, again, other = (_read(workload, seed) for seed in (1, 1, 2))
     assert one == again
     assert one[0] == other[0]
     assert one[1] != other[1]
+
+    trace = open_trace(_write(tmp_path / "trace", _request(0, 1024, 0, 1)))
+    with pytest.raises(UsageError, match="length-scale"):
+        TraceWorkload(trace, words, Fit(length_scale=0.0005))
 
 
 @pytest.mark.parametrize(
@@ -154,12 +158,6 @@ def test_a_line_that_is_no_request_is_named(tmp_path: Path, words: Words, line: 
     next(conversations)  # lines are read as they are needed
     with pytest.raises(TraceFormatError, match=r"trace:3: "):
         next(conversations)
-
-
-def test_a_scale_that_leaves_no_block(tmp_path: Path, words: Words) -> None:
-    trace = open_trace(_write(tmp_path / "trace", _request(0, 1024, 0, 1)))
-    with pytest.raises(UsageError, match="length-scale"):
-        TraceWorkload(trace, words, Fit(length_scale=0.0005))
 
 
 def test_sessions_are_conversations_of_whole_prompts(tmp_path: Path, words: Words) -> None:
