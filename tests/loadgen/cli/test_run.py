@@ -42,7 +42,6 @@ def test_closed_loop(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--concurrency", "3", "--num-prompts", "9"),
         ("--max-concurrency", "3", "--request-rate", "inf", "--num-prompts", "12", "--no-stream"),
         ("--concurrency", "3", "--num-prompts", "6", "--repeats", "2"),
     ],

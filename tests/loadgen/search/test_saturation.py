@@ -162,7 +162,7 @@ def test_the_knee_of_a_queue(service_s: float, servers: int) -> None:
     # An independent and long look at what was found.
     far_below, far_above = 0.75 * found.best, 1.3 * found.best
     for rate, holds in ((far_below, True), (far_above, False)):
-        waits = Queue(service_s, servers, seed=2).run(rate, 20_000)[1]
+        waits = Queue(service_s, servers, seed=2).run(rate, 6_000)[1]
         assert bool((waits <= limit_s).mean() >= 0.9) is holds
     assert 0.6 * queue.capacity_per_s < found.best < 1.05 * queue.capacity_per_s
     assert len(results) <= settings.most_probes
@@ -204,7 +204,7 @@ def test_what_is_called_a_backlog() -> None:
     assert look_times(60.0) == (15.0, 30.0, 60.0)
 
 
-def alarms(load: float, requests: int, *, repeats: int = 60) -> float:
+def alarms(load: float, requests: int, *, repeats: int = 40) -> float:
     """Share of runs of a queue at `load` times its capacity in which the test finds a backlog."""
     found = 0
     for seed in range(repeats):
@@ -215,8 +215,7 @@ def alarms(load: float, requests: int, *, repeats: int = 60) -> float:
     return found / repeats
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8, 0.9, 0.95])
-@pytest.mark.parametrize("requests", [150, 600])
+@pytest.mark.parametrize(("load", "requests"), [(0.5, 150), (0.9, 600), (0.95, 150)])
 def test_a_server_in_balance_is_seldom_accused(load: float, requests: int) -> None:
     assert alarms(load, requests) <= 0.1
 

@@ -80,13 +80,13 @@ def test_every_answer_has_the_length_asked_for(blast: BlastServer, backend: Back
         assert exchange.request_id.startswith("r-")
 
 
-@pytest.mark.parametrize("tokens", [1, 7, 8, 9, 20])
-def test_bursts_change_no_answer(tokens: int) -> None:
+def test_bursts_change_no_answer() -> None:
     with start_blast_server(burst=8) as server:
-        for _, found in run(ask(server, tokens, 3)):
-            assert (found.outcome, found.output_tokens) == (RequestOutcome.OK, tokens)
-            assert found.text == " word" * tokens
-        assert _counter(server, "vllm:generation_tokens_total") == 3 * tokens
+        for tokens in (1, 7, 8, 9, 20):
+            for _, found in run(ask(server, tokens, 3)):
+                assert (found.outcome, found.output_tokens) == (RequestOutcome.OK, tokens)
+                assert found.text == " word" * tokens
+        assert _counter(server, "vllm:generation_tokens_total") == 3 * 45
 
 
 def test_pages_and_keys(blast: BlastServer) -> None:
