@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.cli.idle_flags import USED_BY
 from tests.loadgen.cli.conftest import Run
-from tests.loadgen.workload.counters import byte_level_bpe
+from tests.loadgen.workload.counters import raw_byte_level
 
 Sent = Callable[..., dict]
 
@@ -18,7 +18,7 @@ Sent = Callable[..., dict]
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer.json: with the server's count unknown, lengths would be estimates."""
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    path.write_text(byte_level_bpe()._tokenizer.to_str())
+    path.write_text(raw_byte_level().to_str())
     return path
 
 

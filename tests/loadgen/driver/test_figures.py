@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.driver import health, outbox
+from loadgen.driver import health
 from loadgen.driver.clocks import SAMPLE_EVERY_S, ClockLog
 from loadgen.driver.core_wait import CoreWait
 from loadgen.driver.health import BEAT_S, Heart, denied_s, percentile
@@ -140,15 +140,12 @@ async def test_a_pause_without_work_is_not_the_threads_own_doing() -> None:
         pacer.close()
 
 
-def test_use_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_of_the_machine(tmp_path: Path) -> None:
     """200 ticks of user, 100 of system, 50 of the host; a tenth of a second of it all is this program's own."""
     stat = tmp_path / "stat"
     stat.write_text("cpu 1000 0 500 9000 0 0 0 10 0 0\ncpu0 1 2\n")
     now = [10.0]
-    monkeypatch.setattr("loadgen.driver.machine.os.sysconf", lambda name: 100)
-    monkeypatch.setattr("loadgen.driver.machine.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("loadgen.driver.machine.time.process_time", lambda: 1.0)
-    log = MachineLog(stat)
+    log = MachineLog(stat, now=lambda: now[0], own_cpu_s=lambda: 1.0, ticks_per_s=100)
     stat.write_text("cpu 1200 0 600 9700 0 0 0 60 0 0\ncpu0 1 2\n")
     now[0] = 12.0
     use = log.close(0.1)
@@ -197,10 +194,9 @@ def test_outbox_writes_records_then_the_tick_then_the_credit() -> None:
     assert (box.sent, box.last_started_s, box.last_ended_s) == (2, 1.004, 1.7)
 
 
-def test_results_that_nobody_takes_are_an_error_not_a_full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "OUTBOX_BYTES", 10_000)
+def test_results_that_nobody_takes_are_an_error_not_a_full_memory() -> None:
     held = [0]
-    box = Outbox(lambda data: None, lambda: held[0], worker=3)
+    box = Outbox(lambda data: None, lambda: held[0], worker=3, most_bytes=10_000)
     box.add(finished(1, size=8_000))
     held[0] = 2_000
     with pytest.raises(LoadgenError, match="worker 3: results are not taken"):

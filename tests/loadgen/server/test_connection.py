@@ -107,14 +107,13 @@ def test_answers_that_never_come(raw: socket.socket, server: SmallServer) -> Non
     assert time.monotonic() - started < 10
 
 
-def test_answers_that_never_end(server: SmallServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_that_never_end(server: SmallServer) -> None:
     server.routes["/a"] = Answer(body=b"half", cut=True)
     with pytest.raises(ServerUnreachable, match="in the middle of its answer"):
         QueryConnection(server.url).get("/a", 60)
-    monkeypatch.setattr("loadgen.server.connection.LARGEST_ANSWER_BYTES", 1000)
     server.routes["/a"] = Answer(body=b"x" * 5000)
     with pytest.raises(ServerUnreachable, match="larger than"):
-        QueryConnection(server.url).get("/a", 60)
+        QueryConnection(server.url, largest_bytes=1000).get("/a", 60)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 from loadgen.errors import UsageError
 from loadgen.workload.calibrate import ENOUGH_WORDS, FEWEST_WORDS, calibrate
@@ -15,7 +14,7 @@ from loadgen.workload.english_words import ENGLISH_WORDS
 from loadgen.workload.local_tokenizer import LocalTokenizer, open_tokenizer
 from loadgen.workload.ports import TokenCounter
 from loadgen.workload.words import TOKENS_PER_WORD, PromptKind, Words, ordinary_ids
-from tests.loadgen.workload.counters import Bytes, CountsOnly, Joining, byte_level_bpe, metaspace_bpe
+from tests.loadgen.workload.counters import Bytes, CountsOnly, Joining, byte_level_bpe, metaspace_bpe, raw_byte_level
 
 COUNTERS: dict[str, TokenCounter] = {
     "begin": byte_level_bpe(),
@@ -67,7 +66,7 @@ def test_calibration_asks_as_little_as_it_can() -> None:
             Counting.calls += 1
             return super().count(text)
 
-    calibrate(Counting(byte_level_bpe()._tokenizer))
+    calibrate(Counting(raw_byte_level()))
     assert Counting.calls < 10
     words = WORDS["counts only"]
     assert words.size == ENOUGH_WORDS
@@ -173,9 +172,9 @@ def test_ordinary_ids_keep_clear_of_both_ends(size: int, lowest: int, behind: in
 
 
 @pytest.fixture
-def folder(tmp_path: Path, bpe: LocalTokenizer) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A model's folder with a tokenizer that asks for cutting and filling up."""
-    tokenizer = Tokenizer.from_str(bpe._tokenizer.to_str())
+    tokenizer = raw_byte_level()
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=16)
     tokenizer.save(str(tmp_path / "tokenizer.json"))

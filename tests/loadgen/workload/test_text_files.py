@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.workload import text_files
 from loadgen.workload.calibrate import calibrate
 from loadgen.workload.lengths import lengths
 from loadgen.workload.local_tokenizer import LocalTokenizer
@@ -88,11 +87,10 @@ def test_lengths_are_estimates_where_words_cannot_be_counted(
         assert counted == pytest.approx(400, rel=0.2)
 
 
-def test_only_so_much_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_files, "MOST_WORDS", 5)
+def test_only_so_much_is_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one two three")
     (tmp_path / "b").write_text("four five six seven")
-    source = TextFiles((tmp_path / "a", tmp_path / "b"), calibrate(None), lengths("40"))
+    source = TextFiles((tmp_path / "a", tmp_path / "b"), calibrate(None), lengths("40"), most_words=5)
     seen = {word for question in ask(source, 20) for word in str(question.prompt).split()}
     assert {"one", "five"} <= seen
     assert not {"six", "seven"} & seen

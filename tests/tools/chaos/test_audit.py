@@ -17,7 +17,7 @@ from hardware.ub import UbSegment
 from serving.errors import UnavailableError
 from serving.gateway.live.status import cluster_status
 from serving.ids import NodeId, ReplicaId
-from serving.tools.chaos import audit, own_system
+from serving.tools.chaos import audit
 from serving.tools.chaos.audit import REPLICA_COUNTS, busy, look_for_leaks
 from serving.tools.chaos.machines import ThisMachine
 from serving.tools.chaos.own_system import OwnSystem, keep_logs, left_after
@@ -164,14 +164,13 @@ def test_a_start_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_what_is_left_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.cluster.session._temporary", lambda: tmp_path)
-    monkeypatch.setattr(own_system, "LEFT_S", 0.1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     session = secrets.token_hex(6)
     segment = Path(f"/dev/shm/cloudmatrix-ub-{session}-node-decode-1")
     segment.touch()
     try:
         (tmp_path / f"cloudmatrix-{session}").mkdir()
-        told = left_after(session)
+        told = left_after(session, 0.1)
     finally:
         segment.unlink()
     assert [line for line in told if segment.name in line]
@@ -179,7 +178,7 @@ def test_what_is_left_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     assert left_after(secrets.token_hex(6)) == []
 
-    monkeypatch.setattr("serving.cluster.session._temporary", lambda: tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     logs = tmp_path / "cloudmatrix-abc" / "ray" / "session_latest" / "logs" / "serve"
     logs.mkdir(parents=True)
     (logs / "replica.log").write_text("why")
@@ -198,9 +197,8 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_whoever_does_not_go_is_killed_and_told(monkeypatch: pytest.MonkeyPatch, interrupted: bool) -> None:
-    monkeypatch.setattr(own_system, "STOP_S", 30.0 if interrupted else 0.3)
-    system = OwnSystem(Path("system.toml"))
+def test_whoever_does_not_go_is_killed_and_told(interrupted: bool) -> None:
+    system = OwnSystem(Path("system.toml"), stop_s=30.0 if interrupted else 0.3)
     system._process = process = subprocess.Popen(
         [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, start_new_session=True
     )

@@ -155,10 +155,10 @@ def test_files_beside_the_weights(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(out)(text)["input_ids"] == source.encode(text, add_special_tokens=True)
 
 
-def test_shards_have_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.tools.importing.run.SHARD_BYTES", 100_000)
+def test_shards_have_an_index(tmp_path: Path) -> None:
     model = write_dense(tmp_path / "source", "qwen2")
-    imported(write_gguf(tmp_path / "model.gguf", tmp_path / "source"), tmp_path / "out")
+    path = write_gguf(tmp_path / "model.gguf", tmp_path / "source")
+    import_gguf(path, tmp_path / "out", "float32", lambda *_: None, shard_bytes=100_000)
     assert (tmp_path / "out" / "model.safetensors.index.json").is_file()
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     assert torch.equal(logits(again), logits(model))
