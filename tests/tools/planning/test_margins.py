@@ -17,6 +17,7 @@ from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.loss import LOSSES, PlanLoss, faults, loss_text, spare_npus, with_spares
 from serving.tools.planning.margins import MOST, Headroom, headroom, losses
 from serving.tools.planning.measure import PlanSetting, configured, measure
+from serving.tools.planning.plan import CapacityPlan
 from serving.tools.planning.planner import PlanQuestion, plan
 from serving.tools.planning.trace import TraceChoice, opened
 from serving.tools.planning.verdict import PlanProbe, PlanTarget
@@ -94,7 +95,7 @@ def test_spare_npus_are_those_of_one_more_instance_as_far_as_there_are_any() -> 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=13.0, seconds=15.0, prompt=4000)
+    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=13.0, seconds=8.0, prompt=4000)
 
 
 @pytest.mark.nightly("tests/tools/planning/test_modes.py::test_losses_are_of_the_one_pool")
@@ -140,10 +141,18 @@ def test_the_worst_moment_and_what_came_too_late(tmp_path: Path) -> None:
     assert verdict.pace_attainment > 0.99
 
 
-def test_a_plan_shows_its_margins_only_when_asked(trace: Path) -> None:
+@pytest.fixture(scope="module")
+def order(trace: Path) -> PlanQuestion:
     wanted = SearchLimits((16,), (32,), 80, (16_384,), (48,))
-    order = PlanQuestion(config(), TraceChoice(trace), TARGET, wanted, "least")
-    bare = plan(order)
+    return PlanQuestion(config(), TraceChoice(trace), TARGET, wanted, "least")
+
+
+@pytest.fixture(scope="module")
+def bare(order: PlanQuestion) -> CapacityPlan:
+    return plan(order)
+
+
+def test_a_plan_shows_its_margins_only_when_asked(order: PlanQuestion, bare: CapacityPlan) -> None:
     assert (bare.headroom, bare.losses, words.headroom_text(bare)) == (None, [], "")
     assert "Headroom" not in page(bare)
     asked = plan(dataclasses.replace(order, headroom=True, losses=True))
@@ -166,10 +175,7 @@ def test_a_plan_shows_its_margins_only_when_asked(trace: Path) -> None:
         ),
     ],
 )
-def test_headroom_in_words(trace: Path, room: Headroom, text: str) -> None:
-    order = PlanQuestion(
-        config(), TraceChoice(trace), TARGET, SearchLimits((16,), (32,), 64, (16_384,), (48,)), "goodput"
-    )
-    found = dataclasses.replace(plan(order), headroom=room)
+def test_headroom_in_words(bare: CapacityPlan, room: Headroom, text: str) -> None:
+    found = dataclasses.replace(bare, headroom=room)
     assert words.headroom_text(found).endswith(text)
     assert not math.isnan(room.ttft)

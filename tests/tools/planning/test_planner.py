@@ -37,7 +37,7 @@ def order(path: Path, **changes: object) -> PlanQuestion:
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=40.0, seconds=8.0)
+    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=40.0, seconds=4.0)
 
 
 @pytest.fixture(scope="module")
