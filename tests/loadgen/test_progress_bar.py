@@ -46,10 +46,10 @@ def test_a_plain_line_says_how_far_it_is() -> None:
 
 
 def test_who_reads_it_decides_how_it_is_shown() -> None:
-    file = Lines(2)
-    with ProgressBar("waiting", console=Console(file=file), every_s=0.001):
-        assert file.written.wait(30.0)
-    assert all(line.startswith("waiting: ") for line in file.getvalue().splitlines())
+    lines = Lines(2)
+    with ProgressBar("waiting", console=Console(file=lines), every_s=0.001):
+        assert lines.written.wait(30.0)
+    assert all(line.startswith("waiting: ") for line in lines.getvalue().splitlines())
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 
     file = io.StringIO()

@@ -2,6 +2,7 @@
 
 import html
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def test_lengths_without_a_tokenizer_and_turns_that_do_not_fit(sent: Sent) -> No
     assert side["asked_mean"] > 64 > side["sent_max"]
     assert any("prompts were shortened" in text for text in own["warnings"])
 
+    shutil.rmtree("run")
     own = sent("--turns", "4", "--max-model-len", "50")  # 16 + 5 tokens a turn: two of them fit
     assert own["turns_left_out"] == 2 * 8
     assert any("16 turns of 8 conversations were left out" in text for text in own["warnings"])

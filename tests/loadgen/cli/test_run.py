@@ -118,9 +118,9 @@ def test_sweeps(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep.points[0].result.seed != sweep.points[1].result.seed
     assert "rate" in capsys.readouterr().out
 
-    flags = ("--sweep", "concurrency", "--sweep-points", "3", "--num-prompts", "6", "--no-report", "--out", "sweep")
+    flags = ("--sweep", "concurrency", "--sweep-points", "3", "--num-prompts", "6", "--no-report", "--out", "own")
     assert loadgen_run(*flags) == 0
-    values = [point.value for point in run_folder.read_sweep(Path("sweep")).points]
+    values = [point.value for point in run_folder.read_sweep(Path("own")).points]
     assert values[0] == 1
     assert len(values) == 3
 

@@ -86,8 +86,8 @@ def test_tokens_of_each_chunk() -> None:
     assert list(reader.tokens) == [2, 1]
     reader = read(event({"choices": [{"index": 0, "text": "ab", "token_ids": [1]}]}), text("c"))
     assert not reader.tokens_known
-    running = {"completion_tokens": 1}
-    assert not read(text("a", index=0, usage=running), text("x", index=1, usage=running)).tokens_known
+    one = {"completion_tokens": 1}
+    assert not read(text("a", index=0, usage=one), text("x", index=1, usage=one)).tokens_known
 
 
 def test_interleaved_choices_end_when_all_have_ended() -> None:
