@@ -118,8 +118,8 @@ def test_sweeps(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep.points[0].result.seed != sweep.points[1].result.seed
     assert "rate" in capsys.readouterr().out
 
-    flags = ("--sweep", "concurrency", "--sweep-points", "3", "--num-prompts", "6", "--no-report", "--out", "own")
-    assert loadgen_run(*flags) == 0
+    own = ("--sweep", "concurrency", "--sweep-points", "3", "--num-prompts", "6", "--no-report", "--out", "own")
+    assert loadgen_run(*own) == 0
     values = [point.value for point in run_folder.read_sweep(Path("own")).points]
     assert values[0] == 1
     assert len(values) == 3
@@ -151,9 +151,10 @@ def test_files_and_lines_of_results(loadgen_run: Run, capsys: pytest.CaptureFixt
     assert "loadgen" not in flat
 
     for _ in range(2):
-        flags = ("--num-prompts", "2", "--concurrency", "1", "--append-result", "--result-filename", "all.json")
-        assert loadgen_run(*flags) == 0
+        added = ("--num-prompts", "2", "--concurrency", "1", "--append-result", "--result-filename", "all.json")
+        assert loadgen_run(*added) == 0
     assert [json.loads(line)["completed"] for line in Path("all.json").read_text().splitlines()] == [2, 2]
+    capsys.readouterr()
     assert loadgen_run("--num-prompts", "3", "--json") == 0
     assert json.loads(capsys.readouterr().out)["outcomes"] == {"ok": 3}
 

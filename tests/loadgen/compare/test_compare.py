@@ -249,7 +249,7 @@ def test_comparisons_on_a_page(tmp_path: Path) -> None:
     assert '<th scope="row" class="text">request_rate</th><td class="long">8.0</td><td class="long">9.5</td>' in text
     assert "One run of each" in text
 
-    paths = [run(tmp_path / name, 8.0) for name in "abc"]
+    paths = [run(tmp_path / name, 8.0) for name in "def"]
     page = comparison_page(compare_paths(paths))
     assert len({chart.id for chart in page.charts}) == len(page.charts) == 10
     assert "conditions-1" in dict(page.navigation)

@@ -138,7 +138,8 @@ def test_lengths_that_nobody_counted_are_estimated_and_say_so(tmp_path: Path, wo
     exact = len(json.loads(line["body"])["prompt"].split())
     assert line["input_length"] == pytest.approx(exact, rel=0.2)
 
-    folder = _one(tmp_path, words, input_tokens=None, planned_input_tokens=None)
+    (tmp_path / "odd").mkdir()
+    folder = _one(tmp_path / "odd", words, input_tokens=None, planned_input_tokens=None)
     sent = (folder / "sent.jsonl").read_text().splitlines()
     sent[0] = json.dumps({"index": 0, "turn": 0, "body": '{"odd": 1}'})
     (folder / "sent.jsonl").write_text("\n".join(sent) + "\n")
