@@ -32,6 +32,7 @@ def test_a_backlog_ends_a_probe_and_nothing_else_does() -> None:
     assert not any(answers[at] for at in range(1, 150))
     assert "piled up" in answers[150]
 
+    # 12 a second offered, 10 served: at half time 15 wait, which luck explains; at the end 30, which it does not.
     watch = _Backlog(12.0, 180)
     answers = [watch(Progress(now_s=at / 10, running=at // 5)) for at in range(1, 148)]
     assert not any(answers)

@@ -91,6 +91,7 @@ def test_concurrency_is_exact() -> None:
 
     assert concurrency([]).longest_above(0.9) == (0.0, 0.0)
     assert concurrency([record(started_s=1.0, ended_s=1.0)]).longest_above(0.9) == (0.0, 0.0)
+    # An idle minute between the warm-up and the only request does not dilute the mean.
     warm = record([0.5], warmup=True, started_s=0.0, ended_s=0.5)
     found = summary([warm, record([61.0], started_s=60.0, ended_s=62.0)])
     assert found.mean_concurrency == pytest.approx(1.0)
@@ -130,6 +131,7 @@ def test_the_timeline_and_the_steady_state() -> None:
     assert sum(point.output_tokens for point in found.timeline) == 40
     assert found.peak_concurrency == 1
 
+    # Ten begin side by side; four of them fail.
     together: dict[str, Any] = {"intended_s": 0.0, "released_s": 0.0, "started_s": 0.0}
     fine = [record([1.0, 2.0], index=at, ended_s=3.0 + (at > 0), **together) for at in range(6)]
     found = summary([*fine, *(failed(index=at, ended_s=5.0, **together) for at in range(6, 10))]).steady_state
@@ -227,8 +229,8 @@ def test_warnings_of_clocks_and_their_order() -> None:
 
     steady = [(0.0, 100.0, 5.0), (1.0, 101.0, 6.0)]
     assert summary(clocks=steady).generator.clock_warnings == []
-    [slept] = summary(clocks=[(0.0, 100.0, 5.0), (1.0, 111.0, 16.0)]).generator.clock_warnings
-    assert "slept for 10.0 s" in slept
+    [told] = summary(clocks=slept).generator.clock_warnings
+    assert "slept for 10.0 s" in told
     [stepped] = summary(clocks=[(0.0, 100.0, 5.0), (1.0, 98.0, 6.0)]).generator.clock_warnings
     assert "set by -3.0 s" in stepped
 
@@ -276,8 +278,9 @@ def test_vllms_keys_and_their_peaks() -> None:
     assert (found["total_input_tokens"], found["total_output_tokens"]) == (20, 6)
     assert found["output_throughput"] == pytest.approx(6 / 3.75)
     assert found["max_concurrent_requests"] == summary().peak_concurrency == 4  # failures were open, too
-    assert len(found["ttfts"]) == len(found["errors"]) == 5  # type: ignore[arg-type]
+    assert len(found["ttfts"]) == len(found["errors"]) == 5
 
+    # Repetitions begin at their own second 0: what came at the same second of each did not come together.
     for runs in ([RUN], [RUN, RUN]):
         found = keys(merge([summary()] * len(runs), runs), runs)
         assert (found["max_output_tokens_per_s"], found["max_concurrent_requests"]) == (3.0, 4)
