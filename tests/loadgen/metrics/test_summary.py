@@ -134,10 +134,10 @@ def test_the_timeline_and_the_steady_state() -> None:
     # Ten begin side by side; four of them fail.
     together: dict[str, Any] = {"intended_s": 0.0, "released_s": 0.0, "started_s": 0.0}
     fine = [record([1.0, 2.0], index=at, ended_s=3.0 + (at > 0), **together) for at in range(6)]
-    found = summary([*fine, *(failed(index=at, ended_s=5.0, **together) for at in range(6, 10))]).steady_state
-    assert found is not None
-    assert found.requests == 10
-    assert found.metrics["ttft"].with_failures == {"50": 1.0, "90": None, "99": None}
+    steady = summary([*fine, *(failed(index=at, ended_s=5.0, **together) for at in range(6, 10))]).steady_state
+    assert steady is not None
+    assert steady.requests == 10
+    assert steady.metrics["ttft"].with_failures == {"50": 1.0, "90": None, "99": None}
 
 
 @pytest.mark.parametrize(

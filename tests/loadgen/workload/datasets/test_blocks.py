@@ -72,8 +72,8 @@ def test_what_stands_around_a_block(bpe: LocalTokenizer) -> None:
     assert len(_tokens(BlockPrompts(_WORDS, _BLOCK).prompt([3], 1))) == 2  # begin-of-text and one word
     assert len(_tokens(BlockPrompts(_WORDS, _BLOCK).prompt([], 1))) == 2
     salted = replace(_WORDS, salt="another run")
-    prompts = [BlockPrompts(words, _BLOCK).prompt([0], 16) for words in (_WORDS, salted)]
-    assert prompts[0] != prompts[1]
+    plain, other_salt = (BlockPrompts(words, _BLOCK).prompt([0], 16) for words in (_WORDS, salted))
+    assert plain != other_salt
 
 
 @given(ids_lists, st.integers(1, 80))
