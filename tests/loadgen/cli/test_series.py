@@ -34,8 +34,7 @@ def test_a_backlog_ends_a_probe_and_nothing_else_does() -> None:
 
     # 12 a second offered, 10 served: at half time 15 wait, which luck explains; at the end 30, which it does not.
     watch = _Backlog(12.0, 180)
-    answers = [watch(Progress(now_s=at / 10, running=at // 5)) for at in range(1, 148)]
-    assert not any(answers)
+    assert not any([watch(Progress(now_s=at / 10, running=at // 5)) for at in range(1, 148)])
     assert "piled up" in watch(Progress(now_s=14.8, running=30, draining=True))
     assert not watch(Progress(now_s=14.9, running=30, draining=True))
 
@@ -94,7 +93,7 @@ def test_ctrl_c_ends_a_sweep_in_a_run_and_in_a_pause(
     assert len(made) == 1
     assert "interrupted" in capsys.readouterr().err
 
-    made: list[Any] = []
+    made.clear()
     replaced(monkeypatch, made, one_run.run_once)
     monkeypatch.setattr("loadgen.cli.repeated.rested", lambda pause_s: False)
     flags = ("--sweep", "concurrency", "--sweep-values", "1,2", "--num-prompts", "2", "--repeats", "2")

@@ -71,8 +71,8 @@ def test_clocks_and_cores_are_read() -> None:
     assert last.boottime_s is None or last.boottime_s > last.monotonic_s - 1
 
     core = CoreWait()
-    first = core.waited_s()
-    assert 0 <= first <= core.waited_s()
+    waited_s = core.waited_s()
+    assert 0 <= waited_s <= core.waited_s()
     core.close()
     core.close()
     assert core.waited_s() == 0.0

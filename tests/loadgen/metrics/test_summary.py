@@ -93,8 +93,8 @@ def test_concurrency_is_exact() -> None:
     assert concurrency([record(started_s=1.0, ended_s=1.0)]).longest_above(0.9) == (0.0, 0.0)
     # An idle minute between the warm-up and the only request does not dilute the mean.
     warm = record([0.5], warmup=True, started_s=0.0, ended_s=0.5)
-    found = summary([warm, record([61.0], started_s=60.0, ended_s=62.0)])
-    assert found.mean_concurrency == pytest.approx(1.0)
+    alone = summary([warm, record([61.0], started_s=60.0, ended_s=62.0)])
+    assert alone.mean_concurrency == pytest.approx(1.0)
 
 
 def test_steady_state_bears_a_short_dip_and_no_long_one_of_short_steps() -> None:
@@ -123,13 +123,13 @@ def test_the_timeline_and_the_steady_state() -> None:
         record([0.25 + at, 0.5 + at], index=at, intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0)
         for at in range(20)
     ]
-    found = summary(many)
-    assert found.steady_state is not None
-    assert found.steady_state.requests == 20
-    assert found.steady_state.requests_per_s == pytest.approx(1.0, rel=0.1)
-    assert sum(point.sent for point in found.timeline) == 20
-    assert sum(point.output_tokens for point in found.timeline) == 40
-    assert found.peak_concurrency == 1
+    whole = summary(many)
+    assert whole.steady_state is not None
+    assert whole.steady_state.requests == 20
+    assert whole.steady_state.requests_per_s == pytest.approx(1.0, rel=0.1)
+    assert sum(point.sent for point in whole.timeline) == 20
+    assert sum(point.output_tokens for point in whole.timeline) == 40
+    assert whole.peak_concurrency == 1
 
     # Ten begin side by side; four of them fail.
     together: dict[str, Any] = {"intended_s": 0.0, "released_s": 0.0, "started_s": 0.0}

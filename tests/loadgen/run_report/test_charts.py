@@ -151,7 +151,7 @@ def test_charts_of_a_sweep() -> None:
     for point in sweep.points:
         point.result.slo = None
         point.result.throughput.goodput_per_s = None
-    charts: dict[str, Any] = {chart.id: chart for chart in sweep_charts(sweep)}
+    charts = {chart.id: chart for chart in sweep_charts(sweep)}
     assert "attainment-by-load" not in charts
     assert [line.name for line in charts["requests-by-load"].lines] == ["completed"]
     assert charts["ttft-by-load"].limits == []

@@ -198,8 +198,8 @@ def test_what_is_called_a_backlog() -> None:
     assert running_grows(times, barely, 0.01) == ""
     assert running_grows(times, [2 * value for value in barely], 0.01) != ""
     assert running_grows(times, [2 * value for value in barely], 100.0) == ""  # luck of 6000 arrivals
-    times = np.linspace(0, 60, 121)
-    text = running_grows(times.tolist(), (10 + 2 * times).tolist(), 20.0)
+    grid = np.linspace(0, 60, 121)
+    text = running_grows(grid.tolist(), (10 + 2 * grid).tolist(), 20.0)
     assert text == "requests piled up by 2 a second at 20 a second offered (from 10 to 130 in 60 s)"
     assert look_times(60.0) == (15.0, 30.0, 60.0)
 

@@ -156,10 +156,10 @@ def test_schedules_go_by_seed_time_and_weight() -> None:
     kinds = Counter(fault.kind for fault in plan_faults(scenario, 3, 2000, POOLS))
     assert 2.5 < kinds["kill"] / kinds["freeze"] < 3.6
     times = TimesConfig(first_s=0, every_s=1, quiet_s=0, in_turn=True)
-    faults = (*ALL.faults, FaultConfig("kill", weight=0.0, pools=("decode",)))
-    kinds = [fault.kind for fault in plan_faults(Scenario(times, faults=faults), 5, 20, POOLS)]
-    assert sorted(kinds[:7]) == sorted(kinds[7:14]) == sorted(POOLS_OF)
-    assert kinds[:7] != kinds[7:14]
+    each = (*ALL.faults, FaultConfig("kill", weight=0.0, pools=("decode",)))
+    turns = [fault.kind for fault in plan_faults(Scenario(times, faults=each), 5, 20, POOLS)]
+    assert sorted(turns[:7]) == sorted(turns[7:14]) == sorted(POOLS_OF)
+    assert turns[:7] != turns[7:14]
 
 
 def test_what_cannot_be_hit_is_not() -> None:
