@@ -126,13 +126,14 @@ def test_the_file(tmp_path: Path) -> None:
     write_series(tmp_path, series)
     assert read_series(tmp_path) == series
     assert len((tmp_path / "server_metrics.jsonl").read_text().splitlines()) == 3
-    write_series(tmp_path, ServerSeries())
-    assert read_series(tmp_path) is None
     with pytest.raises(OutputError, match="cannot write"):
-        write_series(tmp_path / "missing", series_of(LOOKS, 100.0))
-    (tmp_path / "server_metrics.jsonl").mkdir()
+        write_series(tmp_path / "missing", series)
+    (tmp_path / "other").mkdir()
+    write_series(tmp_path / "other", ServerSeries())
+    assert read_series(tmp_path / "other") is None, "no file without looks"
+    (tmp_path / "other" / "server_metrics.jsonl").mkdir()
     with pytest.raises(UsageError, match="cannot read"):
-        read_series(tmp_path)
+        read_series(tmp_path / "other")
 
 
 @pytest.mark.parametrize("line", ["nonsense", '{"vllm:x": 1}', '{"t_s": null}', '{"t_s": 1, "vllm:x": "y"}', "[]"])

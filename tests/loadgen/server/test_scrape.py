@@ -146,7 +146,7 @@ def test_addresses_keys_and_a_stop_without_start(server: SmallServer) -> None:
     scraper = Scraper(metrics_url(server.url), [("Authorization", "Bearer k")])
     scraper.start()
     scraper.stop()
-    assert server.seen[0][2]["authorization"] == "Bearer k"
+    assert server.seen[-1][2]["authorization"] == "Bearer k"
 
     scraper = Scraper("http://127.0.0.1:1/metrics")
     scraper.stop()

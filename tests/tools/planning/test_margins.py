@@ -133,7 +133,7 @@ def test_the_worst_moment_and_what_came_too_late(tmp_path: Path) -> None:
     assert short.worst_s == 4.0
 
     # Far more prompts than prefill can compute: those that come through are decoded as quickly as ever.
-    path = steady(tmp_path / "t.jsonl", rate_per_s=60.0, seconds=10.0, output=100)
+    path = steady(tmp_path / "late.jsonl", rate_per_s=60.0, seconds=10.0, output=100)
     setting = PlanSetting(config(), TraceChoice(path), TraceChoice(path), TARGET)
     verdict = measure(setting, PlanProbe(dataclasses.replace(PLAN, prefills=1)))
     assert verdict.ttft_attainment < 0.9
