@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -217,12 +218,14 @@ def test_jobs_that_cannot_be_sent_raise_before_the_start(server: BlastServer) ->
 
 
 def test_jobs_that_break_off_later_leave_what_was_measured(server: BlastServer) -> None:
+    begun = threading.Event()
+
     def broken() -> Iterator[LoadJob]:
         yield from scheduled([0.0, 0.1, 2.5])
-        time.sleep(1)
+        begun.wait(60)
         raise TraceFormatError("trace.jsonl:4: not JSON")
 
-    run = Run()
+    run = Run(at_progress=lambda progress: begun.set() if progress.finished else None)
     report = run.go(drive_settings(server), broken())
     assert Counter(record.outcome for record in run.records) == {RequestOutcome.OK: 3}
     assert report.interrupted

@@ -164,7 +164,7 @@ def test_a_start_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_what_is_left_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("serving.cluster.session._temporary", lambda: tmp_path)
     session = secrets.token_hex(6)
     segment = Path(f"/dev/shm/cloudmatrix-ub-{session}-node-decode-1")
     segment.touch()
@@ -178,7 +178,7 @@ def test_what_is_left_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     assert left_after(secrets.token_hex(6)) == []
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("serving.cluster.session._temporary", lambda: tmp_path)
     logs = tmp_path / "cloudmatrix-abc" / "ray" / "session_latest" / "logs" / "serve"
     logs.mkdir(parents=True)
     (logs / "replica.log").write_text("why")

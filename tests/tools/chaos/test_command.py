@@ -13,11 +13,11 @@ from tests.tools.chaos.fake_system import FakeSystem
 SHIPPED = Path(__file__).resolve().parents[3] / "deploy" / "chaos"
 SHORT = """
 [scenario]
-duration_s = 0.7
+duration_s = 1.0
 first_s = 0.2
 every_s = 0.5
 spread = 0.0
-quiet_s = 0.3
+quiet_s = 0.5
 settle_s = 2.0
 [load]
 rate_per_s = 12
