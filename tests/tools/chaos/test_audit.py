@@ -178,7 +178,6 @@ def test_what_is_left_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     assert left_after(secrets.token_hex(6)) == []
 
-    monkeypatch.setattr("serving.cluster.session._temporary", lambda: tmp_path)
     logs = tmp_path / "cloudmatrix-abc" / "ray" / "session_latest" / "logs" / "serve"
     logs.mkdir(parents=True)
     (logs / "replica.log").write_text("why")
