@@ -49,8 +49,9 @@ def test_a_folder_gives_its_tasks(tmp_path: Path) -> None:
     assert find_task_files([tmp_path]) == [first, second]
     assert find_task_files([second, first]) == [second, first]
 
+    (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"holds no task: a task is a \.yaml file with the key `task`"):
-        find_task_files([tmp_path])
+        find_task_files([tmp_path / "empty"])
     with pytest.raises(ConfigError, match="no task file or folder"):
         find_task_files([tmp_path / "nowhere.yaml"])
 

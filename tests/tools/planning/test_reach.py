@@ -64,7 +64,7 @@ def test_lost_is_what_no_further_request_can_mend(late: int, of: int, attainment
 
 
 def test_a_plan_that_misses_is_ended_early_with_the_same_answer(tmp_path: Path) -> None:
-    path = steady(tmp_path / "t.jsonl", rate_per_s=60.0, seconds=30.0)
+    path = steady(tmp_path / "t1.jsonl", rate_per_s=60.0, seconds=30.0)
     whole, ended = (measure(setting(path), PlanProbe(FEW, may_stop=stops)) for stops in (False, True))
     assert whole.stopped_s is None
     assert ended.stopped_s is not None
@@ -74,7 +74,7 @@ def test_a_plan_that_misses_is_ended_early_with_the_same_answer(tmp_path: Path) 
     assert not whole.holds(TARGET)
     assert ended.ttft_attainment < TARGET.attainment
     assert "where the run was ended" in ended.why
-    one = setting(steady(tmp_path / "t.jsonl", rate_per_s=2.0))
+    one = setting(steady(tmp_path / "t2.jsonl", rate_per_s=2.0))
     whole, other = (measure(one, PlanProbe(PLAN, may_stop=stops)) for stops in (False, True))
     assert whole == other
 
@@ -101,17 +101,17 @@ def test_a_candidate_becomes_pools_and_servers_on_its_nodes(tmp_path: Path) -> N
 
 
 def test_a_light_load_keeps_everything_and_a_faster_one_does_not(tmp_path: Path) -> None:
-    verdict = measure(setting(steady(tmp_path / "t.jsonl", rate_per_s=1.0)), PlanProbe(PLAN))
+    verdict = measure(setting(steady(tmp_path / "t3.jsonl", rate_per_s=1.0)), PlanProbe(PLAN))
     assert verdict.attainment == verdict.ttft_attainment == verdict.tpot_attainment == 1.0
     assert verdict.why == "every request keeps both limits"
     assert verdict.goodput_per_s == pytest.approx(1.0, rel=0.05)
-    one = setting(steady(tmp_path / "t.jsonl", rate_per_s=6.0))
+    one = setting(steady(tmp_path / "t4.jsonl", rate_per_s=6.0))
     usual, faster = measure(one, PlanProbe(PLAN)), measure(one, PlanProbe(PLAN, rate=10.0))
     assert usual.attainment == 1.0 > faster.attainment
 
 
 def test_why_a_candidate_misses_is_told(tmp_path: Path) -> None:
-    path = steady(tmp_path / "t.jsonl", rate_per_s=60.0, seconds=10.0)
+    path = steady(tmp_path / "t5.jsonl", rate_per_s=60.0, seconds=10.0)
     verdict = measure(setting(path), PlanProbe(dataclasses.replace(PLAN, prefills=1)))
     assert verdict.ttft_attainment < TARGET.attainment
     assert verdict.pace_attainment == 1, "of those that ended before the run"
@@ -120,12 +120,12 @@ def test_why_a_candidate_misses_is_told(tmp_path: Path) -> None:
     more = measure(setting(path), PlanProbe(dataclasses.replace(PLAN, prefills=6)))
     assert more.goodput_per_s > verdict.goodput_per_s
 
-    path = write_trace(tmp_path / "t.jsonl", [(20.0 * number, 120_000, 20) for number in range(5)])
+    path = write_trace(tmp_path / "t6.jsonl", [(20.0 * number, 120_000, 20) for number in range(5)])
     verdict = measure(setting(path), PlanProbe(PLAN))
     assert verdict.attainment == 0
     assert "100 % of them are too long for an idle instance of 16 NPUs" in verdict.why
 
-    path = write_trace(tmp_path / "t.jsonl", [(5.0 * number, 60_000, 2) for number in range(5)])
+    path = write_trace(tmp_path / "t7.jsonl", [(5.0 * number, 60_000, 2) for number in range(5)])
     verdict = measure(setting(path), PlanProbe(PLAN))
     assert verdict.tpot_attainment < 1
     assert "TPOT misses 50 ms" in verdict.why
