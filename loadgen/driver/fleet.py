@@ -11,6 +11,7 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from loadgen.driver.clocks import ClockLog
 from loadgen.driver.closed_loop import first_depth
@@ -34,7 +35,7 @@ from loadgen.driver.meter import Meter
 from loadgen.driver.open_loop import OPEN_DEPTH
 from loadgen.driver.progress import FleetReport, Progress
 from loadgen.driver.settings import DriveSettings, Mode
-from loadgen.driver.worker_process import WorkerProcess
+from loadgen.driver.worker_process import BOOT, WorkerProcess
 from loadgen.errors import UsageError, WorkerLost
 from loadgen.plan import LoadJob
 from loadgen.record import RequestRecord
@@ -44,27 +45,40 @@ OnProgress = Callable[[Progress], None]
 
 LEAD_S = 0.15
 """Between the order to start and run time 0: workers freeze their heaps and load TLS certificates in it."""
-READY_DEADLINE_S = 60.0
-SILENCE_S = 30.0
-"""A worker that says nothing for so long (it ticks ten times a second) hangs."""
 _ASLEEP_S = 2.0
 """If this process itself has not run for so long (Ctrl-Z, for instance), the workers' silence means nothing."""
-GRACE_S = 15.0
-"""For evaluating and delivering what was open when everything should have ended."""
 _TICK_S = 0.1
 _WAIT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLimits:
+    """Time limits of workers.
+
+    Attributes:
+        ready_s: until all have started. silence_s: a worker that says nothing for so long hangs (it ticks ten times a
+            second). grace_s: for evaluating and delivering what was open when everything should have ended.
+    """
+
+    ready_s: float = 60.0
+    silence_s: float = 30.0
+    grace_s: float = 15.0
 
 
 class Fleet:
     """Worker processes for one run; used once."""
 
-    def __init__(self, settings: DriveSettings) -> None:
+    def __init__(self, settings: DriveSettings, limits: FleetLimits | None = None, boot: str = BOOT) -> None:
         """Check the settings; nothing is started yet.
 
+        Args:
+            boot: program of a worker.
         Raises: UsageError.
         """
         settings.check()
         self._settings = settings
+        self._limits = limits or FleetLimits()
+        self._boot = boot
         self._workers: list[WorkerProcess] = []
         self._ready: set[int] = set()
         self._done: dict[int, WorkerDone] = {}
@@ -128,7 +142,7 @@ class Fleet:
         for number in range(self._settings.workers_used()):
             openings_s = self._settings.slot_openings_s(number)
             depth = OPEN_DEPTH if self._settings.mode is Mode.OPEN else first_depth(len(openings_s))
-            worker = WorkerProcess(number, depth)
+            worker = WorkerProcess(number, depth, self._boot)
             self._workers.append(worker)
             self._selector.register(worker, selectors.EVENT_READ, worker)
             slots = self._settings.slots_of(number)
@@ -153,10 +167,10 @@ class Fleet:
                     raise UsageError(failed.text)
                 raise WorkerLost(f"worker {number} did not start: {why}")
             if feeder.prepared:
-                deadline_s = min(deadline_s, time.monotonic() + READY_DEADLINE_S)
+                deadline_s = min(deadline_s, time.monotonic() + self._limits.ready_s)
             if time.monotonic() > deadline_s:
                 missing = sorted({worker.number for worker in self._workers} - self._ready)
-                raise WorkerLost(f"workers {missing} were not ready within {READY_DEADLINE_S:g} s")
+                raise WorkerLost(f"workers {missing} were not ready within {self._limits.ready_s:g} s")
         if feeder.error is not None:
             raise feeder.error
 
@@ -166,7 +180,7 @@ class Fleet:
         self._machine = MachineLog()  # from here on: how workers start is nobody's business
         self._tell_all(StartRun(self._t0))
         if self._settings.duration_s is not None:
-            self._deadline_s = self._t0 + self._settings.duration_s + self._settings.drain_s + GRACE_S
+            self._deadline_s = self._t0 + self._settings.duration_s + self._settings.drain_s + self._limits.grace_s
         self._heard_s = {worker.number: self._t0 for worker in self._workers}
 
     def _step(
@@ -191,11 +205,11 @@ class Fleet:
             self._ending = True
             feeder.stop()
             self._tell_all(EndSending())
-            self._deadline_s = min(self._deadline_s, now_s + self._settings.drain_s + GRACE_S)
+            self._deadline_s = min(self._deadline_s, now_s + self._settings.drain_s + self._limits.grace_s)
         if cut.is_set() and not self._cutting:
             self._cutting = True
             self._tell_all(Cut())
-            self._deadline_s = min(self._deadline_s, now_s + GRACE_S)
+            self._deadline_s = min(self._deadline_s, now_s + self._limits.grace_s)
         self._end_hanging(now_s)
 
     def _end_hanging(self, now_s: float) -> None:
@@ -204,7 +218,7 @@ class Fleet:
             self._heard_s = dict.fromkeys(self._heard_s, now_s)
         self._awake_s = now_s
         for worker in self._alive():
-            silent = now_s - self._heard_s[worker.number] > SILENCE_S
+            silent = now_s - self._heard_s[worker.number] > self._limits.silence_s
             if silent or now_s > self._deadline_s:
                 worker.lost = worker.lost or ("said nothing any more" if silent else "did not end in time")
             if worker.lost:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from loadgen.driver.progress import MachineUse
@@ -16,12 +17,25 @@ _STOLEN = 7
 class MachineLog:
     """Two looks at the counts: when this is made, and at its end."""
 
-    def __init__(self, stat: Path = _STAT) -> None:
-        """Args: stat: where the kernel tells."""
-        self._stat = stat
-        self._begun = _counts(stat)
-        self._begun_s = time.monotonic()
-        self._own_s = time.process_time()
+    def __init__(
+        self,
+        stat: Path = _STAT,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        own_cpu_s: Callable[[], float] = time.process_time,
+        ticks_per_s: float | None = None,
+    ) -> None:
+        """Take the first look.
+
+        Args:
+            stat: where the kernel tells. own_cpu_s: CPU time of this process.
+            ticks_per_s: of the kernel's counts; None = the system's.
+        """
+        self._stat, self._now, self._own_cpu_s = stat, now, own_cpu_s
+        self._tick_s = 1 / (ticks_per_s or os.sysconf("SC_CLK_TCK"))
+        self._begun = _counts(stat, self._tick_s)
+        self._begun_s = now()
+        self._own_s = own_cpu_s()
 
     def close(self, workers_cpu_s: float) -> MachineUse | None:
         """Use between the two looks; None where the system does not tell.
@@ -29,10 +43,10 @@ class MachineLog:
         Args:
             workers_cpu_s: CPU time of the worker processes meanwhile, which is the program's own as well.
         """
-        ended, lasted_s = _counts(self._stat), time.monotonic() - self._begun_s
+        ended, lasted_s = _counts(self._stat, self._tick_s), self._now() - self._begun_s
         if self._begun is None or ended is None or lasted_s <= 0:
             return None
-        own_s = time.process_time() - self._own_s + workers_cpu_s
+        own_s = self._own_cpu_s() - self._own_s + workers_cpu_s
         busy_s, stolen_s = (after - before for before, after in zip(self._begun, ended, strict=True))
         return MachineUse(
             cores=os.cpu_count() or 1,
@@ -41,10 +55,9 @@ class MachineLog:
         )
 
 
-def _counts(stat: Path) -> tuple[float, float] | None:
+def _counts(stat: Path, tick_s: float) -> tuple[float, float] | None:
     """CPU seconds used by anybody, and taken by the host of a virtual machine, over all cores since the start."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         ticks = [int(word) for word in stat.read_text().split("\n", 1)[0].split()[1:]]
-        tick_s = 1 / os.sysconf("SC_CLK_TCK")
         return sum(ticks[place] for place in _BUSY) * tick_s, ticks[_STOLEN] * tick_s
     return None

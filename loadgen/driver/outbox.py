@@ -18,15 +18,23 @@ FLUSH_S = 0.1
 class Outbox:
     """Bounded: a main process that takes nothing any more is an error, not a reason to fill the memory."""
 
-    def __init__(self, write: Callable[[bytes], None], unwritten_bytes: Callable[[], int], worker: int) -> None:
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        unwritten_bytes: Callable[[], int],
+        worker: int,
+        most_bytes: int = OUTBOX_BYTES,
+    ) -> None:
         """Empty.
 
         Args:
             write: hands bytes to the socket. unwritten_bytes: how many it still holds.
+            most_bytes: that may wait to be written.
         """
         self._write = write
         self._unwritten_bytes = unwritten_bytes
         self._worker = worker
+        self._most_bytes = most_bytes
         self._frames: list[bytes] = []
         self._bytes = 0
         self._lateness_s = array("d")
@@ -67,8 +75,10 @@ class Outbox:
         encoded = frame(RequestEnded(record))
         self._frames.append(encoded)
         self._bytes += len(encoded)
-        if self._bytes + self._unwritten_bytes() > OUTBOX_BYTES:
-            raise LoadgenError(f"worker {self._worker}: results are not taken, {OUTBOX_BYTES >> 20} MiB are waiting")
+        if self._bytes + self._unwritten_bytes() > self._most_bytes:
+            raise LoadgenError(
+                f"worker {self._worker}: results are not taken, {self._most_bytes >> 20} MiB are waiting"
+            )
 
     def flush(self, tokens: int, waiting: int, credit: Credit) -> None:
         """Write everything, with a tick and the credit.

@@ -10,7 +10,6 @@ from typing import Self
 
 _CLOCK_MONOTONIC = 1
 _TFD_TIMER_ABSTIME = 1
-_SYMBOL = "timerfd_create"
 _NS = 1_000_000_000
 
 
@@ -32,11 +31,11 @@ class TimerFd:
         self.fd = fd
 
     @classmethod
-    def create(cls) -> Self | None:
-        """A timer, or None where the system has none."""
+    def create(cls, symbol: str = "timerfd_create") -> Self | None:
+        """A timer, or None where the system has none, by the name of its call."""
         try:
             library = ctypes.CDLL(None, use_errno=True)
-            fd = getattr(library, _SYMBOL)(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = getattr(library, symbol)(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         except (OSError, AttributeError, TypeError):
             return None
         return cls(library, fd) if fd >= 0 else None

@@ -28,7 +28,7 @@ STOCK_BYTES = 64 << 20
 """Bytes of jobs that one worker may hold ahead of their time."""
 _READ_BYTES = 1 << 20
 
-_BOOT = """
+BOOT = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from loadgen.driver.worker import main
@@ -43,7 +43,7 @@ class WorkerProcess:
         number: as in the records. lost: why it is gone before its work was done, empty while it is not.
     """
 
-    def __init__(self, number: int, depth: int) -> None:
+    def __init__(self, number: int, depth: int, boot: str = BOOT) -> None:
         """Start it.
 
         Args:
@@ -61,7 +61,7 @@ class WorkerProcess:
         self._credit = threading.Lock()
         ours, theirs = socket.socketpair()
         with theirs, _interrupts_held_back():
-            command = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), _package_root(), str(os.getpid())]
+            command = [sys.executable, "-P", "-c", boot, str(theirs.fileno()), _package_root(), str(os.getpid())]
             try:
                 self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
             except OSError as error:

@@ -44,12 +44,20 @@ class ServerReply:
 class QueryConnection:
     """Requests to one server, one after another. Not thread-safe."""
 
-    def __init__(self, base_url: str, headers: Sequence[tuple[str, str]] = (), *, verify_tls: bool = True) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        headers: Sequence[tuple[str, str]] = (),
+        *,
+        verify_tls: bool = True,
+        largest_bytes: int = LARGEST_ANSWER_BYTES,
+    ) -> None:
         """Remember where; nothing is opened before the first request.
 
         Args:
             base_url: as `Endpoint.base_url`; a path in it stands before every path asked for.
             headers: sent with every request.
+            largest_bytes: of an answer; a larger one is given up.
         Raises: UsageError if `base_url` is no address.
         """
         self.base_url = base_url.rstrip("/")
@@ -62,6 +70,7 @@ class QueryConnection:
             raise UsageError(f"{base_url} is not an address; write e.g. http://127.0.0.1:8000")
         self._headers = dict(headers)
         self._verify_tls = verify_tls
+        self._largest_bytes = largest_bytes
         self._kept: http.client.HTTPConnection | None = None
 
     def request(self, method: str, path: str, *, body: bytes | None = None, timeout_s: float) -> ServerReply:
@@ -114,7 +123,7 @@ class QueryConnection:
         headers = dict(self._headers) | ({"Content-Type": "application/json"} if body is not None else {})
         connection.request(method, f"{self._parts.path}{path}", body=body, headers=headers)
         response = connection.getresponse()
-        reply = ServerReply(response.status, _read(response), response.getheader("location") or "")
+        reply = ServerReply(response.status, _read(response, self._largest_bytes), response.getheader("location") or "")
         if response.will_close:
             self.close()
         return reply
@@ -222,7 +231,7 @@ def refuse(connection: QueryConnection, path: str, reply: ServerReply) -> NoRetu
     raise ServerError(f"{what} answers {reply.status}{said}: is it an OpenAI-compatible server?")
 
 
-def _read(response: http.client.HTTPResponse) -> bytes:
+def _read(response: http.client.HTTPResponse, largest_bytes: int) -> bytes:
     """The whole body.
 
     Raises: ValueError if it does not end; IncompleteRead if the connection does, too early.
@@ -231,8 +240,8 @@ def _read(response: http.client.HTTPResponse) -> bytes:
     while piece := response.read(_PIECE_BYTES):
         pieces.append(piece)
         size += len(piece)
-        if size > LARGEST_ANSWER_BYTES:
-            raise ValueError(f"its answer is larger than {LARGEST_ANSWER_BYTES >> 20} MiB")
+        if size > largest_bytes:
+            raise ValueError(f"its answer is larger than {largest_bytes >> 20} MiB")
     if response.length:  # read(n) takes an early end for the end
         raise http.client.IncompleteRead(b"", response.length)
     return b"".join(pieces)

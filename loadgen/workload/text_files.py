@@ -38,13 +38,14 @@ class TextFiles:
 
     Attributes:
         paths: in order. words: fills up, and says how lengths are counted. input_tokens: of each prompt.
-        counter: the model's tokenizer; None = lengths are estimates.
+        counter: the model's tokenizer; None = lengths are estimates. most_words: kept of all files together.
     """
 
     paths: tuple[Path, ...]
     words: Words
     input_tokens: Lengths
     counter: TokenCounter | None = None
+    most_words: int = MOST_WORDS
 
     def __post_init__(self) -> None:
         """Raises: UsageError if token ids are wanted, which these texts have not."""
@@ -75,7 +76,7 @@ class TextFiles:
                     text = file.read(_MOST_CHARACTERS)
             except (OSError, UnicodeDecodeError) as error:
                 raise UsageError(f"cannot read {path} as text: {getattr(error, 'strerror', None) or error}") from None
-            found += [f" {word}" for word in text.split()[: MOST_WORDS - len(found)]]
+            found += [f" {word}" for word in text.split()[: self.most_words - len(found)]]
         if not found:
             raise UsageError(f"no words in {', '.join(map(str, self.paths)) or 'no file'}")
         return found

@@ -19,28 +19,11 @@ def body(endpoint: Endpoint, turn: Turn, history: list[PromptMessage] | str = ""
 
 def test_completions() -> None:
     assert body(COMPLETIONS, Turn(prompt="hi", output_tokens=5)) == {
-        "model": "m",
-        "prompt": "hi",
-        "max_tokens": 5,
-        "ignore_eos": True,
-        "stream": True,
+        "model": "m", "prompt": "hi", "max_tokens": 5, "ignore_eos": True, "stream": True,
         "stream_options": {"include_usage": True},
-    }
+    }  # fmt: skip
     assert body(COMPLETIONS, Turn(prompt=[1, 2], output_tokens=5))["prompt"] == [1, 2]
-
-
-def test_chat() -> None:
-    sent = body(CHAT, Turn(prompt="hi", output_tokens=5))
-    assert sent["messages"] == [{"role": "user", "content": "hi"}]
-    assert sent["max_completion_tokens"] == 5
-    assert "prompt" not in sent
-
-
-def test_an_exact_body_wins() -> None:
     assert COMPLETIONS.body(Turn(prompt="hi", output_tokens=5, body=b"{}")) == b"{}"
-
-
-def test_extra_fields_win_and_null_removes() -> None:
     endpoint = Endpoint(base_url="", path="", model="m", extra={"top_k": 3, "ignore_eos": None}, stream=False)
     assert body(endpoint, Turn(prompt="x", output_tokens=1)) == {
         "model": "m",
@@ -50,7 +33,20 @@ def test_extra_fields_win_and_null_removes() -> None:
     }
 
 
-def test_history_of_chat_is_messages() -> None:
+def test_chat_and_what_it_does_not_take() -> None:
+    sent = body(CHAT, Turn(prompt="hi", output_tokens=5))
+    assert sent["messages"] == [{"role": "user", "content": "hi"}]
+    assert sent["max_completion_tokens"] == 5
+    assert "prompt" not in sent
+
+    turn = Turn(prompt=[1, 2], output_tokens=1)
+    with pytest.raises(UsageError, match="--backend openai"):
+        CHAT.body(turn)
+    with pytest.raises(UsageError, match="text prompts"):
+        COMPLETIONS.body(turn, "history")
+
+
+def test_history_is_messages_or_text() -> None:
     first, second = Turn(prompt="one", output_tokens=1), Turn(prompt="two", output_tokens=1)
     history = CHAT.extend("", first, "answer")
     assert [(m["role"], m["content"]) for m in body(CHAT, second, history)["messages"]] == [
@@ -58,21 +54,7 @@ def test_history_of_chat_is_messages() -> None:
         ("assistant", "answer"),
         ("user", "two"),
     ]
-
-
-def test_history_of_completions_is_text() -> None:
     first, second = Turn(prompt="one ", output_tokens=1), Turn(prompt=" two", output_tokens=1)
     assert body(COMPLETIONS, second, COMPLETIONS.extend("", first, "answer"))["prompt"] == "one answer two"
-
-
-def test_messages_become_text_for_completions() -> None:
     turn = Turn(prompt=[PromptMessage(Role.SYSTEM, "be brief"), PromptMessage(Role.USER, "why")], output_tokens=1)
     assert body(COMPLETIONS, turn)["prompt"] == "be brief\nwhy"
-
-
-def test_token_ids_are_for_single_completions_only() -> None:
-    turn = Turn(prompt=[1, 2], output_tokens=1)
-    with pytest.raises(UsageError, match="--backend openai"):
-        CHAT.body(turn)
-    with pytest.raises(UsageError, match="text prompts"):
-        COMPLETIONS.body(turn, "history")

@@ -34,37 +34,29 @@ def test_a_plain_line_says_how_far_it_is() -> None:
     bar.update(50, "one more", what="linking")
     assert bar.line(125.0) == "linking: 100 %, 50 of 40, one more, 2 min 05 s so far"
 
-
-def test_without_a_known_end_there_is_no_share() -> None:
     bar = ProgressBar("planning")
     bar.update(3, "3 simulations")
     assert bar.line(10.0) == "planning: 3 simulations, 10.0 s so far"
     assert ProgressBar().line(10.0) == "10.0 s so far"
 
-
-def test_a_new_stage_begins_with_nothing_done() -> None:
     bar = ProgressBar("reading", 10, counted=True)
     bar.update(7, "words")
     bar.begin("scoring", 20)
     assert bar.line(1.0) == "scoring: 0 %, 0 of 20, 1.00 s so far"
 
 
-def test_lines_come_although_nothing_is_said() -> None:
-    file = Lines(2)
-    with ProgressBar("waiting", console=Console(file=file), every_s=0.001):
-        assert file.written.wait(30.0)
-    assert all(line.startswith("waiting: ") for line in file.getvalue().splitlines())
+def test_who_reads_it_decides_how_it_is_shown() -> None:
+    lines = Lines(2)
+    with ProgressBar("waiting", console=Console(file=lines), every_s=0.001):
+        assert lines.written.wait(30.0)
+    assert all(line.startswith("waiting: ") for line in lines.getvalue().splitlines())
     assert not [thread for thread in threading.enumerate() if thread.name == "progress"]
 
-
-def test_a_command_that_ends_soon_says_nothing() -> None:
     file = io.StringIO()
     with ProgressBar("quick", 1, console=Console(file=file)) as bar:
         bar.update(1)
     assert file.getvalue() == ""
 
-
-def test_a_terminal_has_a_bar_and_no_lines() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100)
     with ProgressBar("compiling", 40, counted=True, console=console, every_s=0.001) as bar:

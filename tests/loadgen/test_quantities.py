@@ -1,38 +1,29 @@
 """The grammar of durations and sizes."""
 
 import argparse
+import json
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.errors import NOT_JSON
+from loadgen.json_text import LARGEST_DEPTH, Decoder, JsonTooDeep, check_depth, decode
 from loadgen.quantities import DURATION_UNITS, SIZE_UNITS, Duration, Size, parse_duration, parse_size
+from tests.nested import BRACKETS_IN_TEXT, VALUES, arrays, depth, wrapped
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("90", 90.0),
-        ("0", 0.0),
-        ("1e-3", 0.001),
-        ("90s", 90.0),
-        ("90 s", 90.0),
-        ("500ms", 0.5),
-        ("35ms", 0.035),
-        ("250us", 0.00025),
-        ("250µs", 0.00025),
-        (".5s", 0.5),
-        ("1.5m", 90.0),
-        ("1min", 60.0),
-        ("10m", 600.0),
-        ("1h30m", 5400.0),
-        ("1h30min", 5400.0),
-        ("2 min 05 s", 125.0),
-        ("1d", 86_400.0),
-        ("1d12h", 129_600.0),
+        ("90", 90.0), ("0", 0.0), ("1e-3", 0.001), ("90s", 90.0), ("90 s", 90.0), ("500ms", 0.5), ("35ms", 0.035),
+        ("250us", 0.00025), ("250µs", 0.00025), (".5s", 0.5), ("1.5m", 90.0), ("1min", 60.0), ("10m", 600.0),
+        ("1h30m", 5400.0), ("1h30min", 5400.0), ("2 min 05 s", 125.0), ("1d", 86_400.0), ("1d12h", 129_600.0),
         ("1m500ms", 60.5),
     ],
-)
+)  # fmt: skip
 def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
@@ -71,15 +62,13 @@ def test_what_is_no_size_is_told_with_what_is(text: str) -> None:
         parse_size(text)
 
 
-def test_sizes_counted_in_another_unit() -> None:
+def test_numbers_without_a_unit_and_sizes_in_another() -> None:
     assert parse_size("2GiB", plain=None, unit="MiB") == 2048
     assert parse_size("512", plain="MiB", unit="MiB") == 512
     for text, unit, words in (("100MB", "MiB", "whole number of MiB"), ("1.5B", "B", "whole number of bytes")):
         with pytest.raises(ValueError, match=words):
             parse_size(text, unit=unit)
 
-
-def test_a_number_without_a_unit_means_what_its_place_says() -> None:
     assert parse_duration("30", plain="ms") == 0.03
     assert parse_duration("30s", plain="ms") == 30.0
     for parse in (parse_duration, parse_size):
@@ -104,7 +93,7 @@ def test_any_text_is_a_finite_quantity_or_a_value_error(text: str) -> None:
         assert not told or told.startswith(f"{text!r} is no ")
 
 
-def test_flags() -> None:
+def test_flags_and_their_help() -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--wait", type=Duration(above_zero=True))
     parser.add_argument("--room", type=Size("MiB", above_zero=True))
@@ -119,9 +108,46 @@ def test_flags() -> None:
         with pytest.raises(argparse.ArgumentError, match=f"argument {flag}: .*{words}"):
             parser.parse_args([flag, text])
 
-
-def test_every_unit_is_named_in_the_help() -> None:
     for units, parse in ((DURATION_UNITS, parse_duration), (SIZE_UNITS, parse_size)):
         with pytest.raises(ValueError, match="is no") as caught:
             parse("?")
         assert all(unit in str(caught.value) for unit in units if unit not in ("µs", "KB"))
+
+
+class Known(msgspec.Struct):
+    """Skips what it does not declare."""
+
+    a: int
+
+
+@given(VALUES, st.integers(0, LARGEST_DEPTH + 5), st.booleans())
+def test_json_is_read_to_the_limit_and_no_further(value: Any, levels: int, binary: bool) -> None:
+    text = wrapped(value, levels)
+    if levels + depth(value) > LARGEST_DEPTH:
+        with pytest.raises(JsonTooDeep):
+            check_depth(text.encode() if binary else text)
+    else:
+        check_depth(text.encode() if binary else text)
+
+
+@pytest.mark.parametrize("text", BRACKETS_IN_TEXT)
+def test_brackets_in_strings_are_no_arrays(text: str) -> None:
+    many = [{text: text}, [text]] * 200
+    assert decode(json.dumps(many)) == many
+    with pytest.raises(JsonTooDeep):
+        decode(json.dumps([{text: text}])[:-1] + "," + arrays(LARGEST_DEPTH) + "]")
+
+
+@pytest.mark.parametrize("levels", [LARGEST_DEPTH + 1, 5000, 1_000_000])
+def test_fields_that_are_skipped_count(levels: int) -> None:
+    text = f'{{"a": 1, "b": {arrays(levels)}}}'
+    for read in (decode, Decoder(Known).decode):
+        for form in (text, text.encode()):
+            with pytest.raises(NOT_JSON, match=r"^JSON is nested more than 128 deep$"):
+                read(form)
+    assert decode('{"a": 1, "b": [[2]]}', Known).a == Decoder(Known).decode(b'{"a": 1}').a == 1
+
+
+def test_surrogates_are_no_obstacle() -> None:
+    with pytest.raises(JsonTooDeep):
+        check_depth('["\udcff",' + arrays(LARGEST_DEPTH) + "]")

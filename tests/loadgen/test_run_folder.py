@@ -13,16 +13,10 @@ from loadgen.result import Generator, RunResult, Throughput
 from loadgen.run_folder import RunFolder
 
 RECORD = RequestRecord(
-    index=3,
-    turn=1,
-    outcome=RequestOutcome.OK,
-    started_s=0.5,
-    chunk_times=array("d", [0.6, 0.75]).tobytes(),
-    chunk_tokens=array("i", [2, 1]).tobytes(),
-    server_times={"queue": 0.01},
-    hash_ids=[1, 2],
+    index=3, turn=1, outcome=RequestOutcome.OK, started_s=0.5, chunk_times=array("d", [0.6, 0.75]).tobytes(),
+    chunk_tokens=array("i", [2, 1]).tobytes(), server_times={"queue": 0.01}, hash_ids=[1, 2],
     body=b'{"prompt":"h\xc3\xa4"}',
-)
+)  # fmt: skip
 RESULT = RunResult(
     throughput=Throughput(requests_per_s=1, input_tokens_per_s=2, output_tokens_per_s=3, total_tokens_per_s=5),
     generator=Generator(workers=1, cpu_share=0.1, loop_lag_p99_s=0.001),
@@ -48,11 +42,14 @@ def test_records_are_there_before_the_end(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
+def test_what_was_written_is_not_overwritten(tmp_path: Path) -> None:
     with RunFolder(tmp_path) as folder:
         folder.write_result(RESULT, {})
     with pytest.raises(OutputError, match="already holds"):
         RunFolder(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        RunFolder(tmp_path / "file" / "run")
 
 
 def test_the_requests_of_a_killed_run_are_not_overwritten(tmp_path: Path) -> None:
@@ -70,26 +67,11 @@ def test_a_folder_where_nothing_was_sent_may_be_used(tmp_path: Path) -> None:
     assert len(list(run_folder.read_records(tmp_path))) == 1
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write"):
-        RunFolder(tmp_path / "file" / "run")
-
-
-def test_runs_without_bodies_say_so(tmp_path: Path) -> None:
+def test_results_that_are_missing(tmp_path: Path) -> None:
     RunFolder(tmp_path).close()
     with pytest.raises(UsageError, match="--no-save-prompts"):
         run_folder.read_bodies(tmp_path)
 
-
-@pytest.mark.parametrize("text", ["{", '{"loadgen": {}}', "[]", '{"completed": 1}'])
-def test_a_file_that_is_no_result(tmp_path: Path, text: str) -> None:
-    (tmp_path / "result.json").write_text(text)
-    with pytest.raises(TraceFormatError, match=r"result\.json"):
-        run_folder.read_result(tmp_path)
-
-
-def test_a_missing_result(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--out"):
         run_folder.read_result(tmp_path)
     with pytest.raises(UsageError, match="--sweep"):
@@ -97,6 +79,13 @@ def test_a_missing_result(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
     with pytest.raises(TraceFormatError, match="not a sweep"):
         run_folder.read_sweep(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", '{"loadgen": {}}', "[]", '{"completed": 1}'])
+def test_a_file_that_is_no_result(tmp_path: Path, text: str) -> None:
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(TraceFormatError, match=r"result\.json"):
+        run_folder.read_result(tmp_path)
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:

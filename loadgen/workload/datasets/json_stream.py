@@ -16,35 +16,39 @@ _BETWEEN = " \t\r\n,"
 _NEWLINE = "\n"
 
 
-def entries(path: Path) -> Iterator[tuple[int, Any]]:
+def entries(
+    path: Path, *, first_read: int = _FIRST_READ, longest_entry: int = _LONGEST_ENTRY
+) -> Iterator[tuple[int, Any]]:
     """The entries of a JSON list, or of a file with one JSON value after another, with the line each begins in.
 
+    Args:
+        first_read, longest_entry: characters that are read at once, and that an entry has at most.
     Raises: UsageError if the file cannot be read; TraceFormatError naming the line where it is no JSON.
     Effects: holds one entry and about a megabyte at a time.
     """
     try:
         check_regular(path)
         with path.open(encoding="utf-8-sig") as file:
-            yield from _entries(path, file.read)
+            yield from _entries(path, file.read, first_read, longest_entry)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise TraceFormatError(f"{path}: not UTF-8 ({error.reason} at byte {error.start} of a block)") from None
 
 
-def _entries(path: Path, read: Callable[[int], str]) -> Iterator[tuple[int, Any]]:
+def _entries(path: Path, read: Callable[[int], str], first_read: int, longest_entry: int) -> Iterator[tuple[int, Any]]:
     """`entries` on an opened file."""
     decode = json.JSONDecoder().raw_decode
-    buffer, at, line = read(_FIRST_READ), 0, 1
+    buffer, at, line = read(first_read), 0, 1
     at = _skip(buffer, 0, _BETWEEN)
     in_list = buffer.startswith("[", at)
     at += in_list
-    size, ended = _FIRST_READ, False
+    size, ended = first_read, False
     while True:
         at = _skip(buffer, at, _BETWEEN)
         if at == len(buffer) and not ended:
             line += buffer.count("\n")
-            buffer, at, size = read(_FIRST_READ), 0, _FIRST_READ
+            buffer, at, size = read(first_read), 0, first_read
             ended = not buffer
             continue
         if at == len(buffer) and not in_list:
@@ -57,7 +61,7 @@ def _entries(path: Path, read: Callable[[int], str]) -> Iterator[tuple[int, Any]
         except (JsonTooDeep, RecursionError):
             raise TraceFormatError(f"{path}:{line + buffer.count(_NEWLINE, 0, at)}: {JsonTooDeep()}") from None
         except json.JSONDecodeError as error:
-            more = "" if ended or len(buffer) - at > _LONGEST_ENTRY else read(size)
+            more = "" if ended or len(buffer) - at > longest_entry else read(size)
             if not more:
                 raise TraceFormatError(f"{path}:{line + error.lineno - 1}: not JSON ({error.msg})") from None
             # Twice as much each time, so that one long entry is not parsed again for every megabyte of it.

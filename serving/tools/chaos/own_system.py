@@ -29,11 +29,12 @@ _SECRETS = re.compile(r"dashboard token +\S+|#once=\S+")
 class OwnSystem:
     """Starts in `with`, ends with it. A start that fails is told with the end of its output."""
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, config: Path, *, stop_s: float = STOP_S) -> None:
         self.url = ""
         self.left: list[str] = []
         """Processes that had to be killed at the end."""
         self._config = config
+        self._stop_s = stop_s
         self._process: subprocess.Popen[bytes] | None = None
         fd, path = tempfile.mkstemp(prefix="cloudmatrix-chaos-", suffix=".log")
         os.close(fd)
@@ -62,7 +63,7 @@ class OwnSystem:
     def stop(self) -> None:
         """End it as Ctrl-C does.
 
-        Effects: its processes are gone, or were killed after `STOP_S`, or at once when this is interrupted; those of
+        Effects: its processes are gone, or were killed after `stop_s`, or at once when this is interrupted; those of
             them that did not go by themselves are in `left`.
         """
         process, self._process = self._process, None
@@ -72,7 +73,7 @@ class OwnSystem:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(STOP_S)
+                    process.wait(self._stop_s)
             deadline = time.monotonic() + LEFT_S
             while _members(process.pid) - {process.pid} and process.poll() is not None and time.monotonic() < deadline:
                 time.sleep(0.1)
@@ -115,12 +116,12 @@ def keep_logs(session: str, folder: Path) -> None:
         shutil.copytree(logs, folder, dirs_exist_ok=True, ignore_dangling_symlinks=True)
 
 
-def left_after(session: str) -> list[str]:
+def left_after(session: str, patience_s: float = LEFT_S) -> list[str]:
     """Remains of a system that has ended, on this machine. Waits a little for the last processes.
 
     Effects: none.
     """
-    deadline = time.monotonic() + LEFT_S
+    deadline = time.monotonic() + patience_s
     while True:
         left = [f"after the end: replica process {pid}" for pid in replica_processes(session)]
         left += [f"after the end: UB segment {name}" for name in segments(session)]

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serving.compiled import PACKAGES, ROOT, SUFFIX, build_name
@@ -26,7 +26,7 @@ Progress = Callable[[int, int], None]
 """Told how many files have been compiled, of how many; of 0 while types are checked."""
 
 _WORKER = Path(__file__).with_name("worker.py")
-_LIMIT_S = 1800.0
+LIMIT_S = 1800.0
 _POLL_S = 0.5
 _REASON_WIDTH = 160
 """Characters; a failed command is told with all its flags."""
@@ -45,12 +45,21 @@ def current() -> Path:
         raise ConfigError(str(error)) from error
 
 
-def build(progress: Progress, result: Path | None = None, *, optimize: int = 2) -> Path:
+def build(
+    progress: Progress,
+    result: Path | None = None,
+    *,
+    optimize: int = 2,
+    modules: Sequence[str] = COMPILED,
+    limit_s: float = LIMIT_S,
+) -> Path:
     """Compile, unless that has been done.
 
     Args:
         result: folder to be made, instead of `current`; it has the same name.
         optimize: level of the C compiler's effort, 0-3.
+        modules: those to compile.
+        limit_s: how long that may take.
     Returns: the build's folder.
     Raises: ConfigError if it cannot be done here; what the tools said is kept beside the folder as `*.log`.
     Effects: writes the user's cache folder.
@@ -60,7 +69,8 @@ def build(progress: Progress, result: Path | None = None, *, optimize: int = 2) 
     with lock(result.with_name(f"{result.name}.lock")):
         if not result.is_dir():
             with tempfile.TemporaryDirectory(dir=result.parent, prefix="compile-") as scratch:
-                _compile(Path(scratch), result.with_name(f"{result.name}.log"), progress, optimize)
+                log = result.with_name(f"{result.name}.log")
+                _compile(Path(scratch), log, progress, optimize, modules, limit_s)
                 made = Path(scratch) / "made"
                 _collect(Path(scratch), made)
                 os.replace(made, result)
@@ -75,20 +85,22 @@ def _check_tools() -> None:
             raise ConfigError(f"{module} is not installed: pip install 'mypy[mypyc]>=2.4,<3'")
 
 
-def _compile(scratch: Path, log: Path, progress: Progress, optimize: int) -> None:
+def _compile(
+    scratch: Path, log: Path, progress: Progress, optimize: int, modules: Sequence[str], limit_s: float
+) -> None:
     """Raises: ConfigError."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, scratch / package, ignore=_only_sources)
-    files = [f"{name.replace('.', '/')}.py" for name in COMPILED]
+    files = [f"{name.replace('.', '/')}.py" for name in modules]
     jobs = len(os.sched_getaffinity(0))
     command = [sys.executable, str(_WORKER), str(optimize), str(jobs), *files]
     with log.open("wb") as said:
         worker = subprocess.Popen(command, cwd=scratch, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            until = time.monotonic() + _LIMIT_S
+            until = time.monotonic() + limit_s
             while worker.poll() is None:
                 if time.monotonic() > until:
-                    raise ConfigError(f"compiling took longer than {_LIMIT_S:.0f} s (what was said: {log})")
+                    raise ConfigError(f"compiling took longer than {limit_s:.0f} s (what was said: {log})")
                 progress(*_counts(scratch / "build"))
                 time.sleep(_POLL_S)
         finally:

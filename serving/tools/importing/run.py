@@ -100,13 +100,16 @@ def plan_import(path: Path, dtype: Dtype) -> ImportPlan:
     return ImportPlan(file, architecture, described.parts, config, texts)
 
 
-def import_gguf(path: Path, out: Path, dtype: Dtype, tell: Tell, copies: Iterable[Path] = ()) -> ImportReport:
+def import_gguf(
+    path: Path, out: Path, dtype: Dtype, tell: Tell, copies: Iterable[Path] = (), *, shard_bytes: int = SHARD_BYTES
+) -> ImportReport:
     """Make a checkpoint folder of a GGUF file.
 
     Args:
         path: the file; any of them, if a model was split.
         out: new folder.
         copies: files that the folder gets, too.
+        shard_bytes: of each file of weights, at most.
     Raises: as `plan_import`; ConfigError if `out` is in use, or cannot be written.
     Effects: writes the folder.
     """
@@ -116,7 +119,7 @@ def import_gguf(path: Path, out: Path, dtype: Dtype, tell: Tell, copies: Iterabl
     tensors = plan.file.tensors
     stored = sum(tensor.size_bytes for tensor in tensors.values())
     parameters = done = 0
-    with CheckpointWriter(out, SHARD_BYTES) as writer:
+    with CheckpointWriter(out, shard_bytes) as writer:
         for part in plan.parts:
             sources = [tensors[name] for name in part.sources]
             tell(sources[0].name, done, stored)

@@ -2,6 +2,7 @@
 
 import html
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from loadgen.cli.idle_flags import USED_BY
 from tests.loadgen.cli.conftest import Run
-from tests.loadgen.workload.counters import byte_level_bpe
+from tests.loadgen.workload.counters import raw_byte_level
 
 Sent = Callable[..., dict]
 
@@ -18,7 +19,7 @@ Sent = Callable[..., dict]
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer.json: with the server's count unknown, lengths would be estimates."""
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    path.write_text(byte_level_bpe()._tokenizer.to_str())
+    path.write_text(raw_byte_level().to_str())
     return path
 
 
@@ -55,28 +56,22 @@ def test_what_was_shortened_is_told_in_console_json_and_report(sent: Sent, capsy
 def test_lengths_as_asked_for_raise_no_doubts(sent: Sent, capsys: pytest.CaptureFixture[str]) -> None:
     own = sent("--input-len", "59", "--max-model-len", "64")
     assert own["lengths"]["input"] == {
-        "requests": 8,
-        "shortened": 0,
-        "lengthened": 0,
-        "asked_mean": 59.0,
-        "asked_max": 59,
-        "sent_mean": 59.0,
+        "requests": 8, "shortened": 0, "lengthened": 0, "asked_mean": 59.0, "asked_max": 59, "sent_mean": 59.0,
         "sent_max": 59,
-    }
+    }  # fmt: skip
     assert own["lengths"]["output"]["sent_mean"] == 5
     assert not any(word in " ".join(own["warnings"]) for word in ("shortened", "raised", "left out"))
     assert "asked for / sent" not in capsys.readouterr().out
 
 
-def test_without_a_tokenizer_the_servers_count_is_taken(sent: Sent) -> None:
+def test_lengths_without_a_tokenizer_and_turns_that_do_not_fit(sent: Sent) -> None:
     own = sent("--input-len", "uniform:5-400", "--max-model-len", "64", tokenizer="none")
     side = own["lengths"]["input"]
     assert side["shortened"] == side["requests"] > 0
     assert side["asked_mean"] > 64 > side["sent_max"]
     assert any("prompts were shortened" in text for text in own["warnings"])
 
-
-def test_turns_that_do_not_fit_are_told(sent: Sent) -> None:
+    shutil.rmtree("run")
     own = sent("--turns", "4", "--max-model-len", "50")  # 16 + 5 tokens a turn: two of them fit
     assert own["turns_left_out"] == 2 * 8
     assert any("16 turns of 8 conversations were left out" in text for text in own["warnings"])
@@ -115,7 +110,4 @@ def test_flags_without_effect_are_named(sent: Sent, flags: tuple[str, ...], told
 def test_flags_in_use_are_not_named(sent: Sent) -> None:
     own = sent("--random-prefix-len", "4", "--turns", "2", "--think-time", "0.001", "--temperature", "1")
     assert "effect" not in " ".join(own["warnings"])
-
-
-def test_every_named_flag_has_an_effect_somewhere() -> None:
     assert all(USED_BY.values())

@@ -71,23 +71,25 @@ def test_wrong_flags(loadgen_run: Run, capsys: pytest.CaptureFixture[str], flags
     assert words in complaint(capsys)
 
 
-def test_values_that_argparse_refuses(loadgen_run: Run) -> None:
+def test_exit_statuses(loadgen_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         loadgen_run("--request-rate", "-1")
     assert refused.value.code == 2
+    flags = ("--num-prompts", "3", "--request-timeout", "0.01s")
+    assert loadgen_run(*flags) == 5
+    assert loadgen_run(*flags, "--max-failure-share", "100%") == 0
+    assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
+    assert "result.json" in complaint(capsys)
+    assert main(["trace", "record", str(tmp_path)]) == 2
+    assert main(["report", str(tmp_path)]) == 2
 
 
-def test_nobody_listens(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_cannot_be_used(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert loadgen_run(url="http://127.0.0.1:9") == 3
     assert "127.0.0.1:9" in complaint(capsys)
-
-
-def test_the_wrong_model(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert loadgen_run("--model", "other") == 3
     assert "blast" in complaint(capsys)
 
-
-def test_a_key_is_missing(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     with start_blast_server("paced", api_key="k-9f3c1e-untold") as closed:
         assert loadgen_run(url=closed.url) == 3
         assert "--api-key" in complaint(capsys)
@@ -95,30 +97,14 @@ def test_a_key_is_missing(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) 
     assert "k-9f3c1e-untold" not in Path("run/result.json").read_text()
 
 
-def test_results_cannot_be_written(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_are_neither_lost_nor_overwritten(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     Path("file").write_text("")
     assert loadgen_run("--out", "file/run") == 4
     assert "cannot write" in complaint(capsys)
-
-
-def test_results_are_not_overwritten(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert loadgen_run("--num-prompts", "1", "--out", "run") == 0
     capsys.readouterr()
     assert loadgen_run("--num-prompts", "1", "--out", "run") == 4
     assert "already holds" in complaint(capsys)
-
-
-def test_failures_show_in_the_exit_status(loadgen_run: Run) -> None:
-    flags = ("--num-prompts", "3", "--request-timeout", "0.01s")
-    assert loadgen_run(*flags) == 5
-    assert loadgen_run(*flags, "--max-failure-share", "100%") == 0
-
-
-def test_compare_and_trace_need_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
-    assert "result.json" in complaint(capsys)
-    assert main(["trace", "record", str(tmp_path)]) == 2
-    assert main(["report", str(tmp_path)]) == 2
 
 
 def test_an_interrupted_run_keeps_what_it_has(server: BlastServer, tmp_path: Path) -> None:

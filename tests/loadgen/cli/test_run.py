@@ -42,7 +42,6 @@ def test_closed_loop(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--concurrency", "3", "--num-prompts", "9"),
         ("--max-concurrency", "3", "--request-rate", "inf", "--num-prompts", "12", "--no-stream"),
         ("--concurrency", "3", "--num-prompts", "6", "--repeats", "2"),
     ],
@@ -74,7 +73,7 @@ def numbers_after(pattern: str, text: str) -> tuple[float, float]:
     return float(found[1]), float(found[2])
 
 
-def test_a_seed_repeats_prompts_and_times(loadgen_run: Run) -> None:
+def test_seeds_and_sessions(loadgen_run: Run) -> None:
     for name in ("a", "b"):
         assert loadgen_run("--request-rate", "50", "--num-prompts", "10", "--seed", "7", "--out", name) == 0
     assert run_folder.read_bodies(Path("a")) == run_folder.read_bodies(Path("b"))
@@ -83,17 +82,6 @@ def test_a_seed_repeats_prompts_and_times(loadgen_run: Run) -> None:
     assert loadgen_run("--request-rate", "50", "--num-prompts", "10", "--out", "c") == 0
     assert run_folder.read_bodies(Path("a")) != run_folder.read_bodies(Path("c"))
 
-
-def test_several_answers_to_a_request_are_told(loadgen_run: Run) -> None:
-    assert loadgen_run("--num-prompts", "4", "--extra-body", '{"n": 2}', "--out", "two") == 0
-    assert any(
-        "n = 2: the answers of a request are counted as one" in w for w in result_of("two")["loadgen"]["warnings"]
-    )
-    assert loadgen_run("--num-prompts", "4", "--extra-body", '{"n": 1}', "--out", "one") == 0
-    assert not any("n = 1" in warning for warning in result_of("one")["loadgen"]["warnings"])
-
-
-def test_chat_sessions_carry_their_history(loadgen_run: Run) -> None:
     flags = ("--backend", "openai-chat", "--turns", "3", "--num-prompts", "2", "--concurrency", "2", "--out", "run")
     assert loadgen_run(*flags) == 0
     bodies = run_folder.read_bodies(Path("run"))
@@ -119,7 +107,7 @@ def test_sample_texts_are_there_unless_nobody_wants_them(
     assert "Answer lengths" in report
 
 
-def test_a_sweep_with_slos(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweeps(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--sweep", "rate", "--sweep-values", "20,60", "--num-prompts", "15", "--slo", "ttft=2s,tpot=1s")
     assert loadgen_run(*flags, "--out", "sweep") == 0
     sweep = run_folder.read_sweep(Path("sweep"))
@@ -130,24 +118,14 @@ def test_a_sweep_with_slos(loadgen_run: Run, capsys: pytest.CaptureFixture[str])
     assert sweep.points[0].result.seed != sweep.points[1].result.seed
     assert "rate" in capsys.readouterr().out
 
-
-def test_a_sweep_chooses_its_own_values(loadgen_run: Run) -> None:
-    flags = ("--sweep", "concurrency", "--sweep-points", "3", "--num-prompts", "6", "--no-report", "--out", "sweep")
-    assert loadgen_run(*flags) == 0
-    values = [point.value for point in run_folder.read_sweep(Path("sweep")).points]
+    own = ("--sweep", "concurrency", "--sweep-points", "3", "--num-prompts", "6", "--no-report", "--out", "own")
+    assert loadgen_run(*own) == 0
+    values = [point.value for point in run_folder.read_sweep(Path("own")).points]
     assert values[0] == 1
     assert len(values) == 3
 
 
-def test_a_search_says_what_held(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--find-max", "concurrency", "--slo", "ttft=5s", "--probe-requests", "10", "--max-probes", "3")
-    assert loadgen_run(*flags, "--attainment", "50%", "--duration", "0.01s", "--out", "search") == 0
-    sweep = run_folder.read_sweep(Path("search"))
-    assert sweep.best is not None or "load generator" in sweep.explanation  # as a busy machine has it said
-    assert sweep.explanation in " ".join(capsys.readouterr().out.split())
-
-
-def test_repetitions_are_merged(loadgen_run: Run) -> None:
+def test_repetitions_and_several_answers(loadgen_run: Run) -> None:
     assert loadgen_run("--concurrency", "2", "--num-prompts", "6", "--repeats", "3", "--out", "run") == 0
     own = result_of("run")["loadgen"]
     assert len(own["repetitions"]) == 3
@@ -155,8 +133,15 @@ def test_repetitions_are_merged(loadgen_run: Run) -> None:
     assert own["metrics"]["ttft"]["ci95"]
     assert Path("run/repetition-3/requests.jsonl").exists()
 
+    assert loadgen_run("--num-prompts", "4", "--extra-body", '{"n": 2}', "--out", "two") == 0
+    assert any(
+        "n = 2: the answers of a request are counted as one" in w for w in result_of("two")["loadgen"]["warnings"]
+    )
+    assert loadgen_run("--num-prompts", "4", "--extra-body", '{"n": 1}', "--out", "one") == 0
+    assert not any("n = 1" in warning for warning in result_of("one")["loadgen"]["warnings"])
 
-def test_vllms_flat_file(loadgen_run: Run) -> None:
+
+def test_files_and_lines_of_results(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--num-prompts", "4", "--concurrency", "2", "--save-detailed", "--metadata", "gpu=none", "team=x")
     assert loadgen_run(*flags, "--save-result", "--result-dir", "results") == 0
     [path] = Path("results").glob("openai-infqps-concurrency2-blast-*.json")
@@ -165,15 +150,11 @@ def test_vllms_flat_file(loadgen_run: Run) -> None:
     assert len(flat["ttfts"]) == len(flat["itls"]) == 4
     assert "loadgen" not in flat
 
-
-def test_appended_results_are_lines(loadgen_run: Run) -> None:
     for _ in range(2):
-        flags = ("--num-prompts", "2", "--concurrency", "1", "--append-result", "--result-filename", "all.json")
-        assert loadgen_run(*flags) == 0
+        added = ("--num-prompts", "2", "--concurrency", "1", "--append-result", "--result-filename", "all.json")
+        assert loadgen_run(*added) == 0
     assert [json.loads(line)["completed"] for line in Path("all.json").read_text().splitlines()] == [2, 2]
-
-
-def test_json_on_stdout_is_only_json(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
     assert loadgen_run("--num-prompts", "3", "--json") == 0
     assert json.loads(capsys.readouterr().out)["outcomes"] == {"ok": 3}
 
@@ -187,7 +168,7 @@ def test_clients_that_do_not_behave(loadgen_run: Run) -> None:
     assert outcomes["ok"] > 0
 
 
-def test_a_run_becomes_a_trace_and_the_trace_the_same_trace(loadgen_run: Run) -> None:
+def test_traces_and_their_prompts(loadgen_run: Run) -> None:
     flags = ("--request-rate", "100", "--num-prompts", "12", "--dataset-name", "shared-prefix", "--tenants", "2")
     assert loadgen_run(*flags, "--system-prompt-len", "32", "--out", "first") == 0
     assert main(["trace", "record", "first"]) == 0
@@ -213,7 +194,7 @@ def test_a_data_set_with_fixed_blocks_is_new_to_the_server_in_every_run(loadgen_
     assert prompts["a"] == prompts["b"] != prompts["c"]
 
 
-def test_runs_are_compared(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_and_comparisons_of_runs(loadgen_run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         assert loadgen_run("--num-prompts", "10", "--concurrency", "2", "--out", name) == 0
     capsys.readouterr()
@@ -222,8 +203,6 @@ def test_runs_are_compared(loadgen_run: Run, capsys: pytest.CaptureFixture[str])
     assert main(["compare", "a", "b", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)
 
-
-def test_a_report_can_be_made_again(loadgen_run: Run) -> None:
     assert loadgen_run("--num-prompts", "4", "--no-report", "--out", "run") == 0
     assert not Path("run/report.html").exists()
     assert main(["report", "run"]) == 0

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.console import Console
 from loadgen.cli import one_run
 from loadgen.cli.bench import Bench, open_bench
 from loadgen.cli.build_load import LoadSchedule
+from loadgen.cli.main import main
 from loadgen.cli.one_run import Measured, run_once
 from loadgen.cli.run_command import add_flags
 from loadgen.cli.search import _Backlog
@@ -23,24 +25,19 @@ from loadgen.selftest.process import BlastServer
 from tests.loadgen.cli.conftest import Run
 
 
-def test_requests_that_pile_up_end_a_probe() -> None:
-    """10 a second for 60 s: the first look is at 15 s; by then 75 requests hang."""
+def test_a_backlog_ends_a_probe_and_nothing_else_does() -> None:
+    """10 a second for 60 s: by the first look, at 15 s, 75 requests hang."""
     watch = _Backlog(10.0, 600)
     answers = {at: watch(Progress(now_s=at / 10, running=at // 4, waiting=at // 4)) for at in range(1, 160)}
     assert not any(answers[at] for at in range(1, 150))
     assert "piled up" in answers[150]
 
-
-def test_the_last_look_is_not_lost_when_the_last_request_leaves_early() -> None:
-    """12 a second offered, 10 served: at half time 15 wait, which luck explains; at the end 30, which it does not."""
+    # 12 a second offered, 10 served: at half time 15 wait, which luck explains; at the end 30, which it does not.
     watch = _Backlog(12.0, 180)
-    answers = [watch(Progress(now_s=at / 10, running=at // 5)) for at in range(1, 148)]
-    assert not any(answers)
+    assert not any([watch(Progress(now_s=at / 10, running=at // 5)) for at in range(1, 148)])
     assert "piled up" in watch(Progress(now_s=14.8, running=30, draining=True))
     assert not watch(Progress(now_s=14.9, running=30, draining=True))
 
-
-def test_a_balanced_server_is_left_alone() -> None:
     watch = _Backlog(10.0, 600)
     assert not any(watch(Progress(now_s=at / 10, running=3 + at % 3)) for at in range(700))
 
@@ -87,7 +84,7 @@ def stopped_after(runs: int, made: list[Any]) -> Once:
     return once
 
 
-def test_ctrl_c_while_the_ends_of_a_sweep_are_measured_ends_it(
+def test_ctrl_c_ends_a_sweep_in_a_run_and_in_a_pause(
     loadgen_run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made: list[Any] = []
@@ -96,11 +93,7 @@ def test_ctrl_c_while_the_ends_of_a_sweep_are_measured_ends_it(
     assert len(made) == 1
     assert "interrupted" in capsys.readouterr().err
 
-
-def test_ctrl_c_in_a_pause_ends_the_sweep_as_one_in_a_run_does(
-    loadgen_run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Any] = []
+    made.clear()
     replaced(monkeypatch, made, one_run.run_once)
     monkeypatch.setattr("loadgen.cli.repeated.rested", lambda pause_s: False)
     flags = ("--sweep", "concurrency", "--sweep-values", "1,2", "--num-prompts", "2", "--repeats", "2")
@@ -136,3 +129,48 @@ def test_each_repetition_of_a_probe_is_watched_by_itself(loadgen_run: Run, monke
     _, first, second = (more.get("watch") for _, more in made)  # the first run says where to begin
     assert first is not None
     assert first is not second
+
+
+FLAGS = ("--input-len", "16", "--output-len", "5", "--pause", "0", "--no-scrape", "--probe-requests", "12")
+
+
+def said(server: BlastServer, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    assert main(["run", "--url", server.url, *FLAGS, *flags]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_search_begins_from_a_short_run_and_says_how_long_it_takes(
+    server: BlastServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--find-max", "concurrency", "--slo", "ttft=9s", "--max-probes", "2")
+    text = said(server, capsys, *flags)
+    begin = re.search(
+        r"The full server does about ([\d.,]+) requests/s\. The search begins at (\d+) concurrent and takes about "
+        r"(\d+ s|\d+ min), at most (\d+ s|\d+ min) \(2 probes\)\.",
+        text,
+    )
+    assert begin is not None, text
+    assert text.index("full server") < begin.start() < text.index("Probe 1:")
+    first = re.search(r"Probe 1: (\d+) concurrent, ([\d,]+) requests, about", text)
+    assert first is not None
+    assert first[1] == begin[2]
+    # Beside other work the generator may be late itself: what the probe came to is not said here.
+    assert re.search(r"\n  (holds|does not hold|not clear yet): \d+ of \d+ within the SLOs", text)
+
+
+def test_limits_that_nothing_keeps_end_the_search_below_a_sixteenth(
+    server: BlastServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.cli.search._OCTAVES_DOWN", 1)
+    text = said(server, capsys, "--find-max", "rate", "--slo", "ttft=1us", "--duration", "100ms")
+    values = [float(value) for value in re.findall(r"Probe \d+: ([\d.]+) requests/s,", text)]
+    assert len(values) == 2
+    assert values[1] == pytest.approx(values[0] / 2, rel=0.01)
+    assert "does not hold: 0 of" in text
+    assert "no value held the SLOs" in text
+
+
+def test_quiet_says_nothing_of_it(server: BlastServer, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(server, capsys, "--find-max", "concurrency", "--slo", "ttft=9s", "--max-probes", "1", "--quiet")
+    assert "Probe" not in text
+    assert "The search begins" not in text

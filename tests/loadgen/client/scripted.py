@@ -2,12 +2,17 @@
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from time import monotonic
 from typing import Any
+
+import pytest
+import uvloop
 
 from loadgen.client import LoadClient
 from loadgen.endpoint import Endpoint
@@ -102,3 +107,21 @@ async def client_of(url: str, *, verify_tls: bool = True, **settings: Any) -> As
     finally:
         await client.close()
         assert not client.running
+
+
+_FACTORIES = [uvloop.new_event_loop, asyncio.new_event_loop]
+
+
+def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that runs twice, each time on a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: Any, loop_factory: Callable[[], asyncio.AbstractEventLoop], **fixtures: Any) -> None:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(test(*args, **fixtures))
+
+    own = inspect.signature(test)
+    factory = inspect.Parameter("loop_factory", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = own.replace(parameters=[*own.parameters.values(), factory])  # type: ignore[attr-defined] # what pytest reads
+    marked: Callable[..., None] = pytest.mark.parametrize("loop_factory", _FACTORIES, ids=["uvloop", "asyncio"])(run)
+    return marked

@@ -4,13 +4,10 @@ import socket
 import pytest
 
 from loadgen.client import Exchange, Failure, Keep, LoadClient
-from loadgen.endpoint import Endpoint
-from loadgen.errors import UsageError
 from loadgen.record import RequestOutcome
 from tests.loadgen.client.ended import digest
 from tests.loadgen.client.events import CHAT, DONE, chunked, frame, plain, text
-from tests.loadgen.client.loops import on_both_loops
-from tests.loadgen.client.scripted import CLOSE, HANG, READ, RESET, Script, client_of, scripted
+from tests.loadgen.client.scripted import CLOSE, HANG, READ, RESET, Script, client_of, on_both_loops, scripted
 
 ANSWER = chunked(*CHAT)
 HEAD = ANSWER[: ANSWER.index(b"\r\n\r\n") + 4]
@@ -24,15 +21,8 @@ async def ask(client: LoadClient, body: bytes = b"{}") -> Exchange:
 @on_both_loops
 async def test_stamps_stand_in_order() -> None:
     script: Script = [
-        READ,
-        0.05,
-        HEAD,
-        0.05,
-        *(frame(part) for part in CHAT[:-1]),
-        0.05,
-        frame(DONE) + b"0\r\n\r\n",
-        HANG,
-    ]
+        READ, 0.05, HEAD, 0.05, *(frame(part) for part in CHAT[:-1]), 0.05, frame(DONE) + b"0\r\n\r\n", HANG,
+    ]  # fmt: skip
     async with scripted(script) as server, client_of(server.url) as client:
         made = await ask(client)
         found = digest(made)
@@ -76,10 +66,21 @@ async def test_a_connection_is_not_used_again_when_the_server_says_so(answer: by
 
 
 @on_both_loops
-async def test_no_more_idle_connections_than_allowed() -> None:
+async def test_connections_that_are_not_used_again() -> None:
     async with scripted([READ, ANSWER, HANG]) as server, client_of(server.url, max_idle=0) as client:
         assert [(await ask(client)).failure for _ in range(2)] == [None, None]
         assert server.connections == 2
+    async with scripted([READ, ANSWER + b"HTTP/1.1 200 OK\r\n\r\n", HANG], [READ, ANSWER, HANG]) as server:
+        async with client_of(server.url) as client:
+            assert [digest(await ask(client)).outcome for _ in range(2)] == [RequestOutcome.OK, RequestOutcome.OK]
+        assert server.connections == 2
+
+    async with scripted([READ, ANSWER, CLOSE], [READ, ANSWER, HANG]) as server, client_of(server.url) as client:
+        await ask(client)
+        await asyncio.sleep(0.05)
+        assert digest(await ask(client)).outcome is RequestOutcome.OK
+        assert len(server.requests) == 2
+    assert client.meter.retries == 0
 
 
 @on_both_loops
@@ -96,7 +97,7 @@ async def test_one_silent_retry_when_a_kept_connection_was_dead() -> None:
 
 
 @on_both_loops
-async def test_no_second_retry() -> None:
+async def test_a_retry_only_for_a_kept_connection_without_a_byte_of_the_answer() -> None:
     async with scripted([READ, ANSWER, READ, CLOSE], [READ, CLOSE]) as server, client_of(server.url) as client:
         await ask(client)
         made = await ask(client)
@@ -104,18 +105,12 @@ async def test_no_second_retry() -> None:
     assert (made.failure, digest(made).outcome) == (Failure.LOST, RequestOutcome.CONNECTION)
     assert made.error == "connection closed by the server before an answer came"
 
-
-@on_both_loops
-async def test_no_retry_on_a_fresh_connection() -> None:
     async with scripted([READ, RESET]) as server, client_of(server.url) as client:
         made = await ask(client)
         assert len(server.requests) == 1
     assert made.failure is Failure.LOST
     assert made.error == "connection reset by the server before an answer came"
 
-
-@on_both_loops
-async def test_no_retry_after_the_first_byte_of_an_answer() -> None:
     async with scripted([READ, ANSWER, READ, HEAD[:20], 0.02, CLOSE]) as server, client_of(server.url) as client:
         await ask(client)
         made = await ask(client)
@@ -125,31 +120,22 @@ async def test_no_retry_after_the_first_byte_of_an_answer() -> None:
 
 
 @on_both_loops
-async def test_a_connection_closed_while_idle_is_forgotten() -> None:
-    async with scripted([READ, ANSWER, CLOSE], [READ, ANSWER, HANG]) as server, client_of(server.url) as client:
-        await ask(client)
-        await asyncio.sleep(0.05)
-        assert digest(await ask(client)).outcome is RequestOutcome.OK
-        assert len(server.requests) == 2
-    assert client.meter.retries == 0
+async def test_bodies_of_all_framings() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    async with scripted([READ, head, *CHAT, CLOSE]) as server, client_of(server.url) as client:
+        made = await ask(client)
+    assert (made.failure, digest(made).outcome) == (None, RequestOutcome.OK)
+    script: Script = [READ, *(step for at in range(len(ANSWER)) for step in (ANSWER[at : at + 1], 0.0)), HANG]
+    async with scripted(script) as server, client_of(server.url) as client:
+        found = digest(await ask(client))
+    assert (found.outcome, found.text) == (RequestOutcome.OK, "Once upon")
 
-
-@on_both_loops
-async def test_a_stream_that_breaks_off() -> None:
     async with scripted([READ, HEAD, *(frame(part) for part in CHAT[:3]), CLOSE]) as server:
         async with client_of(server.url) as client:
             made = await ask(client)
     found = digest(made)
     assert (made.failure, found.outcome) == (Failure.LOST, RequestOutcome.TRUNCATED)
     assert found.text == "Once upon"
-
-
-@on_both_loops
-async def test_a_body_without_a_length_ends_with_its_connection() -> None:
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
-    async with scripted([READ, head, *CHAT, CLOSE]) as server, client_of(server.url) as client:
-        made = await ask(client)
-    assert (made.failure, digest(made).outcome) == (None, RequestOutcome.OK)
 
 
 @on_both_loops
@@ -160,14 +146,6 @@ async def test_an_interim_answer_is_passed_over() -> None:
     assert (made.status, digest(made).outcome) == (200, RequestOutcome.OK)
     assert made.first_byte_s is not None
     assert made.first_byte_s - made.started_s >= 0.045
-
-
-@on_both_loops
-async def test_bytes_in_any_portions() -> None:
-    script: Script = [READ, *(step for at in range(len(ANSWER)) for step in (ANSWER[at : at + 1], 0.0)), HANG]
-    async with scripted(script) as server, client_of(server.url) as client:
-        found = digest(await ask(client))
-    assert (found.outcome, found.text) == (RequestOutcome.OK, "Once upon")
 
 
 @pytest.mark.parametrize(
@@ -187,15 +165,8 @@ async def test_what_is_not_http(answer: bytes) -> None:
 
 
 @on_both_loops
-async def test_bytes_after_the_answer_close_the_connection() -> None:
-    async with scripted([READ, ANSWER + b"HTTP/1.1 200 OK\r\n\r\n", HANG], [READ, ANSWER, HANG]) as server:
-        async with client_of(server.url) as client:
-            assert [digest(await ask(client)).outcome for _ in range(2)] == [RequestOutcome.OK, RequestOutcome.OK]
-        assert server.connections == 2
-
-
-@on_both_loops
-async def test_nobody_listens() -> None:
+async def test_nobody_answers() -> None:
+    """No server; no such name; and TLS against a server that never answers the handshake."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     async with client_of(f"http://127.0.0.1:{port}") as client:
@@ -204,18 +175,11 @@ async def test_nobody_listens() -> None:
     assert made.error == f"connection refused (127.0.0.1, port {port})"
     assert made.ended_s is not None
 
-
-@on_both_loops
-async def test_an_unknown_name() -> None:
     async with client_of("http://no-such-host.invalid:1") as client:
         made = await ask(client)
     assert made.failure is Failure.CONNECT
     assert made.error == "the name no-such-host.invalid is unknown"
 
-
-@on_both_loops
-async def test_a_server_that_does_not_take_the_connection_in_time() -> None:
-    """TLS against a server that never answers the handshake."""
     async with (
         scripted([HANG]) as server,
         client_of(server.url.replace("http", "https"), connect_timeout_s=0.1) as client,
@@ -226,7 +190,7 @@ async def test_a_server_that_does_not_take_the_connection_in_time() -> None:
 
 
 @on_both_loops
-async def test_an_answer_that_comes_too_late() -> None:
+async def test_an_answer_that_comes_too_late_or_for_nobody() -> None:
     async with scripted([READ, HEAD + frame(CHAT[1]), HANG]) as server:
         async with client_of(server.url, request_timeout_s=0.1) as client:
             made = await ask(client)
@@ -236,6 +200,15 @@ async def test_an_answer_that_comes_too_late() -> None:
     assert found.error == "not complete after 0.1 s"
     assert made.ended_s is not None
     assert made.ended_s - made.started_s >= 0.09
+
+    async with scripted([READ, HEAD, HANG]) as server, client_of(server.url) as client:
+        task = asyncio.create_task(ask(client))
+        await server.until_requests(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(server.left.wait(), 30)
+        assert client.running == 0
 
 
 @on_both_loops
@@ -255,18 +228,6 @@ async def test_cut_ends_what_runs_and_what_connects() -> None:
 
 
 @on_both_loops
-async def test_a_cancelled_exchange_closes_its_connection() -> None:
-    async with scripted([READ, HEAD, HANG]) as server, client_of(server.url) as client:
-        task = asyncio.create_task(ask(client))
-        await server.until_requests(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await asyncio.wait_for(server.left.wait(), 30)
-        assert client.running == 0
-
-
-@on_both_loops
 async def test_a_long_stream_is_read_while_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadgen.client.connection.LONG_STREAM_PARTS", 100)
     pieces = [f" {number:0500}" for number in range(1000)]  # half a megabyte: no loop reads that at once
@@ -278,9 +239,3 @@ async def test_a_long_stream_is_read_while_it_comes(monkeypatch: pytest.MonkeyPa
     found = digest(made)
     assert (found.outcome, found.text) == (RequestOutcome.OK, "".join(pieces))
     assert client.meter.chunks == 1002
-
-
-@on_both_loops
-async def test_no_address() -> None:
-    with pytest.raises(UsageError):
-        LoadClient(Endpoint(base_url="x", path="/", model="m"), t0=0.0)

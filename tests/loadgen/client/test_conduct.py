@@ -11,10 +11,8 @@ from loadgen.client.conduct import limit_of
 from loadgen.plan import Behaviour, Conduct
 from loadgen.record import RequestOutcome
 from tests.loadgen.client.ended import digest
-from tests.loadgen.client.events import CHAT, DONE, chunked, frame, plain, text
-from tests.loadgen.client.loops import on_both_loops
-from tests.loadgen.client.scripted import HANG, READ, client_of, scripted
-from tests.loadgen.client.wire_reading import read_request
+from tests.loadgen.client.events import CHAT, DONE, chunked, frame, plain, read_request, text
+from tests.loadgen.client.scripted import HANG, READ, client_of, on_both_loops, scripted
 
 HEAD = chunked()[: chunked().index(b"\r\n\r\n") + 4]
 
@@ -42,7 +40,7 @@ def test_the_earlier_limit_counts(behaviour: Behaviour, after_s: float, failure:
 
 
 @on_both_loops
-async def test_leaving_after_chunks_of_content() -> None:
+async def test_leaving_and_giving_up() -> None:
     steps = [step for number in range(8) for step in (frame(text(f" {number}")), 0.01)]
     async with scripted([READ, HEAD, frame(text("")), 0.01, *steps, HANG]) as server, client_of(server.url) as client:
         made = await ask(client, conduct=Conduct.DISCONNECT, leave_after_chunks=3, leave_after_s=30.0)
@@ -51,29 +49,19 @@ async def test_leaving_after_chunks_of_content() -> None:
     assert (found.outcome, found.text) == (RequestOutcome.CANCELLED, " 0 1 2")
     assert found.error == "left on purpose after 3 chunks"
 
-
-@on_both_loops
-async def test_leaving_after_a_time() -> None:
     async with scripted([READ, HEAD, frame(text("a")), HANG]) as server, client_of(server.url) as client:
         made = await ask(client, conduct=Conduct.DISCONNECT, leave_after_s=0.05)
         await asyncio.wait_for(server.left.wait(), 30)
     assert digest(made).outcome is RequestOutcome.CANCELLED
     assert made.error == "left on purpose after 0.05 s"
 
-
-@on_both_loops
-async def test_one_who_would_have_left_later_stays_to_the_end() -> None:
-    async with scripted([READ, chunked(*CHAT), HANG]) as server, client_of(server.url) as client:
-        made = await ask(client, conduct=Conduct.DISCONNECT, leave_after_chunks=50)
-    assert digest(made).outcome is RequestOutcome.OK
-
-
-@on_both_loops
-async def test_giving_up() -> None:
     async with scripted([READ, HANG]) as server, client_of(server.url) as client:
         made = await ask(client, conduct=Conduct.TIMEOUT, give_up_after_s=0.05)
         await asyncio.wait_for(server.left.wait(), 30)
     assert digest(made).outcome is RequestOutcome.CANCELLED
+    async with scripted([READ, chunked(*CHAT), HANG]) as server, client_of(server.url) as client:
+        made = await ask(client, conduct=Conduct.DISCONNECT, leave_after_chunks=50)
+    assert digest(made).outcome is RequestOutcome.OK
 
 
 @on_both_loops

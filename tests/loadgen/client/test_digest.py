@@ -1,9 +1,12 @@
+import asyncio
+import contextlib
 from array import array
 
 import pytest
 
 from loadgen.client.digest import Digest, fill_record, read_ahead, read_some
-from loadgen.client.exchange import Failure, Keep
+from loadgen.client.digester import BATCH_BYTES, Digester
+from loadgen.client.exchange import Exchange, Failure, Keep
 from loadgen.plan import Behaviour, Conduct
 from loadgen.record import RequestOutcome, RequestRecord
 from tests.loadgen.client.ended import SSE, digest, exchange
@@ -69,19 +72,6 @@ def test_each_exchange_has_one_outcome(name: str) -> None:
     assert (found.outcome, found.error) == (outcome, error)
 
 
-def test_html_with_status_200_is_no_answer() -> None:
-    found = digest(exchange(b"<html></html>", content_type="text/html"))
-    assert found.outcome is RequestOutcome.MALFORMED_REPLY
-    assert "<html>" in found.error
-
-
-def test_a_whole_answer_has_no_moment_of_its_first_token() -> None:
-    body = b'{"choices": [{"text": "a b", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}'
-    found = digest(exchange(body, content_type=JSON))
-    assert (found.outcome, found.text, found.output_tokens) == (RequestOutcome.OK, "a b", 2)
-    assert (found.chunk_times, found.chunk_tokens, found.first_answer_s) == (b"", b"", None)
-
-
 @pytest.mark.parametrize(
     ("expected", "outcome"),
     [(2, RequestOutcome.OK), (3, RequestOutcome.SHORT), (1, RequestOutcome.OK), (None, RequestOutcome.OK)],
@@ -92,10 +82,17 @@ def test_fewer_tokens_than_asked_for_are_short(expected: int | None, outcome: Re
     assert bool(found.error) is (outcome is RequestOutcome.SHORT)
 
 
-def test_without_usage_nothing_is_made_up() -> None:
+def test_what_was_not_told_is_not_made_up() -> None:
     found = digest(exchange(text("a"), text("b", finish="length"), DONE), 5)
     assert found.outcome is RequestOutcome.OK
     assert found.output_tokens is found.input_tokens is found.cached_tokens is found.reasoning_tokens is None
+    body = b'{"choices": [{"text": "a b", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}'
+    found = digest(exchange(body, content_type=JSON))
+    assert (found.outcome, found.text, found.output_tokens) == (RequestOutcome.OK, "a b", 2)
+    assert (found.chunk_times, found.chunk_tokens, found.first_answer_s) == (b"", b"", None)
+    found = digest(exchange(b"<html></html>", content_type="text/html"))
+    assert found.outcome is RequestOutcome.MALFORMED_REPLY
+    assert "<html>" in found.error
 
 
 def test_the_fields_of_a_record() -> None:
@@ -114,16 +111,12 @@ def test_the_fields_of_a_record() -> None:
     assert (record.text, record.body, record.conduct) == ("i", b"{}", "normal")
     assert record.intended_s == 0.25
 
-
-def test_text_and_body_are_left_out_unless_kept() -> None:
     made = exchange(*CHAT)
     record = RequestRecord(index=0)
     fill_record(record, made, digest(made), Keep())
     assert record.text is None
     assert record.body is None
 
-
-def test_every_field_of_a_digest_is_one_of_a_record() -> None:
     assert set(Digest.__struct_fields__) <= set(RequestRecord.__struct_fields__)
 
 
@@ -140,3 +133,88 @@ def test_a_stream_may_be_read_while_it_runs() -> None:
     assert digest(made) == whole
     assert whole.outcome is RequestOutcome.OK
     assert list(array("i", whole.chunk_tokens)) == [1] * 200
+
+
+def long_exchange(events: int = 3000, together: int = 1) -> Exchange:
+    """Many events, so many of them in each part."""
+    parts = [text(f" {number}") * together for number in range(events // together)]
+    return exchange(*parts, text("", finish="stop"), DONE)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("together", [1, 7, 600])
+async def test_the_same_as_at_once(together: int) -> None:
+    found = await Digester().digest(long_exchange(together=together))
+    assert found == digest(long_exchange(together=together))
+    assert found.outcome is RequestOutcome.OK
+
+
+@pytest.mark.asyncio
+async def test_others_run_between_the_slices() -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count())
+    digester = Digester(slice_s=0.0)  # one batch, then everybody else
+    made = long_exchange(3000)
+    batches = sum(map(len, made.parts)) // BATCH_BYTES
+    await digester.digest(made)
+    counting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await counting
+    assert turns >= batches
+
+
+@pytest.mark.asyncio
+async def test_many_at_once_in_the_order_of_their_ends() -> None:
+    digester = Digester()
+    order: list[int] = []
+
+    async def one(number: int) -> None:
+        found = await digester.digest(long_exchange(10 * (5 - number)))
+        assert found.outcome is RequestOutcome.OK
+        order.append(number)
+
+    await asyncio.gather(*(one(number) for number in range(5)))
+    assert order == [0, 1, 2, 3, 4]
+    assert len(digester) == 0
+    assert digester.backlog_bytes == 0
+    assert digester.overruns == 0
+
+
+@pytest.mark.asyncio
+async def test_a_full_backlog_is_worked_off_at_once() -> None:
+    digester = Digester(max_backlog_bytes=1000)
+    found = await asyncio.gather(*(digester.digest(long_exchange(100)) for _ in range(3)))
+    assert [one.outcome for one in found] == [RequestOutcome.OK] * 3
+    assert digester.overruns == 3
+    assert digester.backlog_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_one_that_nobody_waits_for_does_not_stop_the_others() -> None:
+    digester = Digester()
+    waiting = asyncio.create_task(digester.digest(long_exchange()))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    assert (await digester.digest(exchange(*CHAT), 2)).outcome is RequestOutcome.OK
+    assert digester.backlog_bytes == 0
+
+
+@pytest.mark.asyncio
+async def test_a_bug_reaches_the_one_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    digester = Digester()
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("loadgen.client.digester.conclude", broken)
+    with pytest.raises(ZeroDivisionError):
+        await digester.digest(exchange(*CHAT))
+    monkeypatch.undo()
+    assert (await digester.digest(exchange(*CHAT))).outcome is RequestOutcome.OK

@@ -5,7 +5,7 @@ from loadgen.client.request import RequestWriter
 from loadgen.endpoint import Backend, Endpoint
 from loadgen.plan import Turn
 from loadgen.selftest.answers import SelftestRefusedError, read_ask
-from tests.loadgen.client.wire_reading import read_request
+from tests.loadgen.client.events import read_request
 
 CHAT = Endpoint(base_url="http://x", path="/v1/chat/completions", model="m", backend=Backend.CHAT)
 COMPLETIONS = Endpoint(base_url="http://x", path="/v1/completions", model="m")
@@ -37,9 +37,6 @@ def test_any_body_can_be_made_wrong(index: int) -> None:
         assert int(headers["content-length"]) == len(sent)
 
 
-def test_there_are_enough_of_them_with_names_of_their_own() -> None:
+def test_names() -> None:
     assert len({name for name, _ in MALFORMATIONS}) == len(MALFORMATIONS) >= 8
-
-
-def test_indices_go_round() -> None:
     assert malformation_name(len(MALFORMATIONS) + 2) == malformation_name(2) == MALFORMATIONS[2][0]

@@ -16,13 +16,18 @@ def test_student_quantiles_of_the_table(freedom: float, quantile: float) -> None
     assert student_quantile(0.975, freedom) == pytest.approx(quantile, rel=2e-5)
 
 
-def test_welch_by_hand() -> None:
+def test_the_ratio_of_welch() -> None:
     """Logs 0, 0.2 and 1, 1.4: means 0.1 and 1.2; variances 0.02 and 0.08; error sqrt(0.01 + 0.04); freedom 25/17."""
     ratio, interval = welch_ratio([1.0, math.exp(0.2)], [math.e, math.exp(1.4)])
     assert ratio == pytest.approx(math.exp(1.1))
     assert interval is not None
     half = student_quantile(0.975, 25 / 17) * math.sqrt(0.05)
     assert np.log(interval) == pytest.approx([1.1 - half, 1.1 + half])
+
+    assert welch_ratio([1.0], [2.0, 2.1])[1] is None
+    ratio, interval = welch_ratio([1.0, 1.0], [2.0, 2.0])
+    assert ratio == pytest.approx(2.0)
+    assert interval == pytest.approx((2.0, 2.0))
 
 
 def test_welch_covers_the_true_ratio_as_often_as_it_says() -> None:
@@ -34,13 +39,6 @@ def test_welch_covers_the_true_ratio_as_often_as_it_says() -> None:
         assert interval is not None
         hits += interval[0] <= 1.2 <= interval[1]
     assert 0.92 <= hits / 600 <= 0.98
-
-
-def test_welch_needs_two_values_and_bears_equal_ones() -> None:
-    assert welch_ratio([1.0], [2.0, 2.1])[1] is None
-    ratio, interval = welch_ratio([1.0, 1.0], [2.0, 2.0])
-    assert ratio == pytest.approx(2.0)
-    assert interval == pytest.approx((2.0, 2.0))
 
 
 def test_blocks_are_neighbours_and_cover_every_place_evenly() -> None:
@@ -68,8 +66,14 @@ def test_bootstrap_covers_a_known_ratio() -> None:
         hits += interval[0] <= 1.1 <= interval[1]
     assert hits >= 51
 
+    rng = np.random.default_rng(6)
+    values = np.array([1.0, np.nan, 3.0] * 30)
+    ratio, _ = bootstrap_ratio(values, 2 * values, _mean, rng, paired=True)
+    assert ratio == pytest.approx(2.0)
+    assert bootstrap_ratio(np.zeros(9), np.ones(9), _mean, rng, paired=False)[1] is None
 
-def test_pairs_take_out_what_both_share() -> None:
+
+def test_bootstrap_narrows_by_pairs_and_widens_by_runs() -> None:
     rng = np.random.default_rng(3)
     lengths = rng.lognormal(0, 1, 500)
     first, second = lengths, 1.05 * lengths * rng.normal(1, 0.01, 500)
@@ -80,9 +84,7 @@ def test_pairs_take_out_what_both_share() -> None:
         widths[paired] = interval[1] - interval[0]
     assert widths[True] < 0.1 * widths[False]
 
-
-def test_correlated_requests_make_wider_intervals() -> None:
-    """Values that come in runs of twenty equal ones carry a twentieth of the information."""
+    # Values that come in runs of twenty equal ones carry a twentieth of the information.
     rng = np.random.default_rng(5)
     single = rng.exponential(1.0, 1000)
     runs = np.repeat(rng.exponential(1.0, 50), 20)
@@ -92,11 +94,3 @@ def test_correlated_requests_make_wider_intervals() -> None:
         assert interval is not None
         spans.append(interval[1] - interval[0])
     assert spans[1] > 2 * spans[0]
-
-
-def test_missing_values_are_left_out_and_zero_gives_no_interval() -> None:
-    rng = np.random.default_rng(6)
-    values = np.array([1.0, np.nan, 3.0] * 30)
-    ratio, _ = bootstrap_ratio(values, 2 * values, _mean, rng, paired=True)
-    assert ratio == pytest.approx(2.0)
-    assert bootstrap_ratio(np.zeros(9), np.ones(9), _mean, rng, paired=False)[1] is None

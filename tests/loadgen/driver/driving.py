@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadgen.driver.fleet import Fleet
+from loadgen.driver.fleet import Fleet, FleetLimits
 from loadgen.driver.progress import FleetReport, Progress
 from loadgen.driver.settings import DriveSettings, Mode
+from loadgen.driver.worker_process import BOOT
 from loadgen.endpoint import Endpoint
 from loadgen.plan import Behaviour, Conversation, LoadJob, Turn
 from loadgen.record import RequestRecord
@@ -26,9 +27,9 @@ class Run:
     at_progress: Callable[[Progress], None] = lambda _: None
     report: FleetReport | None = None
 
-    def go(self, settings: DriveSettings, jobs: Iterable[LoadJob]) -> FleetReport:
+    def go(self, settings: DriveSettings, jobs: Iterable[LoadJob], boot: str = BOOT, **limits: float) -> FleetReport:
         """Run to the end."""
-        self.report = Fleet(settings).run(
+        self.report = Fleet(settings, FleetLimits(**limits), boot).run(
             iter(jobs), on_records=self.records.extend, on_progress=self._note, stop=self.stop, cut=self.cut
         )
         return self.report
@@ -79,3 +80,12 @@ def dialogue(
 def one_turn(output_tokens: int) -> Conversation:
     """One short question."""
     return Conversation(turns=[Turn(prompt="tell me", output_tokens=output_tokens)])
+
+
+NOWHERE = Endpoint(base_url="http://127.0.0.1:1", path="/v1/completions", model="m")
+"""Nobody serves it."""
+
+
+def settings(**fields: Any) -> DriveSettings:
+    """Settings of a run against an endpoint that nobody serves."""
+    return DriveSettings(endpoint=NOWHERE, **fields)

@@ -13,8 +13,7 @@ from loadgen.driver.messages import NoMoreJobs, Prepare, Supply, ToWorker
 from loadgen.driver.settings import Mode
 from loadgen.driver.worker_process import WorkerProcess
 from loadgen.plan import LoadJob
-from tests.loadgen.driver.drive_settings import settings
-from tests.loadgen.driver.driving import scheduled, unscheduled
+from tests.loadgen.driver.driving import scheduled, settings, unscheduled
 
 pytestmark = pytest.mark.real_time
 

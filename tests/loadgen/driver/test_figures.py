@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.driver import health, outbox
+from loadgen.driver import health
 from loadgen.driver.clocks import SAMPLE_EVERY_S, ClockLog
 from loadgen.driver.core_wait import CoreWait
 from loadgen.driver.health import BEAT_S, Heart, denied_s, percentile
@@ -23,17 +23,11 @@ from loadgen.record import RequestOutcome, RequestRecord
 
 def tick(sent: int, ok: int, failed: int = 0, running: int = 0, **fields: float) -> Tick:
     return Tick(
-        sent=sent,
-        tokens=10 * ok,
-        running=running,
-        waiting=1,
+        sent=sent, tokens=10 * ok, running=running, waiting=1,
         outcomes={RequestOutcome.OK: ok, RequestOutcome.TIMEOUT: failed} if failed else {RequestOutcome.OK: ok},
-        ttft_sum_s=0.5 * ok,
-        ttft_count=ok,
-        tpot_sum_s=0.02 * ok,
-        tpot_count=ok,
+        ttft_sum_s=0.5 * ok, ttft_count=ok, tpot_sum_s=0.02 * ok, tpot_count=ok,
         lateness_s=array("d", [0.001] * sent).tobytes(),
-    )
+    )  # fmt: skip
 
 
 def test_percentile_interpolates_between_neighbours() -> None:
@@ -43,7 +37,7 @@ def test_percentile_interpolates_between_neighbours() -> None:
     assert percentile([0.0, 10.0], 99) == pytest.approx(9.9)
 
 
-def test_meter_adds_up_workers_and_forgets_what_is_old() -> None:
+def test_the_meter_adds_up_workers_over_its_window() -> None:
     meter = Meter()
     meter.add(0, tick(sent=4, ok=2, failed=1, running=1), 1.0)
     meter.add(1, tick(sent=6, ok=6, running=0), 9.0)
@@ -60,14 +54,12 @@ def test_meter_adds_up_workers_and_forgets_what_is_old() -> None:
     assert meter.progress(20.0, draining=True, workers=1).running == 0
     assert meter.progress(20.0, draining=True, workers=1).ttft_s is None
 
-
-def test_meter_divides_by_the_time_that_has_passed_so_far() -> None:
     meter = Meter()
     meter.add(0, tick(sent=4, ok=4), 0.5)
     assert meter.progress(2.0, draining=False, workers=1).finished_per_s == 2.0
 
 
-def test_clock_log_takes_one_sample_a_second() -> None:
+def test_clocks_and_cores_are_read() -> None:
     log = ClockLog()
     first = log.samples[0]
     log.tick(first.monotonic_s + SAMPLE_EVERY_S / 2)
@@ -77,6 +69,13 @@ def test_clock_log_takes_one_sample_a_second() -> None:
     last = log.close()[-1]
     assert abs((last.realtime_s - first.realtime_s) - (last.monotonic_s - first.monotonic_s)) < 1
     assert last.boottime_s is None or last.boottime_s > last.monotonic_s - 1
+
+    core = CoreWait()
+    waited_s = core.waited_s()
+    assert 0 <= waited_s <= core.waited_s()
+    core.close()
+    core.close()
+    assert core.waited_s() == 0.0
 
 
 @pytest.mark.asyncio
@@ -141,24 +140,12 @@ async def test_a_pause_without_work_is_not_the_threads_own_doing() -> None:
         pacer.close()
 
 
-def test_waiting_for_a_core_is_counted_and_never_falls() -> None:
-    core = CoreWait()
-    first = core.waited_s()
-    assert 0 <= first <= core.waited_s()
-    core.close()
-    core.close()
-    assert core.waited_s() == 0.0
-
-
-def test_use_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_use_of_the_machine(tmp_path: Path) -> None:
     """200 ticks of user, 100 of system, 50 of the host; a tenth of a second of it all is this program's own."""
     stat = tmp_path / "stat"
     stat.write_text("cpu 1000 0 500 9000 0 0 0 10 0 0\ncpu0 1 2\n")
     now = [10.0]
-    monkeypatch.setattr("loadgen.driver.machine.os.sysconf", lambda name: 100)
-    monkeypatch.setattr("loadgen.driver.machine.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("loadgen.driver.machine.time.process_time", lambda: 1.0)
-    log = MachineLog(stat)
+    log = MachineLog(stat, now=lambda: now[0], own_cpu_s=lambda: 1.0, ticks_per_s=100)
     stat.write_text("cpu 1200 0 600 9700 0 0 0 60 0 0\ncpu0 1 2\n")
     now[0] = 12.0
     use = log.close(0.1)
@@ -177,13 +164,9 @@ def test_a_system_that_does_not_tell_what_its_cores_do(tmp_path: Path, text: str
 
 def finished(index: int, size: int = 0) -> RequestRecord:
     return RequestRecord(
-        index=index,
-        outcome=RequestOutcome.OK,
-        intended_s=1.0,
-        output_tokens=3,
-        chunk_times=array("d", [1.5, 1.6, 1.7]).tobytes(),
-        body=b"x" * size,
-    )
+        index=index, outcome=RequestOutcome.OK, intended_s=1.0, output_tokens=3,
+        chunk_times=array("d", [1.5, 1.6, 1.7]).tobytes(), body=b"x" * size,
+    )  # fmt: skip
 
 
 def test_outbox_writes_records_then_the_tick_then_the_credit() -> None:
@@ -211,10 +194,9 @@ def test_outbox_writes_records_then_the_tick_then_the_credit() -> None:
     assert (box.sent, box.last_started_s, box.last_ended_s) == (2, 1.004, 1.7)
 
 
-def test_results_that_nobody_takes_are_an_error_not_a_full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "OUTBOX_BYTES", 10_000)
+def test_results_that_nobody_takes_are_an_error_not_a_full_memory() -> None:
     held = [0]
-    box = Outbox(lambda data: None, lambda: held[0], worker=3)
+    box = Outbox(lambda data: None, lambda: held[0], worker=3, most_bytes=10_000)
     box.add(finished(1, size=8_000))
     held[0] = 2_000
     with pytest.raises(LoadgenError, match="worker 3: results are not taken"):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -187,7 +188,7 @@ def test_a_second_stop_cuts_at_once(server: BlastServer) -> None:
     assert all(record.chunk_times for record in run.records)
 
 
-def test_stopped_before_it_began_is_an_empty_run(server: BlastServer) -> None:
+def test_runs_without_requests(server: BlastServer) -> None:
     run = Run()
     run.stop.set()
     report = run.go(drive_settings(server), scheduled([0.0]))
@@ -195,8 +196,13 @@ def test_stopped_before_it_began_is_an_empty_run(server: BlastServer) -> None:
     assert run.records == []
     assert report.workers == []
 
+    run = Run()
+    report = run.go(drive_settings(server, workers=2), [])
+    assert (report.jobs, report.requests, run.records) == (0, 0, [])
+    assert not report.interrupted
 
-def test_jobs_that_cannot_be_drawn_raise_before_the_start(server: BlastServer) -> None:
+
+def test_jobs_that_cannot_be_sent_raise_before_the_start(server: BlastServer) -> None:
     def broken() -> Iterator[LoadJob]:
         yield from scheduled([0.0])
         raise TraceFormatError("trace.jsonl:2: not JSON")
@@ -204,26 +210,26 @@ def test_jobs_that_cannot_be_drawn_raise_before_the_start(server: BlastServer) -
     with pytest.raises(TraceFormatError, match=r"trace\.jsonl:2"):
         Run().go(drive_settings(server), broken())
 
-
-def test_jobs_that_break_off_later_leave_what_was_measured(server: BlastServer) -> None:
-    def broken() -> Iterator[LoadJob]:
-        yield from scheduled([0.0, 0.1, 2.5])
-        time.sleep(1)
-        raise TraceFormatError("trace.jsonl:4: not JSON")
-
-    run = Run()
-    report = run.go(drive_settings(server), broken())
-    assert Counter(record.outcome for record in run.records) == {RequestOutcome.OK: 3}
-    assert report.interrupted
-    assert "trace.jsonl:4" in report.problems[0]
-
-
-def test_a_job_that_does_not_fit_the_endpoint_is_a_usage_error(server: BlastServer) -> None:
     turns = [Turn(prompt=[1, 2], output_tokens=1), Turn(prompt=[3], output_tokens=1)]
     messages = LoadJob(index=0, due_s=0.0, conversation=Conversation(turns=turns))
     chat = DriveSettings(endpoint=endpoint(server, backend="openai-chat"))
     with pytest.raises(UsageError, match="--backend openai"):
         Run().go(chat, [messages])
+
+
+def test_jobs_that_break_off_later_leave_what_was_measured(server: BlastServer) -> None:
+    begun = threading.Event()
+
+    def broken() -> Iterator[LoadJob]:
+        yield from scheduled([0.0, 0.1, 2.5])
+        begun.wait(60)
+        raise TraceFormatError("trace.jsonl:4: not JSON")
+
+    run = Run(at_progress=lambda progress: begun.set() if progress.finished else None)
+    report = run.go(drive_settings(server), broken())
+    assert Counter(record.outcome for record in run.records) == {RequestOutcome.OK: 3}
+    assert report.interrupted
+    assert "trace.jsonl:4" in report.problems[0]
 
 
 def test_an_error_of_a_callback_ends_everything(server: BlastServer) -> None:
@@ -233,10 +239,3 @@ def test_an_error_of_a_callback_ends_everything(server: BlastServer) -> None:
     fleet = Fleet(drive_settings(server, Mode.CLOSED, concurrency=1, workers=1))
     with pytest.raises(OSError, match="disk full"):
         fleet.run(unscheduled(), on_records=full, on_progress=lambda _: None)
-
-
-def test_no_jobs_at_all(server: BlastServer) -> None:
-    run = Run()
-    report = run.go(drive_settings(server, workers=2), [])
-    assert (report.jobs, report.requests, run.records) == (0, 0, [])
-    assert not report.interrupted

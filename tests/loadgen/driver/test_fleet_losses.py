@@ -1,6 +1,7 @@
 """Workers that are killed or hang, a parent that dies, Ctrl-C: results are kept, and no process survives."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,11 +15,11 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from loadgen.driver import fleet as fleet_module
-from loadgen.driver import worker_process
+import loadgen
 from loadgen.driver.interrupts import stop_on_signals
 from loadgen.driver.progress import Progress
 from loadgen.driver.settings import Mode
+from loadgen.driver.worker_process import BOOT
 from loadgen.errors import WorkerLost
 from loadgen.record import RequestOutcome
 from loadgen.selftest.process import BlastServer, start_blast_server
@@ -68,30 +69,28 @@ def test_a_killed_worker_ends_the_run_and_the_rest_is_kept(server: BlastServer) 
     wait_until_gone(processes)
 
 
-def test_a_worker_that_hangs_is_ended(server: BlastServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_module, "SILENCE_S", 0.7)
+def test_a_worker_that_hangs_is_ended(server: BlastServer) -> None:
     run = Run()
     processes = send_once(run, signal.SIGSTOP)
-    report = run.go(drive_settings(server, Mode.CLOSED, concurrency=2), unscheduled())
+    report = run.go(drive_settings(server, Mode.CLOSED, concurrency=2), unscheduled(), silence_s=0.7)
     assert report.lost_workers == [0]
     assert "said nothing any more" in report.problems[0]
     wait_until_gone(processes)
 
 
-def test_a_worker_that_does_not_end_in_time_is_ended(server: BlastServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_module, "GRACE_S", 0.3)
+def test_a_worker_that_does_not_end_in_time_is_ended(server: BlastServer) -> None:
     run = Run()
     processes = send_once(run, signal.SIGSTOP)
-    report = run.go(drive_settings(server, duration_s=3.0, drain_s=0.1), scheduled([0.0, 0.1, 2.9]))
+    settings = drive_settings(server, duration_s=1.0, drain_s=0.1)
+    report = run.go(settings, scheduled([0.0, 0.1, 0.9]), grace_s=0.3)
     assert report.lost_workers == [0]
     assert "did not end in time" in report.problems[0]
     wait_until_gone(processes)
 
 
-def test_a_worker_that_never_starts_is_an_error(server: BlastServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.driver.worker_process._BOOT", "raise SystemExit(3)")
+def test_a_worker_that_never_starts_is_an_error(server: BlastServer) -> None:
     with pytest.raises(WorkerLost, match="worker 0 did not start: exit status 3"):
-        Run().go(drive_settings(server), scheduled([0.0]))
+        Run().go(drive_settings(server), scheduled([0.0]), boot="raise SystemExit(3)")
 
 
 def test_no_interpreter_is_an_error(server: BlastServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,11 +99,9 @@ def test_no_interpreter_is_an_error(server: BlastServer, monkeypatch: pytest.Mon
         Run().go(drive_settings(server), scheduled([0.0]))
 
 
-def test_a_worker_that_is_not_ready_in_time_is_an_error(server: BlastServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_module, "READY_DEADLINE_S", 0.2)
-    monkeypatch.setattr("loadgen.driver.worker_process._BOOT", "import time; time.sleep(60)")
+def test_a_worker_that_is_not_ready_in_time_is_an_error(server: BlastServer) -> None:
     with pytest.raises(WorkerLost, match=r"workers \[0\] were not ready"):
-        Run().go(drive_settings(server), scheduled([0.0]))
+        Run().go(drive_settings(server), scheduled([0.0]), boot="import time; time.sleep(60)", ready_s=0.2)
     assert workers_of(os.getpid()) == []
 
 
@@ -116,14 +113,11 @@ def test_a_worker_that_is_not_ready_in_time_is_an_error(server: BlastServer, mon
         ("d.Digester._slice = lambda self, loop: None", "1 answers could not be evaluated in time"),
     ],
 )
-def test_a_mistake_of_ours_ends_the_run_instead_of_hanging(
-    server: BlastServer, monkeypatch: pytest.MonkeyPatch, patch: str, words: str
-) -> None:
+def test_a_mistake_of_ours_ends_the_run_instead_of_hanging(server: BlastServer, patch: str, words: str) -> None:
     imports = "import loadgen.client.digester as d, loadgen.driver.conductor as c"
     lines = [imports, patch, "c.EVALUATION_DEADLINE_S = 0.2", "main("]
-    boot = worker_process._BOOT.replace("main(", "\n".join(lines))
-    monkeypatch.setattr(worker_process, "_BOOT", boot)
-    report = Run().go(drive_settings(server, drain_s=0.2), scheduled([0.0]))
+    boot = BOOT.replace("main(", "\n".join(lines))
+    report = Run().go(drive_settings(server, drain_s=0.2), scheduled([0.0]), boot=boot)
     assert report.lost_workers == [0]
     assert words in report.problems[0]
 
@@ -205,3 +199,18 @@ def test_signals_are_restored_and_other_threads_left_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+_START = "from loadgen.driver.worker_process import WorkerProcess; print(WorkerProcess(0, 1).end())"
+
+
+def test_a_worker_runs_the_package_of_its_parent(tmp_path: Path) -> None:
+    """Not another one that happens to be installed: of two checkouts the halves of a run would differ."""
+    copy = tmp_path / "loadgen"
+    shutil.copytree(Path(loadgen.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__", "pictures"))
+    (copy / "driver" / "worker.py").write_text("def main(*_):\n    raise SystemExit(17)\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run(
+        [sys.executable, "-c", _START], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ran.stdout == "exit status 17\n", ran.stderr

@@ -10,19 +10,11 @@ from loadgen.record import RequestOutcome, RequestRecord
 def record(chunks: Sequence[float] = (), *, tokens: Sequence[int] = (), **fields: Any) -> RequestRecord:
     """A successful request that was due at 1.0, could go at 1.25 and went at 1.5, unless told otherwise."""
     usual: dict[str, Any] = {
-        "index": 0,
-        "outcome": RequestOutcome.OK,
-        "intended_s": 1.0,
-        "released_s": 1.25,
-        "started_s": 1.5,
-        "ended_s": (chunks[-1] if chunks else 1.5) + 0.25,
-        "output_tokens": len(chunks),
-        "input_tokens": 10,
-        "planned_input_tokens": 10,
-        "chunk_times": array("d", chunks).tobytes(),
-        "chunk_tokens": array("i", tokens).tobytes(),
-        "first_answer_s": chunks[0] if chunks else None,
-    }
+        "index": 0, "outcome": RequestOutcome.OK, "intended_s": 1.0, "released_s": 1.25, "started_s": 1.5,
+        "ended_s": (chunks[-1] if chunks else 1.5) + 0.25, "output_tokens": len(chunks), "input_tokens": 10,
+        "planned_input_tokens": 10, "chunk_times": array("d", chunks).tobytes(),
+        "chunk_tokens": array("i", tokens).tobytes(), "first_answer_s": chunks[0] if chunks else None,
+    }  # fmt: skip
     return RequestRecord(**(usual | fields))
 
 

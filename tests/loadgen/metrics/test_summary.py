@@ -36,7 +36,7 @@ def summary(records: list[RequestRecord] = RUN, **facts: object) -> RunResult:
     )
 
 
-def test_the_window_and_the_rates() -> None:
+def test_the_window_the_rates_and_the_latencies() -> None:
     """First send 1.5, last end 5.25: 3.75 s; two successes, six tokens out, twenty in."""
     found = summary()
     assert found.duration_s == pytest.approx(3.75)
@@ -50,8 +50,6 @@ def test_the_window_and_the_rates() -> None:
     assert found.slo is not None
     assert found.slo.attainment == pytest.approx(2 / 4)  # the one that was cut had waited for 59 s
 
-
-def test_latencies_are_of_successes_and_failures_are_infinite() -> None:
     ttft = summary().metrics["ttft"]
     assert (ttft.count, ttft.mean) == (2, 1.0)
     assert set(ttft.percentiles) == {"50", "90", "99"}
@@ -59,7 +57,7 @@ def test_latencies_are_of_successes_and_failures_are_infinite() -> None:
     assert summary().metrics["lateness"].count == 5
 
 
-def test_errors_cache_and_warnings() -> None:
+def test_errors_cache_tokens_and_warnings() -> None:
     found = summary(interrupted=True, lost_workers=[1])
     [error] = found.errors
     assert (error.outcome, error.status, error.count, error.example) == ("rejected", 429, 1, "full")
@@ -70,13 +68,15 @@ def test_errors_cache_and_warnings() -> None:
     for words in ("1 of 5 requests failed", "1 requests had not ended", "only 2 requests", "from elsewhere", "worker"):
         assert words in text
 
-
-def test_warnings_about_tokens() -> None:
     odd = [record([2.0, 3.0], output_tokens=None), record([2.0], input_tokens=20)]
     text = "\n".join(summary(odd).warnings)
     assert "1 answers came without usage" in text
     assert "1 prompts had other lengths" in text
     assert "no request succeeded" in "\n".join(summary([failed()]).warnings)
+
+    words = "1 successful answers have no value for one of the SLOs"
+    assert not any(words in warning for warning in summary().warnings)
+    assert any(words in warning for warning in summary([*RUN, record([], index=6)]).warnings)
 
 
 def test_concurrency_is_exact() -> None:
@@ -89,33 +89,25 @@ def test_concurrency_is_exact() -> None:
     assert found.mean(3.0, 3.0) == 0.0
     assert found.longest_above(0.9) == (1.0, 3.0)
 
+    assert concurrency([]).longest_above(0.9) == (0.0, 0.0)
+    assert concurrency([record(started_s=1.0, ended_s=1.0)]).longest_above(0.9) == (0.0, 0.0)
+    # An idle minute between the warm-up and the only request does not dilute the mean.
+    warm = record([0.5], warmup=True, started_s=0.0, ended_s=0.5)
+    alone = summary([warm, record([61.0], started_s=60.0, ended_s=62.0)])
+    assert alone.mean_concurrency == pytest.approx(1.0)
 
-def test_steady_state_is_broken_by_a_long_dip_of_short_steps() -> None:
+
+def test_steady_state_bears_a_short_dip_and_no_long_one_of_short_steps() -> None:
     """Ten requests for 5 s; then for 90 s 4 or 5 of them, changing each 20 ms; then ten again for 5 s."""
     ten = [record(started_s=begin, ended_s=begin + 5.0) for begin in [0.0] * 10 + [95.0] * 10]
     four = [record(started_s=5.0, ended_s=95.0) for _ in range(4)]
     flicker = [record(started_s=5 + 0.04 * at, ended_s=5.02 + 0.04 * at) for at in range(2250)]
     assert concurrency(ten + four + flicker).longest_above(0.9) == (0.0, 5.0)
-
-
-def test_a_short_dip_does_not_break_the_steady_state() -> None:
     spans = [(0.0, 50.0), (0.0, 20.0), (20.1, 50.0)]
     assert concurrency([record(started_s=begin, ended_s=end) for begin, end in spans]).longest_above(0.9) == (0.0, 50.0)
 
 
-def test_no_concurrency_at_all() -> None:
-    assert concurrency([]).longest_above(0.9) == (0.0, 0.0)
-    assert concurrency([record(started_s=1.0, ended_s=1.0)]).longest_above(0.9) == (0.0, 0.0)
-
-
-def test_mean_concurrency_is_of_the_measured_window() -> None:
-    """An idle minute between the warm-up and the only request does not dilute it."""
-    warm = record([0.5], warmup=True, started_s=0.0, ended_s=0.5)
-    found = summary([warm, record([61.0], started_s=60.0, ended_s=62.0)])
-    assert found.mean_concurrency == pytest.approx(1.0)
-
-
-def test_the_timeline_holds_every_token_and_both_ends() -> None:
+def test_the_timeline_and_the_steady_state() -> None:
     """Three tokens in the first bin, both ends in their own."""
     found = summary([record([0.1, 0.3], started_s=0.0, ended_s=1.5, output_tokens=3), failed(started_s=1.4)]).timeline
     assert [point.t_s for point in found] == [0.0, 0.5, 1.0, 1.5]
@@ -124,40 +116,28 @@ def test_the_timeline_holds_every_token_and_both_ends() -> None:
     assert [point.failed for point in found] == [0, 0, 0, 1]
     assert found[3].ttft_p50_s == pytest.approx(-0.9)  # due at 1.0, as all of these
 
-
-def test_the_timeline_has_the_tokens_of_whole_answers_at_their_ends() -> None:
     found = summary([record([], started_s=0.0, ended_s=1.25, output_tokens=3)]).timeline
     assert [point.output_tokens for point in found] == [0, 0, 3]
 
-
-def test_steady_state_and_timeline() -> None:
     many = [
         record([0.25 + at, 0.5 + at], index=at, intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0)
         for at in range(20)
     ]
-    found = summary(many)
-    assert found.steady_state is not None
-    assert found.steady_state.requests == 20
-    assert found.steady_state.requests_per_s == pytest.approx(1.0, rel=0.1)
-    assert sum(point.sent for point in found.timeline) == 20
-    assert sum(point.output_tokens for point in found.timeline) == 40
-    assert found.peak_concurrency == 1
+    whole = summary(many)
+    assert whole.steady_state is not None
+    assert whole.steady_state.requests == 20
+    assert whole.steady_state.requests_per_s == pytest.approx(1.0, rel=0.1)
+    assert sum(point.sent for point in whole.timeline) == 20
+    assert sum(point.output_tokens for point in whole.timeline) == 40
+    assert whole.peak_concurrency == 1
 
-
-def test_limits_that_could_not_be_judged_are_told() -> None:
-    words = "1 successful answers have no value for one of the SLOs"
-    assert not any(words in warning for warning in summary().warnings)
-    assert any(words in warning for warning in summary([*RUN, record([], index=6)]).warnings)
-
-
-def test_failures_are_late_in_the_steady_state_too() -> None:
-    """Ten begin side by side; four of them fail."""
+    # Ten begin side by side; four of them fail.
     together: dict[str, Any] = {"intended_s": 0.0, "released_s": 0.0, "started_s": 0.0}
     fine = [record([1.0, 2.0], index=at, ended_s=3.0 + (at > 0), **together) for at in range(6)]
-    found = summary([*fine, *(failed(index=at, ended_s=5.0, **together) for at in range(6, 10))]).steady_state
-    assert found is not None
-    assert found.requests == 10
-    assert found.metrics["ttft"].with_failures == {"50": 1.0, "90": None, "99": None}
+    steady = summary([*fine, *(failed(index=at, ended_s=5.0, **together) for at in range(6, 10))]).steady_state
+    assert steady is not None
+    assert steady.requests == 10
+    assert steady.metrics["ttft"].with_failures == {"50": 1.0, "90": None, "99": None}
 
 
 @pytest.mark.parametrize(
@@ -171,11 +151,8 @@ def test_failures_are_late_in_the_steady_state_too() -> None:
     ],
 )
 def test_the_generator_is_the_bottleneck(facts: dict[str, float], words: str) -> None:
-    prompt = [
-        record([at + 0.5], intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0) for at in range(4)
-    ]
-    assert not summary(prompt, offered_per_s=1.0).generator.is_bottleneck
-    generator = summary(prompt, **facts).generator
+    assert not summary(PROMPT, offered_per_s=1.0).generator.is_bottleneck
+    generator = summary(PROMPT, **facts).generator
     assert generator.is_bottleneck
     assert words in generator.reasons[0]
 
@@ -222,26 +199,7 @@ def test_others_on_the_machine_are_no_excuse(facts: dict[str, float]) -> None:
     assert not generator.machine_was_busy
 
 
-def test_a_busy_machine_that_disturbed_nothing_is_no_trouble() -> None:
-    generator = summary(PROMPT, offered_per_s=1.0, **NO_CORE).generator
-    assert not generator.is_bottleneck
-    assert not generator.machine_was_busy
-    assert generator.denied_share == pytest.approx(0.95)
-
-
-def test_an_offered_rate_is_kept_or_not() -> None:
-    assert kept_rate(summary(PROMPT, offered_per_s=1.0).generator)
-    assert not kept_rate(summary(PROMPT, offered_per_s=10.0).generator)
-    assert kept_rate(summary(PROMPT, mode_closed=True).generator)
-
-
-def test_a_run_that_ended_early_is_not_held_against_its_schedule() -> None:
-    few = [record([at + 0.5], intended_s=at, released_s=at, started_s=float(at), ended_s=at + 1.0) for at in range(4)]
-    assert not summary(few, offered_per_s=10.0, interrupted=True).generator.is_bottleneck
-    assert not summary(few, offered_per_s=10.0, lost_workers=[0]).generator.is_bottleneck
-
-
-def test_late_sends_and_what_a_cap_caused() -> None:
+def test_late_sends_and_rates_that_need_not_be_kept() -> None:
     late = [record([at + 0.5], intended_s=at, released_s=at, started_s=at + 0.2) for at in range(40)]
     assert "left 200.0 ms late" in summary(late, offered_per_s=1.0).generator.reasons[0]
     capped = [
@@ -250,8 +208,18 @@ def test_late_sends_and_what_a_cap_caused() -> None:
     ]
     assert not summary(capped, offered_per_s=1.0, cap=1).generator.is_bottleneck
 
+    assert kept_rate(summary(PROMPT, offered_per_s=1.0).generator)
+    assert not kept_rate(summary(PROMPT, offered_per_s=10.0).generator)
+    assert kept_rate(summary(PROMPT, mode_closed=True).generator)
+    for early in ({"interrupted": True}, {"lost_workers": [0]}):
+        assert not summary(PROMPT, offered_per_s=10.0, **early).generator.is_bottleneck
+    generator = summary(PROMPT, offered_per_s=1.0, **NO_CORE).generator
+    assert not generator.is_bottleneck
+    assert not generator.machine_was_busy
+    assert generator.denied_share == pytest.approx(0.95)
 
-def test_the_worst_warning_stands_first() -> None:
+
+def test_warnings_of_clocks_and_their_order() -> None:
     slept = [(0.0, 100.0, 5.0), (1.0, 111.0, 16.0)]
     starts = [one.split()[:4] for one in summary(clocks=slept, interrupted=True).warnings]
     assert starts[0] == ["the", "machine", "slept", "for"]
@@ -259,12 +227,10 @@ def test_the_worst_warning_stands_first() -> None:
     assert starts[-1] == ["from", "elsewhere"]
     assert summary([failed(index=1)]).warnings[0].startswith("no request succeeded")
 
-
-def test_clock_trouble() -> None:
     steady = [(0.0, 100.0, 5.0), (1.0, 101.0, 6.0)]
     assert summary(clocks=steady).generator.clock_warnings == []
-    [slept] = summary(clocks=[(0.0, 100.0, 5.0), (1.0, 111.0, 16.0)]).generator.clock_warnings
-    assert "slept for 10.0 s" in slept
+    [told] = summary(clocks=slept).generator.clock_warnings
+    assert "slept for 10.0 s" in told
     [stepped] = summary(clocks=[(0.0, 100.0, 5.0), (1.0, 98.0, 6.0)]).generator.clock_warnings
     assert "set by -3.0 s" in stepped
 
@@ -281,8 +247,6 @@ def test_repetitions() -> None:
     assert found.outcomes["ok"] == 4
     assert found.errors[0].count == 1
 
-
-def test_one_repetition_keeps_its_interval_and_an_empty_one_its_percentiles() -> None:
     alone = merge([summary()], [RUN])
     assert alone.metrics["ttft"].ci95 == summary().metrics["ttft"].ci95
     nothing = [failed()]
@@ -291,22 +255,19 @@ def test_one_repetition_keeps_its_interval_and_an_empty_one_its_percentiles() ->
     assert found.metrics["ttft"].ci95 is None
 
 
-def test_vllms_keys() -> None:
+def keys(result: RunResult, runs: list[list[RequestRecord]], **changes: Any) -> dict[str, Any]:
+    """Those of vLLM's flat file."""
+    usual: dict[str, Any] = {
+        "percentile_metrics": [], "percentiles": [], "detailed": False, "request_rate": None, "burstiness": 1.0,
+        "max_concurrency": None, "num_prompts": 5, "backend": "openai", "tokenizer": None, "date": "",
+    }  # fmt: skip
+    return flat(result, runs, **(usual | changes))
+
+
+def test_vllms_keys_and_their_peaks() -> None:
     """vLLM counts from the actual send and reports milliseconds."""
-    found = flat(
-        summary(),
-        [RUN],
-        percentile_metrics=["ttft", "tpot", "itl", "e2el", "client_queue_time", "unknown"],
-        percentiles=[99],
-        detailed=True,
-        request_rate=None,
-        burstiness=1.0,
-        max_concurrency=4,
-        num_prompts=5,
-        backend="openai",
-        tokenizer=None,
-        date="20261121-000000",
-    )
+    names = ["ttft", "tpot", "itl", "e2el", "client_queue_time", "unknown"]
+    found = keys(summary(), [RUN], percentile_metrics=names, percentiles=[99], detailed=True, max_concurrency=4)
     assert found["mean_ttft_ms"] == pytest.approx(750)  # 0.5 s and 1.0 s from the send
     assert found["mean_tpot_ms"] == pytest.approx(750)  # 0.5 s and 1.0 s
     assert found["median_itl_ms"] == pytest.approx(750)
@@ -317,7 +278,12 @@ def test_vllms_keys() -> None:
     assert (found["total_input_tokens"], found["total_output_tokens"]) == (20, 6)
     assert found["output_throughput"] == pytest.approx(6 / 3.75)
     assert found["max_concurrent_requests"] == summary().peak_concurrency == 4  # failures were open, too
-    assert len(found["ttfts"]) == len(found["errors"]) == 5  # type: ignore[arg-type]
+    assert len(found["ttfts"]) == len(found["errors"]) == 5
+
+    # Repetitions begin at their own second 0: what came at the same second of each did not come together.
+    for runs in ([RUN], [RUN, RUN]):
+        found = keys(merge([summary()] * len(runs), runs), runs)
+        assert (found["max_output_tokens_per_s"], found["max_concurrent_requests"]) == (3.0, 4)
 
 
 def test_vllms_goodput_is_blind_to_waiting_and_a_peak_is_never_below_the_mean() -> None:
@@ -329,20 +295,7 @@ def test_vllms_goodput_is_blind_to_waiting_and_a_peak_is_never_below_the_mean() 
     result = summarize(
         records, facts=GeneratorFacts(), slo={"ttft": 0.75, "e2e": 1.25}, percentiles=[50], identity=Identity()
     )
-    found = flat(
-        result,
-        [records],
-        percentile_metrics=[],
-        percentiles=[],
-        detailed=True,
-        request_rate=2.0,
-        burstiness=float("inf"),
-        max_concurrency=None,
-        num_prompts=2,
-        backend="openai",
-        tokenizer=None,
-        date="",
-    )
+    found = keys(result, [records], detailed=True, request_rate=2.0, burstiness=float("inf"), num_prompts=2)
     assert result.throughput.goodput_per_s == 0.0
     assert found["request_goodput"] == pytest.approx(1.0)
     assert found["max_output_tokens_per_s"] == found["output_throughput"] == pytest.approx(10)  # not its two chunks
@@ -353,31 +306,3 @@ def test_vllms_goodput_is_blind_to_waiting_and_a_peak_is_never_below_the_mean() 
     assert found["server_ttfts"] == [None, None]
     assert found["errors"] == ["", "full"]
     assert (found["request_rate"], found["burstiness"]) == (2.0, "inf")
-
-
-def test_peaks_of_repetitions_are_not_added_up() -> None:
-    """Both repetitions begin at their own second 0: what came at the same second of each did not come together."""
-    alone = {name: _peaks([RUN])[name] for name in _PEAKS}
-    assert alone == {"max_output_tokens_per_s": 3.0, "max_concurrent_requests": 4}
-    assert _peaks([RUN, RUN]) == alone
-
-
-_PEAKS = ("max_output_tokens_per_s", "max_concurrent_requests")
-
-
-def _peaks(runs: list[list[RequestRecord]]) -> dict[str, object]:
-    found = flat(
-        merge([summary()] * len(runs), runs),
-        runs,
-        percentile_metrics=[],
-        percentiles=[],
-        detailed=False,
-        request_rate=None,
-        burstiness=1.0,
-        max_concurrency=None,
-        num_prompts=5,
-        backend="openai",
-        tokenizer=None,
-        date="",
-    )
-    return {name: found[name] for name in _PEAKS}

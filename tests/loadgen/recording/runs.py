@@ -62,26 +62,14 @@ def _answered(job: LoadJob, endpoint: Endpoint, usage: bool, rng: np.random.Gene
         ended_s = intended_s + float(rng.random())
         records.append(
             RequestRecord(
-                index=job.index,
-                turn=number,
-                warmup=job.warmup,
-                tenant=job.conversation.tenant,
-                conduct=Conduct.NORMAL,
-                outcome=RequestOutcome.OK,
-                intended_s=intended_s,
-                released_s=intended_s,
-                started_s=intended_s + float(rng.random()) / 1000,
-                ended_s=ended_s,
-                status=200,
-                input_tokens=tokens if usage else None,
-                output_tokens=turn.output_tokens if usage else None,
-                planned_input_tokens=turn.input_tokens,
-                planned_output_tokens=turn.output_tokens,
-                hash_ids=turn.hash_ids,
-                block_tokens=turn.block_tokens,
-                body=body,
+                index=job.index, turn=number, warmup=job.warmup, tenant=job.conversation.tenant,
+                conduct=Conduct.NORMAL, outcome=RequestOutcome.OK, intended_s=intended_s, released_s=intended_s,
+                started_s=intended_s + float(rng.random()) / 1000, ended_s=ended_s, status=200,
+                input_tokens=tokens if usage else None, output_tokens=turn.output_tokens if usage else None,
+                planned_input_tokens=turn.input_tokens, planned_output_tokens=turn.output_tokens,
+                hash_ids=turn.hash_ids, block_tokens=turn.block_tokens, body=body,
             )
-        )
+        )  # fmt: skip
         if job.conversation.history:
             history = endpoint.extend(history, turn, f" answer {rng.integers(1000)}")
         if number + 1 < len(job.conversation.turns):

@@ -1,6 +1,7 @@
 """From a run to a trace and back: the same requests at the same times, and the same bytes when recorded again."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,16 @@ import numpy as np
 import pytest
 
 from loadgen.arrivals import ReplayedArrivals, Steady
+from loadgen.driver.fleet import Fleet
+from loadgen.driver.settings import DriveSettings
 from loadgen.endpoint import Endpoint
 from loadgen.errors import OutputError, TraceFormatError, UsageError
 from loadgen.plan import Conversation, LoadJob
 from loadgen.recording import record_trace
+from loadgen.recording.hashing import BlockHasher, prompt_of
+from loadgen.result import Generator, RunResult, Throughput
+from loadgen.run_folder import RunFolder
+from loadgen.selftest.process import start_blast_server
 from loadgen.trace import Reading, RecordedTrace, TraceForm, open_trace
 from loadgen.workload.datasets import Fit, TraceWorkload
 from loadgen.workload.distributions import Fixed, Uniform
@@ -99,6 +106,7 @@ def test_what_stands_in_a_line(tmp_path: Path, words: Words) -> None:
     folder = _one(tmp_path, words, intended_s=0.1234567, started_s=0.2, input_tokens=33, output_tokens=7)
     record_trace(folder, tmp_path / "t")
     header, line, *_ = _lines(tmp_path / "t")
+    assert isinstance(open_trace(tmp_path / "t"), RecordedTrace)
     assert (header["requests"], header["endpoint"], header["hash_ids"]) == (3, "/v1/completions", "computed")
     assert (line["timestamp"], line["input_length"], line["output_length"]) == (123.457, 33, 7)
     assert len(line["hash_ids"]) == 3
@@ -130,22 +138,21 @@ def test_lengths_that_nobody_counted_are_estimated_and_say_so(tmp_path: Path, wo
     exact = len(json.loads(line["body"])["prompt"].split())
     assert line["input_length"] == pytest.approx(exact, rel=0.2)
 
-
-@pytest.mark.parametrize("change", [{"started_s": None}, {"conduct": "malformed"}, {"index": 99}])
-def test_requests_that_cannot_be_replayed_are_left_out(tmp_path: Path, words: Words, change: dict[str, Any]) -> None:
-    recorded = record_trace(_one(tmp_path, words, **change), tmp_path / "t")
-    assert (recorded.requests, recorded.sessions, recorded.left_out) == (2, 2, 1)
-    assert [line["session"] for line in _lines(tmp_path / "t")[1:]] == [0, 1]
-
-
-def test_bodies_without_a_prompt_have_no_ids(tmp_path: Path, words: Words) -> None:
-    folder = _one(tmp_path, words, input_tokens=None, planned_input_tokens=None)
+    (tmp_path / "odd").mkdir()
+    folder = _one(tmp_path / "odd", words, input_tokens=None, planned_input_tokens=None)
     sent = (folder / "sent.jsonl").read_text().splitlines()
     sent[0] = json.dumps({"index": 0, "turn": 0, "body": '{"odd": 1}'})
     (folder / "sent.jsonl").write_text("\n".join(sent) + "\n")
     record_trace(folder, tmp_path / "t")
     line = _lines(tmp_path / "t")[1]
     assert (line["input_length"], line["hash_ids"]) == (1, [])
+
+
+@pytest.mark.parametrize("change", [{"started_s": None}, {"conduct": "malformed"}, {"index": 99}])
+def test_requests_that_cannot_be_replayed_are_left_out(tmp_path: Path, words: Words, change: dict[str, Any]) -> None:
+    recorded = record_trace(_one(tmp_path, words, **change), tmp_path / "t")
+    assert (recorded.requests, recorded.sessions, recorded.left_out) == (2, 2, 1)
+    assert [line["session"] for line in _lines(tmp_path / "t")[1:]] == [0, 1]
 
 
 def test_the_form_of_mooncake(tmp_path: Path, words: Words) -> None:
@@ -216,13 +223,6 @@ def test_lines_without_a_body_get_prompts_from_their_ids(tmp_path: Path, words: 
         _conversation(TraceWorkload(open_trace(tmp_path / "t")))
 
 
-def test_the_header_of_a_replay(tmp_path: Path, words: Words) -> None:
-    record_trace(_one(tmp_path, words), tmp_path / "t")
-    trace = open_trace(tmp_path / "t")
-    assert isinstance(trace, RecordedTrace)
-    assert trace.header.endpoint == "/v1/completions"
-
-
 def test_folders_that_give_no_trace(tmp_path: Path, words: Words) -> None:
     with pytest.raises(UsageError):
         record_trace(tmp_path / "nowhere", tmp_path / "t")
@@ -237,3 +237,69 @@ def test_folders_that_give_no_trace(tmp_path: Path, words: Words) -> None:
     with pytest.raises(TraceFormatError, match=r"requests\.jsonl:1"):
         record_trace(folder, tmp_path / "t")
     assert not (tmp_path / "t").exists()
+
+
+def _body(**fields: object) -> str:
+    return json.dumps({"model": "m", **fields})
+
+
+def test_prompts_of_every_kind() -> None:
+    assert prompt_of(_body(prompt="hällo")) == "hällo"
+    assert prompt_of(_body(prompt=[1, 2])) == [1, 2]
+    assert prompt_of(_body(prompt=["a", "b"])) == "a\nb"
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "u"}]}]
+    assert prompt_of(_body(messages=messages)) == 'system\ns\nuser\n[{"type":"text","text":"u"}]\n'
+    assert prompt_of(_body(messages=["odd"])) == "odd"
+
+
+@pytest.mark.parametrize("body", ["nonsense", "[]", "{}", '{"prompt": 5}', '{"prompt": [1, "a"]}', '{"prompt": {}}'])
+def test_bodies_without_a_prompt(body: str) -> None:
+    assert prompt_of(body) is None
+
+
+def test_ids_of_blocks() -> None:
+    hasher = BlockHasher(block_tokens=2, bytes_per_block=4)
+    assert hasher.hash_ids("aaaabbbbcccc", 6) == [0, 1, 2]
+    assert hasher.hash_ids("aaaabbbbdddd", 6) == [0, 1, 3]
+    assert hasher.hash_ids("aaaa", 2) == [0]
+    assert hasher.hash_ids("xxxxbbbb", 4) == [4, 5]  # the same block behind another one is another prefix
+    assert hasher.hash_ids("aaaabbbbcccc", 6) == [0, 1, 2]
+    assert len(hasher.hash_ids("aaaabbbbcccc", 3)) == 2  # fewer tokens than bytes promised: the last takes the rest
+    assert hasher.hash_ids("aaaabbbb", 4)[1] != hasher.hash_ids("aaaabbbbcccc", 3)[1]
+    assert len(set(hasher.hash_ids("aa", 7))) == 4  # more tokens than bytes promised
+    assert hasher.hash_ids("", 0) == []
+    hasher = BlockHasher(block_tokens=2, bytes_per_block=1)
+    assert hasher.hash_ids([1, 2, 3, 4, 5], 99) == [0, 1, 2]
+    assert hasher.hash_ids([1, 2, 3, 4, 6], 99) == [0, 1, 3]
+    assert hasher.hash_ids([1, 2], 99) == [0]
+    assert hasher.hash_ids([-1, 2**64], 0) == [4]
+
+
+def _drive(folder: Path, endpoint: Endpoint, jobs: Iterator[LoadJob]) -> Path:
+    """Run and save."""
+    throughput = Throughput(requests_per_s=0, input_tokens_per_s=0, output_tokens_per_s=0, total_tokens_per_s=0)
+    generator = Generator(workers=2, cpu_share=0, loop_lag_p99_s=0)
+    with RunFolder(folder) as out:
+        settings = DriveSettings(endpoint=endpoint, workers=2, keep_body=True)
+        Fleet(settings).run(jobs, on_records=out.append, on_progress=lambda _: None)
+        out.write_result(RunResult(endpoint=endpoint.path, throughput=throughput, generator=generator), {})
+    return folder
+
+
+def test_a_real_replay_recorded_again_is_the_same_file(tmp_path: Path, words: Words) -> None:
+    lengths = Lengths(Uniform(4, 20))
+    sessions = Sessions(
+        RandomPrompts(words, lengths, 20), lengths, turns=Lengths(Uniform(1, 3)), think_s=Uniform(0, 0.1)
+    )
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    with start_blast_server("paced", tokens_per_s=500.0, ttft_s=0.01) as server:
+        endpoint = Endpoint(base_url=server.url, path="/v1/completions", model=server.model)
+        jobs = plan_jobs(sessions, seed=1, arrivals=Steady(40.0), count=20)
+        recorded = record_trace(_drive(tmp_path / "run", endpoint, jobs), first)
+        replay = plan_jobs(TraceWorkload(open_trace(first)), seed=2, arrivals=ReplayedArrivals())
+        assert record_trace(_drive(tmp_path / "again", endpoint, replay), second) == recorded
+    assert (recorded.sessions, recorded.left_out) == (20, 0)
+    assert recorded.requests > 20
+    assert second.read_bytes() == first.read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "again" / "requests.jsonl").read_text().splitlines()]
+    assert {line["outcome"] for line in lines} == {"ok"}

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -90,10 +91,13 @@ addEventListener("load", () => setTimeout(() => {
 </script>
 """
 
-_FRAME = """<!DOCTYPE html><body style="margin:0"><pre id="seen"></pre>
-<iframe src="{page}" style="border:0;width:{width}px;height:900px"></iframe>
+_FRAME = """<pre class="seen"></pre><iframe src="{page}" style="border:0;width:{width}px;height:900px"></iframe>"""
+_PAGE = """<!DOCTYPE html><body style="margin:0">{frames}
 <script>
-addEventListener("message", (event) => {{ document.getElementById("seen").textContent = event.data; }});
+addEventListener("message", (event) => {{
+  const place = [...document.querySelectorAll("iframe")].findIndex((one) => one.contentWindow === event.source);
+  document.getElementsByClassName("seen")[place].textContent = event.data;
+}});
 </script>
 """
 
@@ -108,13 +112,31 @@ def chromium() -> str:
     return found
 
 
+def checked(text: str, folder: Path, figures: Sequence[str] = ()) -> list[dict]:
+    """Looks of a page in a narrow frame and in a wide one, both dark: no error, nothing overflows, all is drawn."""
+    (folder / "page.html").write_text(text, encoding="utf-8")
+    looks = inspect_all(folder / "page.html", (390, 1280), dark=True)
+    for seen in looks:
+        assert (seen["errors"], seen["ready"]) == ("", "yes")
+        assert seen["overflow"] <= 0
+        assert all(figure["drawn"] == "yes" for figure in seen["figures"].values())
+        assert list(seen["figures"]) == list(figures) if figures else seen["figures"]
+    return looks
+
+
 def inspect(report: Path, *, width: int, dark: bool) -> dict:
     """Looks of a report in a frame of a given width: see `seen` above."""
+    return inspect_all(report, (width,), dark=dark)[0]
+
+
+def inspect_all(report: Path, widths: Sequence[int], *, dark: bool) -> list[dict]:
+    """Looks of a report in frames of several widths, with one start of the browser."""
     folder = report.parent
     page = folder / "inspected.html"
     page.write_text(report.read_text(encoding="utf-8").replace("</body>", f"{_INSPECT}</body>"), encoding="utf-8")
     frame = folder / "frame.html"
-    frame.write_text(_FRAME.format(page=page.name, width=width), encoding="utf-8")
+    frames = "".join(_FRAME.format(page=page.name, width=width) for width in widths)
+    frame.write_text(_PAGE.format(frames=frames), encoding="utf-8")
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     run = subprocess.run(
         [chromium(), *FLAGS, scheme, f"--user-data-dir={folder / 'profile'}", frame.as_uri()],
@@ -123,8 +145,7 @@ def inspect(report: Path, *, width: int, dark: bool) -> dict:
         timeout=300,  # beside others that have the processor first
         check=True,
     )
-    seen = re.search(r'<pre id="seen">(.*?)</pre>', run.stdout, re.DOTALL)
-    assert seen, run.stdout[:500]
-    assert seen.group(1), f"the page said nothing: {run.stderr[-500:]}"
-    found: dict = json.loads(html.unescape(seen.group(1)))
-    return found
+    seen: list[str] = re.findall(r'<pre class="seen">(.*?)</pre>', run.stdout, re.DOTALL)
+    assert len(seen) == len(widths), run.stdout[:500]
+    assert all(seen), f"the page said nothing: {run.stderr[-500:]}"
+    return [json.loads(html.unescape(text)) for text in seen]

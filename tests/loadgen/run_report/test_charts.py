@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.report.chart import ScatterChart, compact, percentile_position
 from loadgen.result import MetricDistribution, SweepResult, TimelinePoint
+from loadgen.run_report.length_charts import MOST_BINS, bin_edges, length_charts
 from loadgen.run_report.run_charts import bin_width, percentile_charts, prompt_length_chart, time_charts
 from loadgen.run_report.server_charts import main_server_charts, other_server_charts
 from loadgen.run_report.sweep_charts import sweep_charts, sweep_warnings
@@ -43,7 +44,7 @@ def test_what_json_cannot_say_is_none(value: float | None) -> None:
         assert found == pytest.approx(value, rel=1e-5)
 
 
-def test_percentile_curves_of_both_clocks_and_the_slo() -> None:
+def test_percentile_curves_of_both_clocks_aligned() -> None:
     charts = {chart.id: chart for chart in percentile_charts(RESULT)}
     assert set(charts) == {"ttft-percentiles", "e2e-percentiles", "tpot-percentiles", "itl-percentiles"}
     ttft = charts["ttft-percentiles"]
@@ -53,8 +54,6 @@ def test_percentile_curves_of_both_clocks_and_the_slo() -> None:
     median = ttft.lines[0].values[ttft.xs.index(percentile_position(50, RESULT.metrics["ttft"].count))]
     assert median == compact(RESULT.metrics["ttft"].percentiles["50"])
 
-
-def test_curves_with_other_positions_are_aligned() -> None:
     result = make_result(RECORDS)
     result.metrics = {
         "ttft": MetricDistribution(unit="s", count=2, curve=[(0, 1.0), (100, 3.0)]),
@@ -78,9 +77,7 @@ def test_rates_are_per_second_whatever_the_bins() -> None:
     assert "ttft-over-time" not in charts  # nothing to show
     assert time_charts(make_result(RECORDS, timeline=[])) == []
 
-
-def test_the_end_of_a_run_is_no_slower_for_its_bin() -> None:
-    """The run ends half-way through its only bin: 50 tokens in 0.25 s, four requests open at once in between."""
+    # The run ends half-way through its only bin: 50 tokens in 0.25 s, four requests open at once in between.
     point = TimelinePoint(
         t_s=0.0, width_s=0.25, open_mean=2.5, open_peak=4, sent=4, finished=4, failed=0, running=0, output_tokens=50
     )
@@ -90,17 +87,7 @@ def test_the_end_of_a_run_is_no_slower_for_its_bin() -> None:
     assert [line.values for line in charts["running"].lines] == [[2.5], [4.0]]
 
 
-def test_dots_by_prompt_length_know_cached_ones() -> None:
-    chart = prompt_length_chart(RECORDS)
-    assert chart is not None
-    successes = [record for record in RECORDS if record.outcome is RequestOutcome.OK and not record.warmup]
-    assert sum(len(trace.xs) for trace in chart.traces) == len(successes)
-    assert [trace.name for trace in chart.traces] == ["no cached tokens", "part of the prompt cached"]
-    alike = [RequestRecord(index=number, outcome=RequestOutcome.OK, input_tokens=5) for number in range(9)]
-    assert prompt_length_chart(alike) is None
-
-
-def test_waterfall_leaves_out_warmup_and_says_how_many_it_shows() -> None:
+def test_the_waterfall_has_a_row_for_each_request() -> None:
     whole = waterfall_chart(RECORDS)
     assert whole is not None
     assert len(whole.lanes) == len(whole.lane_texts) == 115
@@ -115,8 +102,6 @@ def test_waterfall_leaves_out_warmup_and_says_how_many_it_shows() -> None:
     assert part.note.startswith("10 of 115 measured requests, evenly picked")
     assert waterfall_chart([]) is None
 
-
-def test_a_request_that_was_never_sent_has_a_row() -> None:
     chart = waterfall_chart([RequestRecord(index=0, intended_s=1.0, outcome=RequestOutcome.CONNECTION, ended_s=2.0)])
     assert chart is not None
     (bar,) = chart.bars
@@ -133,7 +118,7 @@ def test_thinning_is_even(size: int, limit: int) -> None:
     assert max(gaps, default=1) - min(gaps, default=1) <= 1
 
 
-def test_server_charts() -> None:
+def test_charts_of_the_server_and_dots_by_prompt_length() -> None:
     series = make_series(RECORDS)
     main = {chart.id: chart for chart in main_server_charts(series)}
     assert set(main) == {"server-requests", "server-kv", "server-hits", "server-tokens", "server-times"}
@@ -143,8 +128,16 @@ def test_server_charts() -> None:
     assert [(chart.title, chart.y.unit) for chart in others] == [("cloudmatrix:ub_link_bytes", "per_s")]  # what moved
     assert main_server_charts(ServerSeries([0.0], {"other": [1.0]})) == []
 
+    chart = prompt_length_chart(RECORDS)
+    assert chart is not None
+    successes = [record for record in RECORDS if record.outcome is RequestOutcome.OK and not record.warmup]
+    assert sum(len(trace.xs) for trace in chart.traces) == len(successes)
+    assert [trace.name for trace in chart.traces] == ["no cached tokens", "part of the prompt cached"]
+    alike = [RequestRecord(index=number, outcome=RequestOutcome.OK, input_tokens=5) for number in range(9)]
+    assert prompt_length_chart(alike) is None
 
-def test_sweep_charts_follow_the_points() -> None:
+
+def test_charts_of_a_sweep() -> None:
     sweep = make_sweep(rates=(2, 8, 12), requests=60)
     charts: dict[str, Any] = {chart.id: chart for chart in sweep_charts(sweep)}
     assert charts["requests-by-load"].lines[0].values == [2, 8, 12]
@@ -153,14 +146,12 @@ def test_sweep_charts_follow_the_points() -> None:
     assert charts["ttft-by-load"].limits[0].value == 0.5
     assert sweep_charts(SweepResult(parameter="rate")) == []
 
-
-def test_a_sweep_over_concurrency_without_slos() -> None:
     sweep = make_sweep(rates=(2, 8), requests=60)
     sweep.parameter = "concurrency"
     for point in sweep.points:
         point.result.slo = None
         point.result.throughput.goodput_per_s = None
-    charts: dict[str, Any] = {chart.id: chart for chart in sweep_charts(sweep)}
+    charts = {chart.id: chart for chart in sweep_charts(sweep)}
     assert "attainment-by-load" not in charts
     assert [line.name for line in charts["requests-by-load"].lines] == ["completed"]
     assert charts["ttft-by-load"].limits == []
@@ -175,8 +166,6 @@ def test_warnings_of_a_sweep_name_their_loads() -> None:
     assert "12 requests/s: stopped early: the backlog grew without end" in warnings
     assert any(text.startswith("8 requests/s: the generator was the bottleneck") for text in warnings)
 
-
-def test_warnings_that_differ_in_numbers_only_are_one() -> None:
     sweep = make_sweep(rates=(2, 8, 12), requests=60)
     for point in sweep.points[:2]:
         point.result.warnings = [f"it lasted {point.value:.1f} s", "always the same"]
@@ -212,3 +201,32 @@ def test_what_a_user_and_an_npu_get() -> None:
 def test_charts_are_json() -> None:
     for chart in [*percentile_charts(RESULT), *time_charts(RESULT), *sweep_charts(make_sweep(requests=40))]:
         assert json.loads(msgspec.json.encode(chart))["kind"] in ("lines", "scatter", "bars")
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=50))
+def test_edges_hold_all_lengths_in_bins_of_equal_width(lengths: list[int]) -> None:
+    edges = bin_edges(lengths)
+    width = edges[1] - edges[0]
+    assert edges == list(range(edges[0], edges[-1] + 1, width))
+    assert str(width).rstrip("0") in ("1", "2", "5")
+    assert 0 <= edges[0] <= min(lengths)
+    assert max(lengths) < edges[-1]
+    assert len(edges) <= MOST_BINS + 4
+
+
+def test_lengths_are_counted_once_and_beside_the_planned() -> None:
+    records = make_records(requests=80, failures=0.1)
+    good = [record for record in records if record.outcome == "ok" and not record.warmup]
+    charts = length_charts(records)
+    assert [chart.id for chart in charts] == ["input-lengths", "output-lengths"]
+    for chart in charts:
+        assert sum(value or 0 for value in chart.lines[-1].values) == len(good)
+        assert len(chart.lines) == 1
+
+    records = make_records(requests=20, failures=0.0)
+    for record in records:
+        record.planned_output_tokens, record.output_tokens, record.input_tokens = 200, 64, None
+    (chart,) = length_charts(records)
+    assert [line.name for line in chart.lines] == ["planned", "requests"]
+    assert chart.note.startswith("All have 64.")
+    assert length_charts([]) == []

@@ -5,8 +5,11 @@ import io
 import pytest
 from rich.console import Console
 
+from loadgen.driver.progress import Progress
+from loadgen.record import RequestOutcome
 from loadgen.result import Generator, RunResult, SweepResult
 from loadgen.run_report.console import WIDTH, print_result, print_sweep
+from loadgen.run_report.live import LiveProgress, answer_line, bar_of, load_line
 from tests.loadgen.run_report.samples import make_records, make_result, make_sweep
 
 RECORDS = make_records(requests=100, failures=0.06)
@@ -34,7 +37,7 @@ def test_lines_are_at_most_80_columns(width: int) -> None:
         assert max(map(len, text.splitlines())) <= WIDTH
 
 
-def test_the_figures_are_those_of_the_result_in_milliseconds() -> None:
+def test_figures_in_blocks() -> None:
     result = make_result(RECORDS)
     text = _printed(result)
     tpot = result.metrics["tpot"]
@@ -47,21 +50,13 @@ def test_the_figures_are_those_of_the_result_in_milliseconds() -> None:
     assert "TTFT from intended send" in text
     assert "TTFT from actual send" in text
     assert "queue full" in text
-
-
-def test_one_clock_is_enough_where_both_agree() -> None:
     result = make_result(RECORDS)
     result.metrics["ttft_sent"], result.metrics["e2e_sent"] = result.metrics["ttft"], result.metrics["e2e"]
     assert "actual send" not in _printed(result)
-
-
-def test_failures_that_reach_a_percentile_make_it_infinite() -> None:
     result = make_result(RECORDS)
     result.metrics["ttft"].with_failures = {"50": 0.1, "90": 0.25, "95": None, "99": None}
     assert _row(_printed(result), "TTFT, failures = ∞") == ["100.00", "250.00", "∞", "∞"]
 
-
-def test_many_percentiles_go_into_further_blocks() -> None:
     result = make_result(RECORDS)
     result.metrics["tpot"].percentiles = {str(name): name / 1e3 for name in (1, 5, 10, 25, 50, 75, 90, 99, 99.9)}
     text = _printed(result)
@@ -81,14 +76,10 @@ def test_verdict_and_warnings() -> None:
     assert "The run was interrupted" in text
     assert "Usage is missing." in text
 
-
-def test_several_warnings_are_a_line_each() -> None:
     text = _printed(make_result(RECORDS, warnings=["4 failed; latencies are of the others", "short; run longer"]))
     assert "2 warnings, the worst first" in text
     assert "- 4 failed\n- short\n" in text
 
-
-def test_a_busy_machine_is_not_called_the_generators_limit() -> None:
     generator = Generator(
         workers=1, cpu_share=0.1, loop_lag_p99_s=0.1, machine_was_busy=True, machine_reasons=["others had the cores"]
     )
@@ -99,13 +90,68 @@ def test_a_busy_machine_is_not_called_the_generators_limit() -> None:
     assert "kept up" not in text
 
 
-def test_nothing_measured() -> None:
+def test_a_sweep_has_a_line_per_point_and_nothing_has_none() -> None:
+    text = _printed(make_sweep(rates=(2, 8, 12), requests=40))
+    assert [line.split()[0] for line in text.splitlines() if " requests/s  " in line] == ["2", "8", "12"]
+    assert "stopped early: the backlog grew" in text
     text = _printed(make_result(RECORDS, metrics={}, slo=None, cache=None, errors=[]))
     assert "Latency" not in text
     assert "SLOs" not in text
 
 
-def test_a_sweep_has_a_line_per_point() -> None:
-    text = _printed(make_sweep(rates=(2, 8, 12), requests=40))
-    assert [line.split()[0] for line in text.splitlines() if " requests/s  " in line] == ["2", "8", "12"]
-    assert "stopped early: the backlog grew" in text
+def _console(*, terminal: bool) -> tuple[Console, io.StringIO]:
+    file = io.StringIO()
+    return Console(file=file, force_terminal=terminal, width=100), file
+
+
+def _progress(now_s: float, **fields: object) -> Progress:
+    return Progress(now_s=now_s, sent=12, finished=10, running=2, sent_per_s=4.0, **fields)  # type: ignore[arg-type]
+
+
+def test_lines_on_a_terminal_and_elsewhere() -> None:
+    console, file = _console(terminal=False)
+    with LiveProgress(console, total=lambda: 40, label="rate 4") as live:
+        for tenth in range(0, 241):
+            live.update(_progress(tenth / 10))
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 3  # at 0, 10 and 20 seconds
+    assert lines[1].startswith("rate 4: 10 s, 10 of 40 done, 2 open, 4.00 sent/s")
+
+    console, file = _console(terminal=True)
+    with LiveProgress(console, duration_s=10) as live:
+        live.update(_progress(1.0, ttft_s=0.123))
+        live.update(_progress(1.1, ttft_s=0.456))
+    assert "123 ms" in file.getvalue()
+    assert "456 ms" in file.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_quiet_is_quiet(terminal: bool) -> None:
+    console, file = _console(terminal=terminal)
+    with LiveProgress(console, quiet=True) as live:
+        live.update(_progress(7.0))
+    assert file.getvalue() == ""
+
+
+def test_what_is_said_of_progress() -> None:
+    progress = _progress(
+        3.0, waiting=5, lateness_p99_s=0.0004, ttft_s=0.2, tpot_s=0.031, tokens_per_s=1234.0,
+        outcomes={RequestOutcome.OK: 8, RequestOutcome.REJECTED: 2},
+    )  # fmt: skip
+    assert (
+        load_line(progress, None, 60.0)
+        == "3 of 60 s, 10 done, 2 open, 5 waiting for a slot, 4.00 sent/s, late 400 µs (p99)"
+    )
+    assert answer_line(progress).startswith("TTFT 200 ms, TPOT 31.0 ms, 1,234 tokens/s")
+    assert answer_line(progress).endswith("2 failed (2 rejected (429, 503))")
+    assert load_line(_progress(-0.5), None, None) == "starting"
+    assert "draining" in load_line(_progress(61.0, draining=True), None, 60.0)
+    assert "TTFT –" in answer_line(_progress(0.0))
+
+    console, _ = _console(terminal=False)
+    assert LiveProgress(console, total=lambda: 40).done_share(_progress(1.0)) == 0.25
+    assert LiveProgress(console, total=lambda: 40, duration_s=2.0).done_share(_progress(1.0)) == 0.5
+    assert LiveProgress(console, duration_s=2.0).done_share(_progress(9.0)) == 1.0
+    assert LiveProgress(console).done_share(_progress(9.0)) is None
+    assert bar_of(0.5).count("━") == bar_of(0.5).count("·")
+    assert len(bar_of(None)) == len(bar_of(1.0))

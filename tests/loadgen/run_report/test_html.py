@@ -23,7 +23,7 @@ def _report(tmp_path: Path, **changes: object) -> str:
     return (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_it_is_small_and_asks_for_nothing(tmp_path: Path) -> None:
+def test_it_is_small_whole_and_as_it_is_named(tmp_path: Path) -> None:
     text = _report(tmp_path)
     assert len(text) < 300_000
     assert "default-src 'none'" in text
@@ -33,8 +33,6 @@ def test_it_is_small_and_asks_for_nothing(tmp_path: Path) -> None:
     assert "MIT License" in text
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
-
-def test_the_vendored_library_is_the_one_that_is_named() -> None:
     assets = importlib.resources.files("loadgen.report") / "assets"
     stated = {
         name: digest
@@ -56,15 +54,13 @@ def test_text_from_outside_is_escaped(tmp_path: Path) -> None:
     assert html(Html("<p>")) == "<p>"
     assert "<td>&lt;x&gt;</td>" in html_table(table_of(columns("a", "b"), [["1", "<x>"]]))
 
-
-def test_data_cannot_end_its_script(tmp_path: Path) -> None:
     write_report(tmp_path / "report.html", make_sweep(rates=(2, 4), requests=30))
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     data = text.split('id="chart-data">')[1].split("</script>")[0]
     assert "<" not in data
 
 
-def test_the_verdict_stands_at_the_top(tmp_path: Path) -> None:
+def test_the_verdict_and_the_worst_warning_stand_at_the_top(tmp_path: Path) -> None:
     good = _report(tmp_path)
     assert "The generator kept up." in good
     generator = Generator(
@@ -75,8 +71,6 @@ def test_the_verdict_stands_at_the_top(tmp_path: Path) -> None:
     assert "<li>too slow</li>" in bad
     assert bad.index("The run was interrupted.") < bad.index('class="tiles"')
 
-
-def test_warnings_are_folded_behind_the_worst_one(tmp_path: Path) -> None:
     text = _report(tmp_path, warnings=["the <worst>", "a second", "a third"])
     box = text[text.index('<details class="warnings">') :].partition("</details>")[0]
     assert "<b>3 warnings, the worst first.</b> the &lt;worst&gt;" in box.partition("</summary>")[0]
@@ -87,8 +81,6 @@ def test_warnings_are_folded_behind_the_worst_one(tmp_path: Path) -> None:
     assert "<li>a single one</li>" in single
     assert '<details class="warnings">' not in single
 
-
-def test_a_busy_machine_is_not_called_the_generators_limit(tmp_path: Path) -> None:
     generator = Generator(
         workers=1, cpu_share=0.1, loop_lag_p99_s=0.1, machine_was_busy=True, machine_reasons=["late", "others had them"]
     )
@@ -98,22 +90,11 @@ def test_a_busy_machine_is_not_called_the_generators_limit(tmp_path: Path) -> No
     assert "The generator was the bottleneck" not in text
 
 
-def test_sample_texts_and_tokens_per_npu(tmp_path: Path) -> None:
+def test_further_tables(tmp_path: Path) -> None:
     sample = TextSample(index=7, prompt="<p>ask", answer="say", input_tokens=3, output_tokens=None)
     text = _report(tmp_path, samples=[sample], npus=16)
     assert '<td class="long soft">&lt;p&gt;ask</td><td class="long">say</td><td>3 + –</td>' in text
     assert "per NPU (16 NPUs)" in text
-
-
-def test_failures_that_count_as_infinite(tmp_path: Path) -> None:
-    result = make_result(RECORDS)
-    result.metrics["ttft"].with_failures = {"50": 0.1, "90": None, "95": None, "99": None}
-    write_report(tmp_path / "report.html", result)
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert text.count('<td class="bad">∞</td>') >= 3
-
-
-def test_repetitions_have_a_table(tmp_path: Path) -> None:
     throughput = make_result(RECORDS).throughput
     runs = [
         Repetition(requests=75, duration_s=9.0, throughput=throughput, means={"ttft": 0.1234}, p99={"ttft": 0.5})
@@ -121,27 +102,28 @@ def test_repetitions_have_a_table(tmp_path: Path) -> None:
     ]
     assert 'id="repetitions"' in _report(tmp_path, repetitions=runs)
     assert 'id="repetitions"' not in _report(tmp_path, repetitions=runs[:1])
+    result = make_result(RECORDS)
+    result.metrics["ttft"].with_failures = {"50": 0.1, "90": None, "95": None, "99": None}
+    write_report(tmp_path / "report.html", result)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count('<td class="bad">∞</td>') >= 3
 
 
-def test_a_sweep_links_to_its_points_and_marks_the_best(tmp_path: Path) -> None:
+def test_pages_of_sweeps(tmp_path: Path) -> None:
     write_report(tmp_path / "report.html", make_sweep(rates=(2, 8, 12), requests=40))
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert text.count('<tr class="best">') == 1
     assert 'href="rate-8/report.html"' in text
     assert "8 requests/s: the generator was the bottleneck" in text
 
-
-def test_a_sweep_without_points_is_a_page_still(tmp_path: Path) -> None:
     write_report(tmp_path / "report.html", SweepResult(parameter="rate", explanation="Nothing could be measured."))
     assert "Nothing could be measured." in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_what_is_not_shown_or_written(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot write"):
         write_report(tmp_path / "missing" / "report.html", make_result(RECORDS))
 
-
-def test_metrics_that_say_the_same_are_shown_once() -> None:
     result = make_result(RECORDS)
     result.metrics["itl_token"] = result.metrics["itl"]
     result.metrics["ttfo"] = result.metrics["ttft"]

@@ -1,10 +1,13 @@
+import asyncio
 import json
+import os
 from typing import Any
 
 import httptools
 import pytest
 
 from loadgen.client.reader import AnswerReader
+from loadgen.endpoint import Backend
 from loadgen.selftest.answers import (
     RenderedAnswers,
     SelftestRefusedError,
@@ -14,6 +17,7 @@ from loadgen.selftest.answers import (
     models_response,
     read_ask,
 )
+from loadgen.selftest.ceiling import Ceiling, Streams, measure_ceiling
 
 
 class _Response:
@@ -71,21 +75,17 @@ def test_a_whole_answer(chat: bool) -> None:
     assert response.complete == 1
 
 
-def test_no_usage_unless_asked_for() -> None:
+def test_usage_models_errors_lengths_and_prompts() -> None:
     tail = RenderedAnswers(chat=False, model="m", chunk_bytes=0).tail(SelftestRequest(model="m"), 3)
     assert b"usage" not in tail
     assert b"[DONE]" in tail
 
-
-def test_models_and_errors() -> None:
     assert _Response(models_response("m")).json()["data"][0]["id"] == "m"
     refused = _Response(SelftestRefusedError(404, "nope", "model_not_found").response())
     assert refused.status == 404
     assert refused.json()["error"]["message"] == "nope"
     assert _Response(http_response(b"")).complete == 1
 
-
-def test_lengths_and_prompts() -> None:
     def ask(**fields: Any) -> SelftestRequest:
         body = json.dumps({"model": "m", **fields}).encode()
         return read_ask(body, "application/json; charset=utf-8", chat="messages" in fields, model="m")
@@ -111,3 +111,41 @@ def test_what_is_refused(status: int, body: bytes, content_type: str) -> None:
     with pytest.raises(SelftestRefusedError) as refused:
         read_ask(body, content_type, chat=False, model="m")
     assert refused.value.status == status
+
+
+@pytest.mark.parametrize(("backend", "tokens_per_s"), [(Backend.CHAT, None), (Backend.COMPLETIONS, 200.0)])
+def test_a_short_measurement(backend: Backend, tokens_per_s: float | None) -> None:
+    cores = os.sched_getaffinity(0)
+    for seconds in (0.3, 3.0, 20.0):  # a machine may pause for longer than the shortest
+        found = measure_ceiling(
+            seconds=seconds, streams=8, tokens_per_answer=32, backend=backend, tokens_per_s=tokens_per_s
+        )
+        if found.requests:
+            break
+    assert os.sched_getaffinity(0) == cores
+    assert found.failed == 0
+    assert found.requests > 0
+    assert found.tokens == found.requests * 32  # of answers that ended in the window
+    assert 0 < found.cpu_s <= found.seconds * 1.5
+    assert found.seconds >= 0.28  # uvloop's timers may be a little early
+
+
+def test_a_ceiling_counts_answers_of_the_wrong_length_as_failed() -> None:
+    asked = []
+
+    async def ask(tokens: int) -> int:
+        asked.append(tokens)
+        await asyncio.sleep(0.001)
+        return tokens if len(asked) % 2 else 0
+
+    found = asyncio.run(Streams(ask, streams=4, tokens_per_answer=8).measure(0.1))
+    assert asked[:4] == [1, 3, 5, 7]  # spread out
+    assert set(asked[4:]) == {8}
+    assert 0 < found.failed < found.requests
+    assert found.tokens == 8 * (found.requests - found.failed)
+
+    found = Ceiling(streams=4, seconds=2.0, cpu_s=0.5, tokens=100_000, requests=100, reads=50_000, failed=0)
+    assert found.tokens_per_s == 50_000
+    assert found.tokens_per_cpu_s == 200_000
+    assert found.us_per_token == pytest.approx(5.0)
+    assert found.tokens_per_read == 2.0

@@ -12,45 +12,32 @@ from loadgen.server.probe import check
 from tests.loadgen.server.conftest import Answer, Listening, SmallServer
 
 
-def test_the_model_asked_for(server: SmallServer) -> None:
+def test_the_model_is_the_one_asked_for_or_the_only_one(server: SmallServer) -> None:
     server.models("tiny", "other", max_model_len=4096, root="models/tiny")
     facts = check(server.endpoint("other"))
     assert (facts.model, facts.models, facts.max_model_len) == ("other", ("tiny", "other"), 4096)
     assert facts.root == "models/tiny"
     assert facts.warnings == ()
 
-
-def test_the_only_model_is_taken(server: SmallServer) -> None:
     server.models("tiny")
     facts = check(server.endpoint(""))
     assert (facts.model, facts.max_model_len, facts.root) == ("tiny", None, "")
-
-
-def test_several_names_of_one_model_are_one(server: SmallServer) -> None:
     server.models("tiny", "alias", root="models/tiny", parent=None)
     assert check(server.endpoint("")).model == "tiny"
 
 
-def test_several_models_must_be_chosen_from(server: SmallServer) -> None:
+def test_a_model_must_be_chosen_by_a_right_name(server: SmallServer) -> None:
     server.models("a", "b")
     with pytest.raises(WrongModel, match=r"serves a, b: choose one with --model"):
         check(server.endpoint(""))
-
-
-def test_an_adapter_is_not_its_base(server: SmallServer) -> None:
     cards = [{"id": "base", "root": "r", "parent": None}, {"id": "lora", "root": "r", "parent": "base"}]
     server.routes["/v1/models"] = Answer(body={"data": cards})
     with pytest.raises(WrongModel, match="choose one"):
         check(server.endpoint(""))
-
-
-def test_a_wrong_name_lists_the_right_ones(server: SmallServer) -> None:
     server.models(*(f"m{i}" for i in range(20)))
     with pytest.raises(WrongModel, match=r"does not serve tiny, but m0, .*m7 and 12 more$"):
         check(server.endpoint("tiny"))
-
-
-def test_a_server_without_a_list_is_taken_at_its_word(server: SmallServer) -> None:
+    server.routes.clear()
     facts = check(server.endpoint("tiny"))
     assert facts.model == "tiny"
     assert "was not checked" in facts.warnings[0]
@@ -94,15 +81,13 @@ def test_a_hanging_server(server: SmallServer) -> None:
     assert time.monotonic() - started < 8
 
 
-def test_a_server_that_loads_is_waited_for(server: SmallServer) -> None:
+def test_a_server_that_loads_is_waited_for_if_asked(server: SmallServer) -> None:
     answers = iter([Answer(503, {"error": "loading"}), Answer(body={"data": []}), Answer(body={"data": [{"id": "t"}]})])
     server.routes["/v1/models"] = lambda _: next(answers)
     facts = check(server.endpoint(""), ready_timeout_s=30)
     assert facts.model == "t"
     assert facts.waited_s > 0.5
 
-
-def test_without_waiting_a_server_that_loads_is_an_error(server: SmallServer) -> None:
     server.routes["/v1/models"] = Answer(503, {"error": "loading"})
     with pytest.raises(ServerUnreachable, match="loading"):
         check(server.endpoint())

@@ -132,21 +132,7 @@ def test_a_server_that_hangs_holds_nobody(server: SmallServer, started: Start) -
     assert not [thread for thread in threading.enumerate() if thread.name == "metrics-scraper"]
 
 
-def test_the_key_goes_along(server: SmallServer) -> None:
-    server.routes["/metrics"] = counting()
-    scraper = Scraper(metrics_url(server.url), [("Authorization", "Bearer k")])
-    scraper.start()
-    scraper.stop()
-    assert server.seen[0][2]["authorization"] == "Bearer k"
-
-
-def test_stop_without_start() -> None:
-    scraper = Scraper("http://127.0.0.1:1/metrics")
-    scraper.stop()
-    assert scraper.series(0.0).times_s == []
-
-
-def test_addresses(server: SmallServer) -> None:
+def test_addresses_keys_and_a_stop_without_start(server: SmallServer) -> None:
     assert metrics_url("http://a:1/team/") == "http://a:1/team/metrics"
     with pytest.raises(UsageError, match="not an address"):
         Scraper("metrics")
@@ -155,3 +141,13 @@ def test_addresses(server: SmallServer) -> None:
     scraper.start()
     scraper.stop()
     assert scraper.problem() == ""
+
+    server.routes["/metrics"] = counting()
+    scraper = Scraper(metrics_url(server.url), [("Authorization", "Bearer k")])
+    scraper.start()
+    scraper.stop()
+    assert server.seen[-1][2]["authorization"] == "Bearer k"
+
+    scraper = Scraper("http://127.0.0.1:1/metrics")
+    scraper.stop()
+    assert scraper.series(0.0).times_s == []

@@ -60,21 +60,15 @@ def test_counts_pieces_and_numbers_in_one_call(server: SmallServer, opened: Open
     assert server.connections == 1
 
 
-def test_a_server_that_only_counts(server: SmallServer, opened: Open) -> None:
+def test_what_a_server_does_not_do_is_not_asked_again_or_believed(server: SmallServer, opened: Open) -> None:
     server.routes["/tokenize"] = tokenizer(strings=False, ids=False)
     counter = opened()
     assert (counter.count("a b"), counter.pieces("a b"), counter.ids("a b")) == (3, None, None)
-
-
-def test_a_server_that_refuses_the_option_is_asked_without(server: SmallServer, opened: Open) -> None:
     server.routes["/tokenize"] = tokenizer(strict=True)
     counter = opened()
     calls = len(server.seen)
     assert (counter.count("a b"), counter.pieces("a b")) == (3, None)
     assert len(server.seen) == calls + 1  # the option is not tried again
-
-
-def test_lists_that_do_not_fit_the_count_are_not_believed(server: SmallServer, opened: Open) -> None:
     server.routes["/tokenize"] = Answer(body={"count": 3, "tokens": [1, 2], "token_strs": ["a"]})
     counter = opened(proved=False)
     assert (counter.count("x"), counter.pieces("x"), counter.ids("x")) == (3, None, None)
@@ -83,16 +77,11 @@ def test_lists_that_do_not_fit_the_count_are_not_believed(server: SmallServer, o
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(404, {"detail": "Not Found"}),
-        Answer(405),
-        Answer(501),
-        Answer(422, {"error": "missing field inputs"}),
-        Answer(body={"tokens": []}),
-        Answer(body={"count": 0}),
-        Answer(body=b"hello"),
-        Answer(body=[{"id": 1}]),
+        Answer(404, {"detail": "Not Found"}), Answer(405), Answer(501),
+        Answer(422, {"error": "missing field inputs"}), Answer(body={"tokens": []}), Answer(body={"count": 0}),
+        Answer(body=b"hello"), Answer(body=[{"id": 1}]),
     ],
-)
+)  # fmt: skip
 def test_no_tokenizer_there(server: SmallServer, opened: Open, answer: Answer) -> None:
     server.routes["/tokenize"] = answer
     assert connect(server.endpoint()) is None

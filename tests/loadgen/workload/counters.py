@@ -61,13 +61,18 @@ class Joining(Bytes):
 
 
 def byte_level_bpe(vocabulary_size: int = 2500, *, begin: bool = True, end: bool = False) -> LocalTokenizer:
+    """See `raw_byte_level`."""
+    return LocalTokenizer(raw_byte_level(vocabulary_size, begin=begin, end=end))
+
+
+def raw_byte_level(vocabulary_size: int = 2500, *, begin: bool = True, end: bool = False) -> Tokenizer:
     """GPT-2's kind, with a begin-of-text token and, if wanted, an end-of-text token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     _train(tokenizer, vocabulary_size, pre_tokenizers.ByteLevel.alphabet())
     _add_specials(tokenizer, begin, end)
-    return LocalTokenizer(tokenizer)
+    return tokenizer
 
 
 def metaspace_bpe(vocabulary_size: int = 2500) -> LocalTokenizer:

@@ -1,5 +1,6 @@
 """Shares of conducts, their numbers, and that they do not disturb each other."""
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
@@ -9,17 +10,13 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.plan import Behaviour, Conduct, Conversation, Turn
 from loadgen.workload.behaviours import Behaviours
+from loadgen.workload.cycle import Cycled
+from tests.loadgen.workload.listed import Listed, at, prompt
 
 MIX = Behaviours(
-    disconnect_share=0.2,
-    disconnect_within_s=3.0,
-    slow_reader_share=0.1,
-    slow_reader_bytes_per_s=500.0,
-    timeout_share=0.05,
-    give_up_after_s=0.25,
-    malformed_share=0.15,
-    malformations=5,
-)
+    disconnect_share=0.2, disconnect_within_s=3.0, slow_reader_share=0.1, slow_reader_bytes_per_s=500.0,
+    timeout_share=0.05, give_up_after_s=0.25, malformed_share=0.15, malformations=5,
+)  # fmt: skip
 MANY = 10_000
 ONE = Conversation(turns=[Turn(prompt="a", output_tokens=10)])
 
@@ -48,8 +45,6 @@ def test_clients_leave_at_random_moments_and_never_behind_the_answer() -> None:
     assert np.mean(moments) == pytest.approx(1.5, rel=0.05)
     assert {behaviour.leave_after_chunks for behaviour in leaving} == set(range(1, 10))
 
-
-def test_an_answer_of_one_token_is_left_at_its_only_chunk() -> None:
     short = Conversation(turns=[Turn(prompt="a", output_tokens=1)])
     leaving = drawn(Behaviours(disconnect_share=1.0), 20, short)
     assert {behaviour.leave_after_chunks for behaviour in leaving} == {1}
@@ -65,26 +60,17 @@ def test_other_conducts_carry_their_own_number_only() -> None:
     assert list(wrong.values()) == pytest.approx([MANY * 0.15 / 5] * 5, rel=0.2)
 
 
-def test_a_later_share_leaves_the_earlier_ones_alone() -> None:
+def test_shares_do_not_disturb_each_other() -> None:
     def leaving(mix: Behaviours) -> list[int]:
         return [index for index, behaviour in enumerate(drawn(mix)) if behaviour.conduct is Conduct.DISCONNECT]
 
     assert leaving(MIX) == leaving(replace(MIX, malformed_share=0.5, timeout_share=0.0))
-
-
-def test_each_turn_draws_for_itself() -> None:
     talk = Conversation(turns=[Turn(prompt="a", output_tokens=5)] * 200)
     conducts = {behaviour.conduct for behaviour in MIX.draw(talk, np.random.default_rng(0))}
     assert conducts == set(Conduct)
-
-
-def test_a_well_behaved_run_draws_nothing() -> None:
     rng = np.random.default_rng(1)
     assert Behaviours().draw(ONE, rng) == []
     assert rng.random() == np.random.default_rng(1).random()
-
-
-def test_shares_of_everything_leave_nobody_normal() -> None:
     thirds = Behaviours(disconnect_share=0.1, slow_reader_share=0.2, timeout_share=0.7)
     assert Conduct.NORMAL not in {behaviour.conduct for behaviour in drawn(thirds)}
 
@@ -101,3 +87,25 @@ def test_shares_of_everything_leave_nobody_normal() -> None:
 def test_impossible_shares_are_refused(shares: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="shares"):
         Behaviours(**shares)  # type: ignore[arg-type]
+
+
+def take(workload: Listed, count: int) -> list[tuple[str, float | None]]:
+    conversations = Cycled(workload).conversations(np.random.default_rng(0))
+    return [(prompt(found), found.arrival_s) for found in itertools.islice(conversations, count)]
+
+
+def test_times_go_on_at_the_mean_gap() -> None:
+    assert take(at(None, None), 5) == [("0", None), ("1", None), ("0", None), ("1", None), ("0", None)]
+    assert take(at(0.0, 1.0, 4.0), 7) == [
+        ("0", 0.0), ("1", 1.0), ("2", 4.0), ("0", 6.0), ("1", 7.0), ("2", 10.0), ("0", 12.0),
+    ]  # fmt: skip
+    assert [at_s for _, at_s in take(at(100.0, 101.0, 104.0), 5)] == [100.0, 101.0, 104.0, 106.0, 107.0]
+    assert take(at(2.0), 3) == [("0", 2.0), ("0", 4.0), ("0", 6.0)]
+
+
+def test_what_cannot_be_cycled() -> None:
+    with pytest.raises(UsageError, match="no conversation"):
+        take(Listed(()), 1)
+    for time_s in (0.0, 5.0):
+        with pytest.raises(UsageError, match="cannot be cycled"):
+            take(at(time_s, time_s), 3)

@@ -28,7 +28,7 @@ def test_a_closed_loop_has_no_times_and_no_end_of_its_own() -> None:
     assert all(job.due_s is None and not job.warmup and job.behaviours == [] for job in jobs)
 
 
-def test_count_bounds_the_measured_jobs_behind_the_warm_up() -> None:
+def test_count_and_duration_bound_the_measured_jobs_behind_the_warm_up() -> None:
     jobs = list(plan_jobs(WORK, seed=1, arrivals=Steady(10.0), warmups=3, count=5))
     assert [job.warmup for job in jobs] == [True] * 3 + [False] * 5
     assert [job.index for job in jobs] == list(range(8))
@@ -37,13 +37,7 @@ def test_count_bounds_the_measured_jobs_behind_the_warm_up() -> None:
     assert due == sorted(due)
     closed = list(plan_jobs(WORK, seed=1, warmups=3, count=5))
     assert [job.warmup for job in closed] == [True] * 3 + [False] * 5
-
-
-def test_no_measured_jobs_are_no_jobs_but_the_warm_up() -> None:
     assert len(list(plan_jobs(WORK, seed=1, warmups=2, count=0))) == 2
-
-
-def test_duration_counts_from_the_start_or_from_the_end_of_the_warm_up() -> None:
     constant = Steady(4.0, math.inf)
     jobs = list(plan_jobs(WORK, seed=1, arrivals=constant, duration_s=2.0))
     assert [job.due_s for job in jobs] == [index / 4 for index in range(8)]
@@ -51,24 +45,19 @@ def test_duration_counts_from_the_start_or_from_the_end_of_the_warm_up() -> None
     assert [job.due_s for job in warmed if not job.warmup] == [1 + index / 4 for index in range(8)]
     poisson = [job.due_s for job in plan_jobs(WORK, seed=3, arrivals=Steady(0.5), duration_s=20.0)]
     assert all(due is not None and due < 20 for due in poisson)
-
-
-def test_whichever_bound_comes_first_ends_it() -> None:
     assert len(list(plan_jobs(WORK, seed=1, arrivals=Steady(4.0, math.inf), count=3, duration_s=2.0))) == 3
     assert len(list(plan_jobs(WORK, seed=1, arrivals=Steady(4.0, math.inf), count=30, duration_s=2.0))) == 8
     assert len(list(plan_jobs(WORK, seed=1, arrivals=Steps(((5.0, 2.0),), math.inf), count=30))) == 10
     assert len(list(plan_jobs(at(None, None), seed=1, arrivals=Steady(4.0), count=30))) == 2
 
 
-def test_a_replay_takes_the_conversations_own_times_bit_for_bit() -> None:
+def test_a_replay_takes_the_times_of_its_window() -> None:
     times = [0.0, 0.1, 1 / 3, 7.7]
     assert [job.due_s for job in plan_jobs(at(*times), seed=1, arrivals=ReplayedArrivals())] == times
-
-
-def test_a_replay_can_be_cut_and_sped_up() -> None:
     jobs = list(plan_jobs(at(0.0, 5.0, 6.0, 9.0, 12.0), seed=1, arrivals=ReplayedArrivals(2.0, 5.0, 10.0)))
     assert [(prompt(job.conversation), job.due_s) for job in jobs] == [("1", 0.0), ("2", 0.5), ("3", 2.0)]
     assert [job.index for job in jobs] == [0, 1, 2]
+    assert len(list(plan_jobs(EndlessTrace(), seed=1, arrivals=ReplayedArrivals(to_s=3.0)))) == 3
 
 
 @dataclass(frozen=True)
@@ -80,18 +69,11 @@ class EndlessTrace:
         return (Conversation(turns=[turn], arrival_s=float(second)) for second in itertools.count())
 
 
-def test_a_replay_stops_reading_at_the_end_of_its_window() -> None:
-    assert len(list(plan_jobs(EndlessTrace(), seed=1, arrivals=ReplayedArrivals(to_s=3.0)))) == 3
-
-
-def test_a_replay_needs_times() -> None:
-    with pytest.raises(UsageError, match="no times of its own"):
-        list(plan_jobs(WORK, seed=1, arrivals=ReplayedArrivals()))
-
-
 def test_a_replay_needs_times_in_order() -> None:
     with pytest.raises(TraceFormatError, match="conversation 3"):
         list(plan_jobs(at(0.0, 2.0, 1.0), seed=1, arrivals=ReplayedArrivals()))
+    with pytest.raises(UsageError, match="no times of its own"):
+        list(plan_jobs(WORK, seed=1, arrivals=ReplayedArrivals()))
 
 
 def test_contents_times_and_behaviours_do_not_disturb_each_other() -> None:
@@ -107,8 +89,6 @@ def test_contents_times_and_behaviours_do_not_disturb_each_other() -> None:
     assert [(job.due_s, job.conversation) for job in plain] == [(job.due_s, job.conversation) for job in leaving]
     assert 5 < sum(job.behaviour(0).conduct == "disconnect" for job in leaving) < 35
 
-
-def test_another_seed_changes_times_and_contents() -> None:
     one, other = (list(plan_jobs(WORK, seed=seed, arrivals=Steady(5.0), count=9)) for seed in (1, 2))
     assert {job.due_s for job in one}.isdisjoint(job.due_s for job in other)
     assert {prompt(job.conversation) for job in one}.isdisjoint(prompt(job.conversation) for job in other)

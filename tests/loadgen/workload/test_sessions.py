@@ -45,18 +45,24 @@ def test_turns_and_think_times_follow_their_distributions() -> None:
     think = [turn.think_s for conversation in drawn for turn in conversation.turns[1:]]
     assert np.median(think) == pytest.approx(2, rel=0.05)
 
-
-def test_nobody_thinks_backwards() -> None:
     sessions = replace(SINGLE, turns=lengths("4"), think_s=Normal(0.0, 1.0))
     think = [turn.think_s for conversation in take(sessions, 40) for turn in conversation.turns]
     assert min(think) == 0
     assert max(think) > 1
 
 
-def test_equal_seeds_give_equal_conversations() -> None:
+def test_sessions_repeat_and_are_told_as_they_are_sent() -> None:
     sessions = replace(SINGLE, turns=lengths("2"))
     assert take(sessions, 20) == take(sessions, 20)
     assert take(sessions, 20) != take(sessions, 20, seed=1)
+    turns = [turn for conversation in take(SINGLE, 20) for turn in conversation.turns]
+    assert {(turn.asked_input_tokens, turn.asked_output_tokens) for turn in turns} == {(None, None)}
+    sessions = Sessions(RandomPrompts(replace(WORDS, tokens_per_word=1.3), lengths("4")), lengths("1"))
+    assert take(sessions, 1)[0].turns[0].input_tokens is None
+    sessions = Sessions(RandomPrompts(WORDS, lengths("uniform:0-1"), prefix_tokens=3), lengths("uniform:0-1"))
+    turns = [conversation.turns[0] for conversation in take(sessions, 40)]
+    assert {(turn.input_tokens, turn.asked_input_tokens) for turn in turns} == {(4, None), (4, 3)}
+    assert {(turn.output_tokens, turn.asked_output_tokens) for turn in turns} == {(1, None), (1, 0)}
 
 
 @settings(deadline=None)
@@ -93,18 +99,6 @@ def test_a_budget_shortens_the_first_turn_and_drops_later_ones_whole() -> None:
     assert turn.asked_output_tokens == 5
 
 
-def test_lengths_that_are_kept_are_not_repeated() -> None:
-    turns = [turn for conversation in take(SINGLE, 20) for turn in conversation.turns]
-    assert {(turn.asked_input_tokens, turn.asked_output_tokens) for turn in turns} == {(None, None)}
-
-
-def test_lengths_below_one_token_are_raised_and_told() -> None:
-    sessions = Sessions(RandomPrompts(WORDS, lengths("uniform:0-1"), prefix_tokens=3), lengths("uniform:0-1"))
-    turns = [conversation.turns[0] for conversation in take(sessions, 40)]
-    assert {(turn.input_tokens, turn.asked_input_tokens) for turn in turns} == {(4, None), (4, 3)}
-    assert {(turn.output_tokens, turn.asked_output_tokens) for turn in turns} == {(1, None), (1, 0)}
-
-
 @pytest.mark.parametrize(
     ("source", "answer", "overhead", "fits"),
     [
@@ -132,25 +126,18 @@ def test_what_can_never_be_sent_as_asked_for_is_refused(source: Source, answer: 
         sessions()
 
 
-def test_a_model_too_short_for_anything_is_refused() -> None:
+def test_what_can_never_be_answered() -> None:
     with pytest.raises(UsageError, match="leaves no room"):
         replace(SINGLE, max_model_tokens=1)
     with pytest.raises(UsageError, match="leaves no room"):
         replace(SINGLE, max_model_tokens=10, turn_overhead_tokens=9)
 
-
-def test_token_ids_cannot_go_on() -> None:
     words = replace(WORDS, kind=PromptKind.IDS)
     sessions = Sessions(RandomPrompts(words, lengths("4")), lengths("1"), lengths("2"))
     with pytest.raises(UsageError, match="--prompt-kind text"):
         take(sessions, 1)
     (turn,) = take(replace(sessions, turns=lengths("1")), 1)[0].turns
     assert isinstance(turn.prompt, list)
-
-
-def test_uncertain_lengths_are_not_told() -> None:
-    sessions = Sessions(RandomPrompts(replace(WORDS, tokens_per_word=1.3), lengths("4")), lengths("1"))
-    assert take(sessions, 1)[0].turns[0].input_tokens is None
 
 
 def test_tenants_keep_their_name_through_the_conversation() -> None:

@@ -65,17 +65,11 @@ def shared_with(source: SharedPrefix, tenant: int) -> list[int]:
     return [common(first[tenant][:length], first[other][:length]) for other in range(source.tenants)]
 
 
-def test_the_drawing_in_the_docstring() -> None:
+def test_depth_and_branching_decide_who_shares() -> None:
     source = SharedPrefix(WORDS, SHORT, tenants=8, system_prompt_tokens=12, depth=3)
     assert shared_with(source, 0) == [12, 8, 4, 4, 0, 0, 0, 0]
     assert shared_with(source, 6)[7] == 8
-
-
-def test_depth_one_shares_nothing() -> None:
     assert shared_with(SharedPrefix(WORDS, SHORT, tenants=5), 2) == [0, 0, 256, 0, 0]
-
-
-def test_branching_decides_who_shares() -> None:
     source = SharedPrefix(WORDS, SHORT, tenants=6, system_prompt_tokens=10, depth=2, branching=3)
     assert shared_with(source, 0) == [10, 5, 5, 0, 0, 0]
 
@@ -89,19 +83,21 @@ def test_popularity_follows_zipf(zipf: float) -> None:
     assert chi2 < 20.5  # 0.1 % level of 5 degrees of freedom
 
 
-def test_seeds_change_the_system_prompts() -> None:
+def test_seeds_roles_and_room() -> None:
     source = SharedPrefix(WORDS, SHORT, tenants=1, system_prompt_tokens=9)
     (_, one), (_, same), (_, other) = (prompts(source, 1, seed)[0] for seed in (1, 1, 2))
     assert one == same
     assert one[:9] != other[:9]
-
-
-def test_system_role_and_later_questions() -> None:
     rng = np.random.default_rng(0)
     asker = SharedPrefix(WORDS, SHORT, system_prompt_tokens=6, depth=2, system_role=True).open(rng)
     first = asker.first(rng, None)
     assert [len(part.content.split()) for part in first.prompt if isinstance(part, PromptMessage)] == [6, 3]
     assert (len(str(asker.later(rng).prompt).split()), asker.later(rng).tokens) == (3, 3)
+    rng = np.random.default_rng(0)
+    asker = SharedPrefix(WORDS, SHORT).open(rng)
+    with pytest.raises(UsageError, match="leaves no room"):
+        asker.first(rng, 256)
+    assert asker.first(rng, 257).tokens == 257
 
 
 @pytest.mark.parametrize(
@@ -118,11 +114,3 @@ def test_system_role_and_later_questions() -> None:
 def test_impossible_trees_are_refused(settings_: dict[str, float], match: str) -> None:
     with pytest.raises(UsageError, match=match):
         SharedPrefix(WORDS, SHORT, **settings_)  # type: ignore[arg-type]
-
-
-def test_a_system_prompt_that_leaves_no_room_is_refused() -> None:
-    rng = np.random.default_rng(0)
-    asker = SharedPrefix(WORDS, SHORT).open(rng)
-    with pytest.raises(UsageError, match="leaves no room"):
-        asker.first(rng, 256)
-    assert asker.first(rng, 257).tokens == 257

@@ -47,8 +47,6 @@ def test_the_shared_beginning_is_shared_to_the_token_and_comes_on_top(words: Wor
     for one, other in itertools.combinations(ids, 2):
         assert one[16:] != other[16:]
 
-
-def test_later_questions_have_no_beginning(words: Words, bpe: LocalTokenizer) -> None:
     generator = rng()
     asker = RandomPrompts(words, lengths("20"), prefix_tokens=16).open(generator)
     later = asker.later(generator)
@@ -68,9 +66,6 @@ def test_a_seed_repeats_and_a_salt_changes_only_the_words(bpe: LocalTokenizer, w
 
 def test_a_limit_shortens_the_question_not_the_beginning(words: Words) -> None:
     assert {q.tokens for q in firsts(RandomPrompts(words, lengths("500"), prefix_tokens=16), 5, limit=40)} == {40}
-
-
-def test_a_beginning_that_leaves_no_room_is_refused(words: Words) -> None:
     with pytest.raises(UsageError, match="leaves no room"):
         firsts(RandomPrompts(words, lengths("5"), prefix_tokens=40), 1, limit=40)
 
@@ -89,23 +84,17 @@ def test_chat_sends_the_beginning_as_a_system_message(bpe: LocalTokenizer) -> No
     assert isinstance(alone.prompt, str)
 
 
-def test_token_ids_count_themselves(bpe: LocalTokenizer) -> None:
+def test_token_ids_and_estimates(bpe: LocalTokenizer) -> None:
     words = calibrate(bpe, kind=PromptKind.IDS)
     questions = firsts(RandomPrompts(words, lengths("20"), prefix_tokens=6, system_role=True), 3)
     assert {len(question.prompt) for question in questions} == {26}
     assert {question.tokens for question in questions} == {26}
     assert len({tuple(question.prompt[:6]) for question in questions}) == 1
-
-
-def test_without_a_tokenizer_lengths_are_not_certain() -> None:
     (question,) = firsts(RandomPrompts(calibrate(None), lengths("13")), 1)
     assert not question.exact
     assert isinstance(question.prompt, str)
     assert len(question.prompt.split()) == 10
-
-
-def test_what_the_tokenizer_adds_is_taken_from_the_front() -> None:
-    """Two added tokens, a beginning of one: the beginning vanishes, and the question gives up one."""
+    # Two added tokens, a beginning of one: the beginning vanishes, and the question gives up one.
     words = Words((" a", " b"), overhead_tokens=2)
     question = with_prefix(words, [(1, 1)], (2, 5), asked_tokens=5)
     assert question.tokens == question.asked_tokens == 6

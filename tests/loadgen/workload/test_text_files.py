@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.workload import text_files
 from loadgen.workload.calibrate import calibrate
 from loadgen.workload.lengths import lengths
 from loadgen.workload.local_tokenizer import LocalTokenizer
@@ -60,25 +59,19 @@ def test_a_prompt_is_a_run_of_the_files_words(files: tuple[Path, ...], bpe: Loca
     assert len(starts) > 10
 
 
-def test_later_questions_have_no_overhead(files: tuple[Path, ...], bpe: LocalTokenizer) -> None:
+def test_questions_repeat_and_are_made_of_the_files_words(
+    files: tuple[Path, ...], bpe: LocalTokenizer, words: Words
+) -> None:
     rng = np.random.default_rng(0)
     later = TextFiles(files, calibrate(bpe), lengths("30"), bpe).open(rng).later(rng)
     assert later.tokens == 30
     assert bpe.count(str(later.prompt)) == 31
-
-
-def test_chat_counts_the_text_alone(files: tuple[Path, ...], bpe: LocalTokenizer) -> None:
     (question,) = ask(TextFiles(files, calibrate(bpe, chat=True), lengths("30"), bpe), 1)
     assert question.exact
     assert bpe.count(str(question.prompt)) - 1 == question.tokens == 30
-
-
-def test_limits_hold(files: tuple[Path, ...], bpe: LocalTokenizer) -> None:
     source = TextFiles(files, calibrate(bpe), lengths("500"), bpe)
     assert {question.tokens for question in ask(source, 5, limit=12)} == {12}
 
-
-def test_seeds_repeat(files: tuple[Path, ...], words: Words, bpe: LocalTokenizer) -> None:
     source = TextFiles(files, words, lengths("30"), bpe)
     assert ask(source, 10) == ask(source, 10)
 
@@ -94,17 +87,16 @@ def test_lengths_are_estimates_where_words_cannot_be_counted(
         assert counted == pytest.approx(400, rel=0.2)
 
 
-def test_only_so_much_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_files, "MOST_WORDS", 5)
+def test_only_so_much_is_read(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one two three")
     (tmp_path / "b").write_text("four five six seven")
-    source = TextFiles((tmp_path / "a", tmp_path / "b"), calibrate(None), lengths("40"))
+    source = TextFiles((tmp_path / "a", tmp_path / "b"), calibrate(None), lengths("40"), most_words=5)
     seen = {word for question in ask(source, 20) for word in str(question.prompt).split()}
     assert {"one", "five"} <= seen
     assert not {"six", "seven"} & seen
 
 
-def test_unreadable_and_empty_files_are_refused(tmp_path: Path, words: Words) -> None:
+def test_what_is_refused(tmp_path: Path, words: Words, bpe: LocalTokenizer) -> None:
     with pytest.raises(UsageError, match="No such file"):
         ask(TextFiles((tmp_path / "none",), words, lengths("5")), 1)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\xff")
@@ -114,7 +106,5 @@ def test_unreadable_and_empty_files_are_refused(tmp_path: Path, words: Words) ->
     with pytest.raises(UsageError, match="no words"):
         ask(TextFiles((tmp_path / "empty",), words, lengths("5")), 1)
 
-
-def test_token_ids_are_refused(bpe: LocalTokenizer) -> None:
     with pytest.raises(UsageError, match="--prompt-kind text"):
         TextFiles((), calibrate(bpe, kind=PromptKind.IDS), lengths("5"))

@@ -2,20 +2,27 @@
 
 import dataclasses
 import secrets
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hardware.ub import UbSegment
+from serving.errors import UnavailableError
 from serving.gateway.live.status import cluster_status
 from serving.ids import NodeId, ReplicaId
 from serving.tools.chaos import audit
 from serving.tools.chaos.audit import REPLICA_COUNTS, busy, look_for_leaks
 from serving.tools.chaos.machines import ThisMachine
+from serving.tools.chaos.own_system import OwnSystem, keep_logs, left_after
 from serving.tools.chaos.result import Leaks
+from serving.tools.chaos.targets import start_ticks
 from tests.instance.bench import Bench, spec
 from tests.live.harness import Member, small_config
 
@@ -43,31 +50,23 @@ def test_whatever_place_a_sequence_is_in_the_audit_sees_it() -> None:
     assert left == {f"aggregated#1 {name}": count for name, count in inside.items()}
 
 
-def test_at_rest_nothing_is_busy() -> None:
+def test_at_rest_nothing_is_busy_and_every_count_is_looked_at() -> None:
     assert busy(status()) == {}
-
-
-def test_every_count_is_looked_at() -> None:
     for name in REPLICA_COUNTS:
         assert busy(status(**{name: 2})) == {f"decode#1 {name}": 2}
     assert busy(status(gateway=1)) == {"gateway running": 1}
     assert busy(status(leased=3)) == {"kvcache-0 entries leased": 3}
-
-
-def test_a_system_without_a_pool_has_no_servers() -> None:
     without = status()
     del without["kvcache"]
     assert busy(without) == {}
 
 
-def test_a_pool_that_lacks_somebody_is_not_at_rest() -> None:
+def test_a_pool_or_group_that_lacks_somebody_is_not_at_rest() -> None:
     lacking = status()
     lacking["pools"][0]["target_replicas"] = 3
     lacking["kvcache"]["servers"] = []
     assert busy(lacking) == {"decode replicas missing": 2, "kvcache replicas missing": 1}
 
-
-def test_a_group_that_lacks_a_rank_is_not_at_rest() -> None:
     lacking = status()
     (one,) = lacking["pools"][0]["replicas"]
     one |= {"replica": "decode#1.r0", "group": "decode#1", "rank": 0, "ranks": 2}
@@ -147,3 +146,75 @@ def test_a_dead_owners_segment_is_nobodys_even_if_somebody_maps_it(pool: Pool) -
             process.stdout.close()  # type: ignore[union-attr]
             of_dead.unlink()
             segment.remove()
+
+
+CONFIG = """
+[model]
+path = "{folder}/no-model"
+"""
+
+
+def test_a_start_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
+    config = tmp_path / "system.toml"
+    config.write_text(CONFIG.format(folder=tmp_path))
+    before = set(Path(tempfile.gettempdir()).glob("cloudmatrix-chaos-*"))
+    with pytest.raises(UnavailableError, match=r"did not start: .*no model folder"), OwnSystem(config):
+        pass
+    assert set(Path(tempfile.gettempdir()).glob("cloudmatrix-chaos-*")) <= before, "its output has gone"
+
+
+def test_what_is_left_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.cluster.session._temporary", lambda: tmp_path)
+    session = secrets.token_hex(6)
+    segment = Path(f"/dev/shm/cloudmatrix-ub-{session}-node-decode-1")
+    segment.touch()
+    try:
+        (tmp_path / f"cloudmatrix-{session}").mkdir()
+        told = left_after(session, 0.1)
+    finally:
+        segment.unlink()
+    assert [line for line in told if segment.name in line]
+    assert [line for line in told if "folder" in line]
+
+    assert left_after(secrets.token_hex(6)) == []
+
+    logs = tmp_path / "cloudmatrix-abc" / "ray" / "session_latest" / "logs" / "serve"
+    logs.mkdir(parents=True)
+    (logs / "replica.log").write_text("why")
+    keep_logs("abc", tmp_path / "out")
+    assert (tmp_path / "out" / "replica.log").read_text() == "why"
+    keep_logs("none", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+CHILD = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_whoever_does_not_go_is_killed_and_told(interrupted: bool) -> None:
+    system = OwnSystem(Path("system.toml"), stop_s=30.0 if interrupted else 0.3)
+    system._process = process = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    grandchild = int(process.stdout.readline())
+    process.stdout.close()
+    if interrupted:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+        threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt):
+            system.stop()
+        signal.signal(signal.SIGINT, before)
+    else:
+        system.stop()
+    assert process.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 60
+    while start_ticks(grandchild) is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert start_ticks(grandchild) is None
+    assert system.left == [f"after the end: process {pid} of the system" for pid in (process.pid, grandchild)]

@@ -1,17 +1,19 @@
 """The command line: what it refuses, what it prints, what it leaves behind."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from serving.cli import main
+from serving.tools.chaos.progress import ChaosProgress
 from tests.tools.chaos.fake_system import FakeSystem
 
 SHIPPED = Path(__file__).resolve().parents[3] / "deploy" / "chaos"
 SHORT = """
 [scenario]
-duration_s = 1.2
+duration_s = 1.0
 first_s = 0.2
 every_s = 0.5
 spread = 0.0
@@ -81,3 +83,14 @@ def test_mistakes_are_told_in_one_line(
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
+
+
+def test_a_run_goes_on_when_nobody_reads_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as pipe:
+        monkeypatch.setattr("sys.stderr", pipe)
+        with ChaosProgress(10.0, quiet=False) as progress:
+            os.close(reading)
+            progress.stage("waiting for what is under way")
+            progress.stage("looking for leaks")
+        assert os.path.samestat(os.fstat(pipe.fileno()), os.stat(os.devnull)), "what is still said goes nowhere"

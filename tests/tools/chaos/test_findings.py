@@ -64,10 +64,6 @@ def test_a_pause_is_from_the_fault_to_the_next_token(answer: StreamedAnswer, pau
     assert pauses_of(kill(), [answer]) == pytest.approx(pauses)
 
 
-def test_the_limits_are_in_order() -> None:
-    assert RESUMED_GAP_S < PAUSE_S <= FELT_S
-
-
 def test_only_instances_stop_streams() -> None:
     run = run_of(stream(99.0, 102.0), events=(kill(pool="kvcache"),))
     assert find(run).resumed.count == 0
@@ -83,6 +79,12 @@ def test_a_good_run_is_clean() -> None:
         ("decode", 1, 4.0),
         ("kvcache", 1, 4.0),
     ]
+    assert find(run_of(stream(99.0), events=(kill(),), leaks=Leaks(repaired_flips=3))).clean
+    run = run_of(stream(99.0), stream(99.0), events=(kill(),))
+    run.differences[1] = "choice 0: token 3 is 5, not 6"
+    found = find(run)
+    assert (found.exact, found.compared) == (1, 2)
+    assert not found.clean
 
 
 def failed() -> StreamedAnswer:
@@ -153,18 +155,6 @@ def test_a_node_is_back_when_the_system_is_ready() -> None:
     assert "down for 9.25 s" in console.export_text()
 
 
-def test_a_different_answer_makes_it_unclean() -> None:
-    run = run_of(stream(99.0), stream(99.0), events=(kill(),))
-    run.differences[1] = "choice 0: token 3 is 5, not 6"
-    found = find(run)
-    assert (found.exact, found.compared) == (1, 2)
-    assert not found.clean
-
-
-def test_blocks_with_turned_bits_that_the_audit_found_are_no_leak() -> None:
-    assert find(run_of(stream(99.0), events=(kill(),), leaks=Leaks(repaired_flips=3))).clean
-
-
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=50), st.floats(0.01, 1))
 def test_a_quantile_is_a_value_that_the_share_does_not_exceed(values: list[float], at: float) -> None:
     ordered = sorted(values)
@@ -175,14 +165,12 @@ def test_a_quantile_is_a_value_that_the_share_does_not_exceed(values: list[float
     assert sum(one < value for one in ordered) < at * len(ordered) + 1e-9
 
 
-def test_of_nothing_there_is_no_quantile() -> None:
+def test_quantiles_and_shares_are_honest() -> None:
     assert Pauses.of([]) == Pauses(0, None, None, None)
-
-
-def test_what_is_not_all_is_never_shown_as_all() -> None:
     assert share(9999, 10000) == "99.99 %"
     assert share(5, 5) == "100 %"
     assert share(0, 0) == "nothing to compare"
+    assert RESUMED_GAP_S < PAUSE_S <= FELT_S
 
 
 def bad_run() -> ChaosRun:
@@ -206,15 +194,13 @@ def test_the_console_names_everything_that_is_wrong() -> None:
     ):
         assert words in text
 
-
-def test_the_console_says_so_when_all_is_well() -> None:
     run = run_of(stream(99.0), events=(kill(),))
     console = Console(width=160, record=True, file=io.StringIO())
     print_report(run, find(run), console)
     assert "nothing lost, nothing different, nothing left behind" in console.export_text()
 
 
-def test_json_has_all_numbers_and_no_machine_clock() -> None:
+def test_the_page_and_the_data_tell_the_same() -> None:
     run = bad_run()
     value = json.loads(report_json(run, find(run)))
     assert value["clean"] is False
@@ -224,14 +210,6 @@ def test_json_has_all_numbers_and_no_machine_clock() -> None:
     assert "at_clock_s" not in value["events"][0]
     assert len(value["samples"]) == 5
 
-
-def charts_of(page: str) -> list[dict[str, Any]]:
-    """The data of its plots."""
-    found: list[dict[str, Any]] = json.loads(page.split('id="chart-data">')[1].split("</script>")[0])
-    return found
-
-
-def test_the_page_shows_faults_over_time() -> None:
     events = (kill(), kill(2, "kvcache"), kill(3, fate="nobody to hit"))
     faults, flight, *_ = charts_of(report_page(run := run_of(stream(99.0), events=events), find(run)))
     assert faults["lanes"] == ["decode", "kvcache"]
@@ -241,6 +219,12 @@ def test_the_page_shows_faults_over_time() -> None:
     ]
     assert flight["marks"] == [{"name": "kill", "color": "red", "xs": [50.0]}]
     assert flight["x"] == {"unit": "clock", "low": 0.0, "high": 60.0}
+
+
+def charts_of(page: str) -> list[dict[str, Any]]:
+    """The data of its plots."""
+    found: list[dict[str, Any]] = json.loads(page.split('id="chart-data">')[1].split("</script>")[0])
+    return found
 
 
 def test_every_fault_is_named_with_its_signal_and_what_came_of_it() -> None:
@@ -276,7 +260,5 @@ def test_the_page_stands_alone_and_escapes_what_it_is_told() -> None:
     clean = run_of(stream(99.0), events=(kill(),))
     assert "Nothing lost, nothing different" in report_page(clean, find(clean))
 
-
-def test_the_page_of_an_empty_run_can_be_drawn() -> None:
     run = ChaosRun("test", 0, "abc", "model")
     assert len(charts_of(report_page(run, find(run)))) == 5

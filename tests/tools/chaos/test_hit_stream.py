@@ -1,11 +1,15 @@
 """One stream across the loss of its replica: which one is drawn, and what is said of it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
+from serving.tools.chaos.findings import find
 from serving.tools.chaos.hit_stream import as_value, drawn_stream, stream_chart, told
+from serving.tools.chaos.page import report_page
+from tests.loadgen.report.browser import checked
 from tests.tools.chaos.made import killed_stream as stream
 from tests.tools.chaos.made import loss, run_of
 
@@ -53,11 +57,13 @@ def test_a_kill_is_preferred_to_a_freeze_which_is_better_than_nothing() -> None:
     assert "SIGSTOP hit d#3" in told(found)
     assert found.spans == (("p#1", "d#3"), ("d#4",))
 
-
-def test_a_span_without_a_new_name_was_served_by_known_ones() -> None:
     found = drawn_stream(run_of(stream(50, 40, replicas=("d#2", "d#1")), events=(loss(1.99),)))
     assert found is not None
     assert "from replicas that it knew" in told(found)
+
+    run = run_of(stream(50, 40), events=(loss(1.99),))
+    run.differences[0] = "choice 0: token 3 is 5, not 6"
+    assert drawn_stream(run) is None
 
 
 def other(**changes: Any) -> StreamedAnswer:
@@ -70,21 +76,19 @@ def other(**changes: Any) -> StreamedAnswer:
 @pytest.mark.parametrize(
     "answer",
     [
-        other(outcome="failed"),
-        other(usage={}),
-        other(replicas=()),
-        other(replicas=("p#1", "d#9")),
-        other(ended_s=1001.5),
-        other(choices=[ChoiceSoFar(), ChoiceSoFar()]),
-        stream(50, 40, pause_s=0.03),
+        other(outcome="failed"), other(usage={}), other(replicas=()), other(replicas=("p#1", "d#9")),
+        other(ended_s=1001.5), other(choices=[ChoiceSoFar(), ChoiceSoFar()]), stream(50, 40, pause_s=0.03),
     ],
     ids=["failed", "never resumed", "names not told", "elsewhere", "ended before", "two choices", "not stopped"],
-)
+)  # fmt: skip
 def test_what_was_not_stopped_by_a_loss_is_not_drawn(answer: StreamedAnswer) -> None:
     assert drawn_stream(run_of(answer, events=(loss(1.99),))) is None
 
 
-def test_a_wrong_answer_is_not_drawn() -> None:
+@pytest.mark.timeout(120)
+def test_every_plot_is_drawn(tmp_path: Path) -> None:
     run = run_of(stream(50, 40), events=(loss(1.99),))
-    run.differences[0] = "choice 0: token 3 is 5, not 6"
-    assert drawn_stream(run) is None
+    figures = ["stream", "faults", "flight", "tokens", "resumed", "replicas"]
+    for seen in checked(report_page(run, find(run)), tmp_path, figures):
+        inked = seen["figures"]["stream"]["colours"]
+        assert all(seen["palette"][name] in inked for name in ("blue", "violet")), "a curve for each replica"

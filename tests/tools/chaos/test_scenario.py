@@ -1,13 +1,27 @@
 """Scenario files: what they may say, and how their mistakes are told."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serving.config.load import load_config
 from serving.errors import ConfigError
-from serving.tools.chaos.scenario import POOLS_OF, FaultConfig, Scenario, check_scenario, config_path, load_scenario
-from serving.tools.chaos.schedule import plan_faults
+from serving.tools.chaos.scenario import (
+    ONLY_IF_NAMED,
+    PARTS,
+    POOLS_OF,
+    FaultConfig,
+    PoolsConfig,
+    Scenario,
+    TimesConfig,
+    check_scenario,
+    config_path,
+    load_scenario,
+)
+from serving.tools.chaos.schedule import GRAVE, PlannedFault, choose, plan_faults
 
 SHIPPED = Path(__file__).resolve().parents[3] / "deploy" / "chaos"
 
@@ -30,15 +44,13 @@ def test_shipped_scenarios_are_sound_and_bring_a_system(name: str) -> None:
     assert loaded.chaos.enabled or not scenario.needs_hooks
 
 
-def test_kills_is_what_the_goal_says() -> None:
+def test_shipped_scenarios_have_the_kinds_that_they_should() -> None:
     scenario = load_scenario(SHIPPED / "kills.toml")
     assert (scenario.scenario.duration_s, scenario.scenario.every_s) == (1800, 20)
     assert {fault.kind for fault in scenario.faults} == {"kill", "kill_part", "freeze"}
     assert all(not fault.pools for fault in scenario.faults), "over all pools"
     assert not scenario.needs_hooks
 
-
-def test_everything_has_every_kind() -> None:
     assert {fault.kind for fault in load_scenario(SHIPPED / "everything.toml").faults} == set(POOLS_OF)
 
 
@@ -50,17 +62,11 @@ def test_quick_has_every_kind_with_any_seed(seed: int) -> None:
     assert any((planned.kind, planned.pools) == ("kill", ("decode",)) for planned in schedule), "a stream to be drawn"
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
+def test_mistakes_name_what_was_meant(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown key `evry_s`; did you mean `every_s`\?"):
         read(tmp_path, '[scenario]\nevry_s = 3\n[[faults]]\nkind = "kill"\n')
-
-
-def test_an_unknown_section_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown section \[fault\]; did you mean \[faults\]\?"):
         read(tmp_path, '[fault]\nkind = "kill"\n')
-
-
-def test_a_file_that_is_not_there_names_the_flag(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name one with --scenario"):
         load_scenario(tmp_path / "none.toml")
 
@@ -82,14 +88,11 @@ def test_what_no_run_can_be_is_refused(tmp_path: Path, text: str, message: str) 
         read(tmp_path, text)
 
 
-def test_a_fault_needs_hooks_only_if_it_can_come() -> None:
+def test_hooks_and_systems_are_optional(tmp_path: Path) -> None:
     scenario = Scenario(faults=(FaultConfig("kill"), FaultConfig("bit_flip", weight=0.0)))
     check_scenario(scenario)
     assert not scenario.needs_hooks
     assert Scenario(faults=(FaultConfig("slow_link"),)).needs_hooks
-
-
-def test_a_scenario_may_bring_no_system(tmp_path: Path) -> None:
     assert config_path(Scenario(), tmp_path / "x.toml") is None
 
 
@@ -115,3 +118,75 @@ def test_a_configuration_that_is_no_file_name_is_told(tmp_path: Path, named: str
     path.write_text(f'[scenario]\nconfig = "{named}"\n[[faults]]\nkind = "kill"\n')
     with pytest.raises(ConfigError, match="no name of a file"):
         config_path(load_scenario(path), path)
+
+
+POOLS = ("prefill", "decode", "kvcache")
+ALL = Scenario(
+    TimesConfig(first_s=5, every_s=10, spread=0.5, quiet_s=20), faults=tuple(FaultConfig(kind) for kind in POOLS_OF)
+)
+
+
+def planned(kind: str = "kill", pools: tuple[str, ...] = ("decode", "prefill"), draw: float = 0.0) -> PlannedFault:
+    return PlannedFault(1, 0.0, kind, pools, draw, 1.0, FaultConfig(kind))  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 10_000), st.floats(1, 3000))
+def test_the_same_seed_gives_the_same_schedule(seed: int, duration_s: float) -> None:
+    schedule = plan_faults(ALL, seed, duration_s, POOLS)
+    assert schedule == plan_faults(ALL, seed, duration_s, POOLS)
+    assert [fault.number for fault in schedule] == list(range(1, len(schedule) + 1))
+    for index, fault in enumerate(schedule):
+        begin = 5 + 10 * index
+        assert begin <= fault.at_s <= min(begin + 5, duration_s - 20), "in the first half of its stretch"
+        assert set(fault.pools) <= (set(POOLS_OF[fault.kind]) & {*POOLS, *PARTS}) - set(ONLY_IF_NAMED)
+        assert fault.fault.least_s <= fault.lasts_s <= fault.fault.most_s
+
+
+def test_schedules_go_by_seed_time_and_weight() -> None:
+    assert plan_faults(ALL, 1, 600, POOLS) != plan_faults(ALL, 2, 600, POOLS)
+    scenario = Scenario(TimesConfig(first_s=10, every_s=20, quiet_s=20), faults=(FaultConfig("kill"),))
+    schedule = plan_faults(scenario, 0, 1800, POOLS)
+    assert len(schedule) == 89
+    first = Counter(fault.pools[0] for fault in schedule)
+    assert all(first[pool] > 15 for pool in POOLS), "all pools are hit"
+    short, long = plan_faults(ALL, 7, 200, POOLS), plan_faults(ALL, 7, 400, POOLS)
+    assert long[: len(short)] == short
+    faults = (FaultConfig("kill", weight=3.0), FaultConfig("freeze", weight=1.0))
+    scenario = Scenario(TimesConfig(every_s=1, quiet_s=0), faults=faults)
+    kinds = Counter(fault.kind for fault in plan_faults(scenario, 3, 2000, POOLS))
+    assert 2.5 < kinds["kill"] / kinds["freeze"] < 3.6
+    times = TimesConfig(first_s=0, every_s=1, quiet_s=0, in_turn=True)
+    each = (*ALL.faults, FaultConfig("kill", weight=0.0, pools=("decode",)))
+    turns = [fault.kind for fault in plan_faults(Scenario(times, faults=each), 5, 20, POOLS)]
+    assert sorted(turns[:7]) == sorted(turns[7:14]) == sorted(POOLS_OF)
+    assert turns[:7] != turns[7:14]
+
+
+def test_what_cannot_be_hit_is_not() -> None:
+    scenario = Scenario(TimesConfig(every_s=1), pools=PoolsConfig(kvcache=0.0), faults=(FaultConfig("kill"),))
+    assert all("kvcache" not in fault.pools for fault in plan_faults(scenario, 0, 500, POOLS))
+    scenario = Scenario(TimesConfig(every_s=1), faults=(FaultConfig("full_disk"),))
+    assert plan_faults(scenario, 0, 100, ("prefill", "decode")) == ()
+    for named, hit in (((), False), (("node", "gcs"), True)):
+        scenario = Scenario(faults=(FaultConfig("kill_part", pools=named),))
+        drawn = {pool for fault in plan_faults(scenario, 0, 600.0, POOLS) for pool in fault.pools}
+        assert ("node" in drawn, "gcs" in drawn) == (hit, True)
+
+
+def test_whom_a_draw_picks() -> None:
+    healthy = {"decode": ["d2", "d1"], "prefill": ["p1", "p2"]}
+    assert choose(planned(draw=0.0), healthy, True) == ("decode", "d1")
+    assert choose(planned(draw=0.99), healthy, True) == ("decode", "d2")
+    assert choose(planned(), {"decode": ["d1"], "prefill": ["p1", "p2"]}, True) == ("prefill", "p1")
+    assert choose(planned(), {"decode": ["d1"], "prefill": ["p1"]}, True) is None
+    assert choose(planned(), {"decode": ["d1"]}, False) == ("decode", "d1")
+    assert "slow_link" not in GRAVE
+    assert choose(planned("slow_link"), {"decode": ["d1"]}, True) == ("decode", "d1")
+    assert choose(planned("kill_part", ("gcs",)), {"gcs": ["gcs#7"], "decode": ["d1"]}, True) == ("gcs", "gcs#7")
+
+
+@given(st.floats(0, 1, exclude_max=True), st.lists(st.sampled_from("abcdef"), min_size=1, unique=True))
+def test_every_draw_names_somebody_who_is_there(draw: float, names: list[str]) -> None:
+    chosen = choose(planned(draw=draw, pools=("decode",)), {"decode": names}, False)
+    assert chosen is not None
+    assert chosen[1] in names

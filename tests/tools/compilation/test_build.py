@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,15 +17,13 @@ from serving.tools.compilation import choose
 from serving.tools.compilation.modules import COMPILED
 
 
-def test_compiled_modules_are_there_and_define_no_structs() -> None:
+def test_modules_fingerprints_and_old_builds(tmp_path: Path) -> None:
     assert list(COMPILED) == sorted(set(COMPILED))
     for name in COMPILED:
         tree = ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
         bases = {ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases}
         assert bases.isdisjoint({"Struct", "msgspec.Struct"}), name
 
-
-def test_a_fingerprint_is_of_names_and_texts(tmp_path: Path) -> None:
     for package in compiled.PACKAGES:
         (tmp_path / package).mkdir()
     seen = {fingerprint(tmp_path)}
@@ -34,6 +33,12 @@ def test_a_fingerprint_is_of_names_and_texts(tmp_path: Path) -> None:
     assert len(seen) == 5
     (tmp_path / "serving" / "notes.txt").write_text("not a source")
     assert fingerprint(tmp_path) in seen
+
+    for number in range(6):
+        (tmp_path / f"modules-{number}{SUFFIX}").mkdir()
+    forget_old(tmp_path / f"modules-5{SUFFIX}", f"modules-*{SUFFIX}", 4)
+    assert (tmp_path / f"modules-5{SUFFIX}").is_dir()
+    assert sum(1 for _ in tmp_path.iterdir()) == 4
 
 
 def test_a_build_of_other_sources_is_refused(tmp_path: Path) -> None:
@@ -75,29 +80,55 @@ def test_a_missing_tool_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_what_the_tools_said_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(builder, "COMPILED", ("serving.ids",))
     compiler = tmp_path / "compiler"
     compiler.write_text("#!/bin/sh\necho 'x.c:1:10: fatal error: Python.h: No such file or directory' >&2\nexit 1\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
     with pytest.raises(ConfigError, match=r"cannot be compiled: x.c:1:10: fatal error: Python.h: No such") as failed:
-        builder.build(lambda done, of: None, tmp_path / "result")
+        builder.build(lambda done, of: None, tmp_path / "result", modules=("serving.ids",))
     log = tmp_path / "result.log"
     assert str(log) in str(failed.value)
     assert f"{compiler} -" in log.read_text()
     assert not (tmp_path / "result").exists()
 
 
-def test_a_build_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(builder, "_LIMIT_S", 0.2)
+def test_a_build_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="longer than 0 s"):
-        builder.build(lambda done, of: None, tmp_path / "result")
+        builder.build(lambda done, of: None, tmp_path / "result", limit_s=0.2)
     assert {path.name for path in tmp_path.iterdir()} == {"result.lock", "result.log"}
 
 
-def test_old_builds_go(tmp_path: Path) -> None:
-    for number in range(6):
-        (tmp_path / f"modules-{number}{SUFFIX}").mkdir()
-    forget_old(tmp_path / f"modules-5{SUFFIX}", f"modules-*{SUFFIX}", 4)
-    assert (tmp_path / f"modules-5{SUFFIX}").is_dir()
-    assert sum(1 for _ in tmp_path.iterdir()) == 4
+SMALL = ("serving.gateway.core.counter_draw", "serving.kvpool.core.free_runs")
+USE = """
+import random, sys
+from pathlib import Path
+from serving import compiled
+folder = sys.argv[1:] and compiled.use(Path(sys.argv[1]))
+from serving.gateway.core import counter_draw
+from serving.kvpool.core import free_runs
+print(counter_draw.__file__.rpartition(".")[2], free_runs.__file__.rpartition(".")[2])
+print([counter_draw.two_of(9, seed, 3) for seed in range(2**40, 2**40 + 400)])
+runs, rng, taken = free_runs.FreeRuns(500), random.Random(1), []
+for _ in range(2000):
+    if taken and rng.random() < 0.5:
+        runs.give(*taken.pop(rng.randrange(len(taken))))
+    elif (start := runs.take(length := rng.randint(1, 40))) is not None:
+        taken.append((start, length))
+    print(runs.longest, runs.free_slabs, sorted(runs.free_set())[:9])
+"""
+
+
+def test_compiled_modules_compute_what_their_sources_do(tmp_path: Path) -> None:
+    """Two small ones; the whole simulator is compared nightly (test_results_stay.py)."""
+    folder = tmp_path / build_name()
+    told: list[tuple[int, int]] = []
+    assert builder.build(lambda done, of: told.append((done, of)), folder, optimize=0, modules=SMALL) == folder
+    assert told[0] == (0, 0)
+    outputs = [
+        subprocess.run([sys.executable, "-c", USE, *where], capture_output=True, text=True, check=True).stdout
+        for where in ([str(folder)], [])
+    ]
+    (compiled_kind, compiled_results), (source_kind, results) = (text.split("\n", 1) for text in outputs)
+    assert (compiled_kind, source_kind) == ("so so", "py py")
+    assert compiled_results == results
+    assert len(results) > 10_000

@@ -11,7 +11,12 @@ from serving.compiled import build_name
 from serving.tools.compilation.build import build
 from tests.virtual.core.case import CONFIG
 
-pytestmark = [pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow, pytest.mark.builds, pytest.mark.timeout(900),
+    pytest.mark.nightly(
+        "tests/tools/compilation/test_build.py::test_compiled_modules_compute_what_their_sources_do"
+    ),
+]  # fmt: skip
 
 AUTOSCALED = CONFIG.with_name("cloudmatrix384-autoscaled.toml")
 LOAD = ("--poisson", "6", "--prompt", "3000", "--output", "120", "--reuse", "0.4")
@@ -62,10 +67,7 @@ def test_it_is_used_and_found_again(cache: Path) -> None:
     code = "from serving import cli, compiled; code = cli.main({}); print(code, compiled.in_use())"
     folder = str(cache / "cloudmatrix-infer" / build_name())
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    for argv, used in (
-        (["compile", "--quiet"], f"{folder}\n0 None"),
-        (["reproduce", "--list"], f"0 {folder}"),
-    ):
+    for argv, used in ((["compile", "--quiet"], f"{folder}\n0 None"), (["reproduce", "--list"], f"0 {folder}")):
         told = subprocess.run(
             [sys.executable, "-c", code.format(argv)], env=environment, capture_output=True, text=True, timeout=600
         )

@@ -18,11 +18,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_names_on_the_command_line_are_those_of_the_steps() -> None:
+def test_names_and_titles_are_those_of_the_readme() -> None:
     assert tuple(step.name for step in steps.STEPS) == demo.NAMES
-
-
-def test_the_steps_are_the_readme_s_six_things_in_its_order() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"^\*\*\d\. (.*)\.\*\*", text, re.MULTILINE) == [step.title for step in steps.STEPS]
 
@@ -39,10 +36,14 @@ def test_steps_are_chosen_by_name(only: list[str], skip: list[str], left: tuple[
     assert tuple(step.name for step in steps.chosen_steps(only, skip)) == left
 
 
-def test_no_step_is_a_mistake(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_mistakes_start_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["demo", "--only", "chat", "--skip", "chat"]) == 2
     assert "no step is left" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "file").touch()
+    assert main(["demo", "--out", "old"]) == 2
+    assert "not empty" in capsys.readouterr().err
 
 
 def test_a_step_without_a_system_starts_none_and_ends_with_a_report(
@@ -67,13 +68,6 @@ def test_a_failed_step_exits_with_one(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert main(["demo", "--out", "new"]) == 1
     assert "failed: it is gone" in capsys.readouterr().out
     assert "it is gone" in Path("new/report.html").read_text()
-
-
-def test_a_folder_in_use_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "file").touch()
-    assert main(["demo", "--out", "old"]) == 2
-    assert "not empty" in capsys.readouterr().err
 
 
 def test_a_system_that_does_not_start_is_a_mistake(

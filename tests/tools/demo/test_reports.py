@@ -1,8 +1,13 @@
 """Findings of each step, from what it saw."""
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from loadgen.report.chart import BarChart, LineChart
+from loadgen.report.chart import Axis, BarChart, Line, LineChart
+from loadgen.report.table import columns, table_of
 from serving.client.conversation import ChatReply
 from serving.tools.chaos.answer import StreamedAnswer
 from serving.tools.chaos.asks import CHAT, Ask
@@ -11,9 +16,11 @@ from serving.tools.demo.cache import CachedTurn, cache_report, cached_turn, turn
 from serving.tools.demo.chat import chat_report
 from serving.tools.demo.kill import Killed, kill_report, pause_s
 from serving.tools.demo.load import load_report
+from serving.tools.demo.page import report_page
 from serving.tools.demo.scale import Scaled, scale_report
 from serving.tools.demo.simulate import simulate_report
-from serving.tools.demo.step import StepError
+from serving.tools.demo.step import DemoRun, StepError, StepOutcome
+from tests.tools.demo.staging import REPORT, small_step
 
 TARGET = Target("decode", "decode#1", 7, 1)
 DECISION = {"pool": "decode", "before": 1, "target": 2, "kind": "held", "by": "cli", "reason": "asked for by hand"}
@@ -26,8 +33,6 @@ def test_a_chat_is_told_with_the_time_of_its_first_token() -> None:
     assert "50.0 ms after the question" in report.summary
     assert report.quotes[1] == "Once"
 
-
-def test_an_empty_answer_is_a_failure() -> None:
     with pytest.raises(StepError, match="empty"):
         chat_report(ChatReply(10.0), 0.0)
 
@@ -46,8 +51,6 @@ def test_cached_and_pulled_tokens_are_told_for_each_turn() -> None:
         (0, 0, 17, 2), (1, 0, 16, 0), (1, 16, 96, 1), (1, 96, 108, 2),
     ]  # fmt: skip
 
-
-def test_a_cache_that_keeps_nothing_is_a_failure() -> None:
     assert "nothing was cached" in cache_report([CachedTurn(17, 0, 0), CachedTurn(50, 0, 0)]).problem
 
 
@@ -80,18 +83,12 @@ def test_the_pause_after_a_kill_is_measured_and_the_tokens_are_compared() -> Non
     assert chart.marks[0].xs == [0.3]
 
 
-def test_other_tokens_after_a_kill_are_a_failure() -> None:
+def test_other_tokens_or_no_kill_are_failures() -> None:
     report = kill_report(answer(1.1, 1.2, 1.3), Killed(answer(1.1, 1.2, 3.5, tokens=(5, 6, 8)), TARGET, 1.3))
     assert "token 2 is 8, not 7" in report.problem
     assert report.more[0] == "not token-exact"
-
-
-def test_a_kill_that_did_not_come_is_a_failure() -> None:
     with pytest.raises(StepError, match="before the kill"):
         kill_report(answer(1.1), Killed(answer(1.1)))
-
-
-def test_a_gap_before_the_moment_is_no_pause_after_it() -> None:
     assert pause_s(answer(1.1, 2.0, 2.1), 2.0) == pytest.approx(0.9)
     assert pause_s(answer(1.1, 2.0, 2.1), 2.05) == pytest.approx(0.1)
     assert pause_s(answer(1.1), 5.0) == 0.0
@@ -122,7 +119,7 @@ def load_result(**changes: object) -> dict[str, object]:
     }
 
 
-def test_a_load_test_is_told_with_its_table() -> None:
+def test_load_tests_are_told_with_doubts() -> None:
     report = load_report(load_result())
     assert report.figure[1] == "525 tokens/s"
     assert report.problem == ""
@@ -130,8 +127,6 @@ def test_a_load_test_is_told_with_its_table() -> None:
     assert [column.name for column in report.tables[0].columns] == ["latency", "count", "mean", "p50", "p99"]
     assert len(report.tables[0].rows) == 3
 
-
-def test_failed_requests_and_doubts_of_a_load_test_are_told() -> None:
     report = load_report(load_result(outcomes={"ok": 70, "http_error": 3}))
     assert report.problem == "3 of 73 requests failed"
     for doubt, told in (
@@ -155,3 +150,53 @@ def test_a_simulation_that_leaves_requests_is_a_failure() -> None:
     assert report.problem == "1 of 10 requests did not finish"
     assert report.figure == ("r1 on 384 NPUs", "94,251 tokens/s")
     assert "1:15 of a supernode with 384 NPUs" in report.summary
+
+
+CHART = LineChart(
+    id="curve", title="A curve", x=Axis(unit="s"), y=Axis(unit="count"), xs=[0.0, 1.0],
+    lines=[Line(name="one", values=[0.0, 2.0], color="blue")],
+)  # fmt: skip
+FULL = replace(
+    REPORT,
+    quotes=("> Why?", "Because\nof <b>this</b>."),
+    tables=(table_of(columns("name", "value"), [["one", 1]]),),
+    charts=(CHART,),
+    files=(("its own report", Path("load/report.html")),),
+)
+
+
+def page(*outcomes: StepOutcome, left: tuple[str, ...] = (), ended_early: bool = False) -> str:
+    return report_page(DemoRun(list(outcomes), "storyteller", 61.0, left, ended_early))
+
+
+def test_a_good_demo_shows_what_each_step_found_and_loads_nothing() -> None:
+    shown = page(StepOutcome(small_step("load"), "done", 3.0, report=FULL))
+    assert '<p class="lead good">1 thing shown, nothing failed</p>' in shown
+    for text in (
+        '<h2 id="load">Title of load</h2>', "It worked. (3.00 s)", "Text of load.", "Because",
+        "of &lt;b&gt;this&lt;/b&gt;.",
+        '<a href="load/report.html">its own report</a>', 'id="curve"', "command load",
+        "storyteller", "1.2 <small>s</small>",
+    ):  # fmt: skip
+        assert text in shown
+
+    shown = page(StepOutcome(small_step("load"), "done", 3.0, report=FULL))
+    assert re.findall(r'(?:src|href)="(?!#|data:|load/)[^"]*"', shown) == []
+
+
+def test_failed_steps_and_what_was_left_are_told() -> None:
+    outcomes = [
+        StepOutcome(small_step("one"), "skipped", 0.0),
+        StepOutcome(small_step("two"), "failed", 1.0, "it is <gone>"),
+        StepOutcome(small_step("three"), "done", 1.0, report=REPORT),
+    ]
+    shown = page(*outcomes, ended_early=True)
+    assert '<p class="lead bad">failed: Title of two</p>' in shown
+    assert '<p class="bad">failed: it is &lt;gone&gt;</p>' in shown
+    assert '<p class="soft">skipped</p>' in shown
+    assert "ended early" in shown
+    assert "2 things shown, nothing failed; skipped: Title of one" in page(outcomes[0], outcomes[2], outcomes[2])
+
+    run = DemoRun([StepOutcome(small_step("one"), "done", 1.0, report=REPORT)], left=("process 7",))
+    assert run.failed
+    assert '<p class="bad">process 7</p>' in report_page(run)

@@ -1,16 +1,28 @@
 """Steps in turn: what becomes of each, and of the others when one fails, is skipped, or is the last."""
 
 import io
+import os
+import pty
 import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serving.errors import UnavailableError
-from serving.tools.demo.keys import Choice, Keys
+from serving.tools.demo.children import run_module
+from serving.tools.demo.keys import AGAIN_S, Choice, Interrupts, Keys
+from serving.tools.demo.result_file import read_result_file
 from serving.tools.demo.run import run_demo
 from serving.tools.demo.stage import Stage
-from serving.tools.demo.step import DemoRun, Step, StepReport
+from serving.tools.demo.step import DemoRun, Step, StepError, StepReport
 from tests.tools.demo.staging import REPORT, narrator_to, small_step
 
 
@@ -67,8 +79,7 @@ def test_steps_come_one_after_the_other_and_say_how_they_ended(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
-    [(UnavailableError("it is gone"), "it is gone"), (KeyError("usage"), "KeyError: 'usage'")],
+    ("error", "reason"), [(UnavailableError("it is gone"), "it is gone"), (KeyError("usage"), "KeyError: 'usage'")]
 )
 def test_a_step_that_fails_is_told_and_the_others_come_all_the_same(
     tmp_path: Path, error: Exception, reason: str
@@ -79,15 +90,13 @@ def test_a_step_that_fails_is_told_and_the_others_come_all_the_same(
     assert f"✗ failed: {reason}" in said
 
 
-def test_a_promise_that_was_not_kept_is_a_failure_with_its_findings(tmp_path: Path) -> None:
+def test_a_promise_not_kept_and_a_step_skipped(tmp_path: Path) -> None:
     report = StepReport("Other tokens.", ("pause", "1 s"), problem="token 3 is 1, not 2")
     run, said = play(tmp_path, small_step("kill", lambda _: report))
     assert run.failed
     assert run.outcomes[0].report is report
     assert "✗ failed: token 3 is 1, not 2" in said
 
-
-def test_an_interrupt_skips_the_step_that_runs(tmp_path: Path) -> None:
     run, said = play(tmp_path, interrupted(signal.SIGINT), small_step("two"))
     assert [outcome.state for outcome in run.outcomes] == ["skipped", "done"]
     assert (run.failed, run.interrupted) == (False, False)
@@ -110,3 +119,97 @@ def test_keys_skip_the_next_step_and_leave(tmp_path: Path) -> None:
     assert run.ended_early
     assert not run.interrupted
     assert said.count("Enter: go on") == 3, "the first step waits for nobody"
+
+
+def test_a_command_that_fails_is_named_with_its_exit_code(tmp_path: Path) -> None:
+    narrator = narrator_to(io.StringIO())
+    run_module(narrator, "json.tool", ["--help"])
+    with pytest.raises(StepError, match=r"`json .*nothing.json` has ended with exit code \d"):
+        run_module(narrator, "json.tool", [str(tmp_path / "nothing.json")])
+
+
+def test_a_command_ends_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    plain = subprocess.Popen
+
+    def popen(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        started.append(plain(*arguments, **options))
+        threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with Interrupts(), pytest.raises(KeyboardInterrupt):
+        run_module(narrator_to(io.StringIO()), "http.server", ["0"])
+    assert started[0].returncode is not None
+
+
+@pytest.mark.parametrize("content", [None, "{", "[1]"])
+def test_a_result_that_is_none_is_told(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "result.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(StepError, match=r"result\.json (cannot be read|holds no JSON object)"):
+        read_result_file(path)
+
+
+@contextmanager
+def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A terminal on stdin and stdout; what is written to the answer is typed.
+
+    No fixture: pytest gives a test its own stdout after those.
+    """
+    master, slave = pty.openpty()
+    with open(slave, closefd=False) as typed, open(slave, "w", closefd=False) as shown:
+        monkeypatch.setattr(sys, "stdin", typed)
+        monkeypatch.setattr(sys, "stdout", shown)
+        try:
+            yield master
+        finally:
+            monkeypatch.undo()
+    os.close(slave)
+    os.close(master)
+
+
+def type_when_awaited(keyboard: int, typed: bytes) -> None:
+    """Type once single keys are read: what was typed before is no answer, and is dropped."""
+    while termios.tcgetattr(keyboard)[3] & termios.ICANON:
+        time.sleep(0.005)
+    os.write(keyboard, typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "choice"), [(b"\r", "go"), (b" ", "go"), (b"s", "skip"), (b"xyq", "leave"), (b"\x04", "leave")]
+)
+def test_a_key_is_enough(monkeypatch: pytest.MonkeyPatch, typed: bytes, choice: Choice) -> None:
+    with keyboard(monkeypatch) as master:
+        before = termios.tcgetattr(master)
+        typing = threading.Thread(target=type_when_awaited, args=(master, typed), daemon=True)
+        typing.start()
+        assert Keys(awaited=True).choose() == choice
+        typing.join()
+        assert termios.tcgetattr(master) == before
+
+
+def test_nothing_is_awaited_without_a_terminal_or_a_wish(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with keyboard(monkeypatch), (tmp_path / "out.txt").open("w") as out:
+        assert Keys(awaited=False).choose() == "go"
+        monkeypatch.setattr(sys, "stdout", out)
+        assert Keys(awaited=True).choose() == "go"
+
+
+@pytest.mark.parametrize(("pause_s", "leave"), [(AGAIN_S / 2, True), (2 * AGAIN_S, False)])
+def test_a_second_interrupt_soon_after_the_first_one_leaves(pause_s: float, leave: bool) -> None:
+    times = iter((100.0, 100.0 + pause_s))
+    before = signal.getsignal(signal.SIGTERM)
+    with Interrupts(lambda: next(times)) as interrupts:
+        for expected in (False, leave):
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert interrupts.leave is expected
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_first_interrupt_only_skips_however_young_the_machine_is() -> None:
+    with Interrupts(lambda: 0.1) as interrupts, pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert not interrupts.leave

@@ -123,19 +123,13 @@ def test_int8_cache_and_shared_weights(checkpoint: Path, text: Path, tmp_path: P
     assert 0 < json.loads(out.read_text())["texts"][0]["compared"]["divergence"]["value"] < 0.1
 
 
-def test_contexts_that_are_cut_and_answers_that_are_none_are_told(
-    capsys: pytest.CaptureFixture[str], checkpoint: Path, tmp_path: Path
-) -> None:
+def test_doubts_are_told(capsys: pytest.CaptureFixture[str], checkpoint: Path, tmp_path: Path) -> None:
     rows = [{"question": "x" * 40, "choices": ["a", "b"], "answer": answer} for answer in (0, 7)]
     assert evaluate("--model", checkpoint, "--tasks", write_task(tmp_path, questions=rows), "--context", 30) == 0
     told = capsys.readouterr().out
     assert "animals: 4 contexts were too long and lost their beginning" in told
     assert "animals: the answer of 1 questions is none of their choices" in told
 
-
-def test_metrics_that_are_not_computed_are_told(
-    capsys: pytest.CaptureFixture[str], checkpoint: Path, tmp_path: Path
-) -> None:
     task = write_task(tmp_path, TASK.replace("metric: acc", "metric: acc\n  - metric: mcc"))
     assert evaluate("--model", checkpoint, "--tasks", task, "--limit", 2) == 0
     assert "animals: not computed: mcc" in capsys.readouterr().out
@@ -188,7 +182,7 @@ def test_a_file_that_cannot_be_written_after_all(
     assert "cannot write /dev/full: No space left" in capsys.readouterr().err
 
 
-def test_models_that_cannot_be_compared(
+def test_models_that_do_not_belong_together(
     capsys: pytest.CaptureFixture[str], checkpoint: Path, text: Path, tmp_path: Path
 ) -> None:
     common = ("--model", checkpoint, "--text", text, "--reference")
@@ -197,8 +191,6 @@ def test_models_that_cannot_be_compared(
     shutil.copy(checkpoint / "tokenizer.json", wider)
     assert "the model has 320 logits and the reference 400" in refused(capsys, *common, wider)
 
-
-def test_a_tokenizer_of_another_model(capsys: pytest.CaptureFixture[str], checkpoint: Path, tmp_path: Path) -> None:
     mixed = tmp_path / "mixed"
     shutil.copytree(checkpoint, mixed)
     shutil.copy(STORYTELLER / "tokenizer.json", mixed)

@@ -17,8 +17,6 @@ def test_everything_that_a_task_says(tmp_path: Path) -> None:
     assert (task.eval_split, task.shot_split, task.num_fewshot, task.sampler) == ("test", "train", 0, "default")
     assert task.metrics == ("acc",)
 
-
-def test_files_of_one_split_are_listed(tmp_path: Path) -> None:
     text = TASK.replace("    test: animals.jsonl\n", "    test: [a.jsonl, b.jsonl]\n")
     assert read_task_file(write_task(tmp_path, text)).data_files["test"] == ("a.jsonl", "b.jsonl")
     whole = without("test_split", without("training_split", TASK)).replace(
@@ -29,15 +27,13 @@ def test_files_of_one_split_are_listed(tmp_path: Path) -> None:
     }
 
 
-def test_an_included_file_gives_what_the_task_does_not_say(tmp_path: Path) -> None:
+def test_included_files_give_what_the_task_does_not_say(tmp_path: Path) -> None:
     write_task(tmp_path, without("task") + "num_fewshot: 3\ntarget_delimiter: ''\n", name="_base.yaml")
     own = tmp_path / "own.yaml"
     own.write_text("include: _base.yaml\ntask: own\nnum_fewshot: 1\n")
     task = read_task_file(own)
     assert (task.name, task.num_fewshot, task.target_delimiter, task.eval_split) == ("own", 1, "", "test")
 
-
-def test_of_several_includes_the_first_counts_most(tmp_path: Path) -> None:
     (tmp_path / "_a.yaml").write_text("description: first\n")
     (tmp_path / "_b.yaml").write_text("description: second\ntarget_delimiter: ''\n")
     task = read_task_file(write_task(tmp_path, TASK + "include: [_a.yaml, _b.yaml]\n"))
@@ -52,6 +48,12 @@ def test_a_folder_gives_its_tasks(tmp_path: Path) -> None:
     second.write_text("include: _base.yaml\ntask: own\n")
     assert find_task_files([tmp_path]) == [first, second]
     assert find_task_files([second, first]) == [second, first]
+
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"holds no task: a task is a \.yaml file with the key `task`"):
+        find_task_files([tmp_path / "empty"])
+    with pytest.raises(ConfigError, match="no task file or folder"):
+        find_task_files([tmp_path / "nowhere.yaml"])
 
 
 REFUSED = {
@@ -99,10 +101,3 @@ def test_what_cannot_be_evaluated_is_refused(tmp_path: Path, text: str, message:
     assert message in str(raised.value)
     assert "animals.yaml" in str(raised.value) or "other.yaml" in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_paths_without_tasks(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds no task: a task is a \.yaml file with the key `task`"):
-        find_task_files([tmp_path])
-    with pytest.raises(ConfigError, match="no task file or folder"):
-        find_task_files([tmp_path / "nowhere.yaml"])

@@ -17,17 +17,10 @@ from transformers import (
 from tests.model.random_tokenizer import SPECIAL_TOKENS, write_tokenizer
 
 SHAPE: dict[str, Any] = {
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-5,
-    "bos_token_id": SPECIAL_TOKENS.index("<|bos|>"),
-    "eos_token_id": SPECIAL_TOKENS.index("<|eos|>"),
-}
+    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+    "bos_token_id": SPECIAL_TOKENS.index("<|bos|>"), "eos_token_id": SPECIAL_TOKENS.index("<|eos|>"),
+}  # fmt: skip
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),

@@ -94,11 +94,11 @@ def test_tensors(dense: Path, tmp_path: Path) -> None:
     many = refusal(tmp_path, dense, without=tuple(f"blk.{n}.attn_{k}.weight" for n in range(2) for k in "qkv"))
     assert many == "it lacks blk.0.attn_q.weight, blk.0.attn_k.weight, blk.0.attn_v.weight and 3 more"
 
-
-def test_factors_of_another_rope(dense: Path, tmp_path: Path) -> None:
     factors = np.linspace(1, 4, 8, dtype=np.float32)
     assert "does not follow from Llama 3's settings" in refusal(tmp_path, dense, extra={"rope_freqs.weight": factors})
     assert "has the shape [7] instead of [8]" in refusal(tmp_path, dense, extra={"rope_freqs.weight": factors[1:]})
+    bad = np.full((32, 64), np.nan, dtype=np.float32)
+    assert f"{V} has values that are no numbers" in refusal(tmp_path, dense, extra={V: bad})
 
 
 def test_a_type_of_tensor_that_is_not_read(dense: Path, tmp_path: Path) -> None:
@@ -130,11 +130,6 @@ def test_a_type_of_tensor_that_is_not_read(dense: Path, tmp_path: Path) -> None:
 )
 def test_keys_of_deepseek(deepseek: Path, tmp_path: Path, keys: Mapping[str, object], words: str) -> None:
     assert words in refusal(tmp_path, deepseek, keys=keys)
-
-
-def test_values_that_are_no_numbers(dense: Path, tmp_path: Path) -> None:
-    bad = np.full((32, 64), np.nan, dtype=np.float32)
-    assert f"{V} has values that are no numbers" in refusal(tmp_path, dense, extra={V: bad})
 
 
 @pytest.fixture(scope="module")

@@ -14,19 +14,10 @@ from serving.errors import ModelError
 from serving.tools.importing.gguf_file import GgufFile, is_readable
 
 VALUES: dict[str, object] = {
-    "a.text": "Grüße 🐸",
-    "a.empty": "",
-    "a.whole": 7,
-    "a.negative": -3,
-    "a.large": 1 << 40,
-    "a.number": 1e-5,
-    "a.double": 0.1,
-    "a.true": True,
-    "a.texts": ["eins", "zwei", ""],
-    "a.numbers": [0.1, -2.5],
-    "a.wholes": [1, 2, 3],
-    "a.flags": [True, False],
-}
+    "a.text": "Grüße 🐸", "a.empty": "", "a.whole": 7, "a.negative": -3, "a.large": 1 << 40, "a.number": 1e-5,
+    "a.double": 0.1, "a.true": True, "a.texts": ["eins", "zwei", ""], "a.numbers": [0.1, -2.5],
+    "a.wholes": [1, 2, 3], "a.flags": [True, False],
+}  # fmt: skip
 
 
 def write_file(path: Path) -> Path:
@@ -58,13 +49,11 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_file(tmp_path_factory.mktemp("gguf") / "good.gguf")
 
 
-def test_values_of_every_type(good: Path) -> None:
+def test_values_and_tensors_of_every_type(good: Path) -> None:
     found = GgufFile.open(good).values
     assert {name: found[name] for name in VALUES} == VALUES
     assert [type(found[name]) for name in VALUES] == [type(value) for value in VALUES.values()]
 
-
-def test_tensors_whole_and_in_part(good: Path) -> None:
     tensors = GgufFile.open(good).tensors
     assert torch.equal(tensors["first"].read(), torch.arange(6.0).reshape(2, 3))
     assert torch.equal(tensors["first"].read(1), torch.tensor([3.0, 4.0, 5.0]))
@@ -127,7 +116,7 @@ def test_files_that_are_none(good: Path, tmp_path: Path) -> None:
     assert "(big-endian?)" in refusal(tmp_path / "big")
 
 
-def test_a_file_cut_short_anywhere(good: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_or_shrinks(good: Path, tmp_path: Path) -> None:
     data = good.read_bytes()
     path = tmp_path / "cut.gguf"
     for length in range(4, len(data)):
@@ -135,6 +124,15 @@ def test_a_file_cut_short_anywhere(good: Path, tmp_path: Path) -> None:
         if length <= len(data) - 32:  # the last bytes only fill up
             assert "is cut short" in refusal(path)
     assert "second should end at byte" in refusal_of(path, data[: len(data) - 40])
+
+    path = write_file(tmp_path / "a.gguf")
+    tensor = GgufFile.open(path).tensors["second"]
+    path.write_bytes(path.read_bytes()[: tensor.offset + 8])
+    with pytest.raises(ModelError, match="became shorter while it was read"):
+        tensor.read()
+    path.unlink()
+    with pytest.raises(ModelError, match="cannot be read"):
+        tensor.read()
 
 
 def refusal_of(path: Path, data: bytes) -> str:
@@ -164,14 +162,12 @@ def test_tables_that_make_no_sense(good: Path, tmp_path: Path, old: bytes, new: 
         assert words in refusal(tmp_path / "bad.gguf")
 
 
-def test_names_that_stand_there_twice(good: Path, tmp_path: Path) -> None:
+def test_names_that_stand_there_twice_and_numbers_that_are_none(good: Path, tmp_path: Path) -> None:
     data = good.read_bytes()
     assert "'a.whole' stands there twice" in refusal_of(tmp_path / "keys", data.replace(b"a.empty", b"a.whole", 1))
     twice = data.replace(b"\x05\0\0\0\0\0\0\0first", b"\x06\0\0\0\0\0\0\0second", 1)
     assert "second stands there twice" in refusal_of(tmp_path / "tensors", twice)
 
-
-def test_a_number_that_is_none(tmp_path: Path) -> None:
     writer = GGUFWriter(tmp_path / "nan.gguf", "llama")
     writer.add_tensor("t", np.array([[1.0, np.nan]], dtype=np.float32))
     writer.write_header_to_file()
@@ -180,17 +176,6 @@ def test_a_number_that_is_none(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(ModelError, match="t has values that are no numbers: fetch it again"):
         GgufFile.open(tmp_path / "nan.gguf").tensors["t"].read()
-
-
-def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "a.gguf")
-    tensor = GgufFile.open(path).tensors["second"]
-    path.write_bytes(path.read_bytes()[: tensor.offset + 8])
-    with pytest.raises(ModelError, match="became shorter while it was read"):
-        tensor.read()
-    path.unlink()
-    with pytest.raises(ModelError, match="cannot be read"):
-        tensor.read()
 
 
 def test_one_of_several_files(good: Path, tmp_path: Path) -> None:

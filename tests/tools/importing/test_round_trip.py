@@ -19,13 +19,9 @@ from tests.tools.importing.folders import logits, write_dense
 from tests.tools.importing.gguf_models import TEMPLATE, write_gguf
 
 LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
-}
+}  # fmt: skip
 
 
 def imported(path: Path, out: Path, dtype: Dtype = "float32") -> ImportReport:
@@ -107,14 +103,12 @@ def test_deepseek(tmp_path: Path, v3: bool, one_expansion: bool) -> None:
     assert read_architecture(tmp_path / "out") == read_architecture(source)
 
 
-def test_a_file_has_no_draft_layers(tmp_path: Path) -> None:
+def test_files_without_drafts_in_parts_and_shards(tmp_path: Path) -> None:
     source = write_random_checkpoint(tmp_path / "source")
     imported(write_gguf(tmp_path / "model.gguf", source), tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["num_nextn_predict_layers"] == 0
     assert not any(name.startswith("model.layers.3.") for name in tensors_of(tmp_path / "out"))
 
-
-def test_a_model_in_several_files(tmp_path: Path) -> None:
     write_dense(tmp_path / "source", "qwen3")
     write_gguf(tmp_path / "model.gguf", tmp_path / "source", split_tensors=9)
     parts = sorted(tmp_path.glob("model-*.gguf"))
@@ -161,10 +155,10 @@ def test_files_beside_the_weights(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(out)(text)["input_ids"] == source.encode(text, add_special_tokens=True)
 
 
-def test_shards_have_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.tools.importing.run.SHARD_BYTES", 100_000)
+def test_shards_have_an_index(tmp_path: Path) -> None:
     model = write_dense(tmp_path / "source", "qwen2")
-    imported(write_gguf(tmp_path / "model.gguf", tmp_path / "source"), tmp_path / "out")
+    path = write_gguf(tmp_path / "model.gguf", tmp_path / "source")
+    import_gguf(path, tmp_path / "out", "float32", lambda *_: None, shard_bytes=100_000)
     assert (tmp_path / "out" / "model.safetensors.index.json").is_file()
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     assert torch.equal(logits(again), logits(model))

@@ -22,20 +22,11 @@ def test_files_of_the_folder() -> None:
     folder = smollm2()
     config = json.loads((folder / "config.json").read_text())
     wanted = {
-        "model_type": "llama",
-        "vocab_size": 49152,
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 100000.0,
-        "tie_word_embeddings": True,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
+        "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536,
+        "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
+        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 100000.0, "tie_word_embeddings": True,
+        "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
     assert {name: config[name] for name in wanted} == wanted
     assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == [2, 0]
     assert "Apache License" in (folder / "LICENSE").read_text()

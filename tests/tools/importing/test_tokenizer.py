@@ -129,14 +129,10 @@ def sentence_piece_lists(raw: Tokenizer, **keys: Value) -> dict[str, Value]:
     vocab = raw.get_vocab()
     tokens = sorted(vocab, key=lambda token: vocab[token])
     lists: dict[str, Value] = {
-        "model": "llama",
-        "tokens": tokens,
-        "token_type": [2, 3, 3, *[6] * 256, *[1] * (len(tokens) - 259)],
-        "scores": [0.0] * 259 + [-float(rank) for rank in range(len(tokens) - 259)],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "unknown_token_id": 0,
-    }
+        "model": "llama", "tokens": tokens, "token_type": [2, 3, 3, *[6] * 256, *[1] * (len(tokens) - 259)],
+        "scores": [0.0] * 259 + [-float(rank) for rank in range(len(tokens) - 259)], "bos_token_id": 1,
+        "eos_token_id": 2, "unknown_token_id": 0,
+    }  # fmt: skip
     return {f"tokenizer.ggml.{name}": value for name, value in (lists | keys).items()}
 
 
@@ -149,10 +145,12 @@ def test_tokenizers_of_sentence_piece() -> None:
     assert len(ours.encode("the cat and the other thing").ids) < 15, "merges are used"
 
 
-def test_sentence_piece_without_a_space_before() -> None:
+def test_sentence_piece_without_a_space_before_and_ends_of_answers() -> None:
     ours = built(sentence_piece_lists(sentence_piece(), add_space_prefix=False))
     assert ours.decode(ours.encode(" the cat").ids) == " the cat"
     assert ours.encode("the", add_special_tokens=False).tokens[0] != "▁the"
+    lists = lists_of(trained("smollm"), eos_token_id=0, eot_token_id=1)
+    assert GgufVocabulary.read(lists, 1 << 16).ends() == [0, 1, 2], "the file's own, then <|im_end|>"
 
 
 def test_a_served_folder_reads_what_was_made(tmp_path: Path) -> None:
@@ -163,11 +161,6 @@ def test_a_served_folder_reads_what_was_made(tmp_path: Path) -> None:
     assert served.special_tokens == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     assert served.eos_id == 2
     assert served.decode(served.encode("the cat 🐸", add_special_tokens=True)) == "the cat 🐸"
-
-
-def test_ends_of_an_answer() -> None:
-    lists = lists_of(trained("smollm"), eos_token_id=0, eot_token_id=1)
-    assert GgufVocabulary.read(lists, 1 << 16).ends() == [0, 1, 2], "the file's own, then <|im_end|>"
 
 
 @pytest.mark.parametrize(

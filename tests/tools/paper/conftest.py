@@ -12,6 +12,12 @@ def setting() -> Setting:
     return Setting(quick=True)
 
 
+LONG = "xds-production"
+"""Takes longer than all others together: simulated nightly."""
+
+
 @pytest.fixture(scope="session")
-def everything(setting: Setting) -> Reproduction:
-    return reproduce(EXPERIMENTS, setting)
+def everything(setting: Setting, request: pytest.FixtureRequest) -> Reproduction:
+    """All experiments; without `LONG` where nightly tests are left out."""
+    nightly = "not nightly" not in request.config.option.markexpr
+    return reproduce([one for one in EXPERIMENTS if nightly or one.name != LONG], setting)

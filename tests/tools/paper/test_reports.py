@@ -20,9 +20,8 @@ from serving.tools.paper.reproduction import Reproduction, reproduce
 from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
 from serving.tools.paper.setting import Setting
 from serving.tools.paper.shown import SHOWN
-from tests.loadgen.report.browser import inspect
-
-FAST = ("table2", "table7", "fig20", "fig24", "xds-split")
+from tests.loadgen.report.browser import checked
+from tests.tools.paper.conftest import LONG
 
 
 def page_of(done: Reproduction) -> str:
@@ -30,16 +29,14 @@ def page_of(done: Reproduction) -> str:
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:
-    one, two = (reproduce(choose(FAST), Setting(seed=3, quick=True)) for _ in range(2))
-    assert report_markdown(one) == report_markdown(two)
+    one, two, other = (reproduce(choose(["fig24"]), Setting(seed=seed, quick=True)) for seed in (3, 3, 4))
+    assert report_markdown(one) == report_markdown(two) != report_markdown(other)
     assert page_of(one) == page_of(two)
-    other = reproduce(choose(FAST), Setting(seed=4, quick=True))
-    assert report_markdown(other) != report_markdown(one)
 
 
-def test_an_experiment_does_not_depend_on_what_ran_before_it() -> None:
+def test_an_experiment_does_not_depend_on_what_ran_before_it(everything: Reproduction) -> None:
     alone = reproduce(choose(["fig24"]), Setting(quick=True)).parts[0]
-    (among,) = [p for p in reproduce(choose(FAST), Setting(quick=True)).parts if p.experiment.name == "fig24"]
+    (among,) = [part for part in everything.parts if part.experiment.name == "fig24"]
     assert alone.findings == among.findings
 
 
@@ -83,15 +80,13 @@ def test_figures_stand_beside_each_other_with_their_error() -> None:
     ]  # fmt: skip
 
 
-def test_markdown_tables_are_whole(everything: Reproduction) -> None:
+def test_every_experiment_stands_in_whole_tables(everything: Reproduction) -> None:
     for text in (report_markdown(everything), error_table_markdown(everything)):
         tables = [line for line in text.splitlines() if line.startswith("|")]
         assert {line.count("|") for line in tables} <= {7, 8}
         assert "nan" not in text
         assert everything.score.text in text
 
-
-def test_every_experiment_stands_in_the_short_table(everything: Reproduction) -> None:
     table = error_table_markdown(everything)
     for part in everything.parts:
         assert f"| {part.experiment.name} |" in table
@@ -113,6 +108,10 @@ def test_the_readme_holds_the_short_table(everything: Reproduction) -> None:
     begin, end = "<!-- reproduced: cloudmatrix reproduce --quick --markdown -->", "<!-- /reproduced -->"
     written = text.partition(begin)[2].partition(end)[0].strip().splitlines()
     printed = error_table_markdown(everything).strip().splitlines()
+    if LONG not in {part.experiment.name for part in everything.parts}:
+        begins = tuple(f"| {part.experiment.name} |" for part in everything.parts)
+        written, printed = ([line for line in lines if line.startswith(begins)] for lines in (written, printed))
+        assert printed
     assert len(written) == len(printed), "paste what `cloudmatrix reproduce --quick --markdown` prints"
     for ours, theirs in zip(written, printed, strict=True):
         assert ours.split("|")[:4] == theirs.split("|")[:4]
@@ -140,11 +139,5 @@ def test_every_experiment_has_words_and_the_navigation_is_narrow(everything: Rep
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
-def test_the_page_in_a_browser(everything: Reproduction, tmp_path: Path, width: int, dark: bool) -> None:
-    (tmp_path / "report.html").write_text(page_of(everything), encoding="utf-8")
-    seen = inspect(tmp_path / "report.html", width=width, dark=dark)
-    assert (seen["errors"], seen["ready"]) == ("", "yes")
-    assert seen["overflow"] <= 0
-    assert seen["figures"]
-    assert all(figure["drawn"] == "yes" for figure in seen["figures"].values())
+def test_the_page_in_a_browser(everything: Reproduction, tmp_path: Path) -> None:
+    checked(page_of(everything), tmp_path)

@@ -39,17 +39,12 @@ def single(*rows: Row) -> Reproduction:
 @pytest.mark.parametrize(
     ("published", "ours", "relation", "error", "text"),
     [
-        (100, 103, "=", 0.03, "+3.0 %"),
-        (100, 97, "~", -0.03, "−3.0 %"),
-        (94, 95, ">", 0.0, "holds"),
-        (94, 47, ">", -0.5, "−50.0 %, broken"),
-        (91, 90, "<", 0.0, "holds"),
-        (80, 100, "<", 0.25, "+25.0 %, broken"),
-        (0, 0, "=", 0.0, "0.0 %"),
-        (0, 1, "=", math.inf, "+inf %"),
+        (100, 103, "=", 0.03, "+3.0 %"), (100, 97, "~", -0.03, "−3.0 %"), (94, 95, ">", 0.0, "holds"),
+        (94, 47, ">", -0.5, "−50.0 %, broken"), (91, 90, "<", 0.0, "holds"),
+        (80, 100, "<", 0.25, "+25.0 %, broken"), (0, 0, "=", 0.0, "0.0 %"), (0, 1, "=", math.inf, "+inf %"),
         (5, None, "=", None, ""),
     ],
-)
+)  # fmt: skip
 def test_error_of_a_row(
     published: float, ours: float | None, relation: Relation, error: float | None, text: str
 ) -> None:
@@ -58,13 +53,21 @@ def test_error_of_a_row(
     assert texts.error_text(one) == text
 
 
-def test_a_miss_without_a_reason_is_unexplained_everywhere() -> None:
+def test_unexplained_misses_and_broken_bounds() -> None:
     done = single(row(100, 120), row(100, 101, key="close"), row(7, None, key="quoted"))
     score = done.score
     assert score.predicted == Count(rows=2, close=1, near=1)
     assert (score.explained, score.unexplained, score.quoted) == (0, 1, 1)
     assert UNEXPLAINED in score.text
     assert f"**{UNEXPLAINED}**: a row (+20.0 %)." in report_markdown(done)
+
+    broken, holds = row(94, 93.9, ">", key="broken"), row(94, 94.1, ">", key="holds")
+    assert broken.error == pytest.approx(0, abs=CLOSE)
+    assert not broken.within(CLOSE)
+    assert holds.within(CLOSE)
+    score = single(broken, holds).score
+    assert score.predicted == Count(rows=2, close=1, near=1)
+    assert score.unexplained == 1
 
 
 def test_the_headline_counts_what_was_predicted_and_nothing_else() -> None:
@@ -78,16 +81,6 @@ def test_the_headline_counts_what_was_predicted_and_nothing_else() -> None:
         in score.text
     )
     assert single(*aside).score.text.startswith("Predicted: no row; apart from these")
-
-
-def test_a_broken_bound_is_a_miss_however_little_it_is_broken() -> None:
-    broken, holds = row(94, 93.9, ">", key="broken"), row(94, 94.1, ">", key="holds")
-    assert broken.error == pytest.approx(0, abs=CLOSE)
-    assert not broken.within(CLOSE)
-    assert holds.within(CLOSE)
-    score = single(broken, holds).score
-    assert score.predicted == Count(rows=2, close=1, near=1)
-    assert score.unexplained == 1
 
 
 def test_a_row_has_the_kind_that_its_figures_allow() -> None:
@@ -142,14 +135,12 @@ def test_a_reason_covers_a_row_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) 
     assert "+20.0 % ¹" in error_table_markdown(done)
 
 
-def test_reasons_are_sentences_without_a_full_stop() -> None:
+def test_reasons_are_sentences_and_names_are_meant() -> None:
     for miss in KNOWN_MISSES.values():
         assert miss.reason
         assert not miss.reason.endswith(".")
         assert miss.within > 0.05
 
-
-def test_choosing_keeps_our_order_and_names_what_was_meant() -> None:
     assert choose([]) == EXPERIMENTS
     assert [one.name for one in choose(["fig23", "table5"])] == ["table5", "fig23"]
     with pytest.raises(ConfigError, match="did you mean table5"):

@@ -24,7 +24,7 @@ TARGET = PlanTarget(1.0, 0.05, 0.95)
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An open loop of it would need hardly anything: a request in ten seconds."""
-    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=0.1, seconds=2000.0, prompt=4000)
+    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=0.1, seconds=600.0, prompt=4000)
 
 
 def question(trace: Path, concurrency: int | None, **changes: object) -> PlanQuestion:

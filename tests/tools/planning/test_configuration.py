@@ -33,7 +33,7 @@ LIVE = CONFIG_FILE.with_name("cloudmatrix384-live.toml")
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=20.0, seconds=20.0)
+    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=20.0, seconds=8.0)
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +172,7 @@ def test_instances_that_do_both_are_held_against_two_pools(answer: CapacityPlan,
     assert "comes first: 3 x 16 aggregated (48 NPUs)" in markdown(alone)
 
 
+@pytest.mark.nightly("tests/tools/planning/test_modes.py::test_losses_are_of_the_one_pool")
 def test_losses_and_prices_of_a_file_with_one_pool(trace: Path) -> None:
     config = aggregated_config()
     pair = (("a", config), ("b", config))

@@ -13,18 +13,12 @@ from serving.tools.planning.demand import PlanDemand, demand
 from serving.tools.planning.feasible import SearchStart, capacity_per_s, start
 from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.verdict import PlanTarget
-from serving.virtual.run import cost_model
 from serving.virtual.workload.errors import TraceError
 from serving.virtual.workload.request import RequestStream, TraceRequest
 from tests.tools.planning.traces import config
 
 CONFIG = config()
 WANTED = SearchLimits((16, 32), (64, 160), 384)
-
-
-@pytest.fixture(scope="module")
-def cost() -> CostModel:
-    return cost_model(CONFIG)
 
 
 def made(*requests: tuple[int, int, int], duration_s: float = 100.0) -> PlanDemand:
@@ -37,14 +31,12 @@ def begin(cost: CostModel, wanted: SearchLimits, target: PlanTarget, *requests: 
     return start(cost, CONFIG, made(*requests), wanted, target)
 
 
-def test_sizes_that_do_not_fit_the_memory_are_dropped_with_the_reason(cost: CostModel) -> None:
+def test_sizes_that_cannot_be_are_dropped_with_the_reason(cost: CostModel) -> None:
     found = begin(cost, SearchLimits((4, 16), (64,), 384), PlanTarget(2, 0.05, 0.9), (1000, 100, 0))
     assert {one.npus for one in found.space.prefill} == {16}
     assert "does not fit" in found.dropped[0].why
     assert "4 NPUs" in found.dropped[0].what
 
-
-def test_sizes_whose_idle_instance_is_too_slow_are_dropped(cost: CostModel) -> None:
     target = PlanTarget(2.0, 0.05, 0.9)
     slow = (120_000, 100, 0)
     assert (
@@ -57,36 +49,22 @@ def test_sizes_whose_idle_instance_is_too_slow_are_dropped(cost: CostModel) -> N
     assert "even an idle one keeps TTFT of 2 s for 0 %" in found.dropped[0].why
 
 
-def test_a_tpot_that_no_size_can_hold_is_one_line(cost: CostModel) -> None:
+def test_slos_that_no_size_can_hold_are_one_line(cost: CostModel) -> None:
     with pytest.raises(ConfigError, match=r"TPOT of 5 ms: the smallest possible is 1\d\.\d+ ms, in an idle instance"):
         begin(cost, WANTED, PlanTarget(2.0, 0.005, 0.9), (1000, 100, 0), (1000, 1, 0))
-
-
-def test_a_ttft_that_no_size_can_hold_is_one_line(cost: CostModel) -> None:
     with pytest.raises(ConfigError, match="TTFT of 1 ms: the smallest possible is"):
         begin(cost, WANTED, PlanTarget(0.001, 0.05, 0.9), (1000, 100, 0))
-
-
-def test_an_attainment_that_long_prompts_forbid_names_what_could_be_held(cost: CostModel) -> None:
     requests = [(1000, 100, 0)] * 9 + [(120_000, 100, 0)]
     with pytest.raises(ConfigError, match=r"TTFT of 1 s for 99 % .* keeps it for 90.0 %, and .* relax --ttft"):
         begin(cost, WANTED, PlanTarget(1.0, 0.05, 0.99), *requests)
     assert begin(cost, WANTED, PlanTarget(1.0, 0.05, 0.9), *requests).space.prefill
-
-
-def test_a_budget_without_room_is_one_line(cost: CostModel) -> None:
     with pytest.raises(ConfigError, match=r"no decode size is possible .* leaves nothing of 64 NPUs"):
         begin(cost, SearchLimits((16,), (64, 160), 64), PlanTarget(2, 0.05, 0.9), (1000, 100, 0))
     with pytest.raises(ConfigError, match="70 NPUs hold no plan"):
         begin(cost, SearchLimits((16,), (64,), 70), PlanTarget(2, 0.05, 0.9), (1000, 100, 0))
 
 
-def test_reuse_makes_prompts_faster(cost: CostModel) -> None:
-    fresh, again = (bounds.prefill_times(cost, CONFIG, made((8000, 1, reused)), 16)[0] for reused in (0, 7000))
-    assert again < fresh
-
-
-def test_floors_grow_with_the_load(cost: CostModel) -> None:
+def test_floors_grow_with_the_load_and_capacity_with_instances(cost: CostModel) -> None:
     target, shape = PlanTarget(2, 0.05, 0.9), Shape(16, 16_384)
     light = made(*[(4000, 100, 0)] * 100)
     heavy = dataclasses.replace(light, duration_s=0.5)
@@ -96,6 +74,13 @@ def test_floors_grow_with_the_load(cost: CostModel) -> None:
     many = made(*[(1000, 1000, 0)] * 20_000)
     assert bounds.least_decodes(cost, CONFIG, light, decode, target) == 1
     assert bounds.least_decodes(cost, CONFIG, many, decode, target) > 1
+    target, load = PlanTarget(2, 0.05, 0.9), made((4000, 400, 0))
+    one = Candidate(Shape(16, 16_384), 1, Shape(64, 96), 1)
+    two = dataclasses.replace(one, prefills=2, decodes=2)
+    first, second = (capacity_per_s(cost, CONFIG, load, target, plan) for plan in (one, two))
+    assert second == pytest.approx(2 * first)
+    fresh, again = (bounds.prefill_times(cost, CONFIG, made((8000, 1, reused)), 16)[0] for reused in (0, 7000))
+    assert again < fresh
 
 
 def test_a_step_of_many_prompts_is_not_taken_for_one_long_prompt(cost: CostModel) -> None:
@@ -109,18 +94,8 @@ def test_a_step_of_many_prompts_is_not_taken_for_one_long_prompt(cost: CostModel
     one_prompt = tokens / cost.prefill_table(dies=32).seconds(tokens, tokens**2 / 2)
     assert full > 1.5 * one_prompt
 
-
-def test_what_a_cache_has_is_attended_to_and_not_computed() -> None:
     assert made((4000, 100, 3000)).attended == 3000 + 500
     assert made((4000, 100, 3000), (2000, 100, 0)).attended == pytest.approx((1000 * 3500 + 2000 * 1000) / 3000)
-
-
-def test_capacity_grows_with_instances(cost: CostModel) -> None:
-    target, load = PlanTarget(2, 0.05, 0.9), made((4000, 400, 0))
-    one = Candidate(Shape(16, 16_384), 1, Shape(64, 96), 1)
-    two = dataclasses.replace(one, prefills=2, decodes=2)
-    first, second = (capacity_per_s(cost, CONFIG, load, target, plan) for plan in (one, two))
-    assert second == pytest.approx(2 * first)
 
 
 def test_limits_begin_with_the_configuration(cost: CostModel) -> None:
@@ -147,7 +122,5 @@ def test_demand_counts_what_an_ideal_cache_saves() -> None:
     assert demand(RequestStream("three", requests), reuse=False).reused.tolist() == [0, 0, 0]
     assert not demand(RequestStream("three", requests), reuse=True, most=2).complete
 
-
-def test_a_workload_without_requests_is_one_line() -> None:
     with pytest.raises(TraceError, match="no request in it"):
         demand(RequestStream("none", []), reuse=True)

@@ -17,6 +17,7 @@ from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.loss import LOSSES, PlanLoss, faults, loss_text, spare_npus, with_spares
 from serving.tools.planning.margins import MOST, Headroom, headroom, losses
 from serving.tools.planning.measure import PlanSetting, configured, measure
+from serving.tools.planning.plan import CapacityPlan
 from serving.tools.planning.planner import PlanQuestion, plan
 from serving.tools.planning.trace import TraceChoice, opened
 from serving.tools.planning.verdict import PlanProbe, PlanTarget
@@ -30,7 +31,7 @@ PLAN = Candidate(PREFILL, 2, DECODE, 1)
 
 
 @given(prefills=st.integers(1, 20), decodes=st.integers(1, 20), rate=st.sampled_from([0.5, 1.0, 3.0]))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_each_slo_breaks_where_its_pool_is_too_small(prefills: int, decodes: int, rate: float) -> None:
     """A pool that needs one instance a load keeps nine of ten with 0.4 of an instance too few."""
     one = Candidate(PREFILL, prefills, DECODE, decodes)
@@ -94,10 +95,12 @@ def test_spare_npus_are_those_of_one_more_instance_as_far_as_there_are_any() -> 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=13.0, seconds=60.0, prompt=4000)
+    return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=13.0, seconds=8.0, prompt=4000)
 
 
-def test_a_loss_costs_what_its_instance_did_and_the_larger_one_costs_more(trace: Path) -> None:
+@pytest.mark.nightly("tests/tools/planning/test_modes.py::test_losses_are_of_the_one_pool")
+def test_a_loss_costs_what_its_instance_did_and_the_larger_one_costs_more(tmp_path: Path) -> None:
+    trace = steady(tmp_path / "t.jsonl", rate_per_s=13.0, seconds=60.0, prompt=4000)
     setting = PlanSetting(config(), TraceChoice(trace), TraceChoice(trace), TARGET)
     found = losses(PLAN, 1.0, TARGET, lambda probes: [measure(setting, probe) for probe in probes])
     nothing, *lost = found
@@ -122,17 +125,15 @@ def test_an_instance_without_spare_npus_stays_away_and_one_with_them_comes_back(
     assert back == {"node": ["decode-0", "decode-1"], "instance": ["decode-0"]}
 
 
-def test_the_worst_moment_is_the_middle_of_the_minute_with_most_tokens(tmp_path: Path) -> None:
+def test_the_worst_moment_and_what_came_too_late(tmp_path: Path) -> None:
     rows = [(10.0 * number, 1000, 10) for number in range(30)] + [(130.0 + number, 1000, 10) for number in range(40)]
     facts = opened(TraceChoice(write_trace(tmp_path / "t.jsonl", sorted(rows))))[1]
     assert facts.worst_s == 150.0
     short = opened(TraceChoice(write_trace(tmp_path / "s.jsonl", [(0.0, 10, 10), (8.0, 10, 10)])))[1]
     assert short.worst_s == 4.0
 
-
-def test_answers_that_began_too_late_to_be_over_do_not_count_against_decode(tmp_path: Path) -> None:
-    """Far more prompts than prefill can compute: those that come through are decoded as quickly as ever."""
-    path = steady(tmp_path / "t.jsonl", rate_per_s=60.0, seconds=10.0, output=100)
+    # Far more prompts than prefill can compute: those that come through are decoded as quickly as ever.
+    path = steady(tmp_path / "late.jsonl", rate_per_s=60.0, seconds=10.0, output=100)
     setting = PlanSetting(config(), TraceChoice(path), TraceChoice(path), TARGET)
     verdict = measure(setting, PlanProbe(dataclasses.replace(PLAN, prefills=1)))
     assert verdict.ttft_attainment < 0.9
@@ -140,10 +141,18 @@ def test_answers_that_began_too_late_to_be_over_do_not_count_against_decode(tmp_
     assert verdict.pace_attainment > 0.99
 
 
-def test_a_plan_shows_its_margins_only_when_asked(trace: Path) -> None:
+@pytest.fixture(scope="module")
+def order(trace: Path) -> PlanQuestion:
     wanted = SearchLimits((16,), (32,), 80, (16_384,), (48,))
-    order = PlanQuestion(config(), TraceChoice(trace), TARGET, wanted, "least")
-    bare = plan(order)
+    return PlanQuestion(config(), TraceChoice(trace), TARGET, wanted, "least")
+
+
+@pytest.fixture(scope="module")
+def bare(order: PlanQuestion) -> CapacityPlan:
+    return plan(order)
+
+
+def test_a_plan_shows_its_margins_only_when_asked(order: PlanQuestion, bare: CapacityPlan) -> None:
     assert (bare.headroom, bare.losses, words.headroom_text(bare)) == (None, [], "")
     assert "Headroom" not in page(bare)
     asked = plan(dataclasses.replace(order, headroom=True, losses=True))
@@ -166,10 +175,7 @@ def test_a_plan_shows_its_margins_only_when_asked(trace: Path) -> None:
         ),
     ],
 )
-def test_headroom_in_words(trace: Path, room: Headroom, text: str) -> None:
-    order = PlanQuestion(
-        config(), TraceChoice(trace), TARGET, SearchLimits((16,), (32,), 64, (16_384,), (48,)), "goodput"
-    )
-    found = dataclasses.replace(plan(order), headroom=room)
+def test_headroom_in_words(bare: CapacityPlan, room: Headroom, text: str) -> None:
+    found = dataclasses.replace(bare, headroom=room)
     assert words.headroom_text(found).endswith(text)
     assert not math.isnan(room.ttft)

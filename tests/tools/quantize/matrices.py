@@ -6,13 +6,9 @@ from torch import Tensor
 from tests.model.shapes import FAMILIES, QWEN2, QWEN3
 
 V2: dict[str, object] = {
-    "model_type": "deepseek_v2",
-    "topk_method": "group_limited_greedy",
-    "scoring_func": "softmax",
-    "norm_topk_prob": False,
-    "q_lora_rank": None,
-    "num_nextn_predict_layers": 0,
-}
+    "model_type": "deepseek_v2", "topk_method": "group_limited_greedy", "scoring_func": "softmax",
+    "norm_topk_prob": False, "q_lora_rank": None, "num_nextn_predict_layers": 0,
+}  # fmt: skip
 
 FAMILY_KEYS: dict[str, dict[str, object]] = {
     **{name: keys for name, keys in FAMILIES.items() if name != "deepseek_v3"},

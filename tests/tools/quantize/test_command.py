@@ -33,14 +33,8 @@ def test_with_text(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     text.write_text("".join(json.dumps({"text": f"Once there were {n} little frogs. " * 4}) + "\n" for n in range(40)))
     options = ["--text", text, "--tokens", "600", "--without", "clip", "search", "--keep", "head", "draft_fuse"]
     arguments = [
-        "--model",
-        original,
-        "--out",
-        tmp_path / "new" / "int8",
-        "--report",
-        tmp_path / "report.json",
-        *options,
-    ]
+        "--model", original, "--out", tmp_path / "new" / "int8", "--report", tmp_path / "report.json", *options,
+    ]  # fmt: skip
     assert main(["quantize", *map(str, arguments)]) == 0
     captured = capsys.readouterr()
     assert "without compensate" in captured.out
@@ -67,14 +61,6 @@ def test_without_text_the_report_says_so(original: Path, tmp_path: Path, capsys:
     assert "No text was given" in (out / "quantization.md").read_text()
 
 
-def test_help_teaches_classes_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["quantize", "--help"])
-    shown = capsys.readouterr().out
-    assert all(operator.name in shown and operator.matrices in shown for operator in INT8_CLASSES)
-    assert all(name in shown for name in STEP_NAMES)
-
-
 def test_a_used_folder_is_not_overwritten(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     assert "is not empty: give a new folder" in refused(capsys, "--model", original, "--out", tmp_path)
@@ -82,9 +68,13 @@ def test_a_used_folder_is_not_overwritten(original: Path, tmp_path: Path, capsys
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
-def test_a_model_that_is_int8_already(quantised: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_that_do_not_fit(quantised: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refused(capsys, "--model", quantised, "--out", tmp_path / "twice")
     assert "is INT8 already: give the checkpoint that it was made from" in message
+    model = write_random_checkpoint(tmp_path / "model", vocab_size=270)  # fewer than the tokenizer's 276
+    (tmp_path / "text.txt").write_text("You took the tea. " * 100)
+    message = refused(capsys, "--model", model, "--out", tmp_path / "int8", "--text", tmp_path / "text.txt")
+    assert "has more tokens than its config.json" in message
 
 
 def test_other_mistakes(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,11 +98,17 @@ def test_other_mistakes(original: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert not list(tmp_path.glob(".*partial"))
 
 
-def test_a_report_that_cannot_be_written(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_and_help(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--model", original, "--out", tmp_path / "int8", "--tokens", "128", "--no-trials"]
     assert main(["quantize", *map(str, arguments), "--report", str(tmp_path / "no" / "report.md")]) == 2
     assert "cannot write" in capsys.readouterr().err
     assert (tmp_path / "int8" / "quantization.md").is_file()
+
+    with pytest.raises(SystemExit):
+        main(["quantize", "--help"])
+    shown = capsys.readouterr().out
+    assert all(operator.name in shown and operator.matrices in shown for operator in INT8_CLASSES)
+    assert all(name in shown for name in STEP_NAMES)
 
 
 @pytest.mark.parametrize("option", [["--keep", "norms"], ["--without", "luck"]])
@@ -121,13 +117,6 @@ def test_unknown_classes_and_steps(tmp_path: Path, option: list[str], capsys: py
         main(["quantize", "--model", "m", "--out", str(tmp_path / "int8"), *option])
     assert caught.value.code == 2
     assert "invalid choice" in capsys.readouterr().err
-
-
-def test_a_tokenizer_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = write_random_checkpoint(tmp_path / "model", vocab_size=270)  # fewer than the tokenizer's 276
-    (tmp_path / "text.txt").write_text("You took the tea. " * 100)
-    message = refused(capsys, "--model", model, "--out", tmp_path / "int8", "--text", tmp_path / "text.txt")
-    assert "has more tokens than its config.json" in message
 
 
 def test_a_damaged_model_is_told(original: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,20 +26,17 @@ def test_lowers_the_output_error_on_inputs_that_it_has_not_seen(seed: int, colum
     assert output_error(weight, better, unseen) < 0.7 * output_error(weight, plain, unseen)
 
 
-def test_no_row_is_worse_than_plain_rounding_on_its_own_objective() -> None:
-    weight, inputs = weight_and_inputs(tokens=20)  # fewer rows than columns: most directions are unknown
-    limit = channel_range(weight)
-    hessian = inputs.T @ inputs / 20
-    plain = weighted_error(weight, round_weight(weight, limit), hessian)
-    assert (weighted_error(weight, compensated(weight, limit, inputs), hessian) <= plain).all()
-
-
-def test_scales_stay_as_they_were_given() -> None:
+def test_scales_stay_and_no_row_is_worse() -> None:
     weight, inputs = weight_and_inputs()
     limit = channel_range(weight) * 0.9
     found = compensated(weight, limit, inputs)
     assert torch.equal(found.scale, limit / 127)
     assert found.weight.abs().max() <= 127
+    weight, inputs = weight_and_inputs(tokens=20)  # fewer rows than columns: most directions are unknown
+    limit = channel_range(weight)
+    hessian = inputs.T @ inputs / 20
+    plain = weighted_error(weight, round_weight(weight, limit), hessian)
+    assert (weighted_error(weight, compensated(weight, limit, inputs), hessian) <= plain).all()
 
 
 def test_without_inputs_or_with_dead_ones_rounding_is_plain() -> None:
@@ -49,8 +46,6 @@ def test_without_inputs_or_with_dead_ones_rounding_is_plain() -> None:
     assert torch.equal(compensated(weight, limit, inputs[:0]).weight, plain.weight)
     assert torch.equal(compensated(weight, limit, torch.zeros_like(inputs)).weight, plain.weight)
 
-
-def test_a_channel_that_no_token_used_is_rounded_to_nearest() -> None:
     weight, inputs = weight_and_inputs()
     inputs[:, 5] = 0
     limit = channel_range(weight)
@@ -65,8 +60,6 @@ def test_the_factor_is_that_of_the_damped_inverse() -> None:
     damped = hessian.double() + 0.01 * hessian.double().diagonal().mean() * torch.eye(64)
     torch.testing.assert_close(factor.T @ factor @ damped, torch.eye(64).double(), rtol=0, atol=1e-3)
 
-
-def test_damping_grows_until_a_singular_hessian_has_a_factor() -> None:
     hessian = torch.ones(8, 8)
     assert inverse_factor(hessian, 0.0 + 1e-30).isfinite().all()
 

@@ -6,13 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from serving.model.architecture import LatentShape
+from serving.model.architecture import ClampedGate, LatentShape
 from serving.model.config import read_architecture
 from serving.model.loader import open_checkpoint
+from serving.model.mlp import swiglu
 from serving.model.tensors import block_tensors
 from serving.tools.quantize.folding import Folded, fold_layer
+from serving.tools.quantize.layer import fill_experts
 from serving.tools.quantize.stream import LayerRunner, Windows
-from serving.tools.quantize.structure import Structure, block_structure
+from serving.tools.quantize.structure import Fold, Producer, Product, Structure, block_structure
 from serving.tools.quantize.table import InputRecorder, read_tensors
 from serving.tools.quantize.trial import layer_parts
 from serving.tools.quantize.writer import stored_as
@@ -52,9 +54,7 @@ BIASED = {"rope_interleave": False, "attention_bias": True}
 
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize(
-    "overrides",
-    [{}, V2, BIASED, CHOOSING, *FAMILY_KEYS.values()],
-    ids=["v3", "v2", "biased", "sparse", *FAMILY_KEYS],
+    "overrides", [{}, V2, BIASED, CHOOSING, *FAMILY_KEYS.values()], ids=["v3", "v2", "biased", "sparse", *FAMILY_KEYS]
 )
 def test_a_folded_layer_computes_the_same(tmp_path: Path, layer: int, overrides: dict[str, object]) -> None:
     given = Layer(tmp_path, layer, **overrides)
@@ -129,3 +129,60 @@ def test_the_router_is_compensated(tmp_path: Path) -> None:
     scale = found.inputs["model.layers.1.mlp.experts.0.gate_up"]
     assert not scale.eq(1).all()
     assert torch.equal(torch.as_tensor(found.tensors[gate]), given.tensors[gate] * scale)
+
+
+HIDDEN, WIDTH = 8, 6
+GATE = "mlp.gate"
+
+
+def expert(number: int) -> tuple[Product, Product]:
+    prefix = f"mlp.experts.{number}."
+    into = Product(prefix + "gate_up", (prefix + "gate_proj", prefix + "up_proj"), number)
+    return into, Product(prefix + "down_proj", (prefix + "down_proj",), number)
+
+
+def layer() -> tuple[Structure, dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Two experts: the first saw 20 rows, the second none."""
+    products = (*expert(0), *expert(1))
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"gate_proj": (WIDTH, HIDDEN), "up_proj": (WIDTH, HIDDEN), "down_proj": (HIDDEN, WIDTH)}
+    tensors = {
+        f"mlp.experts.{e}.{name}.weight": torch.randn(shape, generator=generator)
+        for e in range(2)
+        for name, shape in shapes.items()
+    }
+    rows = torch.randn(20, HIDDEN, generator=generator)
+    inputs = {GATE: rows, "mlp.experts.0.gate_up": rows, "mlp.experts.0.down_proj": torch.ones(20, WIDTH)}
+    return Structure(products, (Fold((Producer("norm"),), products[:1]),)), tensors, inputs
+
+
+def test_an_expert_without_rows_gets_the_layers() -> None:
+    structure, tensors, inputs = layer()
+    assert fill_experts(tensors, structure, inputs, GATE) == {0: 20, 1: 0}
+    pooled = inputs["mlp.experts.1.gate_up"]
+    assert pooled.shape == (HIDDEN, HIDDEN)  # as many rows as it has channels
+    weight = torch.cat([tensors[f"mlp.experts.1.{name}.weight"] for name in ("gate_proj", "up_proj")])
+    assert torch.equal(inputs["mlp.experts.1.down_proj"], swiglu(pooled @ weight.T))
+
+
+def test_what_it_is_given_has_its_biases_and_its_gate() -> None:
+    structure, tensors, inputs = layer()
+    clamped = ClampedGate(alpha=1.7, limit=0.5)
+    biases = {f"mlp.experts.1.{name}.bias": torch.arange(WIDTH) * 0.1 for name in ("gate_proj", "up_proj")}
+    fill_experts(tensors | biases, structure, inputs, GATE, clamped)
+    weight = torch.cat([tensors[f"mlp.experts.1.{name}.weight"] for name in ("gate_proj", "up_proj")])
+    outer = inputs["mlp.experts.1.gate_up"] @ weight.T + torch.cat(list(biases.values()))
+    assert torch.equal(inputs["mlp.experts.1.down_proj"], swiglu(outer, clamped))
+
+
+def test_an_expert_with_few_rows_keeps_them() -> None:
+    structure, tensors, inputs = layer()
+    before = dict(inputs)
+    fill_experts(tensors, structure, inputs, GATE)
+    assert all(inputs[name] is rows for name, rows in before.items())
+    structure, tensors, inputs = layer()
+    own = torch.full((3, HIDDEN), 7.0)
+    inputs |= {"mlp.experts.1.gate_up": own, "mlp.experts.1.down_proj": torch.ones(3, WIDTH)}
+    assert fill_experts(tensors, structure, inputs, GATE)[1] == 3
+    assert torch.equal(inputs["mlp.experts.1.gate_up"][:3], own)
+    assert inputs["mlp.experts.1.gate_up"].shape[0] == inputs["mlp.experts.1.down_proj"].shape[0] == HIDDEN

@@ -116,12 +116,18 @@ def test_the_right_products_are_int8(quantised: Path) -> None:
     }
 
 
-def test_weight_bytes_counts_int8_as_it_is_loaded(quantised: Path) -> None:
+def test_int8_is_counted_and_kept_apart(quantised: Path, original: Path) -> None:
     tensors = load_file(quantised / "model.safetensors")
     floats = sum(t.numel() for n, t in tensors.items() if t.dtype != torch.int8 and not n.endswith("weight_scale"))
     exact = sum(t.nbytes for n, t in tensors.items() if t.dtype == torch.int8 or n.endswith("weight_scale"))
     assert weight_bytes(quantised, 2) == exact + 2 * floats
     assert weight_bytes(quantised, 4) == exact + 4 * floats
+
+    # The same tokens leave other rows behind.
+    fingerprints = {
+        KvCache(read_architecture(folder), 1, 16, torch.float32).layout_fingerprint for folder in (original, quantised)
+    }
+    assert len(fingerprints) == 2
 
 
 def test_the_configuration_says_what_was_done(original: Path, quantised: Path, tmp_path: Path) -> None:
@@ -165,29 +171,14 @@ def test_a_tied_head_is_untied_only_when_it_is_quantised(tmp_path: Path) -> None
     assert torch.equal(original["model.embed_tokens.weight"], embedded["model.embed_tokens.weight"])
 
 
-def test_the_same_seed_gives_the_same_bytes(original: Path, quantised: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes_and_steps_touch_nothing_else(
+    original: Path, quantised: Path, tmp_path: Path
+) -> None:
     quick(original, tmp_path / "again")
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (quantised / "model.safetensors").read_bytes()
     quick(original, tmp_path / "other", Settings(tokens=TOKENS, window=64, trials=False, seed=1))
     assert (tmp_path / "other" / "model.safetensors").read_bytes() != (quantised / "model.safetensors").read_bytes()
 
-
-def test_all_steps_together_beat_plain_rounding(original: Path, tmp_path: Path) -> None:
-    report = quick(original, tmp_path / "int8", Settings(tokens=2048, window=64))
-    assert list(report.trials) == [
-        "chosen",
-        "without fold",
-        "without search",
-        "without clip",
-        "without compensate",
-        "plain rounding",
-    ]
-    chosen, plain = report.trials["chosen"], report.trials["plain rounding"]
-    assert all(chosen.errors[name] < plain.errors[name] for name in plain.errors)
-    assert report.bytes_after < 0.5 * report.bytes_before
-
-
-def test_plain_rounding_touches_nothing_else(original: Path, tmp_path: Path) -> None:
     quick(original, tmp_path / "plain", Settings(tokens=256, trials=False, steps=NO_STEPS))
     before, after = (load_file(folder / "model.safetensors") for folder in (original, tmp_path / "plain"))
     kept = [name for name in before if after[name].dtype != torch.int8]
@@ -195,9 +186,11 @@ def test_plain_rounding_touches_nothing_else(original: Path, tmp_path: Path) -> 
     assert all(torch.equal(before[name], after[name]) for name in kept)
 
 
-def test_int8_caches_do_not_mix_with_the_originals(original: Path, quantised: Path) -> None:
-    """The same tokens leave other rows behind."""
-    fingerprints = {
-        KvCache(read_architecture(folder), 1, 16, torch.float32).layout_fingerprint for folder in (original, quantised)
-    }
-    assert len(fingerprints) == 2
+def test_all_steps_together_beat_plain_rounding(original: Path, tmp_path: Path) -> None:
+    report = quick(original, tmp_path / "int8", Settings(tokens=2048, window=64))
+    assert list(report.trials) == [
+        "chosen", "without fold", "without search", "without clip", "without compensate", "plain rounding",
+    ]  # fmt: skip
+    chosen, plain = report.trials["chosen"], report.trials["plain rounding"]
+    assert all(chosen.errors[name] < plain.errors[name] for name in plain.errors)
+    assert report.bytes_after < 0.5 * report.bytes_before

@@ -47,42 +47,33 @@ def test_prompts_share_exactly_the_blocks_whose_ids_they_share(
         assert _shared(one, other) < (common + 1) * _BLOCK
 
 
-def test_neighbouring_ids_differ_in_their_first_token() -> None:
+def test_ids_near_and_far_are_told_apart() -> None:
     prompts = BlockPrompts(_WORDS, _BLOCK)
     tokens = [_tokens(prompts.prompt([0, number], 32)) for number in (7, 8)]
     assert _shared(*tokens) == 16
-
-
-def test_ids_far_apart_differ_within_their_codes() -> None:
-    """More ids than words: the first token cannot tell them all apart, the first three can."""
+    # More ids than words: the first token cannot tell them all apart, the first three can.
     prompts = BlockPrompts(_WORDS, _BLOCK)
     beginnings = {tuple(_tokens(prompts.prompt([number], 16))[:4]) for number in range(0, 200_000, 101)}
     assert len(beginnings) == len(range(0, 200_000, 101))
-
-
-def test_blocks_no_longer_than_codes_are_all_different() -> None:
-    """No code may be the beginning of another: what follows it is random, and two tokens leave no room for luck."""
+    # No code may be the beginning of another: what follows it is random, and two tokens leave no room for luck.
     prompts = BlockPrompts(calibrate(Bytes()), 2)  # 62 letters and digits: 31 x 31 ids have codes of two at most
     assert len({str(prompts.prompt([number], 2)) for number in range(31 * 31)}) == 31 * 31
 
 
-def test_a_block_does_not_depend_on_what_is_in_front_of_it() -> None:
+def test_what_stands_around_a_block(bpe: LocalTokenizer) -> None:
     prompts = BlockPrompts(_WORDS, _BLOCK)
     first, second = (_tokens(prompts.prompt([number, 5], 32)) for number in (1, 2))
     assert first[16:] == second[16:]
-
-
-def test_text_behind_the_last_id_is_told_by_its_seed() -> None:
     prompts = BlockPrompts(_WORDS, _BLOCK)
     first, again, other = (_tokens(prompts.prompt([3], 40, seed)) for seed in (1, 1, 2))
     assert first == again
     assert len(first) == 40
     assert 16 <= _shared(first, other) < 40
-
-
-def test_a_prompt_has_at_least_one_token_of_its_own() -> None:
     assert len(_tokens(BlockPrompts(_WORDS, _BLOCK).prompt([3], 1))) == 2  # begin-of-text and one word
     assert len(_tokens(BlockPrompts(_WORDS, _BLOCK).prompt([], 1))) == 2
+    salted = replace(_WORDS, salt="another run")
+    plain, other_salt = (BlockPrompts(words, _BLOCK).prompt([0], 16) for words in (_WORDS, salted))
+    assert plain != other_salt
 
 
 @given(ids_lists, st.integers(1, 80))
@@ -107,17 +98,8 @@ def test_a_tokenizer_of_bytes_will_do() -> None:
     assert first != second
 
 
-def test_salt_changes_whole_blocks(bpe: LocalTokenizer) -> None:
-    salted = replace(_WORDS, salt="another run")
-    prompts = [BlockPrompts(words, _BLOCK).prompt([0], 16) for words in (_WORDS, salted)]
-    assert prompts[0] != prompts[1]
-
-
-def test_blocks_too_short_for_their_ids() -> None:
+def test_what_no_block_can_tell() -> None:
     with pytest.raises(UsageError, match="too short"):
         BlockPrompts(_WORDS, 2).prompt([10**9], 2)
-
-
-def test_token_ids_that_nobody_knows() -> None:
     with pytest.raises(UsageError, match="--vocab-size"):
         BlockPrompts(replace(_WORDS, token_ids=None, kind=PromptKind.IDS), _BLOCK).prompt([1], 16)

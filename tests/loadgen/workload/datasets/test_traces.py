@@ -43,7 +43,7 @@ def _tokens(bpe: LocalTokenizer, turn: Turn) -> list[int]:
     return bpe.ids(turn.prompt) or []
 
 
-def test_times_and_lengths(tmp_path: Path, words: Words) -> None:
+def test_times_lengths_and_block_sizes(tmp_path: Path, words: Words) -> None:
     path = _write(tmp_path / "trace", _request(0, 1024, 0, 1), _request(1500, 700, 0, 2, output=16))
     first, second = _read(TraceWorkload(open_trace(path), words))
     assert (first.arrival_s, second.arrival_s) == (0.0, 1.5)
@@ -53,6 +53,13 @@ def test_times_and_lengths(tmp_path: Path, words: Words) -> None:
     ]
     assert second.turns[0].hash_ids == [0, 2]
     assert second.turns[0].block_tokens == 512
+
+    path = _write(tmp_path / "trace", _request(0, 1023, 0, 1), _request(0, 513, 0, 2), _request(0, 1024, 0, 3))
+    assert [turn.input_tokens for turn in _turns(TraceWorkload(open_trace(path), words, Fit(_TO_16)))] == [31, 17, 32]
+
+    path = _write(tmp_path / "trace", _request(0, 40, 0, 1, 2))
+    [turn] = _turns(TraceWorkload(open_trace(path, Reading(block_tokens=16)), words))
+    assert (turn.input_tokens, turn.block_tokens) == (40, 16)
 
 
 def test_scaled_prompts_have_the_planned_tokens_and_share_whole_blocks(
@@ -67,11 +74,6 @@ def test_scaled_prompts_have_the_planned_tokens_and_share_whole_blocks(
     assert [len(first), len(second)] == [turn.input_tokens for turn in turns]
     assert first[:32] == second[:32]
     assert first[32:46] != second[32:46]
-
-
-def test_partial_blocks_stay_partial(tmp_path: Path, words: Words) -> None:
-    path = _write(tmp_path / "trace", _request(0, 1023, 0, 1), _request(0, 513, 0, 2), _request(0, 1024, 0, 3))
-    assert [turn.input_tokens for turn in _turns(TraceWorkload(open_trace(path), words, Fit(_TO_16)))] == [31, 17, 32]
 
 
 _LINES = st.lists(
@@ -114,7 +116,7 @@ def _repeated(prompts: list[tuple[Any, ...]]) -> tuple[int, int]:
     return repeated, sum(map(len, prompts))
 
 
-def test_clipping_keeps_prefixes_and_is_told(tmp_path: Path, words: Words, bpe: LocalTokenizer) -> None:
+def test_clipping_keeps_prefixes_and_claims_no_cut_block(tmp_path: Path, words: Words, bpe: LocalTokenizer) -> None:
     path = _write(tmp_path / "trace", _request(0, 2048, 0, 1, 2, 3), _request(0, 1024, 0, 1))
     workload = TraceWorkload(open_trace(path), words, Fit(_TO_16, max_model_tokens=50))
     long, short = _turns(workload)
@@ -122,15 +124,13 @@ def test_clipping_keeps_prefixes_and_is_told(tmp_path: Path, words: Words, bpe: 
     assert _tokens(bpe, long) == _tokens(bpe, short)
     assert (long.asked_input_tokens, short.asked_input_tokens) == (64, None)
 
-
-def test_no_id_is_claimed_for_a_block_that_was_cut(tmp_path: Path, words: Words, bpe: LocalTokenizer) -> None:
     path = _write(tmp_path / "trace", _request(0, 2048, 0, 1, 2, 3))
     [turn] = _turns(TraceWorkload(open_trace(path), words, Fit(_TO_16, max_model_tokens=20)))
     assert (turn.input_tokens, turn.hash_ids, turn.block_tokens) == (10, [], 0)
     assert len(_tokens(bpe, turn)) == 10
 
 
-def test_text_depends_on_ids_alone_and_unnamed_tails_on_the_seed(tmp_path: Path, words: Words) -> None:
+def test_text_depends_on_ids_alone_and_lengths_on_the_scale(tmp_path: Path, words: Words) -> None:
     path = _write(tmp_path / "trace", _request(0, 1024, 0, 1), _request(0, 700, 0))
     workload = TraceWorkload(open_trace(path), words, Fit(_TO_16))
     one, again, other = (_read(workload, seed) for seed in (1, 1, 2))
@@ -138,26 +138,19 @@ def test_text_depends_on_ids_alone_and_unnamed_tails_on_the_seed(tmp_path: Path,
     assert one[0] == other[0]
     assert one[1] != other[1]
 
-
-def test_blocks_of_another_size(tmp_path: Path, words: Words) -> None:
-    path = _write(tmp_path / "trace", _request(0, 40, 0, 1, 2))
-    [turn] = _turns(TraceWorkload(open_trace(path, Reading(block_tokens=16)), words))
-    assert (turn.input_tokens, turn.block_tokens) == (40, 16)
+    trace = open_trace(_write(tmp_path / "trace", _request(0, 1024, 0, 1)))
+    with pytest.raises(UsageError, match="length-scale"):
+        TraceWorkload(trace, words, Fit(length_scale=0.0005))
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "nonsense",
-        '{"timestamp": 0}',
-        '{"timestamp": 0, "input_length": "x", "output_length": 1}',
-        json.dumps(_request(-1, 512, 0)),
-        json.dumps(_request(0, 0)),
-        json.dumps(_request(0, 512, -1)),
-        json.dumps(_request(0, 512, 2**64)),
-        json.dumps(_request(0, 1500, 1)),
+        "nonsense", '{"timestamp": 0}', '{"timestamp": 0, "input_length": "x", "output_length": 1}',
+        json.dumps(_request(-1, 512, 0)), json.dumps(_request(0, 0)), json.dumps(_request(0, 512, -1)),
+        json.dumps(_request(0, 512, 2**64)), json.dumps(_request(0, 1500, 1)),
     ],
-)
+)  # fmt: skip
 def test_a_line_that_is_no_request_is_named(tmp_path: Path, words: Words, line: str) -> None:
     path = tmp_path / "trace"
     path.write_text(json.dumps(_request(0, 512, 0)) + "\n\n" + line + "\n")
@@ -165,12 +158,6 @@ def test_a_line_that_is_no_request_is_named(tmp_path: Path, words: Words, line: 
     next(conversations)  # lines are read as they are needed
     with pytest.raises(TraceFormatError, match=r"trace:3: "):
         next(conversations)
-
-
-def test_a_scale_that_leaves_no_block(tmp_path: Path, words: Words) -> None:
-    trace = open_trace(_write(tmp_path / "trace", _request(0, 1024, 0, 1)))
-    with pytest.raises(UsageError, match="length-scale"):
-        TraceWorkload(trace, words, Fit(length_scale=0.0005))
 
 
 def test_sessions_are_conversations_of_whole_prompts(tmp_path: Path, words: Words) -> None:
@@ -204,14 +191,12 @@ def test_without_prefixes_prompts_have_the_scaled_tokens_and_differ(
     assert [(turn.asked_input_tokens, turn.asked_output_tokens) for turn in turns] == [(32, None)] * 2
 
 
-def test_an_answer_of_nothing_is_asked_for_with_a_token_and_told(tmp_path: Path, words: Words) -> None:
+def test_what_the_reader_made_of_a_trace_is_told(tmp_path: Path, words: Words) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(_AZURE + "2023-11-16 18:15:46,320,0\n")
     [turn] = _turns(TraceWorkload(open_trace(path), words))
     assert (turn.output_tokens, turn.asked_output_tokens) == (1, 0)
 
-
-def test_what_the_reader_made_of_a_trace_is_told(tmp_path: Path, words: Words) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n1700000000,320,1\n1700000001,320,1\n")
     fit = Fit()
