@@ -16,21 +16,20 @@ def _is_marker(node: ast.AST, name: str = "") -> bool:
 
 
 def _named(source: Source) -> Iterator[str]:
-    """Names in the file's markers; a constant of the file stands for its value."""
+    """Names in the file's markers; constants of the file stand for their values."""
     if "nightly(" not in source.text or source.path == "tests/cases/nightly.py":
         return
     constants = {
         node.targets[0].id: node.value.value
         for node in source.tree.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.targets[0], ast.Name)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.targets[0], ast.Name)
     }
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and _is_marker(node):
             at = MARKERS["nightly" if _is_marker(node, "nightly") else "mostly_nightly"]
             named = node.args[at] if len(node.args) > at else node.keywords[-1].value
-            yield str(constants[named.id] if isinstance(named, ast.Name) else ast.literal_eval(named))
+            parts = [named.left, named.right] if isinstance(named, ast.BinOp) else [named]
+            yield "".join(str(constants[one.id] if isinstance(one, ast.Name) else ast.literal_eval(one)) for one in parts)
 
 
 def _is_per_change(test: str) -> bool:
