@@ -40,35 +40,26 @@ def ids(*names: str) -> list[TransferId]:
     return [TransferId(name) for name in names]
 
 
-def test_a_lonely_transfer_takes_its_latency_and_its_bytes_at_the_slowest_link() -> None:
+def test_a_lonely_transfer_takes_its_latency_and_its_bytes_at_the_slowest_link_or_its_cap() -> None:
     links = fabric(a=25e9, b=5e9)
     assert links.start(1.0, TransferId("t"), (A, B), 10**9, 5.5e-6) == pytest.approx(1.2000055, rel=1e-12)
     assert next_end(links)[1] == "t"
-
-
-def test_the_cap_of_the_ends_limits_a_transfer_below_its_links() -> None:
     links = fabric(a=100)
     assert links.start(0, TransferId("t"), (A,), 100, cap_bytes_per_s=20) == 5.0
 
 
-def test_transfers_share_a_link_evenly_and_the_rest_goes_faster_when_one_ends() -> None:
+def test_shares_are_fair_on_one_link_and_across_links() -> None:
     links = fabric(a=100)
     links.start(0, TransferId("short"), (A,), 100)
     links.start(0, TransferId("long"), (A,), 300)
     assert links.rate(TransferId("long")) == 50
     assert drain(links) == [(2, "short"), (4, "long")]
-
-
-def test_what_one_transfer_cannot_use_goes_to_the_others() -> None:
     links = fabric(a=100, b=10)
     links.start(0, TransferId("slow"), (A, B), 100)
     links.start(0, TransferId("capped"), (A,), 100, cap_bytes_per_s=20)
     links.start(0, TransferId("fast"), (A,), 100)
     assert [links.rate(name) for name in ids("slow", "capped", "fast")] == [10, 20, 70]
-
-
-def test_shares_are_fair_across_links_in_the_textbook_case() -> None:
-    """One long transfer over both links, one local on each: the tighter link decides for the long one."""
+    # One long transfer over both links, one local on each: the tighter link decides for the long one.
     links = fabric(a=10, b=4)
     for name, route in (("long", (A, B)), ("on_a", (A,)), ("on_b", (B,))):
         links.start(0, TransferId(name), route, 100)
@@ -86,7 +77,7 @@ def test_a_start_can_make_a_stranger_faster() -> None:
     assert links.rate(TransferId("right")) == pytest.approx(10 - 10 / 3)
 
 
-def test_a_transfer_holds_its_share_during_its_latency_but_moves_nothing() -> None:
+def test_what_a_transfer_holds_during_its_latency_and_gives_back_when_cancelled() -> None:
     links = fabric(a=100)
     links.start(0, TransferId("late"), (A,), 100, latency_s=4)
     links.start(0, TransferId("now"), (A,), 100)
@@ -94,9 +85,6 @@ def test_a_transfer_holds_its_share_during_its_latency_but_moves_nothing() -> No
     assert links.finish(2, TransferId("now")) == 100
     assert links.reading(3, Plane.RDMA).moved_bytes == 100
     assert next_end(links) == (5, "late")
-
-
-def test_a_cancelled_transfer_gives_its_capacity_back_and_counts_what_it_moved() -> None:
     links = fabric(a=100)
     links.start(0, TransferId("gone"), (A,), 1000)
     links.start(0, TransferId("stays"), (A,), 1000)
@@ -140,9 +128,6 @@ def test_utilisation_is_what_was_carried_of_what_could_have_been() -> None:
     end = links.reading(20, Plane.RDMA)
     assert end.offered_bytes == 3000
     assert (end.carried_bytes - middle.carried_bytes, end.offered_bytes - middle.offered_bytes) == (600, 2200)
-
-
-def test_a_transfer_counts_once_per_plane_and_on_each_of_its_links() -> None:
     links = Fabric([Link(A, Plane.UB, 100), Link(B, Plane.UB, 100), Link(C, Plane.VPC, 100)])
     links.start(0, TransferId("t"), (A, B, C), 100)
     drain(links)

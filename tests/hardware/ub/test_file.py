@@ -21,15 +21,13 @@ def overwrite(path: Path, field: str, value: int) -> None:
         file.write(value.to_bytes(dtype.itemsize, "little"))
 
 
-def test_the_file_is_private_and_whole(shm: Path) -> None:
+def test_the_file_is_private_and_whole_and_made_once(shm: Path) -> None:
     with UbSegment.create(shm / "ub", MIB) as segment:
         status = os.stat(segment.path)
         assert status.st_mode & 0o777 == 0o600
         assert status.st_size == PAGE + 1024 * 128 + MIB
         assert status.st_blocks * 512 >= status.st_size
-
-
-def test_missing_and_present_files(shm: Path) -> None:
+        segment.remove()
     with pytest.raises(UbMissingError, match="no UB segment at"):
         UbSegment.attach(shm / "ub")
     with pytest.raises(UbMissingError, match=r"directory .* does not exist"):
@@ -162,20 +160,14 @@ def test_a_segment_that_is_being_made_is_not_stale(shm: Path, processes: Process
     assert remove_stale(shm, "ub_") == [shm / "ub_0"]
 
 
-def test_removing_what_somebody_removed_already(shm: Path) -> None:
+def test_removal_passes_over_what_is_gone_or_cannot_be_opened(shm: Path) -> None:
     with UbSegment.create(shm / "ub_0", MIB) as segment:
         (shm / "ub_0").unlink()
         segment.remove()
     assert list(shm.iterdir()) == []
-
-
-def test_remove_stale_passes_over_what_it_cannot_open(shm: Path) -> None:
     (shm / "ub_folder").mkdir()
     (shm / "ub_link").symlink_to(shm / "nowhere")
     assert remove_stale(shm, "ub_") == []
-
-
-def test_remove_stale_wants_a_prefix_and_a_directory(shm: Path) -> None:
     with pytest.raises(SpecError, match="needs a prefix"):
         remove_stale(shm, "")
     with pytest.raises(UbMissingError, match="does not exist"):
