@@ -11,6 +11,12 @@ from serving.virtual.supernode import Supernode
 from tests.virtual.core.case import burst, config, workload
 
 
+def come_up(node: Supernode, at_s: float) -> None:
+    """An instance of each kind, later."""
+    for pool in ("prefill", "decode"):
+        node.queue.at(at_s, lambda _, pool=pool: node.start_instance(pool))  # type: ignore[misc]
+
+
 def outcomes(result: SimResult) -> Counter[Outcome]:
     return Counter(Outcome(one) for one in result.requests.outcome)
 
@@ -37,12 +43,7 @@ def test_without_an_instance_requests_wait_so_long_and_no_longer() -> None:
     settings = config(gateway={"role_wait_s": 5.0})
     node = Supernode(settings, cost_model(settings), 1)
     node.feed(workload([(0.0, 1000, 10), (4.0, 1000, 10), (4.5, 1000, 10)]))
-
-    def come_up(_: object) -> None:
-        node.start_instance("prefill")
-        node.start_instance("decode")
-
-    node.queue.at(8.0, come_up)
+    come_up(node, 8.0)
     node.queue.run(60.0, 100_000)
     ended = [Outcome(one) for one in node.book.rows.outcome]
     assert ended == [Outcome.FAILED, Outcome.FINISHED, Outcome.FINISHED]
@@ -61,12 +62,8 @@ def test_those_that_wait_while_all_instances_go_start_when_one_comes_back() -> N
             instance.die()
             node.stop_instance(instance)
 
-    def come_up(_: object) -> None:
-        node.start_instance("prefill")
-        node.start_instance("decode")
-
     node.queue.at(1.0, all_go)
-    node.queue.at(2.5, come_up)
+    come_up(node, 2.5)
     node.queue.run(60.0, 100_000)
     assert [Outcome(one) for one in node.book.rows.outcome] == [Outcome.FINISHED, Outcome.FINISHED]
     assert node.book.rows.attempts[0] == 2, "a stream that has begun waits for the replacement of its instance"

@@ -91,7 +91,7 @@ def test_of_a_chain_the_end_is_evicted_first() -> None:
     assert found(pool, chain(0), 2.0) == 3
 
 
-def test_a_server_takes_real_sizes_and_wastes_nothing() -> None:
+def test_a_server_wastes_nothing_and_takes_no_less_than_a_block() -> None:
     config = KvCacheConfig(replicas=2, ub_memory_mib=131_072)
     blocks = 131_072 * MIB // R1_BLOCK_BYTES
     pool = VirtualPool(config, R1_BLOCK_BYTES)
@@ -102,6 +102,8 @@ def test_a_server_takes_real_sizes_and_wastes_nothing() -> None:
     # Of few blocks a server still makes 64 slabs, as a live one does: some of its end is lost, nothing more.
     small = VirtualPool(KvCacheConfig(replicas=1, ub_memory_mib=350), R1_BLOCK_BYTES)
     assert small.store("default", chain(0), 1, 0.0).stored == 8
+    with pytest.raises(ConfigError, match="no room for a KV block"):
+        VirtualPool(KvCacheConfig(replicas=1, ub_memory_mib=1), R1_BLOCK_BYTES)
 
 
 def test_a_pool_without_servers_finds_and_stores_nothing() -> None:
@@ -113,12 +115,7 @@ def test_a_pool_without_servers_finds_and_stores_nothing() -> None:
     assert pool.next_tick() is None
 
 
-def test_a_server_too_small_for_one_block_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no room for a KV block"):
-        VirtualPool(KvCacheConfig(replicas=1, ub_memory_mib=1), R1_BLOCK_BYTES)
-
-
-def test_a_new_server_ramps_up_while_everything_is_found() -> None:
+def test_a_new_server_ramps_up_in_eight_steps_while_everything_is_found() -> None:
     pool = pool_of(ramp_s=16.0)
     fill(pool, 20)
     pool.tick(100.0)
@@ -132,9 +129,6 @@ def test_a_new_server_ramps_up_while_everything_is_found() -> None:
     assert pool.counters.moved_bytes == pool.counters.moved * MIB
     assert sum(one.entries for one in facts.values()) == 160
     assert not any(one.left for one in facts.values())
-
-
-def test_the_weight_grows_in_eight_steps() -> None:
     pool = pool_of(ramp_s=16.0)
     pool.tick(100.0)
     pool.add_server(100.0)
@@ -188,7 +182,7 @@ def test_a_drain_ends_at_its_limit_with_what_was_held_lost() -> None:
     pool.check()
 
 
-def test_without_draining_the_entries_are_gone_at_once() -> None:
+def test_servers_that_leave_without_handing_over() -> None:
     pool = pool_of(servers=2)
     fill(pool, 20)
     before = sum(one.entries for one in pool.servers())
@@ -196,9 +190,6 @@ def test_without_draining_the_entries_are_gone_at_once() -> None:
     pool.remove_server("server-0", 5.0, drain=False)
     assert [one.entries for one in pool.servers()] == [before - lost]
     assert pool.store("default", chain(99), 1, 5.0).stored == 8
-
-
-def test_the_last_server_cannot_hand_over_anything() -> None:
     pool = pool_of(servers=1)
     fill(pool, 1)
     pool.remove_server("server-0", 5.0)
@@ -233,9 +224,6 @@ def test_the_replacement_of_a_dead_server_finds_its_ssd_folder_and_its_share() -
     run_to(pool, 61.0)
     assert all(found(pool, chain(number), 61.0) == 8 for number in range(10))
     pool.check()
-
-
-def test_without_its_folder_a_replacement_is_empty() -> None:
     pool = pool_of(servers=3, ssd_mib=100, write_through=True)
     fill(pool, 10)
     run_to(pool, 20.0)
@@ -244,7 +232,7 @@ def test_without_its_folder_a_replacement_is_empty() -> None:
     assert pool.servers()[0].entries == 0
 
 
-def test_a_full_server_spills_and_ssd_hits_are_promoted() -> None:
+def test_a_full_server_spills_at_the_disk_s_pace_and_ssd_hits_are_promoted() -> None:
     pool = pool_of(servers=1, blocks=64, ssd_mib=1000, high_water=0.9, low_water=0.5)
     for number in range(12):
         pool.store("default", chain(number), 1, 10.0 * number)
@@ -261,9 +249,6 @@ def test_a_full_server_spills_and_ssd_hits_are_promoted() -> None:
     assert counters.spilled == counters.evicted == 64
     assert pool.servers()[0].ssd_bytes == counters.spilled * MIB
     pool.check()
-
-
-def test_the_disk_takes_its_time() -> None:
     pool = pool_of(servers=1, blocks=40, ssd_mib=1000, write_through=True)
     pool.store("default", chain(0), 1, 0.0)
     run_to(pool, 0.035)
@@ -283,7 +268,7 @@ def test_a_namespace_keeps_to_its_quota() -> None:
     pool.check()
 
 
-def test_wrong_names_are_told() -> None:
+def test_wrong_names_and_wrong_books_are_told() -> None:
     pool = pool_of(servers=2)
     with pytest.raises(ConfigError, match="no memory server 'x'; there are server-0, server-1"):
         pool.remove_server("x", 0.0)
@@ -291,9 +276,6 @@ def test_wrong_names_are_told() -> None:
         pool.lose_server("x", 0.0)
     with pytest.raises(ConfigError, match="there is a memory server"):
         pool.add_server(0.0, "server-1")
-
-
-def test_check_sees_a_lease_that_nobody_holds() -> None:
     pool = pool_of(servers=1)
     fill(pool, 1)
     held = pool.lookup_and_hold("default", chain(0), 1, 0.0)

@@ -90,16 +90,13 @@ def test_an_instance_shrinks_and_its_streams_go_on() -> None:
     assert (signals.running, signals.draining) == (4, 2)
 
 
-def test_it_shrinks_and_grows_again_and_keeps_to_its_bounds() -> None:
+def test_it_keeps_to_its_bounds_and_instances_share_the_parts() -> None:
     result, scaler = played([(20.0, "decode", 1), (22.0, "decode", 40), (70.0, "decode", 6)])
     sizes = [point.decode_npus for point in result.timeline]
     assert (min(sizes), max(sizes), sizes[-1]) == (32, 80, 48)
     assert (scaler.seen[0].pool("decode").low, scaler.seen[0].pool("decode").high) == (4, 10)
-
-
-def test_instances_share_the_parts() -> None:
-    result, _ = played([(20.0, "decode", 11)], parts(replicas=2, npus=40))
-    assert sorted(one.npus for one in result.instances if one.pool == "decode") == [40, 48]
+    shared, _ = played([(20.0, "decode", 11)], parts(replicas=2, npus=40))
+    assert sorted(one.npus for one in shared.instances if one.pool == "decode") == [40, 48]
 
 
 def test_abilities_rise_faster_than_parts() -> None:
@@ -134,13 +131,10 @@ def test_a_die_that_came_later_may_be_lost_like_any_other() -> None:
     assert result.faults[0].sequences_hit > 0
 
 
-def test_what_moves_takes_time_by_the_cost_model() -> None:
+def test_what_moves_takes_time_and_warm_processes_come_back() -> None:
     cost = cost_model(parts())
     assert cost.regroup_s(96, 128) < 1e-4  # those who stay drop experts; the new ones load while nobody waits
     assert 0.001 < cost.regroup_s(128, 64) < 1.0
-
-
-def test_warm_processes_come_back() -> None:
     warm = WarmProcesses(16)
     assert warm.take(8, 1.0)
     assert not warm.take(16, 2.0)

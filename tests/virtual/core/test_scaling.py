@@ -155,18 +155,16 @@ def test_a_lost_memory_server_is_replaced_though_the_pool_has_grown_meanwhile() 
     assert [at(result, t).memory_servers for t in (5.0, 15.0, 30.0, 60.0)] == [4, 3, 4, 5]
 
 
-def test_no_more_memory_servers_than_the_nodes_have_room_for() -> None:
+def test_a_pool_has_no_more_servers_than_there_is_room_for_and_without_any_no_signals() -> None:
     scaler = ScriptedScaler([(5.0, "kvcache", 8)])
     roomy = config(kvcache={"replicas": 2, "ub_memory_mib": 16 << 20})
     result = simulate(roomy, burst(300), timeline_step_s=1.0, check=True, scaler=scaler)
     assert at(result, 14.0).memory_servers == 4
     assert {one.cache.high for one in scaler.seen if one.cache} == {4}
-
-
-def test_a_pool_without_servers_has_no_signals() -> None:
-    scaler = ScriptedScaler()
-    simulate(config(kvcache={"replicas": 0}), burst(50), scaler=scaler)
-    assert {one.cache for one in scaler.seen} == {None}
+    bare = ScriptedScaler()
+    limits = {"kvcache": {"replicas": 0}, "prefill": {"replicas": 2}, "autoscaler": {"npu_budget": 200}}
+    simulate(config(**limits), burst(20), scaler=bare)
+    assert {(one.cache, one.npus_total, one.npus_free) for one in bare.seen} == {(None, 200, 8)}
 
 
 def test_signals_are_totals_that_end_where_the_result_does() -> None:
@@ -200,12 +198,6 @@ def test_who_waits_longest_is_known() -> None:
     assert worst.pool("prefill").queued_tokens > 1_000_000
     assert worst.traffic.oldest_wait_s > 2.0
     assert scaler.seen[-1].traffic.ttft_missed > 0
-
-
-def test_the_budget_counts_what_is_taken() -> None:
-    scaler = ScriptedScaler()
-    simulate(config(prefill={"replicas": 2}, autoscaler={"npu_budget": 200}), burst(20), scaler=scaler)
-    assert {(one.npus_total, one.npus_free) for one in scaler.seen} == {(200, 8)}
 
 
 def test_a_lost_instance_is_replaced_once() -> None:
