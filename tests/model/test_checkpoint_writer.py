@@ -33,18 +33,15 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_small_models_are_one_file(source: Path, tmp_path: Path) -> None:
+def test_models_are_one_file_or_several_with_an_index(source: Path, tmp_path: Path) -> None:
     write(source, tmp_path / "out", 1 << 20)
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert files == ["LICENSE", "config.json", "model.safetensors", "report.md"]
     tensors = load_file(tmp_path / "out" / "model.safetensors")
     assert tensors["a.weight_scale"].shape == (4, 1)
     assert tensors["a.weight_scale"].dtype == torch.float32
-
-
-def test_large_models_are_sharded_with_an_index(source: Path, tmp_path: Path) -> None:
-    write(source, tmp_path / "out", 70)
-    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    write(source, tmp_path / "large", 70)
+    index = json.loads((tmp_path / "large" / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 144
     assert index["weight_map"] == {
         "a.weight": "model-00001-of-00003.safetensors",
@@ -53,7 +50,7 @@ def test_large_models_are_sharded_with_an_index(source: Path, tmp_path: Path) ->
         "c.weight": "model-00003-of-00003.safetensors",
     }
     for name, file in index["weight_map"].items():
-        assert name in load_file(tmp_path / "out" / file)
+        assert name in load_file(tmp_path / "large" / file)
 
 
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.model.image_shelf import ImageShelf
 from tests.model.int8_checkpoint import round_to_int8
 from tests.model.latent import latent_weights
 from tests.model.paged import PagedRunner
-from tests.model.random_checkpoint import Dtype, Kind, write_random_checkpoint
+from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import CHOOSING, GPT_OSS, SHARED_CHOICE
 
 TOKENS = torch.randint(6, 320, (40,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -45,6 +45,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "v2": {"model_type": "deepseek_v2", "topk_method": "greedy", "scoring_func": "softmax", "n_shared_experts": None},
     "indexers, fp8": CHOOSING | {"fp8": True},
     "a shared choice": SHARED_CHOICE,
+    "larger, in shards": {"kind": "tiny", "shards": 2},
 }
 
 
@@ -90,15 +91,6 @@ def test_same_bits_as_a_fresh_model(tmp_path: Path, shape: str, dtype: DtypeName
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["test", "tiny"])
-def test_same_bits_for_every_kind_of_checkpoint(tmp_path: Path, kind: Kind, dtype: Dtype) -> None:
-    folder = write_random_checkpoint(tmp_path, kind=kind, dtype=dtype, shards=2)
-    fresh = load_model(folder, dtype=dtype)
-    for model in load_twice(folder, ImageShelf(), dtype):
-        assert_equal(model, fresh)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", ["draft layer with its own head", "rope halves and bias", "tied embedding"])
 def test_same_bits_in_int8(tmp_path: Path, shape: str, dtype: DtypeName) -> None:
     """Weights and scales lie plain in the image, a byte an element."""
@@ -114,10 +106,11 @@ def test_same_bits_in_int8(tmp_path: Path, shape: str, dtype: DtypeName) -> None
             assert part.data_ptr() in range(start, start + shelf.only.data.nbytes)
 
 
-def test_weights_lie_on_the_image(tmp_path: Path) -> None:
-    folder = write_random_checkpoint(tmp_path)
+def test_weights_lie_on_an_image_that_has_no_tensor_twice_and_was_read_once(tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    folder = write_random_checkpoint(tmp_path / "plain")
     shelf = ImageShelf()
-    model = load_model(folder, images=shelf)
+    model = load_model(folder, images=shelf, progress=lambda done, total: calls.append((done, total)))
     start = address_of(shelf.only.data)
     span = range(start, start + shelf.only.data.nbytes)
     block = model.blocks[1]
@@ -127,24 +120,14 @@ def test_weights_lie_on_the_image(tmp_path: Path) -> None:
     assert absorbed.weight.data_ptr() in span
     assert isinstance(model.head, PrepackedLinear)
     assert torch.ops.mkldnn.data_ptr(model.head._packed) in span
-
-
-def test_an_image_has_no_tensor_twice(tmp_path: Path) -> None:
-    folder = write_random_checkpoint(tmp_path, tie_word_embeddings=True, own_draft_head=True)
-    shelf = ImageShelf()
-    load_model(folder, images=shelf)
-    places = [entry.offset for entry in Image(shelf.only.data).manifest.entries]
-    assert len(places) == len(set(places))
-
-
-def test_the_checkpoint_is_read_once(tmp_path: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    folder = write_random_checkpoint(tmp_path)
-    shelf = ImageShelf()
-    load_model(folder, images=shelf, progress=lambda done, total: calls.append((done, total)))
     assert calls == [(n + 1, calls[0][1]) for n in range(calls[0][1])]
     load_model(folder, images=shelf, progress=lambda done, total: calls.append((done, total)))
     assert len(calls) == calls[0][1]
+    tied = write_random_checkpoint(tmp_path / "tied", tie_word_embeddings=True, own_draft_head=True)
+    other = ImageShelf()
+    load_model(tied, images=other)
+    places = [entry.offset for entry in Image(other.only.data).manifest.entries]
+    assert len(places) == len(set(places))
 
 
 @pytest.mark.parametrize("shelf", [ImageShelf(full=True), ImageShelf(forgets=True)], ids=["full", "forgetful"])
@@ -234,31 +217,25 @@ def test_an_image_for_another_device_is_plain(tmp_path: Path, tied: bool) -> Non
 def test_an_image_is_of_one_number_of_threads(tmp_path: Path) -> None:
     """Some shapes are packed otherwise by many threads than by one; then nothing is written under the wrong key."""
     folder = write_random_checkpoint(tmp_path)
-    config = read_architecture(folder)
-    checkpoint, drafts = open_checkpoint(config, folder, None)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        with torch.inference_mode():
-            plan = plan_image(config, checkpoint, drafts, torch.float32, TorchForms(torch.device("cpu")))
+        config, memory, plan = made(folder, "cpu")
+        checkpoint, _ = open_checkpoint(config, folder, None)
         torch.set_num_threads(8)
         with pytest.raises(ModelError, match="packed otherwise than planned"):
-            write_image(plan, config, checkpoint, memoryview(mmap.mmap(-1, plan.nbytes)))
+            write_image(plan, config, checkpoint, memory)
     finally:
         torch.set_num_threads(threads)
 
 
-def test_an_image_whose_checkpoint_changed_meanwhile(tmp_path: Path) -> None:
+def test_a_changed_checkpoint_and_a_layout_that_torch_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_random_checkpoint(tmp_path / "a")
     other = write_random_checkpoint(tmp_path / "b", vocab_size=321)
     config, memory, plan = made(folder, "cpu")
     checkpoint, _ = open_checkpoint(read_architecture(other), other, None)
     with pytest.raises(ModelError, match="came out as"):
         write_image(plan, config, checkpoint, memory)
-
-
-def test_a_layout_that_torch_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, memory, _ = made(write_random_checkpoint(tmp_path), "cpu")
 
     def refuses(*_arguments: object) -> Tensor:
         raise RuntimeError("unknown layout")

@@ -58,11 +58,12 @@ def test_whole_prefill_and_paged_decode(shape: str, case: Callable[[str], Case])
 
 
 @pytest.mark.parametrize("shape", ["v3", "v3 yarn", "v3 rope halves and bias", "v2 groups"])
-@pytest.mark.parametrize("size", [1, 3, 7, 16, LENGTH - 1])
-def test_chunks_of_any_size(shape: str, size: int, case: Callable[[str], Case]) -> None:
+def test_chunks_of_any_size(shape: str, case: Callable[[str], Case]) -> None:
     folder, tokens, expected = case(shape)
-    found = PagedRunner(load_model(folder)).run("s", tokens, pieces_of(size, LENGTH))
-    assert difference(found, expected) < TOLERANCE
+    model = load_model(folder)
+    for size in (1, 3, 7, 16, LENGTH - 1):
+        found = PagedRunner(model, seed=size).run("s", tokens, pieces_of(size, LENGTH))
+        assert difference(found, expected) < TOLERANCE, size
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -42,6 +42,10 @@ def test_structs_have_the_same_size_on_both_sides(library: Library) -> None:
     for name, size in layout.SIZES.items():
         assert library.functions.cm_size_of(name.encode()) == size, name
     assert library.functions.cm_size_of(b"cm_nothing") == 0
+    assert library.packed_bytes(33, 65, 2, Form.F32) == 2 * 2 * 32 * 128 * 4
+    assert library.packed_bytes(33, 65, 2, Form.BF16) == 2 * 2 * 32 * 128 * 2
+    assert library.packed_bytes(33, 65, 2, Form.INT8) == 2 * 2 * 32 * (128 + 4 + 4)
+    assert library.packed_bytes(33, 65, 2, Form.W8A16) == 2 * 2 * 32 * (128 + 4 + 4) + 2 * 128 * 4
 
 
 def test_every_field_stands_where_the_header_has_it() -> None:
@@ -102,17 +106,6 @@ def test_calls_that_cannot_be(library: Library) -> None:
     for rows, form, threads in ((-1, 0, 1), (1, 0, 0), (1, 2, 1)):
         with pytest.raises(ModelError, match=f"a product of {rows} rows"):
             library.apply(linear, 0, rows, Form(form), 0, threads)
-
-
-def test_packed_bytes_are_those_of_the_layout(library: Library) -> None:
-    assert library.packed_bytes(33, 65, 2, Form.F32) == 2 * 2 * 32 * 128 * 4
-    assert library.packed_bytes(33, 65, 2, Form.BF16) == 2 * 2 * 32 * 128 * 2
-    assert library.packed_bytes(33, 65, 2, Form.INT8) == 2 * 2 * 32 * (128 + 4 + 4)
-    assert library.packed_bytes(33, 65, 2, Form.W8A16) == 2 * 2 * 32 * (128 + 4 + 4) + 2 * 128 * 4
-
-
-def test_a_linear_has_the_size_of_the_c_structure() -> None:
-    assert ctypes.sizeof(NativeLinear) == 32
 
 
 def test_tiles_are_tried_before_they_are_trusted(pytestconfig: pytest.Config) -> None:
