@@ -118,8 +118,8 @@ def experts_of(tp: int, dies: int, batch: float) -> HalfBatch:
 
 def test_shared_experts_and_a_split_head_read_less_and_exchange_more() -> None:
     """A lone token activates eight experts: some die reads one whole, or each die of a group its part of one."""
-    whole, divided = experts_of(1, 64, 1 / 32), experts_of(8, 64, 1 / 32)
-    assert divided.expert_w < 0.5 * whole.expert_w
+    whole, part = experts_of(1, 64, 1 / 32), experts_of(8, 64, 1 / 32)
+    assert part.expert_w < 0.5 * whole.expert_w
     many = [experts_of(tp, 64, 64) for tp in (1, 2, 8)]
     assert many[0].exchange < many[1].exchange < many[2].exchange
     assert many[2].expert_c < many[0].expert_c, "the busiest of fewer, larger parts is less above the mean"
