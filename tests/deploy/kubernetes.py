@@ -80,7 +80,9 @@ def _wrong(text: str) -> tuple[str, ...]:
     found = [f"{error.json_path}: {error.message[:200]}" for error in errors]
     for template in pods([one]):
         metadata = {"name": "of-template", **template.get("metadata", {})}
-        found += _wrong(json.dumps({"apiVersion": "v1", "kind": "Pod", **template, "metadata": metadata}, sort_keys=True))
+        found += _wrong(
+            json.dumps({"apiVersion": "v1", "kind": "Pod", **template, "metadata": metadata}, sort_keys=True)
+        )
     return tuple(found)
 
 

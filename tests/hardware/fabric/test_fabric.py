@@ -196,14 +196,14 @@ def test_links_that_are_equally_full_are_taken_in_one_order_however_they_were_re
 
 
 def test_strangers_are_left_alone() -> None:
-    """A start on other links does not even touch the flow: its rate was fixed at an earlier time."""
-    links = fabric(a=100, b=100)
-    links.start(0, TransferId("stranger"), (A,), 1000)
-    links.start(0, TransferId("one"), (B,), 1000)
-    touched = links._flows[TransferId("stranger")]
-    links.start(3, TransferId("two"), (B,), 1000)
-    assert touched.updated == 0
-    assert links._flows[TransferId("one")].updated == 3
+    """Starts on other links do not even touch a flow: its end keeps all its bits, which sums in steps would not."""
+    links = fabric(a=1e8 / 3, b=7e7)
+    end = links.start(0, TransferId("stranger"), (A,), 10**9 + 7)
+    for number in range(200):
+        links.start(number / 7, TransferId(f"t{number}"), (B,), 10**12)
+    for number in range(200):
+        links.cancel(200 / 7, TransferId(f"t{number}"))
+    assert links.next_end() == (end, "stranger")
 
 
 def test_stale_ends_do_not_pile_up() -> None:

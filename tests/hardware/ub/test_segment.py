@@ -74,17 +74,14 @@ def test_regions_are_aligned_and_released(shm: Path) -> None:
         assert segment.allocate(4 * PAGE, "all").generation == 4
 
 
-def test_the_size_is_rounded_up_and_all_of_it_can_be_used(shm: Path) -> None:
+def test_the_size_is_rounded_up_and_a_full_segment_or_table_refuses(shm: Path) -> None:
     with UbSegment.create(shm / "ub", PAGE + 1) as segment:
         assert segment.capacity_bytes == 2 * PAGE
         region = segment.allocate(2 * PAGE, "a")
         segment.view(region)[-1] = 7
         with pytest.raises(UbFullError, match="largest hole is 0 B"):
             segment.allocate(1, "b")
-
-
-def test_a_full_table_is_refused(shm: Path) -> None:
-    with UbSegment.create(shm / "ub", MIB, max_regions=2) as segment:
+    with UbSegment.create(shm / "few", MIB, max_regions=2) as segment:
         segment.allocate(1, "a")
         segment.allocate(1, "b")
         with pytest.raises(UbFullError, match="all 2 table entries"):
@@ -106,7 +103,7 @@ def test_a_released_region_is_stale_even_after_its_place_is_taken_again(shm: Pat
         assert len(segment.read(old.offset, 100)) == 100
 
 
-def test_ranges_outside_are_refused(shm: Path) -> None:
+def test_ranges_sizes_owners_and_alignments_that_cannot_be(shm: Path) -> None:
     with UbSegment.create(shm / "ub", MIB) as segment:
         start, end = PAGE + 1024 * 128, PAGE + 1024 * 128 + MIB
         assert len(segment.read(end - 1, 1)) == 1
@@ -118,15 +115,12 @@ def test_ranges_outside_are_refused(shm: Path) -> None:
             larger.allocate(2 * MIB, "a")
             with pytest.raises(UbRangeError, match="another segment"):
                 segment.view(larger.allocate(MIB, "b"))
-
-
-def test_sizes_owners_and_alignments_that_cannot_be(shm: Path) -> None:
     for size, regions in ((0, 1), (-1, 1), (1, 0)):
         with pytest.raises(SpecError, match="above zero"):
-            UbSegment.create(shm / "ub", size, max_regions=regions)
+            UbSegment.create(shm / "none", size, max_regions=regions)
     with pytest.raises(SpecError, match="cannot own a segment"):
-        UbSegment.create(shm / "ub", MIB, owner_pid=int(Path("/proc/sys/kernel/pid_max").read_text()) + 1)
-    with UbSegment.create(shm / "ub", MIB) as segment, pytest.raises(UbRangeError):
+        UbSegment.create(shm / "none", MIB, owner_pid=int(Path("/proc/sys/kernel/pid_max").read_text()) + 1)
+    with UbSegment.create(shm / "odd", MIB) as segment, pytest.raises(UbRangeError):
         segment.allocate(1, "a", align=3)
 
 

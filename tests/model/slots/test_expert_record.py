@@ -80,7 +80,7 @@ def test_another_experts_record_is_refused(layer: int, number: int, panels: int,
         open_record(record_of(an_expert()), layer, number, panels)
 
 
-def test_a_record_that_is_being_written_is_none() -> None:
+def test_a_record_that_is_being_written_or_changes_meanwhile_is_none() -> None:
     record = record_of(an_expert())
     seen = list[str]()
 
@@ -94,9 +94,6 @@ def test_a_record_that_is_being_written_is_none() -> None:
     clear_record(record)
     with pytest.raises(ExpertError, match="holds no expert"):
         check_record(record, 3, 6, PANELS)
-
-
-def test_bytes_that_change_while_they_are_copied_are_found() -> None:
     expert = an_expert()
     record, target = record_of(expert), memory(expert.record_bytes)
 

@@ -234,8 +234,6 @@ def test_arrays_change_between_steps_only(new_slots: Callable[[], CopiedSlots]) 
     slots.table.publish()
     assert told == ["filled"]
 
-
-def test_a_copy_that_is_given_up_is_nothing(new_slots: Callable[[], CopiedSlots]) -> None:
     def stop(nbytes: int) -> None:
         raise InterruptedError
 
@@ -298,14 +296,11 @@ def test_experts_of_an_image_leave_the_page_tables_and_stay_readable(tmp_path: P
     assert contents(private.expert(1, 3)) == before
 
 
-def test_slots_that_the_exchange_cannot_name_are_refused() -> None:
+def test_slots_that_the_exchange_cannot_name_and_models_without_experts_are_refused(tmp_path: Path) -> None:
+    write_random_checkpoint(tmp_path, first_k_dense_replace=3, num_nextn_predict_layers=0)
+    with pytest.raises(ModelError, match="no routed experts"):
+        LoadedExperts(panel_model(tmp_path))
     with pytest.raises(PlacementError, match="a rank has 1 to 65536"):
         SlotLayout.of(2000, [64] * 40)
     with pytest.raises(PlacementError):
         SlotLayout.of(0, [64])
-
-
-def test_a_model_without_routed_experts_has_no_slots(tmp_path: Path) -> None:
-    write_random_checkpoint(tmp_path, first_k_dense_replace=3, num_nextn_predict_layers=0)
-    with pytest.raises(ModelError, match="no routed experts"):
-        LoadedExperts(panel_model(tmp_path))
