@@ -116,16 +116,13 @@ def test_one_rate_moves_no_other_kind_and_a_higher_one_brings_the_same_faults_ea
     assert [fault.at_s / 2 for fault in slow] == pytest.approx([fault.at_s for fault in quick][: len(slow)])
 
 
-def test_a_unit_that_is_down_is_not_hit_again_until_it_is_back() -> None:
+def test_a_unit_that_is_down_is_not_hit_and_without_rates_nothing_breaks() -> None:
     rates = FaultRates(gateway=100.0)
     faults = of_kind(fault_schedule(UNITS, rates, 10 * HOUR, 1), FaultKind.GATEWAY)
     for name in ("gateway0", "gateway1"):
         hits = [fault for fault in faults if fault.target == name]
         assert len(hits) > 20
         assert all(later.at_s >= earlier.until_s for earlier, later in pairwise(hits))
-
-
-def test_without_rates_time_or_units_nothing_breaks() -> None:
     assert fault_schedule(UNITS, FaultRates().scaled(0), HOUR, 1) == ()
     assert fault_schedule(UNITS, FAST, 0, 1) == ()
     bare = FaultUnits(Topology(CLOUDMATRIX384), gateways=0, memory_servers=0)

@@ -53,7 +53,7 @@ def test_models_are_one_file_or_several_with_an_index(source: Path, tmp_path: Pa
         assert name in load_file(tmp_path / "large" / file)
 
 
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_nothing_and_what_dead_ones_left_is_removed(tmp_path: Path) -> None:
     def interrupted() -> None:
         with CheckpointWriter(tmp_path / "out", 1) as writer:
             writer.add("a", torch.ones(4))
@@ -63,6 +63,14 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert list(tmp_path.iterdir()) == []
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for pid in (dead.pid, 1):
+        (tmp_path / f".out.{pid}.partial").mkdir()
+    (tmp_path / ".other.1.partial").mkdir()
+    with CheckpointWriter(tmp_path / "out"):
+        left = {path.name for path in tmp_path.iterdir()}
+    assert left == {".out.1.partial", ".other.1.partial", f".out.{os.getpid()}.partial"}
 
 
 def test_ctrl_c_just_after_its_folder_was_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,17 +119,6 @@ def test_what_cannot_be_replaced_is_refused_at_once(tmp_path: Path, monkeypatch:
     with pytest.raises(ConfigError, match="is a mount"):
         refuse_used(inside)
     refuse_used(tmp_path / "new")
-
-
-def test_what_dead_runs_left_is_removed(tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    for pid in (dead.pid, 1):
-        (tmp_path / f".out.{pid}.partial").mkdir()
-    (tmp_path / ".other.1.partial").mkdir()
-    with CheckpointWriter(tmp_path / "out"):
-        left = {path.name for path in tmp_path.iterdir()}
-    assert left == {".out.1.partial", ".other.1.partial", f".out.{os.getpid()}.partial"}
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_fingerprint_names_everything_that_gives_bytes_their_meaning(config: Arc
     assert KvCache(config, 9, 4, torch.float32).layout_fingerprint == caches[0].layout_fingerprint
 
 
-def test_raw_memory_is_described_in_bytes(config: Architecture) -> None:
+def test_raw_memory_is_described_and_every_part_of_an_int8_row_is_aligned(config: Architecture, tmp_path: Path) -> None:
     def described(dtype: torch.dtype, kv_dtype: KvDtype) -> tuple[str, int, int, int]:
         cache = KvCache(config, 2, 4, dtype, kv_dtype=kv_dtype)
         assert cache.tensor.nbytes == cache.size_bytes == 2 * 3 * 4 * cache.row_bytes
@@ -91,9 +91,6 @@ def test_raw_memory_is_described_in_bytes(config: Architecture) -> None:
     assert described(torch.bfloat16, "auto") == ("bfloat16", 64, -1, 80)
     assert described(torch.float32, "int8") == ("int8", 32, 64, 68)
     assert described(torch.bfloat16, "int8") == ("int8", 32, 48, 52)
-
-
-def test_every_part_of_an_int8_row_is_aligned(tmp_path: Path) -> None:
     ragged = read_architecture(write_random_checkpoint(tmp_path, kv_lora_rank=30, qk_rope_head_dim=6))
     cache = KvCache(ragged, 2, 4, torch.bfloat16, kv_dtype="int8")
     assert (cache.layout.rope_offset_bytes, cache.layout.scale_offset_bytes, cache.row_bytes) == (32, 44, 48)
@@ -123,7 +120,7 @@ def test_an_indexers_key_is_the_last_part_of_a_row_and_never_rounded(
     assert cache.layout_fingerprint != other.layout_fingerprint
 
 
-def test_int8_bytes_are_those_that_the_layout_says(config: Architecture) -> None:
+def test_int8_rows_have_the_bytes_of_the_layout_and_are_rounded_to_what_is_gathered(config: Architecture) -> None:
     cache = KvCache(config, 5, 2, torch.float32, kv_dtype="int8")
     rows = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     rows[1, :32] = 0
@@ -138,9 +135,6 @@ def test_int8_bytes_are_those_that_the_layout_says(config: Architecture) -> None
         assert np.array_equal(np.frombuffer(stored[:32], np.int8), np.round(latent * factor).astype(np.int8))
         assert stored[32:64] == row[32:].numpy().tobytes()
         assert struct.unpack("f", stored[64:]) == (largest / np.float32(127),)
-
-
-def test_rows_are_rounded_to_what_will_be_gathered(config: Architecture) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         cache = KvCache(config, 5, 2, dtype, kv_dtype="int8")
         rows = (3 * torch.randn(2, 40, generator=torch.Generator().manual_seed(0))).to(dtype)

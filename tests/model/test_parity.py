@@ -54,7 +54,7 @@ def test_whole_prefill_and_paged_decode(shape: str, case: Callable[[str], Case])
     folder, tokens, expected = case(shape)
     runner = PagedRunner(load_model(folder))
     assert difference(runner.run("whole", tokens, [LENGTH]), expected) < TOLERANCE
-    assert difference(runner.run("decode", tokens, [20] + [1] * (LENGTH - 20)), expected) < TOLERANCE
+    assert difference(runner.run("decode", tokens, [35] + [1] * (LENGTH - 35)), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("shape", ["v3", "v3 yarn", "v3 rope halves and bias", "v2 groups"])
@@ -101,7 +101,7 @@ def test_demo_model() -> None:
         expected = reference(torch.tensor([tokens])).logits[0]
     runner = PagedRunner(load_model(STORYTELLER, dtype="float32"), block_tokens=16)
     assert difference(runner.run("whole", tokens, [90]), expected) < TOLERANCE
-    assert difference(runner.run("parts", tokens, [17, 30, *[1] * 43]), expected) < TOLERANCE
+    assert difference(runner.run("parts", tokens, [17, 61, *[1] * 12]), expected) < TOLERANCE
 
 
 def test_reference_generator_equals_transformers(case: Callable[[str], Case]) -> None:

@@ -39,32 +39,26 @@ def test_greedy_takes_the_lowest_id_on_a_tie_and_low_temperatures_approach_it() 
     assert drawn_set([0.0, float("-inf"), 0.0], temperature=100.0) == {0, 2}
 
 
-def test_mix_is_the_published_finaliser() -> None:
+def test_the_random_number_is_pinned_and_depends_on_seed_and_position_only() -> None:
     """First outputs of splitmix64 seeded with 1234567."""
     golden = 0x9E3779B97F4A7C15
     found = [mix((1234567 + golden * (i + 1)) & (2**64 - 1)) for i in range(3)]
     assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
-
-
-def test_uniform_is_pinned_and_uniform() -> None:
-    """Pinned: another implementation must give the same numbers, or resumed sequences change their text."""
+    # Pinned: another implementation must give the same numbers, or resumed sequences change their text.
     assert [uniform(0, 0), uniform(1, 0), uniform(2**64 - 1, 7)] == PINNED
     values = [uniform(seed, position) for seed in range(30) for position in range(100)]
     assert all(0 <= u < 1 for u in values)
     counts = Counter(int(u * 10) for u in values)
     chi_square = sum((counts[b] - 300) ** 2 / 300 for b in range(10))
     assert chi_square < 27.9  # 0.1 % for 9 degrees of freedom
-
-
-PINNED = [0.6524484863740322, 0.36818951565166946, 0.7238582745899125]
-
-
-def test_token_depends_on_seed_and_position_only() -> None:
     logits = torch.zeros(1, 50)
     by_split = {sample(logits, [order([1] * n, [2] * (9 - n), seed=4)])[0].token for n in range(1, 10)}
     assert len(by_split) == 1
     assert len({draw([0.0] * 50, seed=s) for s in range(40)}) > 15
     assert len(drawn_set([0.0] * 50, seed=1)) > 45
+
+
+PINNED = [0.6524484863740322, 0.36818951565166946, 0.7238582745899125]
 
 
 def test_frequencies_follow_the_distribution() -> None:
@@ -74,6 +68,10 @@ def test_frequencies_follow_the_distribution() -> None:
     expected = (logits / 0.7).softmax(-1) * 4000
     chi_square = sum((counts[i] - float(expected[i])) ** 2 / float(expected[i]) for i in range(5))
     assert chi_square < 18.5  # 0.1 % for 4 degrees of freedom
+    logits = torch.randn(2, 9)
+    before = logits.clone()
+    sample(logits, [order(logit_bias=((1, 3.0),), top_k=2), order(temperature=0, min_tokens=1, stop_token_ids=(3,))])
+    assert torch.equal(logits, before)
 
 
 def test_top_k_top_p_and_min_p() -> None:
@@ -118,13 +116,6 @@ def test_penalties_biases_and_hidden_stop_tokens() -> None:
     sampling = {"temperature": 0, "min_tokens": 2, "stop_token_ids": (0, 1)}
     assert draw([3.0, 2.0, 1.0], output=[2], **sampling) == 2
     assert draw([3.0, 2.0, 1.0], output=[2, 2], **sampling) == 0
-
-
-def test_logits_are_left_alone() -> None:
-    logits = torch.randn(2, 9)
-    before = logits.clone()
-    sample(logits, [order(logit_bias=((1, 3.0),), top_k=2), order(temperature=0, min_tokens=1, stop_token_ids=(3,))])
-    assert torch.equal(logits, before)
 
 
 def test_logprobs_are_of_unmodified_logits_and_of_the_vocabulary() -> None:

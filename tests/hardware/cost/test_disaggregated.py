@@ -48,17 +48,14 @@ def test_the_published_formula_and_who_sets_its_pace(model: CostModel) -> None:
     assert four.total_s > measured(model).total_s
 
 
-def test_the_model_s_own_stages(model: CostModel) -> None:
+def test_the_model_s_own_stages_are_what_the_published_row_is_judged_with(model: CostModel) -> None:
     step = experts_apart(model).stages(LOAD, 2)
     assert step.attention_s == pytest.approx(0.7e-3, rel=0.18)
     assert step.experts_s == pytest.approx(0.12e-3, rel=0.5)
     longer = experts_apart(model).stages(DecodeLoad(96, 96 * 6144, None, 768, 1, True), 2)
     assert longer.attention_s > step.attention_s
     assert longer.experts_s == step.experts_s, "experts do not see the context"
-
-
-def test_a_cost_model_prices_what_the_published_row_is_judged_with(model: CostModel) -> None:
-    """A batch of 120 over all 384 NPUs is one of 96 on each of 480 attention dies."""
+    # A batch of 120 over all 384 NPUs is one of 96 on each of 480 attention dies.
     row = next(row for row in XDEEPSERVE_ROWS if row.name == "split 480 : 288, 96 per die")
     asked = apart(288)
     load = asked.even_load(120, 3072, dies=768, microbatch=True)

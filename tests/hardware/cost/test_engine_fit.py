@@ -92,7 +92,7 @@ def test_noise_alone_adds_no_parameters_and_times_are_never_below_zero() -> None
     assert min(decode.phase.step_s, decode.phase.token_s) >= 0
 
 
-def test_prefill_by_rate_and_by_time_agree() -> None:
+def test_prefill_by_rate_and_time_agree_and_own_rows_are_within_what_is_expected() -> None:
     step_s = 2 * COST.prefill_step_s(PrefillLoad(2048 * 16, 2048 * 16 * 3500 * 0.75, 16, first=1750))
     rate = 2048 / 0.5 * 2 / step_s
     header = "phase,dies,tokens_per_die,prompt_tokens,cached_share,step_ms,tokens_per_s_per_npu\n"
@@ -102,9 +102,6 @@ def test_prefill_by_rate_and_by_time_agree() -> None:
         assert prefill is not None
         assert prefill.work == pytest.approx(2)
         assert prefill.expected_error == 0.15
-
-
-def test_the_fit_s_own_rows_are_within_what_it_expects() -> None:
     rows = [decode_row(batch, context, work=1.2, step_s=0.003) for batch, context in GRID]
     profile = fit(*rows).profile
     with_engine = CostModel(COST.device, COST.shape, replace(profile, device="ascend-910c"))

@@ -86,17 +86,14 @@ def test_where_all_tokens_are_chosen_only_the_indexer_is_more(context: int) -> N
     assert SPARSE.decode_step_s(load) > DENSE.decode_step_s(load)
 
 
-def test_long_contexts_cost_less_and_short_ones_a_little_more() -> None:
+def test_what_long_contexts_and_prompts_cost() -> None:
     """The report's own claim: short contexts gain nothing, at 128K decode and prefill cost a fraction."""
     for context, low, high in ((1024, 1.0, 1.15), (16_384, 0.4, 0.8), (131_072, 0.1, 0.3)):
         assert low < SPARSE.tpot_s(24, context) / DENSE.tpot_s(24, context) < high
     for prompt, low, high in ((1024, 1.0, 1.1), (131_072, 0.3, 0.6)):
         load = PrefillLoad(131_072, 131_072 * prompt / 2)
         assert low < SPARSE.prefill_step_s(load) / DENSE.prefill_step_s(load) < high
-
-
-def test_a_prompt_has_the_faster_of_two_forms_and_knows_its_cached_tokens() -> None:
-    """Masked in plain form while short, the chosen ones in absorbed form once that is less."""
+    # Masked in plain form while short, the chosen ones in absorbed form once that is less.
     n, core = 4096, ASCEND.die.bf16_flops_per_s * ASCEND.calibration.prefill_core_utilisation
     for mean, per_token in ((1024, 1024 * 81_920), (4096, 4096 * 81_920), (30_000, 2013.0 * 278_528)):
         found = parts(SPARSE, PrefillLoad(32 * n, 32 * n * mean))["core attention"]

@@ -91,9 +91,13 @@ def test_all_dies_or_none() -> None:
     assert instance.used_bytes == 951
     with pytest.raises(HbmReservationError):
         make().reserve_spread(WEIGHTS, -1)
+    instance = make()
+    instance.kv_blocks = 4
+    with pytest.raises(AssertionError, match="disagree"):
+        instance.check()
 
 
-def test_unknown_names_and_sizes_are_refused() -> None:
+def test_names_sizes_and_npus_that_cannot_be_are_refused() -> None:
     instance = make()
     with pytest.raises(HbmReservationError, match="nothing is reserved"):
         instance.release(WEIGHTS)
@@ -102,9 +106,6 @@ def test_unknown_names_and_sizes_are_refused() -> None:
             instance.kv_capacity_blocks(size)
         with pytest.raises(SpecError, match="above zero"):
             instance.reserve_kv_cache(size)
-
-
-def test_an_instance_needs_equal_npus_each_once() -> None:
     clock, npu_id = ManualClock(), NpuId(0, 0)
     npu = VirtualNpu(npu_id, ASCEND_910C, clock)
     for npus in ([], [npu, VirtualNpu(npu_id, ASCEND_910C, clock)]):
@@ -142,13 +143,6 @@ def test_a_snapshot_is_plain() -> None:
     assert (state["hbm_used_bytes"], state["hbm_capacity_bytes"]) == (1901, 2000)
     assert state["npus"][0]["id"] == "n0.npu0"
     assert instance.capacity_bytes == 2000
-
-
-def test_check_finds_blocks_without_bytes() -> None:
-    instance = make()
-    instance.kv_blocks = 4
-    with pytest.raises(AssertionError, match="disagree"):
-        instance.check()
 
 
 def test_a_cache_may_be_whole_on_every_die_or_on_each_group() -> None:

@@ -66,7 +66,7 @@ def test_shares_are_fair_on_one_link_and_across_links() -> None:
     assert [links.rate(name) for name in ids("long", "on_a", "on_b")] == [2, 8, 2]
 
 
-def test_a_start_can_make_a_stranger_faster() -> None:
+def test_a_start_reaches_others_over_shared_links_only() -> None:
     """`middle` loses on link a to the newcomer, and what it leaves on link b goes to `right`."""
     links = fabric(a=10, b=10)
     links.start(0, TransferId("middle"), (A, B), 100)
@@ -75,6 +75,14 @@ def test_a_start_can_make_a_stranger_faster() -> None:
     assert links.rate(TransferId("right")) == 5
     links.start(0, TransferId("new2"), (A,), 100)
     assert links.rate(TransferId("right")) == pytest.approx(10 - 10 / 3)
+    # Starts on other links do not even touch a flow: its end keeps all its bits, which sums in steps would not.
+    links = fabric(a=1e8 / 3, b=7e7)
+    end = links.start(0, TransferId("stranger"), (A,), 10**9 + 7)
+    for number in range(200):
+        links.start(number / 7, TransferId(f"t{number}"), (B,), 10**12)
+    for number in range(200):
+        links.cancel(200 / 7, TransferId(f"t{number}"))
+    assert links.next_end() == (end, "stranger")
 
 
 def test_what_a_transfer_holds_during_its_latency_and_gives_back_when_cancelled() -> None:
@@ -93,7 +101,7 @@ def test_what_a_transfer_holds_during_its_latency_and_gives_back_when_cancelled(
     assert drain(links) == [(10.5, "stays")]
 
 
-def test_a_broken_link_stalls_and_goes_on_where_it_was() -> None:
+def test_broken_links_stall_and_planes_are_thinned() -> None:
     links = fabric(a=100, b=100)
     links.start(0, TransferId("t"), (A, B), 1000)
     links.set_capacity(5, A, 0)
@@ -103,9 +111,6 @@ def test_a_broken_link_stalls_and_goes_on_where_it_was() -> None:
     links.cancel(7, TransferId("u"))
     links.set_capacity(20, A, 100)
     assert drain(links) == [(25, "t")]
-
-
-def test_a_plane_that_lost_a_sub_plane_has_six_sevenths_whatever_happens_to_its_links() -> None:
     links = Fabric([Link(A, Plane.UB, 70), Link(B, Plane.UB, 7), Link(C, Plane.RDMA, 70)])
     links.start(0, TransferId("ub"), (A,), 600)
     links.start(0, TransferId("rdma"), (C,), 700)
@@ -195,17 +200,6 @@ def test_links_that_are_equally_full_are_taken_in_one_order_however_they_were_re
         assert outcomes[0] == outcomes[1]
 
 
-def test_strangers_are_left_alone() -> None:
-    """Starts on other links do not even touch a flow: its end keeps all its bits, which sums in steps would not."""
-    links = fabric(a=1e8 / 3, b=7e7)
-    end = links.start(0, TransferId("stranger"), (A,), 10**9 + 7)
-    for number in range(200):
-        links.start(number / 7, TransferId(f"t{number}"), (B,), 10**12)
-    for number in range(200):
-        links.cancel(200 / 7, TransferId(f"t{number}"))
-    assert links.next_end() == (end, "stranger")
-
-
 def test_stale_ends_do_not_pile_up() -> None:
     links = fabric(a=100)
     links.start(0, TransferId("long"), (A,), 10**9)
@@ -287,7 +281,7 @@ def test_all_transfers_that_end_now_leave_together_in_the_order_of_single_ends()
         late.finish_due(99.0)
 
 
-def test_times_that_do_not_fit_are_refused() -> None:
+def test_times_names_and_capacities_that_do_not_fit_are_refused() -> None:
     links = fabric(a=100)
     links.start(5, TransferId("t"), (A,), 100)
     with pytest.raises(FabricError, match="time went back"):
@@ -305,9 +299,6 @@ def test_times_that_do_not_fit_are_refused() -> None:
         with pytest.raises(FabricError, match="finish it before"):
             late()
     assert links.finish(6, TransferId("t")) == 100
-
-
-def test_unknown_transfers_and_links_and_impossible_capacities_are_refused() -> None:
     links = fabric(a=100)
     for ask in (
         lambda: links.finish(0, TransferId("t")),

@@ -70,7 +70,7 @@ def test_an_end_that_is_alone_is_late_and_a_pace_may_give_up() -> None:
         sender.send(1, memoryview(bytes(100)), PATIENCE_S, stop)
 
 
-def test_after_a_transfer_that_failed_the_next_one_comes_over() -> None:
+def test_after_a_transfer_that_failed_the_next_one_comes_over_and_a_later_epoch_ends_one() -> None:
     sender, receiver = pair(SMALL)
     with pytest.raises(UbChannelError):
         sender.send(1, memoryview(b"x" * 1000), 0.01)
@@ -86,9 +86,6 @@ def test_after_a_transfer_that_failed_the_next_one_comes_over() -> None:
     while not all([sending.advance(), receiving.advance()]):
         pass
     assert bytes(target) == b"y" * 100
-
-
-def test_a_later_epoch_ends_a_transfer() -> None:
     shape = SMALL
     theirs, own = np.zeros(shape.receiver_bytes, np.uint8).data, np.zeros(shape.sender_bytes, np.uint8).data
     receiving = ChannelReceiver(shape, theirs, own, 1).receiving(5, memoryview(bytearray(10)))

@@ -125,7 +125,7 @@ def test_no_room_leaves_no_file(shm: Path) -> None:
     assert not (shm / "ub").exists()
 
 
-def test_a_crash_leaves_a_stale_segment_that_the_next_start_removes(shm: Path, processes: Processes) -> None:
+def test_which_segments_are_stale(shm: Path, processes: Processes) -> None:
     pid, made = processes.run("create", path=str(shm / "ub_0"), size_bytes=MIB)
     live = UbSegment.create(shm / "ub_1", MIB)
     (shm / "other").touch()
@@ -140,9 +140,6 @@ def test_a_crash_leaves_a_stale_segment_that_the_next_start_removes(shm: Path, p
     assert remove_stale(shm, "ub_") == []
     assert sorted(path.name for path in shm.iterdir()) == ["other", "ub_1"]
     live.remove()
-
-
-def test_a_segment_whose_owner_died_lives_while_somebody_holds_a_region(shm: Path, processes: Processes) -> None:
     path = shm / "ub_0"
     owner, _ = processes.run("create", path=str(path), size_bytes=MIB)
     holder, _ = processes.run("allocate", path=str(path), nbytes=100, fill=1)
@@ -150,9 +147,6 @@ def test_a_segment_whose_owner_died_lives_while_somebody_holds_a_region(shm: Pat
     assert remove_stale(shm, "ub_") == []
     processes.kill(holder)
     assert remove_stale(shm, "ub_") == [path]
-
-
-def test_a_segment_that_is_being_made_is_not_stale(shm: Path, processes: Processes) -> None:
     (shm / "ub_0").touch()
     pid, _ = processes.run("hold_lock", path=str(shm / "ub_0"))
     assert remove_stale(shm, "ub_") == []

@@ -69,16 +69,13 @@ def in_mxfp4(blocks_and_model: tuple[Path, Any], tmp_path: Path) -> tuple[Path, 
     return shutil.copytree(blocks_and_model[0], tmp_path / "model"), blocks_and_model[1]
 
 
-def test_mxfp4_gives_the_logits_of_its_numbers(in_mxfp4: tuple[Path, Any]) -> None:
+def test_mxfp4_is_read_expert_by_expert_and_gives_the_logits_of_its_numbers(in_mxfp4: tuple[Path, Any]) -> None:
     folder, model = in_mxfp4
     tokens = torch.randint(6, 320, (30,), generator=torch.Generator().manual_seed(1)).tolist()
     with torch.inference_mode():
         expected = model(torch.tensor([tokens])).logits[0]
     found = PagedRunner(load_model(folder, dtype="float32")).run("one", tokens, [30])
     assert float((found - expected).abs().max()) < 1e-4
-
-
-def test_every_expert_is_read_by_itself(in_mxfp4: tuple[Path, Any]) -> None:
     folder, model = in_mxfp4
     checkpoint, experts = Checkpoint(folder), model.model.layers[1].mlp.experts
     prefix = "model.layers.1.mlp.experts.4."
@@ -95,9 +92,6 @@ def test_every_expert_is_read_by_itself(in_mxfp4: tuple[Path, Any]) -> None:
             assert torch.equal(found, wanted.to(dtype))
     assert checkpoint.stored_dtype(prefix + "up_proj.weight") == "U8"
     assert not any("experts.gate_up" in name or "router" in name for name in checkpoint.names)
-
-
-def test_bytes_are_those_of_what_is_loaded(in_mxfp4: tuple[Path, Any]) -> None:
     folder, model = in_mxfp4
     numbers = sum(one.numel() for one in model.parameters())
     assert weight_bytes(folder, 2) == 2 * numbers

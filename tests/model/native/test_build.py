@@ -85,28 +85,24 @@ def test_another_compiler_makes_another_library(
     assert build.cached_library(said.append, sources) != first
 
 
-def test_the_environment_names_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilers_that_are_not_there_or_cannot_be_run(
+    monkeypatch: pytest.MonkeyPatch, sources: Path, cache: Path, tmp_path: Path
+) -> None:
     monkeypatch.setenv("CXX", "env g++ -pipe")
     assert build.find_compiler() == ("env", "g++", "-pipe")
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(BuildError, match="no-such-compiler, is not there"):
         build.find_compiler()
-
-
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BuildError, match="there is no C\\+\\+ compiler"):
-        build.find_compiler()
-
-
-def test_a_compiler_that_cannot_be_run(sources: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = sources / "compiler"
     broken.write_bytes(b"\x7fELF nothing behind it")
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
     with pytest.raises(BuildError, match="could not be run"):
         build.cached_library(lambda _: None, sources)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="there is no C\\+\\+ compiler"):
+        build.find_compiler()
 
 
 def test_a_broken_source_leaves_a_log_and_no_library(sources: Path, cache: Path) -> None:

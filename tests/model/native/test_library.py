@@ -70,11 +70,18 @@ def test_a_library_of_other_sources_is_refused(
         Library(library.path)
 
 
-def test_instructions(library: Library) -> None:
+def test_instructions_and_calls_that_cannot_be(library: Library) -> None:
     assert library.instructions == native.instructions()
     assert library.instructions in ("amx", "avx512", "avx2", "portable")
     with pytest.raises(ModelError, match="the instructions mmx are not to be had"):
         library.use_instructions("mmx")
+    for weights in (Form.INT8, Form.W8A16):
+        linear = NativeLinear(32, 64, 1, weights)
+        with pytest.raises(ModelError, match="need their scales"):
+            library.pack(0, None, linear, 0)
+    for rows, form, threads in ((-1, 0, 1), (1, 0, 0), (1, 2, 1)):
+        with pytest.raises(ModelError, match=f"a product of {rows} rows"):
+            library.apply(linear, 0, rows, Form(form), 0, threads)
 
 
 @pytest.mark.parametrize(
@@ -96,16 +103,6 @@ def test_products_that_cannot_be(library: Library, linear: NativeLinear) -> None
         library.pack(0, None, linear, 0)
     with pytest.raises(ModelError, match="a product of"):
         library.apply(linear, 0, 1, Form.F32, 0, 1)
-
-
-def test_calls_that_cannot_be(library: Library) -> None:
-    for weights in (Form.INT8, Form.W8A16):
-        linear = NativeLinear(32, 64, 1, weights)
-        with pytest.raises(ModelError, match="need their scales"):
-            library.pack(0, None, linear, 0)
-    for rows, form, threads in ((-1, 0, 1), (1, 0, 0), (1, 2, 1)):
-        with pytest.raises(ModelError, match=f"a product of {rows} rows"):
-            library.apply(linear, 0, rows, Form(form), 0, threads)
 
 
 def test_tiles_are_tried_before_they_are_trusted(pytestconfig: pytest.Config) -> None:

@@ -67,7 +67,7 @@ def test_products_are_as_torch_has_them(forms: PanelForms) -> None:
     assert torch.equal(linear(apart), linear(apart.clone())), "rows need not lie behind one another"
 
 
-def test_wrong_shapes_and_dtypes(forms: PanelForms, library: Library) -> None:
+def test_wrong_shapes_dtypes_and_layouts(forms: PanelForms, library: Library) -> None:
     with pytest.raises(AssertionError, match="rows of"):
         forms.linear(LinearWeight(random(40, 96)))(random(3, 95))
     with pytest.raises(ModelError, match=r"no panels of torch\.float64"):
@@ -76,9 +76,6 @@ def test_wrong_shapes_and_dtypes(forms: PanelForms, library: Library) -> None:
         forms.write(LinearWeight(random(40, 96)), PackedShape(LAYOUT, 64), memoryview(bytearray(64)))
     with pytest.raises(ModelError, match="need their scales"):
         forms.linear(LinearWeight(torch.ones(4, 4, dtype=torch.int8)))
-
-
-def test_stored_panels_must_be_of_this_layout(forms: PanelForms) -> None:
     given = LinearWeight(random(40, 96))
     shape = forms.packed_shape(given)
     memory = memoryview(mmap.mmap(-1, shape.nbytes))

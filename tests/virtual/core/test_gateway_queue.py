@@ -21,14 +21,11 @@ def outcomes(result: SimResult) -> Counter[Outcome]:
     return Counter(Outcome(one) for one in result.requests.outcome)
 
 
-def test_a_full_gateway_refuses_the_rest() -> None:
+def test_a_full_gateway_refuses_and_a_deadline_ends_the_wait() -> None:
     limits = {"max_running_sequences": 4, "max_queued_requests": 6}
     result = simulate(config(gateway=limits), workload([(0.0, 2000, 20)] * 30), check=True)
     assert outcomes(result) == {Outcome.FINISHED: 10, Outcome.REJECTED: 20}
     assert "wait, 6 may" in next(one.reason for one in result.decisions if one.kind == "reject")
-
-
-def test_a_deadline_ends_the_wait() -> None:
     limits = {"max_running_sequences": 1, "request_timeout_s": 3.0}
     result = simulate(config(gateway=limits), workload([(0.0, 2000, 100)] * 8), check=True)
     ended = outcomes(result)

@@ -60,15 +60,13 @@ def test_an_instance_grows_while_it_serves() -> None:
     assert (signals.target, signals.running, signals.npus_per_instance) == (8, 8, 8)
 
 
-def test_a_cold_process_is_waited_for_and_the_policy_knows() -> None:
+def test_a_cold_process_is_waited_for_and_a_pause_is_felt() -> None:
     result, scaler = played([(20.0, "decode", 8)], parts(warm_npus=8))
     assert at(result, 50.0).decode_npus == 48
     assert at(result, 60.0).decode_npus == 64
     start_s = [scaler.seen[0].pool(pool).start_s for pool in ("prefill", "decode")]
     assert start_s == pytest.approx([37.0, 7.5], abs=0.1)  # 8 NPUs are warm, an instance of 16 is not
 
-
-def test_a_pause_is_what_the_streams_feel() -> None:
     def tpot_s(pause_s: float) -> float:
         result, _ = played([(20.0, "decode", 8)], parts(resize_pause_s=pause_s))
         return float(result.requests.finish_s[0] - result.requests.first_token_s[0])
@@ -99,16 +97,13 @@ def test_it_keeps_to_its_bounds_and_instances_share_the_parts() -> None:
     assert sorted(one.npus for one in shared.instances if one.pool == "decode") == [40, 48]
 
 
-def test_abilities_rise_faster_than_parts() -> None:
+def test_abilities_rise_faster_than_parts_which_are_whole_groups() -> None:
     _, scaler = played([])
     abilities = scaler.seen[0].pool("decode").abilities
     assert len(abilities) == 11
     assert list(abilities) == sorted(set(abilities))
     assert abilities[8] > 1.1 * 2 * abilities[4]
     assert abilities[2] == pytest.approx(abilities[4] / 2)
-
-
-def test_parts_of_an_instance_are_whole_groups() -> None:
     settings = parts(decode_attention_tp=4)
     result, _ = played([(20.0, "decode", 8), (50.0, "decode", 4)], settings)
     assert [at(result, time_s).decode_npus for time_s in (19.0, 40.0, result.totals.end_s)] == [48, 64, 32]

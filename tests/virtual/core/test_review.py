@@ -95,7 +95,7 @@ def test_a_lost_package_costs_a_prompt_one_attempt_and_nothing_if_nobody_waits()
 # ---- faults that overlap -------------------------------------------------------------------------------------------
 
 
-def test_a_link_that_two_faults_thinned_is_whole_when_both_are_over() -> None:
+def test_what_two_faults_hit_is_whole_when_both_are_over() -> None:
     load = burst(40, every_s=1.0)
     link = "n0.npu0.die0"
     hit = run(
@@ -107,9 +107,6 @@ def test_a_link_that_two_faults_thinned_is_whole_when_both_are_over() -> None:
     calm = run(load, prefill={"replicas": 1})
     assert list(hit.requests.outcome) == [Outcome.FINISHED] * 40
     assert hit.requests.finish_s[-1] == pytest.approx(calm.requests.finish_s[-1])
-
-
-def test_a_node_that_failed_twice_is_repaired_once_both_faults_are_over() -> None:
     placement = NpuPlacement(Topology(CLOUDMATRIX384), 8)
     (npu,) = placement.npus[:1]
     placement.fail(npu)
@@ -118,17 +115,16 @@ def test_a_node_that_failed_twice_is_repaired_once_both_faults_are_over() -> Non
     assert (placement.total, placement.idle) == (7, 7)
     placement.repair(npu)
     assert (placement.total, placement.idle) == (8, 8)
+    load = burst(60, output=8, every_s=1.0)
+    hit = run(load, fault(FaultKind.GATEWAY, "gateway0", 4.5, 30.0), fault(FaultKind.GATEWAY, "gateway0", 10.0, 2.0))
+    failed = [row for row, outcome in enumerate(hit.requests.outcome) if outcome == Outcome.FAILED]
+    assert failed == list(range(5, 35))
 
 
 @pytest.mark.parametrize(("kind", "target"), [(FaultKind.NODE, "n0"), (FaultKind.MEMORY_SERVER, "memory1")])
 def test_what_is_lost_twice_ends_no_simulation(kind: FaultKind, target: str) -> None:
     twice = [fault(kind, target, at, 30.0) for at in (1.0, 2.0)]
     assert list(run(burst(60), *twice).requests.outcome) == [Outcome.FINISHED] * 60
-
-
-def test_a_fault_of_a_gateway_that_there_is_not_hits_nobody() -> None:
-    hit = run(burst(10), fault(FaultKind.GATEWAY, "gateway3", 0.2))
-    assert hit.faults[0].sequences_hit == 0
 
 
 def test_instances_that_start_while_a_subplane_is_gone_are_slow_until_it_is_back() -> None:
@@ -164,20 +160,10 @@ def test_an_instance_that_starts_on_a_slow_die_is_slow_as_well() -> None:
     assert ttft(over) == pytest.approx(ttft(calm))
 
 
-def test_a_glitch_repeats_a_step_and_not_the_wait_for_a_rebuilt_group() -> None:
+def test_a_fault_costs_no_more_than_it_hits() -> None:
     load, lost = lone(0.0, 600), fault(FaultKind.DIE, "n12.npu1.die0", 1.0)
     once = run(load, lost)
     assert span(run(load, lost, fault(FaultKind.NETWORK_GLITCH, "sn0", 3.0, 0.0, 1.0))) < span(once) + 0.1
-
-
-def test_a_gateway_that_is_lost_twice_is_back_when_both_faults_are_over() -> None:
-    load = burst(60, output=8, every_s=1.0)
-    hit = run(load, fault(FaultKind.GATEWAY, "gateway0", 4.5, 30.0), fault(FaultKind.GATEWAY, "gateway0", 10.0, 2.0))
-    failed = [row for row, outcome in enumerate(hit.requests.outcome) if outcome == Outcome.FAILED]
-    assert failed == list(range(5, 35))
-
-
-def test_a_fault_costs_no_more_than_the_rest_of_the_run() -> None:
     load = lone(0.0, 100)
     end_s = run(load).totals.end_s
     hit = run(
@@ -185,6 +171,8 @@ def test_a_fault_costs_no_more_than_the_rest_of_the_run() -> None:
     )
     assert hit.faults[0].npu_seconds_lost <= 16 * (hit.totals.end_s - 29.0) * (1 + 1e-9)
     assert end_s < 29.0
+    hit = run(burst(10), fault(FaultKind.GATEWAY, "gateway3", 0.2))
+    assert hit.faults[0].sequences_hit == 0
 
 
 # ---- links ---------------------------------------------------------------------------------------------------------
@@ -307,16 +295,13 @@ def test_a_step_that_is_under_way_at_the_end_counts_as_far_as_it_is(stop_s: floa
     assert cut.totals.expert_bytes == pytest.approx(whole.totals.expert_bytes * part, rel=0.05)
 
 
-def test_a_step_that_its_instance_does_not_survive_counts_as_far_as_it_came() -> None:
+def test_steps_that_their_instance_does_not_survive_count_as_far_as_they_came() -> None:
     one: dict[str, object] = {"replicas": 1}
     hit = run(lone(0.0, prompt=100_000), fault(FaultKind.NODE, "n0", 1.0), prefill=one)
     lost = next(instance for instance in hit.instances if instance.name == "prefill-0")
     assert lost.stopped_s == 1.0
     assert lost.busy_s == pytest.approx(1.0, abs=0.01)
     assert lost.prompt_tokens == pytest.approx(100_000 / 4.44, rel=0.02)
-
-
-def test_an_iteration_or_pause_under_way_when_its_instance_is_lost_counts_once() -> None:
     hit = run(lone(0.0, 400), fault(FaultKind.NODE, "n12", 1.0))
     lost = next(instance for instance in hit.instances if instance.name == "decode-0")
     assert lost.busy_s < 1.0

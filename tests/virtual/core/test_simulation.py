@@ -117,26 +117,20 @@ def test_prefixes_are_found_again_and_locality_sends_prompts_where_they_are() ->
     assert sum(by_locality.requests.cached_tokens) > sum(by_load.requests.cached_tokens)
 
 
-def test_handoffs_that_find_every_decode_instance_full_wait_for_a_place() -> None:
-    """All but the first 640 of them failed, each after three questions without a pause in between."""
-    one_each = {"max_sequences": 320, "max_waiting": 1}  # a die decodes one sequence, and one may wait there
-    result = simulate(config(decode=one_each), workload([(0.0, 64, 32)] * 1000), check=True)
-    assert list(result.requests.outcome) == [Outcome.FINISHED] * 1000
-    assert 0 < result.decision_counts["refuse"] < 4000
-
-
-def test_a_deadline_ends_a_request() -> None:
+def test_requests_end_by_deadline_or_with_the_simulation_or_wait_for_a_place() -> None:
     result = simulate(config(gateway={"request_timeout_s": 1.0}), workload([(0.0, 4096, 2000)]), check=True)
     assert list(result.requests.outcome) == [Outcome.FAILED]
     assert result.decision_counts["fail"] == 1
-
-
-def test_a_simulation_can_be_stopped() -> None:
     result = simulate(config(), burst(100, every_s=0.1), stop_s=2.0)
     outcomes = list(result.requests.outcome)
     assert Outcome.UNFINISHED in outcomes
     assert Outcome.FINISHED in outcomes
     assert result.totals.end_s <= 2.0
+    # All but the first 640 of them failed, each after three questions without a pause in between.
+    one_each = {"max_sequences": 320, "max_waiting": 1}  # a die decodes one sequence, and one may wait there
+    result = simulate(config(decode=one_each), workload([(0.0, 64, 32)] * 1000), check=True)
+    assert list(result.requests.outcome) == [Outcome.FINISHED] * 1000
+    assert 0 < result.decision_counts["refuse"] < 4000
 
 
 def test_a_topology_that_cannot_be_is_refused_in_one_line() -> None:

@@ -55,7 +55,7 @@ def test_no_request_is_lost_to_a_fault_that_leaves_both_roles(one: Fault) -> Non
     assert result.decision_counts["fault"] == 1
 
 
-def test_what_was_on_a_lost_die_is_computed_again() -> None:
+def test_what_was_on_a_lost_die_is_computed_again_once_it_is_rebuilt() -> None:
     result = run(*(fault(FaultKind.HBM, f"n{12 + n // 16}.npu{n % 16 // 2}.die{n % 2}", 0.0, 1.0) for n in range(40)))
     hit = sum(one.sequences_hit for one in result.faults)
     assert hit > 0
@@ -64,9 +64,6 @@ def test_what_was_on_a_lost_die_is_computed_again() -> None:
     totals = result.totals
     assert totals.tokens_computed + totals.tokens_cached > totals.prompt_tokens_in
     assert totals.tokens_generated >= totals.tokens_out - LOAD - hit
-
-
-def test_a_group_stands_still_until_it_is_rebuilt() -> None:
     calm, hit = run(), run(fault(FaultKind.DIE, DECODE_DIE))
     assert sum(at < 5.0 for at in calm.requests.finish_s) > 20
     assert min(hit.requests.finish_s) > 1.0 + 12.8

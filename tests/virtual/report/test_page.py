@@ -133,7 +133,7 @@ def test_without_a_step_or_faults_there_is_no_such_section_and_the_charts_show_t
     assert 'id="layer"' in report_page(made_result(20), step_cost=made_step(microbatch=False))
 
 
-def test_many_requests_make_no_large_page() -> None:
+def test_many_requests_make_no_large_page_and_the_newest_decisions_are_kept() -> None:
     result = made_result(200_000, points=20_000)
     many = [
         DecisionRecord(n / 9, f"kind {n % 9}", f"request-{n}", f"prefill-{n % 6}", "because " * 80)
@@ -143,9 +143,6 @@ def test_many_requests_make_no_large_page() -> None:
     page = report_page(result, SLO, step_cost=made_step())
     assert len(page.encode()) < LIMIT_BYTES
     assert "The first 1,500 of 6,000." in page
-
-
-def test_the_newest_decisions_of_each_kind_are_kept_in_order() -> None:
     rare = DecisionRecord(0.0, "scale", "decode", "2 instances", "why")
     often = [DecisionRecord(float(n), "route", f"r{n}", "x", "y") for n in range(1, 1000)]
     page = report_page(dataclasses.replace(made_result(5), decisions=[rare, *often]))

@@ -54,16 +54,13 @@ def test_a_stretch_counts_from_its_start_and_repeats_as_long_as_was_said(tmp_pat
     assert counts == [2, 1, 1]
 
 
-def test_a_repetition_begins_where_the_trace_would_go_on(tmp_path: Path) -> None:
+def test_a_repetition_begins_where_the_trace_would_go_on_with_ids_of_its_own(tmp_path: Path) -> None:
     workload = open_workload(written(tmp_path, CHAT), repeat=2)
     once, again = listed(workload)[:4], listed(workload)[4:]
     period_s = 2.5 + 2.5 / 3
     assert [r.arrival_s for r in again] == [r.arrival_s + period_s for r in once]
     assert [r.blocks for r in again] == [tuple(block + 6 for block in r.blocks) for r in once]
     assert (workload.count, workload.duration_s) == (8, 2.5 + period_s)
-
-
-def test_ids_that_fill_their_range_differ_between_repetitions(tmp_path: Path) -> None:
     ids = (LARGEST_ID, 0, LARGEST_ID - 7)
     requests = listed(open_workload(written(tmp_path, mooncake(line(0, 1536, ids=ids))), repeat=4))
     flat = [block for request in requests for block in request.blocks]

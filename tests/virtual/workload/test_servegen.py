@@ -38,13 +38,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rates_and_lengths_follow_the_windows(folder: Path) -> None:
+def test_rates_and_lengths_follow_the_windows_at_any_volume(folder: Path) -> None:
     requests = listed(open_workload(folder))
     assert [r.arrival_s for r in requests] == sorted(r.arrival_s for r in requests)
     windows = [[r for r in requests if start <= r.arrival_s < start + 600] for start in (0, 600, 1200)]
     assert [len(window) for window in windows] == pytest.approx([600, 1800, 600], rel=0.15)
     kinds = [{(r.prompt_tokens, r.output_tokens) for r in window} for window in windows]
     assert kinds == [{(100, 7), (100, 9)}, {(100, 7), (100, 9), (5, 6)}, {(50, 60)}]
+    workload = open_workload(folder, volume=4)
+    requests = listed(workload)
+    windows = [[r for r in requests if start <= r.arrival_s < start + 600] for start in (0, 600, 1200)]
+    assert [len(window) for window in windows] == pytest.approx([2400, 7200, 2400], rel=0.1)
+    assert {(r.prompt_tokens, r.output_tokens) for r in windows[2]} == {(50, 60)}
+    assert ServeGenTrace(folder, volume=4).expected() == 12_000
+    assert workload.name.endswith(", 4 x its requests")
 
 
 def test_a_client_asks_the_same_whoever_else_does_and_whenever_one_looks(folder: Path) -> None:
@@ -63,16 +70,6 @@ def test_clients_with_equal_windows_ask_apart(tmp_path: Path) -> None:
     assert arrivals[1]
     assert arrivals[2]
     assert not arrivals[1] & arrivals[2]
-
-
-def test_a_volume_keeps_windows_and_lengths(folder: Path) -> None:
-    workload = open_workload(folder, volume=4)
-    requests = listed(workload)
-    windows = [[r for r in requests if start <= r.arrival_s < start + 600] for start in (0, 600, 1200)]
-    assert [len(window) for window in windows] == pytest.approx([2400, 7200, 2400], rel=0.1)
-    assert {(r.prompt_tokens, r.output_tokens) for r in windows[2]} == {(50, 60)}
-    assert ServeGenTrace(folder, volume=4).expected() == 12_000
-    assert workload.name.endswith(", 4 x its requests")
 
 
 def test_what_cannot_be_asked_of_a_folder(folder: Path) -> None:
