@@ -26,7 +26,7 @@ def test_only_attention_dies_have_sequences() -> None:
     node = Supernode(settings, cost, 1)
     decode = node.start_instance("decode")
     assert isinstance(decode, DecodeInstance)
-    assert len(decode._groups) == 48 == node.groups_of(32)
+    assert node.groups_of(32) == 48
     assert decode.kv_blocks == 48 * (cost.hbm_plan("decode", 64).kv_tokens // 512)
     assert decode._settings.max_sequences == 512 // 48
     assert decode.npus == 32

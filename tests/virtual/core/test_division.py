@@ -25,11 +25,12 @@ SMALL = {"prefill": {"replicas": 1}, "decode": {"npus_per_instance": 32, "max_se
 def test_a_decode_instance_has_a_group_for_so_many_dies(tp: int) -> None:
     settings = config(**SMALL, simulation={"decode_attention_tp": tp})
     cost = cost_model(settings)
-    decode = Supernode(settings, cost, 1).start_instance("decode")
+    node = Supernode(settings, cost, 1)
+    decode = node.start_instance("decode")
     assert isinstance(decode, DecodeInstance)
     plan = cost.hbm_plan("decode", 64)
     assert decode.kv_blocks == 64 // tp * (plan.kv_tokens // 512)
-    assert len(decode._groups) == 64 // tp
+    assert node.groups_of(32) == 64 // tp
     assert decode._settings.max_sequences == 256 * tp // 64
 
 
