@@ -123,6 +123,7 @@ def test_scales_that_are_no_numbers_and_weights_of_an_unknown_kind_are_refused(t
     with pytest.raises(ModelError, match=r"down_proj\.weight_scale has values that are no numbers"):
         load_model(folder)
 
+    write_random_checkpoint(tmp_path)
     rewrite(folder, model__norm__weight=torch.ones(64, dtype=torch.int64))
     with pytest.raises(ModelError, match=r"model\.norm\.weight is stored as I64, which is not read"):
         load_model(folder)

@@ -35,11 +35,11 @@ def test_arrays_of_any_type_and_size_are_bytes() -> None:
     target = np.zeros((10, 10), np.float32)
     assert copy_checked(target.data.cast("B"), source.data.cast("B")) == checksum(source.tobytes())
     assert np.array_equal(source, target)
-    source = np.random.default_rng(1).integers(0, 256, 2 * CHUNK_BYTES + 5, np.uint8)
+    long = np.random.default_rng(1).integers(0, 256, 2 * CHUNK_BYTES + 5, np.uint8)  # more than one chunk
     for hashed in Hashed:
-        target = np.zeros_like(source)
-        assert copy_checked(target, source, hashed=hashed) == checksum(source)
-        assert np.array_equal(source, target)
+        arrived = np.zeros_like(long)
+        assert copy_checked(arrived, long, hashed=hashed) == checksum(long)
+        assert np.array_equal(long, arrived)
 
 
 def test_the_target_checksum_is_of_what_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
