@@ -60,9 +60,9 @@ def test_the_model_s_own_stages_are_what_the_published_row_is_judged_with(model:
     asked = apart(288)
     load = asked.even_load(120, 3072, dies=768, microbatch=True)
     assert load == LOAD
-    step = asked.decode_step(load)
-    assert step.total_s * 1e3 == row.predict(model)
-    assert asked.decode_step_s(load) == step.total_s == iteration(asked, 120, 3072, 768).total_s
+    told = asked.decode_step(load)
+    assert told.total_s * 1e3 == row.predict(model)
+    assert asked.decode_step_s(load) == told.total_s == iteration(asked, 120, 3072, 768).total_s
 
 
 def test_with_few_expert_dies_the_experts_set_the_pace_and_few_sequences_are_not_halved() -> None:

@@ -102,10 +102,10 @@ def test_prefill_by_rate_and_time_agree_and_own_rows_are_within_what_is_expected
         assert prefill is not None
         assert prefill.work == pytest.approx(2)
         assert prefill.expected_error == 0.15
-    rows = [decode_row(batch, context, work=1.2, step_s=0.003) for batch, context in GRID]
-    profile = fit(*rows).profile
+    own = [decode_row(batch, context, work=1.2, step_s=0.003) for batch, context in GRID]
+    profile = fit(*own).profile
     with_engine = CostModel(COST.device, COST.shape, replace(profile, device="ascend-910c"))
-    for row in rows:
+    for row in own:
         batch, context = row.values["batch_per_npu"], row.values["context_tokens"]
         predicted = with_engine.tpot_s(batch, context, dies=32, drafts=0) * 1e3
         assert predicted == pytest.approx(row.values["tpot_ms"], rel=0.01)
