@@ -144,9 +144,9 @@ def test_int8_rows_have_the_bytes_of_the_layout_and_are_rounded_to_what_is_gathe
         assert found.dtype == dtype
         assert torch.equal(found, rows)
         assert torch.equal(rows[:, 32:], before[:, 32:])
-        latent = before[:, :32].float()
-        half_a_step = latent.abs().amax(-1, keepdim=True) / 254 + 2**-8 * latent.abs() * (dtype == torch.bfloat16)
-        assert ((rows[:, :32].float() - latent).abs() <= half_a_step * 1.001).all()
+        values = before[:, :32].float()
+        half_a_step = values.abs().amax(-1, keepdim=True) / 254 + 2**-8 * values.abs() * (dtype == torch.bfloat16)
+        assert ((rows[:, :32].float() - values).abs() <= half_a_step * 1.001).all()
         assert not torch.equal(rows, before)
 
 

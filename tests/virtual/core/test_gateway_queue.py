@@ -26,8 +26,8 @@ def test_a_full_gateway_refuses_and_a_deadline_ends_the_wait() -> None:
     result = simulate(config(gateway=limits), workload([(0.0, 2000, 20)] * 30), check=True)
     assert outcomes(result) == {Outcome.FINISHED: 10, Outcome.REJECTED: 20}
     assert "wait, 6 may" in next(one.reason for one in result.decisions if one.kind == "reject")
-    limits = {"max_running_sequences": 1, "request_timeout_s": 3.0}
-    result = simulate(config(gateway=limits), workload([(0.0, 2000, 100)] * 8), check=True)
+    hurry = {"max_running_sequences": 1, "request_timeout_s": 3.0}
+    result = simulate(config(gateway=hurry), workload([(0.0, 2000, 100)] * 8), check=True)
     ended = outcomes(result)
     assert ended[Outcome.FINISHED] >= 1
     assert ended[Outcome.FAILED] == 8 - ended[Outcome.FINISHED] > 0

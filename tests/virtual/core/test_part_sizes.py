@@ -107,9 +107,9 @@ def test_abilities_rise_faster_than_parts_which_are_whole_groups() -> None:
     settings = parts(decode_attention_tp=4)
     result, _ = played([(20.0, "decode", 8), (50.0, "decode", 4)], settings)
     assert [at(result, time_s).decode_npus for time_s in (19.0, 40.0, result.totals.end_s)] == [48, 64, 32]
-    abilities = [expected_decode(settings, TableTimes(cost_model(settings), settings.simulation, 32, 96), npus)
+    expected = [expected_decode(settings, TableTimes(cost_model(settings), settings.simulation, 32, 96), npus)
                  for npus in (32, 64)]  # fmt: skip
-    assert 0 < abilities[0].most < abilities[1].most
+    assert 0 < expected[0].most < expected[1].most
 
 
 @pytest.mark.parametrize(("parts_then", "node"), [(8, "n4"), (4, "n4"), (8, "n10")])
