@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
-from check_jsonschema import main as check_jsonschema
+from check_jsonschema import main as check_jsonschema  # type: ignore[import-untyped]
 from click.testing import CliRunner
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins

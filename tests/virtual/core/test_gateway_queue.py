@@ -13,8 +13,12 @@ from tests.virtual.core.case import burst, config, workload
 
 def come_up(node: Supernode, at_s: float) -> None:
     """An instance of each kind, later."""
+
+    def start(pool: str) -> None:
+        node.start_instance(pool)
+
     for pool in ("prefill", "decode"):
-        node.queue.at(at_s, lambda _, pool=pool: node.start_instance(pool))  # type: ignore[misc]
+        node.queue.at(at_s, start, pool)
 
 
 def outcomes(result: SimResult) -> Counter[Outcome]:

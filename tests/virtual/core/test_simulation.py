@@ -66,8 +66,10 @@ def test_everything_that_goes_in_comes_out(
 def test_one_seed_gives_one_history(
     rows: list[tuple[float, int, int, list[int]]], seed: int, jitter: float, mode: str
 ) -> None:
-    sections = {"simulation": {"seed": seed, "jitter": jitter, "spike_share": jitter / 10}, "serving": {"mode": mode}}
-    sections["aggregated"] = {"replicas": 2, "npus_per_instance": 16, "max_sequences": 512}
+    sections: dict[str, dict[str, object]] = {
+        "simulation": {"seed": seed, "jitter": jitter, "spike_share": jitter / 10}, "serving": {"mode": mode},
+        "aggregated": {"replicas": 2, "npus_per_instance": 16, "max_sequences": 512},
+    }  # fmt: skip
 
     def bytes_of() -> bytes:
         result = run_of(rows, **sections)

@@ -64,11 +64,11 @@ def test_what_was_on_a_lost_die_is_computed_again_once_it_is_rebuilt() -> None:
     totals = result.totals
     assert totals.tokens_computed + totals.tokens_cached > totals.prompt_tokens_in
     assert totals.tokens_generated >= totals.tokens_out - LOAD - hit
-    calm, hit = run(), run(fault(FaultKind.DIE, DECODE_DIE))
+    calm, stopped = run(), run(fault(FaultKind.DIE, DECODE_DIE))
     assert sum(at < 5.0 for at in calm.requests.finish_s) > 20
-    assert min(hit.requests.finish_s) > 1.0 + 12.8
-    assert max(hit.requests.finish_s) < 1.0 + 12.8 + max(calm.requests.finish_s)
-    assert hit.faults[0].npu_seconds_lost == pytest.approx(12.8 * 160)
+    assert min(stopped.requests.finish_s) > 1.0 + 12.8
+    assert max(stopped.requests.finish_s) < 1.0 + 12.8 + max(calm.requests.finish_s)
+    assert stopped.faults[0].npu_seconds_lost == pytest.approx(12.8 * 160)
 
 
 def test_a_lost_node_takes_its_instances_and_they_come_back() -> None:
