@@ -23,17 +23,18 @@ class Case:
     load: Callable[[], RequestStream]
     script: tuple[tuple[float, str, int], ...] = ()
 
-    def result(self, config: ServeConfig) -> bytes:
+    def result(self, config: ServeConfig, stop_s: float | None = None) -> bytes:
         """Everything that a run of this load says, but for the description of the configuration itself."""
         scaler = ScriptedScaler(self.script) if self.script else None
-        result = replace(simulate(config, self.load(), timeline_step_s=1.0, scaler=scaler), wall_s=0.0, config={})
+        ran = simulate(config, self.load(), timeline_step_s=1.0, scaler=scaler, stop_s=stop_s)
+        result = replace(ran, wall_s=0.0, config={})
         return result_json(result, summarize(result, Slo(config.slo.ttft_s, config.slo.tpot_s)), requests=True)
 
 
 @cache
-def base_result(name: str) -> bytes:
+def base_result(name: str, stop_s: float | None = None) -> bytes:
     """The result of a case as it is."""
-    return CASES[name].result(CASES[name].config)
+    return CASES[name].result(CASES[name].config, stop_s)
 
 
 def changed(config: ServeConfig, values: dict[str, Any]) -> ServeConfig:
