@@ -33,6 +33,7 @@ def test_a_tutorial_with_a_system(name: str, system: Server) -> None:
     go_through(name, system)
 
 
+@pytest.mark.timeout(1200)  # half a minute of a processor, which may be busy with other things
 def test_supernodes() -> None:
     go_through("supernodes")
 
