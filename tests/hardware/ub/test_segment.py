@@ -50,7 +50,7 @@ def test_what_one_mapping_writes_the_other_reads(shm: Path) -> None:
         assert reader.regions() == (region,) == writer.regions()
         assert (region.owner, region.process) == ("prefill-0", ProcessStamp.own())
         assert writer.owner == ProcessStamp.own()
-    with UbSegment.create(shm / "ub", MIB) as segment:
+    with UbSegment.create(shm / "arrays", MIB) as segment:
         region = segment.allocate(4096, "a")
         array = np.frombuffer(segment.view(region), np.float32)
         array[:] = 1.5
@@ -195,14 +195,14 @@ def test_remove_takes_the_file_away_but_not_a_later_one(shm: Path) -> None:
 
 
 def test_check_finds_what_was_overwritten_and_a_snapshot_names_the_owners(shm: Path) -> None:
-    with UbSegment.create(shm / "ub", MIB) as segment:
+    with UbSegment.create(shm / "named", MIB) as segment:
         segment.allocate(10, "prefill-0")
         segment.allocate(20, "prefill-0")
         segment.allocate(5, "decode-0")
         state = segment.snapshot()
         assert state["owners"] == {"prefill-0": 30, "decode-0": 5}
         assert (state["used_bytes"], state["free_bytes"], state["capacity_bytes"]) == (35, MIB - 35, MIB)
-        assert state["path"] == str(shm / "ub")
+        assert state["path"] == str(shm / "named")
         assert int(state["session"], 16) == segment.session
     with UbSegment.create(shm / "ub", MIB) as segment:
         segment.allocate(1, "a")
