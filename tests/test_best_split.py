@@ -34,7 +34,7 @@ def test_the_fewest_of_both_pools(prefill: int, decode: int, guess_prefill: int,
     assert all(one.prefill * 16 + one.decode * 32 <= 384 for one in asked)
 
 
-def test_a_good_guess_costs_few_questions() -> None:
+def test_a_good_guess_costs_few_questions_and_nothing_that_fits_may_hold() -> None:
     asked: list[Split] = []
 
     def probe(split: Split) -> Trial:
@@ -44,7 +44,4 @@ def test_a_good_guess_costs_few_questions() -> None:
     best, _ = best_split(probe, Split(2, 5), SIZES, 384, 0.99)
     assert best is not None
     assert len(asked) == 4
-
-
-def test_nothing_that_fits_holds() -> None:
     assert best_split(lambda split: trial(split, 0.5), Split(1, 1), SIZES, 384, 0.99)[0] is None

@@ -106,14 +106,10 @@ def test_a_file_is_refused_in_one_line(name: str, levels: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("levels", [200, 2000, 60_000])
-def test_a_setting_is_refused(levels: int, tmp_path: Path) -> None:
+def test_what_else_people_give_is_refused(levels: int, tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text("")
     with pytest.raises(ConfigError, match=r"^--set model\.path: it is nested more than 128 deep"):
         load_config(tmp_path / "site.toml", settings=[f"model.path={arrays(levels)}"])
-
-
-@pytest.mark.parametrize("levels", [200, 2000, 60_000])
-def test_what_else_people_give_is_refused(levels: int) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="nested more than 128 deep"):
         json_object(f'{{"a": {arrays(levels)}}}')
     with pytest.raises(ScaleError, match="nested more than 128 deep"):

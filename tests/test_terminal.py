@@ -103,7 +103,8 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL if sys.argv[2] == "ends" else signal
 with endings_as_interrupt():
     try:
         print("begun", flush=True)
-        time.sleep(3 if sys.argv[2] == "goes on" else 60)
+        while sys.argv[2] == "ends" or not Path(sys.argv[1] + ".go").exists():
+            time.sleep(0.01)
     except KeyboardInterrupt:
         print("ending what was begun", flush=True)
         print("ending what was begun", flush=True, file=sys.stderr)
@@ -129,6 +130,7 @@ def test_a_terminal_that_is_closed_is_as_ctrl_c(tmp_path: Path, nohup: bool) -> 
         while not said.endswith(b"\n"):  # what is still on its way when the terminal closes would fail instead
             said += os.read(ours, 100)
         os.close(ours)
+        (tmp_path / "told.go").touch()
         assert process.wait(30) == 0
     finally:
         process.kill()

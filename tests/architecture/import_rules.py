@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 
 from tests.architecture.source_tree import Source, known_module, top_module, within
 
@@ -19,11 +20,11 @@ def upward_imports(sources: Sequence[Source], layers: Sequence[str], roots: Sequ
         layers: packages from the lowest to the highest; a module may import its own layer and those before it.
         roots: packages that only hold others; their `__init__.py` belongs to no layer and must import nothing.
     """
-    modules = {source.module: source for source in sources}
     found = []
+    targets_of = _targets_by_name(tuple(sources))
     for source in sources:
         own = layer_of(source.module, layers)
-        targets = [known_module(name, modules) for name in source.imports]
+        targets = targets_of[source.module]
         if own is None:
             if source.module not in roots or any(targets):
                 found.append(f"{source.path}: has no layer; give it a place in LAYERS")
@@ -44,42 +45,51 @@ def banned_imports(
         banned: dotted names, third-party or our own; a name bans everything below it.
         allowed: dotted names below a banned one that may be reached all the same; what they import is looked at, too.
     """
-    modules = {source.module: source for source in sources}
+    names, targets = {source.module: source.imports for source in sources}, _targets(sources)
+    bad: dict[str, str] = {}  # the first banned name that a module imports itself
+    for module, imported in names.items():
+        for name in imported:
+            if _lies_in(name, banned) and not _lies_in(name, allowed):
+                bad.setdefault(module, name)
     found = []
-    for source in sources:
-        if within(source.module, package):
-            chain = _chain_to(source, banned, allowed, modules)
-            if chain:
-                found.append(f"{source.path}: {' -> '.join(chain)}")
+    for source in sources if bad else ():
+        if within(source.module, package) and (chain := _chain_to(source.module, bad, targets)):
+            found.append(f"{source.path}: {' -> '.join(chain)}")
     return found
 
 
-def _chain_to(
-    start: Source, banned: frozenset[str], allowed: frozenset[str], modules: Mapping[str, Source]
-) -> list[str]:
-    """Shortest chain of imports from a module to a banned one; empty if there is none."""
-    queue, seen = [[start.module]], {start.module}
-    for chain in queue:  # grows while it is read: breadth first
-        for name in modules[chain[-1]].imports:
-            may = any(within(name, one) for one in allowed)
-            if not may and any(within(name, ban) for ban in banned):
-                return [*chain, name]
-            target = known_module(name, modules)
-            if target and target not in seen:
-                seen.add(target)
-                queue.append([*chain, target])
+def _lies_in(name: str, packages: frozenset[str]) -> bool:
+    """Whether a dotted name is one of these, or below one."""
+    while name and name not in packages:
+        name = name.rpartition(".")[0]
+    return bool(name)
+
+
+def _chain_to(start: str, bad: Mapping[str, str], targets: Mapping[str, Sequence[str]]) -> list[str]:
+    """Shortest chain of imports from a module to a banned name; empty if there is none."""
+    queue, before = [start], {start: ""}
+    for module in queue:  # grows while it is read: breadth first
+        if module in bad:
+            chain = [bad[module]]
+            while module:
+                chain.insert(0, module)
+                module = before[module]
+            return chain
+        for target in targets[module]:
+            if target not in before:
+                before[target] = module
+                queue.append(target)
     return []
 
 
 def imports_across(sources: Sequence[Source], parties: Sequence[str]) -> dict[str, set[str]]:
     """Modules of other parties that each module of a party imports, by its path; only those that do."""
-    modules = {source.module: source for source in sources}
     found: dict[str, set[str]] = {}
+    targets = _targets(sources)
     for source in sources:
         own = next((party for party in parties if within(source.module, party)), None)
-        for name in source.imports if own is not None else ():
-            target = known_module(name, modules)
-            if target and any(within(target, party) for party in parties if party != own):
+        for target in targets[source.module] if own is not None else ():
+            if any(within(target, party) for party in parties if party != own):
                 found.setdefault(source.path, set()).add(target)
     return found
 
@@ -118,16 +128,15 @@ def foreign_imports(sources: Sequence[Source], package: str, allowed: frozenset[
 
 def reached_outside(sources: Sequence[Source], package: str, whole: str, allowed: Sequence[str]) -> list[str]:
     """Modules of `whole` that a package reaches, itself or through others, although it may not."""
-    modules = {source.module: source for source in sources}
-    found = []
+    targets, found = _targets(sources), []
     for source in sources:
         if not within(source.module, package):
             continue
         reached, queue = {source.module}, [source.module]
         for name in queue:  # grows while it is read
-            targets = {known_module(one, modules) for one in modules[name].imports} - reached - {None}
-            reached |= {target for target in targets if target}
-            queue += [target for target in targets if target]
+            new = set(targets[name]) - reached
+            reached |= new
+            queue += new
         found += [
             f"{source.path}: reaches {name}"
             for name in sorted(reached)
@@ -177,17 +186,27 @@ def folder_circles(sources: Sequence[Source]) -> list[str]:
     return _circles({folder: folder for folder in targets}, targets)
 
 
+@cache  # most rules ask for them
+def _targets_by_name(sources: tuple[Source, ...]) -> dict[str, list[str | None]]:
+    """For each module, and each name that it imports: the module of ours that it is, or None."""
+    modules = {source.module: source for source in sources}
+    return {source.module: [known_module(name, modules) for name in source.imports] for source in sources}
+
+
 def _targets(sources: Sequence[Source]) -> dict[str, list[str]]:
     """Modules of ours that each module imports."""
-    modules = {source.module: source for source in sources}
-    return {source.module: _known(source, modules) for source in sources}
+    named = _targets_by_name(tuple(sources))
+    return {module: [one for one in dict.fromkeys(targets) if one] for module, targets in named.items()}
 
 
 def _circles(paths: Mapping[str, str], targets: Mapping[str, Sequence[str]]) -> list[str]:
     circles: dict[frozenset[str], str] = {}
-    for name, path in paths.items():
+    left = set(targets)
+    while ends := {name for name in left if not left & (set(targets[name]) - {name})}:  # they lead to no circle
+        left -= ends
+    for name in (name for name in paths if name in left):
         if way := _way_back(name, targets):
-            circles.setdefault(frozenset(way), f"{path}: {' -> '.join(way)}")
+            circles.setdefault(frozenset(way), f"{paths[name]}: {' -> '.join(way)}")
     return list(circles.values())
 
 

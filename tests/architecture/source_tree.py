@@ -1,11 +1,16 @@
-"""Reads the repository's Python sources as syntax trees: which modules there are, and what each imports."""
+"""Reads the repository's Python sources as syntax trees: which modules there are, and what each imports.
+
+Each tree is walked once, and what its walk found is kept: the rules ask the same trees for nodes of a few kinds.
+"""
 
 import ast
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,12 +36,35 @@ class Source:
                 gc.enable()
 
     @cached_property
+    def statements(self) -> tuple[ast.stmt, ...]:
+        """All statements, however deep: functions, classes and imports are among them."""
+        return tuple(_statements(self.tree.body))
+
+    def nodes(self, *kinds: type[ast.AST]) -> list[Any]:
+        """Nodes of these kinds, expressions too, in no order; all lines of a file are looked at the first time only."""
+        return [node for kind in kinds for node in self._by_kind.get(kind, ())]
+
+    @cached_property
+    def _by_kind(self) -> Mapping[type[ast.AST], list[ast.AST]]:
+        found: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+        left: list[ast.AST] = [self.tree]
+        while left:
+            node = left.pop()
+            found[type(node)].append(node)
+            for value in vars(node).values():
+                if isinstance(value, ast.AST):
+                    left.append(value)
+                elif isinstance(value, list):
+                    left += [one for one in value if isinstance(one, ast.AST)]
+        return found
+
+    @cached_property
     def imports(self) -> tuple[str, ...]:
         """Dotted names that the file imports anywhere, except for type checkers only.
 
         `from a import b` gives `a.b`, because `b` may be a module; `top_module` and `known_module` sort that out.
         """
-        return tuple(_imports(self.tree))
+        return tuple(_imports(_statements(self.tree.body, for_checkers=False)))
 
 
 def read_sources(*folders: str) -> list[Source]:
@@ -52,17 +80,29 @@ def _read(path: Path) -> Source:
     return Source(path.as_posix(), module, (ROOT / path).read_text(encoding="utf-8"))
 
 
-def _imports(node: ast.AST) -> Iterator[str]:
-    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        children = node.orelse
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        yield from (f"{node.module}.{alias.name}" for alias in node.names)
-    for child in children:
-        if not isinstance(child, ast.expr):  # no expression has a statement in it
-            yield from _imports(child)
+def _statements(body: Sequence[ast.stmt], *, for_checkers: bool = True) -> Iterator[ast.stmt]:
+    """Statements and those inside them; no expression has one in it."""
+    for node in body:
+        yield node
+        fields = vars(node)
+        if "body" in fields and (for_checkers or not _is_for_checkers(node)):
+            yield from _statements(fields["body"], for_checkers=for_checkers)
+        for handler in (*fields.get("handlers", ()), *fields.get("cases", ())):
+            yield from _statements(handler.body, for_checkers=for_checkers)
+        for name in ("orelse", "finalbody"):
+            yield from _statements(fields.get(name, ()), for_checkers=for_checkers)
+
+
+def _is_for_checkers(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def _imports(statements: Iterator[ast.stmt]) -> Iterator[str]:
+    for node in statements:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def top_module(name: str) -> str:

@@ -20,14 +20,14 @@ def bad_first_words(sources: Sequence[Source]) -> list[str]:
     return [
         f"{source.path}:{line} {text.strip().splitlines()[0]}"
         for source in sources
-        for line, text in docstrings(source.tree)
+        for line, text in docstrings(source)
         if text.split(None, 1)[0].rstrip(",.:;") in BAD_FIRST_WORDS
     ]
 
 
-def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def docstrings(source: Source) -> Iterator[tuple[int, str]]:
     """Line and text of each docstring that is not empty."""
-    for node in ast.walk(tree):
+    for node in (source.tree, *source.statements):
         if isinstance(node, Documented) and (text := ast.get_docstring(node, clean=False)):
             yield node.body[0].lineno, text
 

@@ -19,17 +19,17 @@ def keys_elsewhere(sources: Sequence[Source]) -> list[str]:
         f"{source.path}:{line} {what}"
         for source in sources
         if not source.path.startswith(_PAGES)
-        for line, what in _uses(source.tree)
+        for line, what in sorted(_uses(source))
     ]
 
 
-def _uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and _KEYS.match(node.attr):
-            yield node.lineno, node.attr
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _KEYS.match(node.value):
+def _uses(source: Source) -> Iterator[tuple[int, str]]:
+    yield from ((node.lineno, node.attr) for node in source.nodes(ast.Attribute) if _KEYS.match(node.attr))
+    for node in source.nodes(ast.Constant):
+        if isinstance(node.value, str) and _KEYS.match(node.value):
             yield node.lineno, node.value
-        if isinstance(node, ast.Compare) and "model_type" in ast.unparse(node):
+    for node in source.nodes(ast.Compare) if "model_type" in source.text else ():
+        if "model_type" in ast.unparse(node):
             yield node.lineno, "a comparison with model_type"
 
 
@@ -39,6 +39,6 @@ def test_keys_are_read_by_the_families_pages() -> None:
 
 def test_the_checker_sees_keys_and_decisions() -> None:
     text = "def f(c):\n    if c.model_type == 'llama':\n        return c.kv_lora_rank + raw['num_hidden_layers']\n"
-    assert [what for _, what in _uses(ast.parse(text))] == [
+    assert [what for _, what in sorted(_uses(Source("a.py", "a", text)))] == [
         "a comparison with model_type", "kv_lora_rank", "num_hidden_layers",
     ]  # fmt: skip

@@ -8,6 +8,7 @@ from tests.architecture.source_tree import Source, read_sources
 PARSERS = frozenset(
     {"json.load", "json.loads", "json.JSONDecoder", "msgspec.json.decode", "msgspec.json.Decoder", "tomllib.loads"}
 )
+_LAST = frozenset(name.rpartition(".")[2] for name in PARSERS)
 BOUNDS = ("hardware.nesting", "loadgen.json_text")
 NEED_NONE = {
     "serving.gateway.api.tokenizer": "reads what `tokenizers` wrote a moment before",
@@ -28,8 +29,8 @@ def unbounded(sources: Sequence[Source]) -> list[str]:
         for source in sources
         if source.module not in (*BOUNDS, *NEED_NONE)
         and not any(name.startswith(bound) for name in source.imports for bound in BOUNDS)
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in PARSERS
+        for node in source.nodes(ast.Attribute)
+        if node.attr in _LAST and ast.unparse(node) in PARSERS
     ]
 
 

@@ -22,14 +22,18 @@ def _named(source: Source) -> Iterator[str]:
     constants = {
         node.targets[0].id: node.value.value
         for node in source.tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.targets[0], ast.Name)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.targets[0], ast.Name)
     }
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and _is_marker(node):
             at = MARKERS["nightly" if _is_marker(node, "nightly") else "mostly_nightly"]
             named = node.args[at] if len(node.args) > at else node.keywords[-1].value
             parts = [named.left, named.right] if isinstance(named, ast.BinOp) else [named]
-            yield "".join(str(constants[one.id] if isinstance(one, ast.Name) else ast.literal_eval(one)) for one in parts)
+            yield "".join(
+                str(constants[one.id] if isinstance(one, ast.Name) else ast.literal_eval(one)) for one in parts
+            )
 
 
 def _is_per_change(test: str) -> bool:

@@ -36,8 +36,8 @@ def blind(sources: Sequence[Source]) -> list[str]:
         for source in sources
         if source.module not in (*LOOKS, *OUR_OWN)
         and not any(name.startswith(look) for name in source.imports for look in LOOKS)
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.Attribute) and node.attr in READERS
+        for node in source.nodes(ast.Attribute)
+        if node.attr in READERS
     ]
 
 

@@ -13,6 +13,7 @@ MAX_PUBLIC_METHODS = 20
 STILL_WIDE = frozenset({"MemoryManager"})
 """Classes with more public methods. The list only gets shorter."""
 DRAWERS = ("util", "helper", "misc", "common")
+_ENVIRONMENT = frozenset({"environ", "environb", "getenv", "putenv"})
 
 MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/cli/key_environment.py",
@@ -45,7 +46,7 @@ def long_functions(sources: Sequence[Source]) -> list[str]:
     return [
         f"{source.path}:{node.lineno} {node.name}: {size} lines"
         for source in sources
-        for node in ast.walk(source.tree)
+        for node in source.statements
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if (size := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
     ]
@@ -55,7 +56,7 @@ def wide_classes(sources: Sequence[Source]) -> dict[str, str]:
     """Classes over the limit of public methods, properties included, with their place and number."""
     found = {}
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.statements:
             if isinstance(node, ast.ClassDef):
                 methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
                 names = {method.name for method in methods if not method.name.startswith("_")}
@@ -71,16 +72,14 @@ def drawers(sources: Sequence[Source]) -> list[str]:
 
 def environment_uses(sources: Sequence[Source]) -> list[str]:
     """Places that read or write environment variables."""
-    return [f"{source.path}:{line}" for source in sources for line in sorted(set(_environment_lines(source.tree)))]
+    return [f"{source.path}:{line}" for source in sources for line in sorted(set(_environment_lines(source)))]
 
 
-def _environment_lines(tree: ast.Module) -> Iterator[int]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in {"environ", "environb", "getenv", "putenv"}:
+def _environment_lines(source: Source) -> Iterator[int]:
+    yield from (node.lineno for node in source.nodes(ast.Attribute) if node.attr in _ENVIRONMENT)
+    for node in source.nodes(ast.ImportFrom):
+        if node.module == "os" and _ENVIRONMENT & {alias.name for alias in node.names}:
             yield node.lineno
-        elif isinstance(node, ast.ImportFrom) and node.module == "os":
-            if {alias.name for alias in node.names} & {"environ", "environb", "getenv", "putenv"}:
-                yield node.lineno
 
 
 def busy_init_files(sources: Sequence[Source]) -> list[str]:
@@ -105,7 +104,7 @@ def repeated_class_names(sources: Sequence[Source]) -> dict[str, list[str]]:
     """Class names that stand in more than one file, so that a search for one finds the other; private ones may."""
     places: dict[str, list[str]] = {}
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.statements:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(source.path)
     return {name: paths for name, paths in places.items() if len(set(paths)) > 1}

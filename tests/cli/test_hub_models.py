@@ -91,7 +91,7 @@ def test_a_mistake_is_one_line_of_any_command(
     assert line in done.stderr
 
 
-TERMINATED = "tests/cli/test_hub_models.py::test_a_download_is_ended_at_once_and_leaves_no_half_file[15]"
+TERMINATED = "tests/cli/test_hub_models.py::test_a_download_is_ended_at_once_and_leaves_no_half_file"
 
 
 @pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly(TERMINATED)), signal.SIGTERM])

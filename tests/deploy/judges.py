@@ -6,9 +6,12 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
+from check_jsonschema import main as check_jsonschema  # type: ignore[import-untyped]
+from click.testing import CliRunner
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -42,7 +45,7 @@ def hadolint(folder: Path, path: str) -> str:
 
 def compose(folder: Path, path: str) -> str:
     """Judge a file of Docker Compose by compose-spec's schema, and whether the files that it mounts are there."""
-    wrong = told(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(folder / path))
+    wrong = _unlike_schema("--builtin-schema", "vendor.compose-spec", str(folder / path))
     for service in yaml.safe_load((folder / path).read_text())["services"].values():
         for volume in service.get("volumes", ()):
             source = volume.split(":")[0]
@@ -77,13 +80,24 @@ def unit(folder: Path, path: str) -> str:
 def provisioning(folder: Path, path: str) -> str:
     """Judge what Grafana reads at its start, by what its documentation says: there is no schema of it."""
     schema = Path(__file__).parent / "data" / "grafana-provisioning.json"
-    return told(tool("check-jsonschema"), "--schemafile", str(schema), str(folder / path))
+    return _unlike_schema("--schemafile", str(schema), str(folder / path))
+
+
+def _unlike_schema(*arguments: str) -> str:
+    """What `check-jsonschema` says, called in this process; empty if nothing is wrong."""
+    done = CliRunner().invoke(check_jsonschema, arguments)
+    return "" if done.exit_code == 0 else done.output or f"exit code {done.exit_code}"
 
 
 def kubernetes(folder: Path, path: str) -> str:
     """Judge a file of deploy/kuberay/ by what the kustomization that it belongs to becomes."""
     part = {"tls": "tls", "ascend": "ascend"}.get(path.split("/")[1], ".")
-    manifests = kustomized(folder / "kuberay" / part)
+    return _kustomization(folder / "kuberay" / part)
+
+
+@cache  # of one folder, which is judged when it is as it shall be
+def _kustomization(folder: Path) -> str:
+    manifests = kustomized(folder)
     return manifests if isinstance(manifests, str) else "\n".join(wrong(manifests))
 
 

@@ -30,12 +30,13 @@ Manifest = dict[str, Any]
 def kustomized(folder: Path) -> list[Manifest] | str:
     """All that a kustomization makes; or what kubectl says of it."""
     done = subprocess.run([tool("kubectl"), "kustomize", str(folder)], capture_output=True, text=True, timeout=120)
-    return done.stderr if done.returncode else list(yaml.safe_load_all(done.stdout))
+    reader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it is there
+    return done.stderr if done.returncode else list(yaml.load_all(done.stdout, reader))
 
 
 def wrong(manifests: list[Manifest]) -> list[str]:
     """Faults of manifests, a line each."""
-    found = [f"{one.get('kind')} {line}" for one in manifests for line in _wrong(one)]
+    found = [f"{one.get('kind')} {line}" for one in manifests for line in _wrong(json.dumps(one, sort_keys=True))]
     made = {(one["kind"], one["metadata"]["name"]) for one in manifests if "metadata" in one}
     for template in pods(manifests):
         for container in template["spec"]["containers"]:
@@ -65,19 +66,24 @@ def groups(service: Manifest) -> list[Manifest]:
     return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
 
 
-def _wrong(one: Manifest) -> Iterator[str]:
+@cache  # most are the same in all overlays
+def _wrong(text: str) -> tuple[str, ...]:
+    one: Manifest = json.loads(text)
     kind = str(one.get("kind"))
-    if one.get("apiVersion") == FOREIGN.get(kind, ""):
-        for error in jsonschema.Draft202012Validator(_schema(kind)).iter_errors(one):
-            yield f"{error.json_path}: {error.message[:200]}"
-        for template in pods([one]):
-            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "of-template"}, **template}
-            yield from _wrong({**pod, "metadata": {"name": "of-template", **template.get("metadata", {})}})
-        return
-    try:
-        kubernetes_validate.validate(one, KUBERNETES, strict=True)
-    except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
-        yield str(error)[:300]
+    if one.get("apiVersion") != FOREIGN.get(kind, ""):
+        try:
+            kubernetes_validate.validate(one, KUBERNETES, strict=True)
+        except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+            return (str(error)[:300],)
+        return ()
+    errors = jsonschema.Draft202012Validator(_schema(kind)).iter_errors(one)
+    found = [f"{error.json_path}: {error.message[:200]}" for error in errors]
+    for template in pods([one]):
+        metadata = {"name": "of-template", **template.get("metadata", {})}
+        found += _wrong(
+            json.dumps({"apiVersion": "v1", "kind": "Pod", **template, "metadata": metadata}, sort_keys=True)
+        )
+    return tuple(found)
 
 
 @cache

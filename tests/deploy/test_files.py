@@ -61,12 +61,17 @@ READ_BY_OTHERS = {".yaml", ".yml", ".json", ".service"}
 each_file = pytest.mark.parametrize("file", JUDGED, ids=lambda file: file.path)
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def copied(folder: Path) -> Path:
     """A copy of deploy/, as far as these files need it."""
-    shutil.copy(ROOT / "Dockerfile", tmp_path)
-    shutil.copytree(DEPLOY, tmp_path / "deploy", ignore=shutil.ignore_patterns("*.safetensors", "*.png", "*.py"))
-    return tmp_path / "deploy"
+    shutil.copy(ROOT / "Dockerfile", folder)
+    shutil.copytree(DEPLOY, folder / "deploy", ignore=shutil.ignore_patterns("*.safetensors", "*.png", "*.py"))
+    return folder / "deploy"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy in which nothing is wrong."""
+    return copied(tmp_path_factory.mktemp("whole"))
 
 
 def test_none_is_left_out() -> None:
@@ -75,13 +80,14 @@ def test_none_is_left_out() -> None:
 
 
 @each_file
-def test_it_is_right(file: Judged, copy: Path) -> None:
-    assert file.judge(copy, file.path) == ""
+def test_it_is_right(file: Judged, whole: Path) -> None:
+    assert file.judge(whole, file.path) == ""
 
 
 @each_file
-def test_a_slip_in_it_is_found(file: Judged, copy: Path) -> None:
+def test_a_slip_in_it_is_found(file: Judged, tmp_path: Path) -> None:
     right, wrong = file.mistake
+    copy = copied(tmp_path)
     text = (copy / file.path).read_text()
     assert right in text
     (copy / file.path).write_text(text.replace(right, wrong, 1))

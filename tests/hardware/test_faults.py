@@ -47,7 +47,7 @@ def of_kind(faults: tuple[Fault, ...], kind: FaultKind) -> list[Fault]:
     return [fault for fault in faults if fault.kind is kind]
 
 
-def test_every_kind_is_described_everywhere() -> None:
+def test_every_kind_is_described_everywhere_and_has_its_units() -> None:
     for table in (RATES, DURATIONS, STRENGTHS, TARGETS, FACTORS):
         assert set(table) == set(FaultKind)
     for kind in FaultKind:
@@ -59,19 +59,6 @@ def test_every_kind_is_described_everywhere() -> None:
         assert len(set(names)) == len(names)
         for name in (names[0], names[-1]):
             UNITS.require(fault(kind, name))
-
-
-def test_default_rates_add_up_to_no_more_than_the_published_one() -> None:
-    """One failure per 7.9 h on 1,024 accelerators, of which 67 % hit what is counted here."""
-    npus = FaultUnits(Topology(CLOUDMATRIX384, nodes=128))
-    kinds = (FaultKind.DIE, FaultKind.NPU, FaultKind.HBM, FaultKind.RDMA_LINK)
-    per_hour = sum(RATES[kind].value * len(npus.names(kind)) for kind in kinds)
-    assert per_hour == pytest.approx(0.671 / 7.9)
-    nodes_a_month = RATES[FaultKind.NODE].value * 730
-    assert 0.02 <= nodes_a_month <= 0.05
-
-
-def test_there_are_as_many_units_as_the_supernode_has() -> None:
     counts = {kind: len(UNITS.names(kind)) for kind in FaultKind}
     assert counts[FaultKind.DIE] == counts[FaultKind.RDMA_LINK] == 768
     assert counts[FaultKind.NPU] == 384
@@ -82,6 +69,16 @@ def test_there_are_as_many_units_as_the_supernode_has() -> None:
     assert two.names(FaultKind.UB_SUBPLANE)[-1] == "sn1.subplane6"
     with pytest.raises(SpecError, match="-1 gateways"):
         FaultUnits(Topology(CLOUDMATRIX384), gateways=-1)
+
+
+def test_default_rates_add_up_to_no_more_than_the_published_one() -> None:
+    """One failure per 7.9 h on 1,024 accelerators, of which 67 % hit what is counted here."""
+    npus = FaultUnits(Topology(CLOUDMATRIX384, nodes=128))
+    kinds = (FaultKind.DIE, FaultKind.NPU, FaultKind.HBM, FaultKind.RDMA_LINK)
+    per_hour = sum(RATES[kind].value * len(npus.names(kind)) for kind in kinds)
+    assert per_hour == pytest.approx(0.671 / 7.9)
+    nodes_a_month = RATES[FaultKind.NODE].value * 730
+    assert 0.02 <= nodes_a_month <= 0.05
 
 
 def test_a_schedule_has_about_as_many_faults_as_the_rates_say() -> None:
@@ -98,43 +95,34 @@ def test_a_schedule_has_about_as_many_faults_as_the_rates_say() -> None:
     assert {fault.duration_s for fault in of_kind(faults, FaultKind.NODE)} <= {4 * HOUR}
 
 
-def test_the_same_seed_gives_the_same_faults_and_another_seed_others() -> None:
+def test_the_same_seed_gives_the_same_faults_and_a_longer_run_more() -> None:
     assert fault_schedule(UNITS, FAST, HOUR, 1) == fault_schedule(UNITS, FAST, HOUR, 1)
     assert fault_schedule(UNITS, FAST, HOUR, 1) != fault_schedule(UNITS, FAST, HOUR, 2)
+    short, long = fault_schedule(UNITS, FAST, HOUR, 1), fault_schedule(UNITS, FAST, 3 * HOUR, 1)
+    assert long[: len(short)] == short
+    assert len(long) > len(short)
 
 
-def test_changing_one_rate_leaves_the_other_kinds_where_they_are() -> None:
+def test_one_rate_moves_no_other_kind_and_a_higher_one_brings_the_same_faults_earlier() -> None:
     before = fault_schedule(UNITS, FAST, HOUR, 1)
     after = fault_schedule(UNITS, FaultRates(launch_jitter=1e-4, die=0.0, gateway=1.0).scaled(1000), HOUR, 1)
     assert of_kind(after, FaultKind.DIE) == []
     assert len(of_kind(after, FaultKind.GATEWAY)) > len(of_kind(before, FaultKind.GATEWAY))
     for kind in set(FaultKind) - {FaultKind.DIE, FaultKind.GATEWAY}:
         assert of_kind(before, kind) == of_kind(after, kind)
-
-
-def test_a_longer_run_has_the_faults_of_the_shorter_one_and_then_more() -> None:
-    short, long = fault_schedule(UNITS, FAST, HOUR, 1), fault_schedule(UNITS, FAST, 3 * HOUR, 1)
-    assert long[: len(short)] == short
-    assert len(long) > len(short)
-
-
-def test_a_higher_rate_brings_the_same_faults_earlier() -> None:
     slow = of_kind(fault_schedule(UNITS, FAST, HOUR, 1), FaultKind.HBM)
     quick = of_kind(fault_schedule(UNITS, FAST.scaled(2), HOUR, 1), FaultKind.HBM)
     assert [fault.target for fault in slow] == [fault.target for fault in quick][: len(slow)]
     assert [fault.at_s / 2 for fault in slow] == pytest.approx([fault.at_s for fault in quick][: len(slow)])
 
 
-def test_a_unit_that_is_down_is_not_hit_again_until_it_is_back() -> None:
+def test_a_unit_that_is_down_is_not_hit_and_without_rates_nothing_breaks() -> None:
     rates = FaultRates(gateway=100.0)
     faults = of_kind(fault_schedule(UNITS, rates, 10 * HOUR, 1), FaultKind.GATEWAY)
     for name in ("gateway0", "gateway1"):
         hits = [fault for fault in faults if fault.target == name]
         assert len(hits) > 20
         assert all(later.at_s >= earlier.until_s for earlier, later in pairwise(hits))
-
-
-def test_without_rates_time_or_units_nothing_breaks() -> None:
     assert fault_schedule(UNITS, FaultRates().scaled(0), HOUR, 1) == ()
     assert fault_schedule(UNITS, FAST, 0, 1) == ()
     bare = FaultUnits(Topology(CLOUDMATRIX384), gateways=0, memory_servers=0)
@@ -159,6 +147,9 @@ def test_a_fault_knows_its_end_and_the_numbers_of_its_target() -> None:
     assert fault(FaultKind.GATEWAY, "gateway12").target_numbers == (12,)
     assert fault(FaultKind.DIE, "n3.npu5.die1").until_s == 3.0
     assert fault(FaultKind.DIE, "n3.npu5.die1", duration_s=math.inf).until_s == math.inf
+    bare = FaultUnits(Topology(CLOUDMATRIX384), gateways=0)
+    with pytest.raises(SpecError, match="gateway0 does not exist; there are none"):
+        bare.require(fault(FaultKind.GATEWAY, "gateway0"))
 
 
 @pytest.mark.parametrize(
@@ -208,9 +199,6 @@ def test_a_file_gives_faults_in_order_with_the_usual_numbers_where_it_has_none(t
         Fault(Seconds(60.5), FaultKind.STRAGGLER, "n0.npu0.die1", Seconds(600.0), 2.0),
         Fault(Seconds(600.0), FaultKind.NPU, "n3.npu5", Seconds(math.inf), 0.0),
     )
-
-
-def test_json_has_the_same_keys(tmp_path: Path) -> None:
     file = tmp_path / "faults.json"
     file.write_text(json.dumps({"fault": [{"at_s": 1, "kind": "gateway", "target": "gateway1"}]}))
     assert read_faults(file) == (Fault(Seconds(1.0), FaultKind.GATEWAY, "gateway1", Seconds(300.0), 0.0),)
@@ -249,12 +237,6 @@ def test_a_wrong_schedule_is_told_in_one_line(table: object, message: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_target_of_which_there_are_none_is_refused() -> None:
-    bare = FaultUnits(Topology(CLOUDMATRIX384), gateways=0)
-    with pytest.raises(SpecError, match="gateway0 does not exist; there are none"):
-        bare.require(fault(FaultKind.GATEWAY, "gateway0"))
-
-
 @pytest.mark.parametrize(
     ("name", "write", "message"),
     [
@@ -273,25 +255,19 @@ def test_a_file_that_cannot_be_read_is_told_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_recovery_takes_as_long_as_published() -> None:
+def test_recovery_takes_as_long_as_published_and_says_what_was_not_measured() -> None:
     assert recovery_time(FaultKind.DIE, Recovery.RESTART) == 83.1
     assert recovery_time(FaultKind.NPU) == 12.8
     assert recovery_time(FaultKind.DIE, Recovery.REDUNDANT_EXPERTS, DieRole.ATTENTION) == 10.2
     assert recovery_time(FaultKind.DIE, Recovery.REDUNDANT_EXPERTS, DieRole.EXPERT) == 10.7
     assert recovery_time(FaultKind.DIE, Recovery.MISSING_EXPERTS, DieRole.EXPERT) == 10.8
     assert recovery_time(FaultKind.DIE, Recovery.ROLE_SWITCH, DieRole.EXPERT) == 52.7
-
-
-def test_what_was_not_measured_says_so() -> None:
     for recovery in (Recovery.MISSING_EXPERTS, Recovery.ROLE_SWITCH):
         colocated = recovery_figure(FaultKind.DIE, recovery)
         assert colocated.confidence == "derived"
         assert colocated.value == pytest.approx(recovery_time(FaultKind.DIE, recovery, DieRole.EXPERT) + 2.1)
     assert recovery_figure(FaultKind.NODE, Recovery.ROLE_SWITCH).value == 83.1
     assert recovery_figure(FaultKind.NODE).confidence == "derived"
-
-
-def test_an_engine_that_stays_up_has_nothing_to_recover() -> None:
     for kind in set(FaultKind) - {FaultKind.DIE, FaultKind.NPU, FaultKind.NODE}:
         assert recovery_time(kind) == 0.0
 

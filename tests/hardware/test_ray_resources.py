@@ -20,28 +20,12 @@ from hardware.ray_resources import (
 from hardware.topology import NpuId
 
 
-def test_a_node_offers_npus_and_mebibytes() -> None:
+def test_what_a_node_offers_and_a_replica_takes() -> None:
     assert node_resources(8, 512) == {"NPU": 8.0, "UB_MEMORY": 512.0}
     assert node_resources(0, 512) == {"UB_MEMORY": 512.0}
     assert node_labels(3) == {"cloudmatrix-node": "3"}
-
-
-def test_a_replica_takes_whole_npus() -> None:
     assert replica_resources(2, 64) == {"NPU": 2.0, "UB_MEMORY": 64.0}
     assert replica_resources(1, 0) == {"NPU": 1.0}
-
-
-def test_more_npus_than_a_host_has_fill_one_host_after_the_other() -> None:
-    assert npu_ids([0, 7, 8, 383], 0) == [NpuId(0, 0), NpuId(0, 7), NpuId(1, 0), NpuId(47, 7)]
-    assert npu_ids([9], 32) == [NpuId(33, 1)]
-
-
-def test_no_two_ray_nodes_share_a_host() -> None:
-    assert first_hosts([8, 3, 20, 8]) == [0, 1, 2, 5]
-    assert first_hosts([0, 8]) == [0, 1]
-
-
-def test_negative_numbers_are_refused() -> None:
     for make in (node_resources, replica_resources):
         for amounts in ((-1, 0), (0, -1)):
             with pytest.raises(SpecError, match="neither may be negative"):
@@ -50,8 +34,12 @@ def test_negative_numbers_are_refused() -> None:
         node_labels(-1)
 
 
-def test_devices_become_identities_of_their_node() -> None:
+def test_which_npus_and_hosts_a_node_has() -> None:
+    assert npu_ids([0, 7, 8, 383], 0) == [NpuId(0, 0), NpuId(0, 7), NpuId(1, 0), NpuId(47, 7)]
+    assert npu_ids([9], 32) == [NpuId(33, 1)]
     assert npu_ids([0, 5], 3) == [NpuId(3, 0), NpuId(3, 5)]
+    assert first_hosts([8, 3, 20, 8]) == [0, 1, 2, 5]
+    assert first_hosts([0, 8]) == [0, 1]
 
 
 class Collector(logging.Handler):

@@ -33,18 +33,15 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_small_models_are_one_file(source: Path, tmp_path: Path) -> None:
+def test_models_are_one_file_or_several_with_an_index(source: Path, tmp_path: Path) -> None:
     write(source, tmp_path / "out", 1 << 20)
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert files == ["LICENSE", "config.json", "model.safetensors", "report.md"]
     tensors = load_file(tmp_path / "out" / "model.safetensors")
     assert tensors["a.weight_scale"].shape == (4, 1)
     assert tensors["a.weight_scale"].dtype == torch.float32
-
-
-def test_large_models_are_sharded_with_an_index(source: Path, tmp_path: Path) -> None:
-    write(source, tmp_path / "out", 70)
-    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    write(source, tmp_path / "large", 70)
+    index = json.loads((tmp_path / "large" / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 144
     assert index["weight_map"] == {
         "a.weight": "model-00001-of-00003.safetensors",
@@ -53,10 +50,10 @@ def test_large_models_are_sharded_with_an_index(source: Path, tmp_path: Path) ->
         "c.weight": "model-00003-of-00003.safetensors",
     }
     for name, file in index["weight_map"].items():
-        assert name in load_file(tmp_path / "out" / file)
+        assert name in load_file(tmp_path / "large" / file)
 
 
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_nothing_and_what_dead_ones_left_is_removed(tmp_path: Path) -> None:
     def interrupted() -> None:
         with CheckpointWriter(tmp_path / "out", 1) as writer:
             writer.add("a", torch.ones(4))
@@ -66,6 +63,14 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert list(tmp_path.iterdir()) == []
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    for pid in (dead.pid, 1):
+        (tmp_path / f".out.{pid}.partial").mkdir()
+    (tmp_path / ".other.1.partial").mkdir()
+    with CheckpointWriter(tmp_path / "out"):
+        left = {path.name for path in tmp_path.iterdir()}
+    assert left == {".out.1.partial", ".other.1.partial", f".out.{os.getpid()}.partial"}
 
 
 def test_ctrl_c_just_after_its_folder_was_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,17 +119,6 @@ def test_what_cannot_be_replaced_is_refused_at_once(tmp_path: Path, monkeypatch:
     with pytest.raises(ConfigError, match="is a mount"):
         refuse_used(inside)
     refuse_used(tmp_path / "new")
-
-
-def test_what_dead_runs_left_is_removed(tmp_path: Path) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    for pid in (dead.pid, 1):
-        (tmp_path / f".out.{pid}.partial").mkdir()
-    (tmp_path / ".other.1.partial").mkdir()
-    with CheckpointWriter(tmp_path / "out"):
-        left = {path.name for path in tmp_path.iterdir()}
-    assert left == {".out.1.partial", ".other.1.partial", f".out.{os.getpid()}.partial"}
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def read(folder: Path, raw: dict[str, object], generation: dict[str, object] | N
     return read_architecture(folder)
 
 
-def test_deepseek_v3(tmp_path: Path) -> None:
+def test_published_shapes(tmp_path: Path) -> None:
     config = read(tmp_path, DEEPSEEK_V3)
     shape = config.attention
     assert isinstance(shape, LatentShape)
@@ -73,9 +73,6 @@ def test_deepseek_v3(tmp_path: Path) -> None:
     assert isinstance(config.layers[3].feed, ExpertShape)
     assert len(config.drafts) == 1
     assert config.eos_token_ids == (1,)
-
-
-def test_deepseek_v2_lite(tmp_path: Path) -> None:
     config = read(tmp_path, DEEPSEEK_V2_LITE)
     assert isinstance(config.attention, LatentShape)
     assert config.attention.query_latent is None
@@ -86,31 +83,22 @@ def test_deepseek_v2_lite(tmp_path: Path) -> None:
     assert config.experts.shared_width == 2 * 1408
     assert config.drafts == ()
     assert config.rope.interleave
-
-
-def test_kimi_k2(tmp_path: Path) -> None:
     config = read(tmp_path, DEEPSEEK_V3 | KIMI_K2_CHANGES)
     assert config.experts is not None
     gate = config.experts.gate
     assert (config.experts.experts, gate.groups, gate.factor) == (384, 1, 2.827)
 
 
-def test_end_tokens_come_from_generation_config_first(tmp_path: Path) -> None:
-    assert read(tmp_path, DEEPSEEK_V3, {"eos_token_id": [1, 7]}).eos_token_ids == (1, 7)
-    assert read(tmp_path, DEEPSEEK_V3, {}).eos_token_ids == (1,)
-    assert read(tmp_path, DEEPSEEK_V3 | {"eos_token_id": None}).eos_token_ids == ()
-
-
-def test_newer_rope_key_means_the_same(tmp_path: Path) -> None:
+def test_other_keys_that_mean_the_same_and_where_end_tokens_come_from(tmp_path: Path) -> None:
     old = read(tmp_path, DEEPSEEK_V3)
     scaling = {**DEEPSEEK_V3["rope_scaling"], "rope_theta": 10000, "rope_type": "yarn"}
     raw = {k: v for k, v in DEEPSEEK_V3.items() if not k.startswith("rope")}
     assert read(tmp_path, raw | {"rope_parameters": scaling}) == old
-
-
-def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
     assert read(tmp_path, DEEPSEEK_V3 | {"torch_dtype": "float16"}).dtype == "float32"
     assert read(tmp_path, DEEPSEEK_V3 | {"dtype": "float32"}).dtype == "float32"
+    assert read(tmp_path, DEEPSEEK_V3, {"eos_token_id": [1, 7]}).eos_token_ids == (1, 7)
+    assert read(tmp_path, DEEPSEEK_V3, {}).eos_token_ids == (1,)
+    assert read(tmp_path, DEEPSEEK_V3 | {"eos_token_id": None}).eos_token_ids == ()
 
 
 @pytest.mark.parametrize(
@@ -164,15 +152,10 @@ def test_missing_folder_file_and_bad_json(tmp_path: Path) -> None:
         read_architecture(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="is missing: give the folder"):
         read_architecture(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ModelError, match="cannot be read as JSON"):
-        read_architecture(tmp_path)
-    (tmp_path / "config.json").write_text("[" * 100_000)
-    with pytest.raises(ModelError, match="cannot be read as JSON"):
-        read_architecture(tmp_path)
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ModelError, match="not a JSON object"):
-        read_architecture(tmp_path)
+    for text, told in (("{", "cannot be read as JSON"), ("[" * 100_000, "as JSON"), ("[]", "not a JSON object")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ModelError, match=told):
+            read_architecture(tmp_path)
 
 
 def test_import_needs_no_torch(tmp_path: Path) -> None:

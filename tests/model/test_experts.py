@@ -19,7 +19,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Architecture:
     return read_architecture(write_random_checkpoint(tmp_path_factory.mktemp("model")))
 
 
-def test_dispatch_groups_rows_by_expert_and_combine_brings_them_home() -> None:
+def test_dispatch_groups_rows_by_expert_and_a_clamped_gate_opens_by_its_rule() -> None:
     x = torch.tensor([[1.0], [2.0], [3.0]])
     routing = Routing(torch.tensor([[2, 0], [0, 3], [3, 2]]), torch.tensor([[1.0, 10.0], [1.0, 10.0], [1.0, 10.0]]))
     sent = dispatch(x, routing, 4)
@@ -27,6 +27,10 @@ def test_dispatch_groups_rows_by_expert_and_combine_brings_them_home() -> None:
     assert sent.counts.tolist() == [2, 0, 2, 2]
     home = combine(sent.rows, sent.places, routing.weights)
     assert home[:, 0].tolist() == [11, 22, 33]
+    gate_up = torch.tensor([[0.5, 9.0, -9.0, 0.25, 9.0, -9.0]])
+    gate, up = torch.tensor([0.5, 2.0, -9.0]), torch.tensor([0.25, 2.0, -2.0])
+    wanted = (up + 1) * gate * (1.5 * gate).sigmoid()
+    assert torch.allclose(swiglu(gate_up, ClampedGate(alpha=1.5, limit=2.0))[0], wanted)
 
 
 def test_local_experts_compute_each_group_with_its_own_weights() -> None:
@@ -65,19 +69,12 @@ def test_grouped_experts_add_their_biases_and_clamp_their_gates() -> None:
     assert torch.allclose(found, LocalExperts(first, second, clamped)(rows, counts), rtol=0.02, atol=0.05)
 
 
-def test_a_clamped_gate_opens_by_its_rule() -> None:
-    gate_up = torch.tensor([[0.5, 9.0, -9.0, 0.25, 9.0, -9.0]])
-    gate, up = torch.tensor([0.5, 2.0, -9.0]), torch.tensor([0.25, 2.0, -2.0])
-    wanted = (up + 1) * gate * (1.5 * gate).sigmoid()
-    assert torch.allclose(swiglu(gate_up, ClampedGate(alpha=1.5, limit=2.0))[0], wanted)
-
-
 def gate_of(config: Architecture) -> GateShape:
     assert config.experts is not None
     return config.experts.gate
 
 
-def test_gate_keeps_to_the_best_groups(config: Architecture) -> None:
+def test_the_gate_keeps_to_the_best_groups_and_its_bias_chooses_but_does_not_weigh(config: Architecture) -> None:
     """Expert 7 scores best of all, but its group's other expert is poor: two good ones elsewhere win."""
     shape = replace(gate_of(config), groups=4, kept_groups=1)
     scores = torch.tensor([0.1, 0.1, 0.8, 0.7, 0.1, 0.1, 0.01, 0.9])
@@ -85,9 +82,6 @@ def test_gate_keeps_to_the_best_groups(config: Architecture) -> None:
     routing = gate(torch.ones(1, 1))
     assert set(routing.experts[0].tolist()) == {2, 3}
     assert routing.weights.sum().item() == pytest.approx(shape.factor)
-
-
-def test_gate_bias_chooses_but_does_not_weigh(config: Architecture) -> None:
     shape = replace(gate_of(config), groups=1, kept_groups=1, normalise=False)
     bias = torch.zeros(8)
     bias[5] = 3.0

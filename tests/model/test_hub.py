@@ -100,6 +100,7 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(hub: FakeHub, checkpoint: Path
     main, tag = hub.add(checkpoint), hub.add(checkpoint, "refs/pr/1")
     assert fetched(name=f"{NAME}@refs/pr/1").commit == tag
     assert fetched(name=f"{NAME}@{main}").commit == main
+    assert f"{NAME} has no revision v9: {hub.url}/{NAME}/tree/main lists" in refusal(name=f"{NAME}@v9")
     assert not [path for path in hub.asked if "/resolve/" in path and main not in path and tag not in path]
 
 
@@ -152,14 +153,10 @@ def test_without_a_network_and_cache_a_folder_is_asked_for(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("hub")
-def test_an_unknown_model_is_said_with_what_was_looked_for() -> None:
+def test_names_that_the_hub_does_not_have_are_said() -> None:
     line = refusal(name="test/nothing")
     assert re.search(r'no folder "test/nothing", and http://.* shows no model test/nothing: correct .*HF_TOKEN', line)
-
-
-def test_an_unknown_revision_is_named(hub: FakeHub, checkpoint: Path) -> None:
-    hub.add(checkpoint)
-    assert f"{NAME} has no revision v9: {hub.url}/{NAME}/tree/main lists" in refusal(name=f"{NAME}@v9")
+    assert "a..b/c is no name of a model on the Hub: correct it, or give a folder" in refusal(name="a..b/c")
 
 
 @pytest.mark.parametrize(
@@ -308,8 +305,3 @@ def test_a_disk_that_fails_meanwhile_is_a_line(
     hub.add(checkpoint)
     monkeypatch.setattr(hub_module, "hf_hub_download", fails)
     assert re.search(words, refusal())
-
-
-@pytest.mark.usefixtures("hub")
-def test_a_name_that_the_hub_cannot_have_is_said() -> None:
-    assert "a..b/c is no name of a model on the Hub: correct it, or give a folder" in refusal(name="a..b/c")

@@ -48,10 +48,7 @@ def test_an_image_gives_back_what_was_written() -> None:
     assert bytes(image.bytes_of(second)) == b"abcdef"
     with pytest.raises(ModelError, match="lacks c"):
         image.entry("c")
-
-
-def test_an_image_may_lie_in_longer_memory() -> None:
-    assert Image(aligned(whole(manifest(GOOD)) + b"more")).entry("a") == GOOD
+    assert Image(aligned(whole(manifest(GOOD)) + b"more")).entry("a") == GOOD, "the memory may be longer"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Architecture:
     return read_architecture(write_random_checkpoint(tmp_path_factory.mktemp("model")))
 
 
-def test_a_block_is_one_contiguous_run_of_bytes(config: Architecture) -> None:
+def test_a_block_is_one_run_of_bytes_whose_rows_are_gathered_in_table_order(config: Architecture) -> None:
     cache = KvCache(config, 5, 4, torch.bfloat16)
     assert cache.tensor.shape == (5, 3, 4, 40)
     assert cache.block_bytes == 3 * 4 * 40 * 2
@@ -32,9 +32,6 @@ def test_a_block_is_one_contiguous_run_of_bytes(config: Architecture) -> None:
     assert cache.tensor[2].is_contiguous()
     assert cache.tensor[2].data_ptr() - cache.tensor.data_ptr() == 2 * cache.block_bytes
     assert (cache.used_bytes(0), cache.used_bytes(1), cache.used_bytes(4)) == (0, cache.block_bytes, cache.block_bytes)
-
-
-def test_written_rows_are_gathered_in_table_order(config: Architecture) -> None:
     cache = KvCache(config, 5, 2, torch.float32)
     rows = torch.arange(3.0)[:, None].expand(3, 40) + 1
     table = [4, 1]
@@ -54,17 +51,19 @@ def test_lies_on_a_given_buffer_and_zeroes_it(config: Architecture) -> None:
     assert memory[size:] == b"\xff" * 7
     cache.tensor[1] = 1.0
     assert memory[cache.block_bytes : size] == torch.ones(size // 8).numpy().tobytes()
+    with pytest.raises(ModelError, match="needs device cpu"):
+        KvCache(config, 2, 4, torch.float32, "meta", memoryview(bytearray(10)))
+    # Zeroes are zeroes in INT8, too.
+    memory = bytearray(b"\xff" * KvCache(config, 2, 4, torch.float32, kv_dtype="int8").size_bytes)
+    cache = KvCache(config, 2, 4, torch.float32, buffer=memoryview(memory), kv_dtype="int8")
+    assert memory == bytes(len(memory))
+    assert cache.gather(1, torch.tensor([3])).abs().max() == 0
 
 
 @pytest.mark.parametrize("buffer", [memoryview(bytes(10_000_000)), memoryview(bytearray(100))])
 def test_refuses_buffers_that_are_read_only_or_too_small(config: Architecture, buffer: memoryview) -> None:
     with pytest.raises(ModelError, match="writable bytes"):
         KvCache(config, 2, 4, torch.float32, buffer=buffer)
-
-
-def test_refuses_a_buffer_for_another_device(config: Architecture) -> None:
-    with pytest.raises(ModelError, match="needs device cpu"):
-        KvCache(config, 2, 4, torch.float32, "meta", memoryview(bytearray(10)))
 
 
 def test_fingerprint_names_everything_that_gives_bytes_their_meaning(config: Architecture, tmp_path: Path) -> None:
@@ -82,7 +81,7 @@ def test_fingerprint_names_everything_that_gives_bytes_their_meaning(config: Arc
     assert KvCache(config, 9, 4, torch.float32).layout_fingerprint == caches[0].layout_fingerprint
 
 
-def test_raw_memory_is_described_in_bytes(config: Architecture) -> None:
+def test_raw_memory_is_described_and_every_part_of_an_int8_row_is_aligned(config: Architecture, tmp_path: Path) -> None:
     def described(dtype: torch.dtype, kv_dtype: KvDtype) -> tuple[str, int, int, int]:
         cache = KvCache(config, 2, 4, dtype, kv_dtype=kv_dtype)
         assert cache.tensor.nbytes == cache.size_bytes == 2 * 3 * 4 * cache.row_bytes
@@ -92,9 +91,6 @@ def test_raw_memory_is_described_in_bytes(config: Architecture) -> None:
     assert described(torch.bfloat16, "auto") == ("bfloat16", 64, -1, 80)
     assert described(torch.float32, "int8") == ("int8", 32, 64, 68)
     assert described(torch.bfloat16, "int8") == ("int8", 32, 48, 52)
-
-
-def test_every_part_of_an_int8_row_is_aligned(tmp_path: Path) -> None:
     ragged = read_architecture(write_random_checkpoint(tmp_path, kv_lora_rank=30, qk_rope_head_dim=6))
     cache = KvCache(ragged, 2, 4, torch.bfloat16, kv_dtype="int8")
     assert (cache.layout.rope_offset_bytes, cache.layout.scale_offset_bytes, cache.row_bytes) == (32, 44, 48)
@@ -124,7 +120,7 @@ def test_an_indexers_key_is_the_last_part_of_a_row_and_never_rounded(
     assert cache.layout_fingerprint != other.layout_fingerprint
 
 
-def test_int8_bytes_are_those_that_the_layout_says(config: Architecture) -> None:
+def test_int8_rows_have_the_bytes_of_the_layout_and_are_rounded_to_what_is_gathered(config: Architecture) -> None:
     cache = KvCache(config, 5, 2, torch.float32, kv_dtype="int8")
     rows = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     rows[1, :32] = 0
@@ -139,9 +135,6 @@ def test_int8_bytes_are_those_that_the_layout_says(config: Architecture) -> None
         assert np.array_equal(np.frombuffer(stored[:32], np.int8), np.round(latent * factor).astype(np.int8))
         assert stored[32:64] == row[32:].numpy().tobytes()
         assert struct.unpack("f", stored[64:]) == (largest / np.float32(127),)
-
-
-def test_rows_are_rounded_to_what_will_be_gathered(config: Architecture) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         cache = KvCache(config, 5, 2, dtype, kv_dtype="int8")
         rows = (3 * torch.randn(2, 40, generator=torch.Generator().manual_seed(0))).to(dtype)
@@ -151,17 +144,10 @@ def test_rows_are_rounded_to_what_will_be_gathered(config: Architecture) -> None
         assert found.dtype == dtype
         assert torch.equal(found, rows)
         assert torch.equal(rows[:, 32:], before[:, 32:])
-        latent = before[:, :32].float()
-        half_a_step = latent.abs().amax(-1, keepdim=True) / 254 + 2**-8 * latent.abs() * (dtype == torch.bfloat16)
-        assert ((rows[:, :32].float() - latent).abs() <= half_a_step * 1.001).all()
+        values = before[:, :32].float()
+        half_a_step = values.abs().amax(-1, keepdim=True) / 254 + 2**-8 * values.abs() * (dtype == torch.bfloat16)
+        assert ((rows[:, :32].float() - values).abs() <= half_a_step * 1.001).all()
         assert not torch.equal(rows, before)
-
-
-def test_zeroes_are_zeroes_in_int8_too(config: Architecture) -> None:
-    memory = bytearray(b"\xff" * KvCache(config, 2, 4, torch.float32, kv_dtype="int8").size_bytes)
-    cache = KvCache(config, 2, 4, torch.float32, buffer=memoryview(memory), kv_dtype="int8")
-    assert memory == bytes(len(memory))
-    assert cache.gather(1, torch.tensor([3])).abs().max() == 0
 
 
 def test_int8_logits_do_not_depend_on_where_a_prompt_was_cut(tmp_path: Path) -> None:

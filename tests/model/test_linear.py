@@ -62,15 +62,12 @@ def test_a_lone_long_row_has_the_same_bits_too(dtype: torch.dtype) -> None:
     assert all(torch.equal(linear(rows[i : i + 1])[0], together[i]) for i in range(32))
 
 
-def test_fused_outputs_lie_side_by_side() -> None:
+def test_fused_outputs_lie_side_by_side_and_other_dtypes_stay_plain() -> None:
     fused = make_linear(fuse(LinearWeight(WEIGHT, BIAS), LinearWeight(WEIGHT * 2)))
     expected = torch.cat((PlainLinear(WEIGHT, BIAS)(ROWS), PlainLinear(WEIGHT * 2)(ROWS)), -1)
     assert torch.allclose(fused(ROWS), expected, atol=1e-5)
     plain = make_linear(fuse(LinearWeight(WEIGHT), LinearWeight(WEIGHT)))
     assert torch.allclose(plain(ROWS)[:, 40:], PlainLinear(WEIGHT)(ROWS), atol=1e-5)
-
-
-def test_other_dtypes_stay_plain() -> None:
     assert isinstance(make_linear(LinearWeight(WEIGHT.double())), PlainLinear)
 
 
@@ -94,21 +91,18 @@ def test_int8_products_stay_close_to_the_weight(dtype: torch.dtype) -> None:
     assert all(torch.equal(linear(rows[i : i + 1])[0], found[i]) for i in range(70))
 
 
-def test_int8_scales_are_fused_too() -> None:
+def test_int8_scales_are_fused_and_rows_quantised_each_by_its_largest() -> None:
     weight, scale = int8_weight()
     part = LinearWeight(weight, None, scale)
     fused = make_linear(fuse(part, LinearWeight(weight, BIAS, scale * 2)))
     alone = Int8Linear(weight, scale)(ROWS)
     assert torch.equal(fused(ROWS)[:, :40], alone)
     assert torch.equal(fused(ROWS)[:, 40:], Int8Linear(weight, scale * 2, BIAS)(ROWS))
-
-
-def test_rows_are_quantised_each_by_its_largest() -> None:
     rows = torch.tensor([[0.0, 0.0, 0.0], [127.0, -63.5, 0.5], [1.0, -2.0, 0.0], [1e-38, 0.0, -1e-39]])
-    found, scale = quantise_rows(rows)
+    found, scales = quantise_rows(rows)
     assert found[:3].tolist() == [[0, 0, 0], [127, -64, 0], [64, -127, 0]]
-    assert scale.flatten().tolist()[:2] == [0.0, 1.0]
-    assert torch.isfinite(scale).all()
+    assert scales.flatten().tolist()[:2] == [0.0, 1.0]
+    assert torch.isfinite(scales).all()
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -29,7 +29,7 @@ def travelled(tmp_path: Path) -> Path:
     return folder
 
 
-def test_everything_but_the_weights_is_the_same_there(travelled: Path) -> None:
+def test_everything_but_the_weights_is_the_same_there_and_they_take_no_room(travelled: Path) -> None:
     assert model_version(travelled) == model_version(STORYTELLER)
     assert weight_bytes(travelled, 4) == weight_bytes(STORYTELLER, 4)
     here, there = (system_fingerprint(ServeConfig(ModelConfig(path))) for path in (STORYTELLER, travelled))
@@ -43,9 +43,6 @@ def test_everything_but_the_weights_is_the_same_there(travelled: Path) -> None:
         *(path.name for path in STORYTELLER.iterdir() if path.suffix in (".json", ".safetensors")),
         parcel.MARK,
     }
-
-
-def test_a_parcel_is_small_and_takes_no_room_for_weights(travelled: Path) -> None:
     weights = travelled / "model.safetensors"
     assert weights.stat().st_size == (STORYTELLER / "model.safetensors").stat().st_size
     assert weights.stat().st_blocks * 512 < weights.stat().st_size / 10
@@ -53,11 +50,13 @@ def test_a_parcel_is_small_and_takes_no_room_for_weights(travelled: Path) -> Non
     assert name_of(pack(STORYTELLER)) == name_of(pack(STORYTELLER))
 
 
-def test_without_weights_no_model_is_loaded_and_the_host_is_named(travelled: Path) -> None:
+def test_without_weights_no_model_is_loaded_and_a_second_process_finds_the_folder_made(travelled: Path) -> None:
     assert lacks_weights(travelled)
     assert not lacks_weights(STORYTELLER)
     with pytest.raises(ModelError, match=rf"host {socket.gethostname()} has no {STORYTELLER}, and no memory server"):
         load_model(travelled)
+    unpack(pack(STORYTELLER), travelled)
+    assert [path.name for path in travelled.parent.iterdir()] == ["model"]
 
 
 def test_weights_that_an_instance_elsewhere_puts_into_the_pool_are_waited_for(
@@ -84,11 +83,6 @@ def test_weights_that_do_not_come_are_waited_for_no_longer(travelled: Path, monk
     monkeypatch.setattr(loader, "_IMAGE_PAUSE_S", 0.001)
     with pytest.raises(ModelError, match="no memory server offers its weights"):
         load_model(travelled, images=ImageShelf())
-
-
-def test_a_second_process_of_a_host_finds_the_folder_made(travelled: Path) -> None:
-    unpack(pack(STORYTELLER), travelled)
-    assert [path.name for path in travelled.parent.iterdir()] == ["model"]
 
 
 def test_what_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,15 +54,16 @@ def test_whole_prefill_and_paged_decode(shape: str, case: Callable[[str], Case])
     folder, tokens, expected = case(shape)
     runner = PagedRunner(load_model(folder))
     assert difference(runner.run("whole", tokens, [LENGTH]), expected) < TOLERANCE
-    assert difference(runner.run("decode", tokens, [20] + [1] * (LENGTH - 20)), expected) < TOLERANCE
+    assert difference(runner.run("decode", tokens, [35] + [1] * (LENGTH - 35)), expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("shape", ["v3", "v3 yarn", "v3 rope halves and bias", "v2 groups"])
-@pytest.mark.parametrize("size", [1, 3, 7, 16, LENGTH - 1])
-def test_chunks_of_any_size(shape: str, size: int, case: Callable[[str], Case]) -> None:
+def test_chunks_of_any_size(shape: str, case: Callable[[str], Case]) -> None:
     folder, tokens, expected = case(shape)
-    found = PagedRunner(load_model(folder)).run("s", tokens, pieces_of(size, LENGTH))
-    assert difference(found, expected) < TOLERANCE
+    model = load_model(folder)
+    for size in (1, 3, 7, 16, LENGTH - 1):
+        found = PagedRunner(model, seed=size).run("s", tokens, pieces_of(size, LENGTH))
+        assert difference(found, expected) < TOLERANCE, size
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -100,7 +101,7 @@ def test_demo_model() -> None:
         expected = reference(torch.tensor([tokens])).logits[0]
     runner = PagedRunner(load_model(STORYTELLER, dtype="float32"), block_tokens=16)
     assert difference(runner.run("whole", tokens, [90]), expected) < TOLERANCE
-    assert difference(runner.run("parts", tokens, [17, 30, *[1] * 43]), expected) < TOLERANCE
+    assert difference(runner.run("parts", tokens, [17, 61, *[1] * 12]), expected) < TOLERANCE
 
 
 def test_reference_generator_equals_transformers(case: Callable[[str], Case]) -> None:

@@ -31,37 +31,34 @@ def drawn_set(logits: Sequence[float], **sampling: Any) -> set[int]:
     return {s.token for s in sample(rows, orders)}
 
 
-def test_greedy_takes_the_largest_and_the_lowest_id_on_a_tie() -> None:
+def test_greedy_takes_the_lowest_id_on_a_tie_and_low_temperatures_approach_it() -> None:
     assert draw([0.0, 3.0, 1.0], temperature=0) == 1
     assert draw([0.0, 3.0, 3.0], temperature=0) == 1
+    assert drawn_set([0.0, 1.0, 0.9], temperature=1e-4) == {1}
+    assert drawn_set([-1e4, 1e4, 0.0], temperature=1e-6) == {1}
+    assert drawn_set([0.0, float("-inf"), 0.0], temperature=100.0) == {0, 2}
 
 
-def test_mix_is_the_published_finaliser() -> None:
+def test_the_random_number_is_pinned_and_depends_on_seed_and_position_only() -> None:
     """First outputs of splitmix64 seeded with 1234567."""
     golden = 0x9E3779B97F4A7C15
     found = [mix((1234567 + golden * (i + 1)) & (2**64 - 1)) for i in range(3)]
     assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
-
-
-def test_uniform_is_pinned_and_uniform() -> None:
-    """Pinned: another implementation must give the same numbers, or resumed sequences change their text."""
+    # Pinned: another implementation must give the same numbers, or resumed sequences change their text.
     assert [uniform(0, 0), uniform(1, 0), uniform(2**64 - 1, 7)] == PINNED
     values = [uniform(seed, position) for seed in range(30) for position in range(100)]
     assert all(0 <= u < 1 for u in values)
     counts = Counter(int(u * 10) for u in values)
     chi_square = sum((counts[b] - 300) ** 2 / 300 for b in range(10))
     assert chi_square < 27.9  # 0.1 % for 9 degrees of freedom
-
-
-PINNED = [0.6524484863740322, 0.36818951565166946, 0.7238582745899125]
-
-
-def test_token_depends_on_seed_and_position_only() -> None:
     logits = torch.zeros(1, 50)
     by_split = {sample(logits, [order([1] * n, [2] * (9 - n), seed=4)])[0].token for n in range(1, 10)}
     assert len(by_split) == 1
     assert len({draw([0.0] * 50, seed=s) for s in range(40)}) > 15
     assert len(drawn_set([0.0] * 50, seed=1)) > 45
+
+
+PINNED = [0.6524484863740322, 0.36818951565166946, 0.7238582745899125]
 
 
 def test_frequencies_follow_the_distribution() -> None:
@@ -71,28 +68,26 @@ def test_frequencies_follow_the_distribution() -> None:
     expected = (logits / 0.7).softmax(-1) * 4000
     chi_square = sum((counts[i] - float(expected[i])) ** 2 / float(expected[i]) for i in range(5))
     assert chi_square < 18.5  # 0.1 % for 4 degrees of freedom
+    logits = torch.randn(2, 9)
+    before = logits.clone()
+    sample(logits, [order(logit_bias=((1, 3.0),), top_k=2), order(temperature=0, min_tokens=1, stop_token_ids=(3,))])
+    assert torch.equal(logits, before)
 
 
-def test_low_temperature_approaches_greedy_and_extremes_stay_finite() -> None:
-    assert drawn_set([0.0, 1.0, 0.9], temperature=1e-4) == {1}
-    assert drawn_set([-1e4, 1e4, 0.0], temperature=1e-6) == {1}
-    assert drawn_set([0.0, float("-inf"), 0.0], temperature=100.0) == {0, 2}
-
-
-def test_top_k() -> None:
+def test_top_k_top_p_and_min_p() -> None:
     assert drawn_set([0.0, 0.3, 0.2, 0.1], top_k=2) == {1, 2}
     assert drawn_set([0.0, 0.3, 0.2, 0.1], top_k=0) == {0, 1, 2, 3}
     assert drawn_set([0.0, 0.3, 0.2, 0.1], top_k=99) == {0, 1, 2, 3}
     assert drawn_set([0.2, 0.3, 0.2, 0.1], top_k=2) == {0, 1, 2}  # a tie at the border stays together
-
-
-def test_top_p() -> None:
     logits = [math.log(w) for w in (0.1, 0.5, 0.3, 0.1)]
     assert drawn_set(logits, top_p=0.4) == {1}
     assert drawn_set(logits, top_p=0.75) == {1, 2}
     assert drawn_set(logits, top_p=0.85) == {0, 1, 2, 3}  # the two tenths leave or stay together
     assert drawn_set(logits, top_p=1e-9) == {1}
     assert drawn_set(logits, top_p=0.55, top_k=2) == {1}  # a share of what top_k left: 0.5 / 0.8
+    assert drawn_set(logits, min_p=0.5) == {1, 2}
+    assert drawn_set(logits, min_p=0.1) == {0, 1, 2, 3}
+    assert drawn_set(logits, min_p=1.0) == {1}
 
 
 def test_top_p_beyond_the_sorted_candidates() -> None:
@@ -106,47 +101,24 @@ def test_top_p_beyond_the_sorted_candidates() -> None:
     assert len(kept) > 512
 
 
-def test_min_p() -> None:
-    logits = [math.log(w) for w in (0.1, 0.5, 0.3, 0.1)]
-    assert drawn_set(logits, min_p=0.5) == {1, 2}
-    assert drawn_set(logits, min_p=0.1) == {0, 1, 2, 3}
-    assert drawn_set(logits, min_p=1.0) == {1}
-
-
-def test_repetition_penalty_counts_prompt_and_output() -> None:
+def test_penalties_biases_and_hidden_stop_tokens() -> None:
     assert draw([2.0, 1.5, -1.0], temperature=0, prompt=[0], repetition_penalty=2.0) == 1
     assert draw([2.0, 1.5, -1.0], temperature=0, prompt=[2], output=[0], repetition_penalty=2.0) == 1
     assert draw([-1.0, -1.5], temperature=0, prompt=[0, 0], repetition_penalty=2.0) == 1
     assert draw([-1.0, -2.5], temperature=0, prompt=[0, 0], repetition_penalty=2.0) == 0  # once, not per occurrence
-
-
-def test_presence_and_frequency_penalties_count_output_only() -> None:
     assert draw([2.0, 1.5], temperature=0, prompt=[0], presence_penalty=1.0) == 0
     assert draw([2.0, 1.5], temperature=0, output=[0], presence_penalty=1.0) == 1
     assert draw([2.0, 1.5], temperature=0, output=[0, 0], presence_penalty=0.4) == 0
     assert draw([2.0, 1.5], temperature=0, output=[0, 0], frequency_penalty=0.4) == 1
     assert draw([1.5, 1.4], temperature=0, output=[1], frequency_penalty=-1.0) == 1
-
-
-def test_logit_bias() -> None:
     assert draw([2.0, 1.5, 0.0], temperature=0, logit_bias=((2, 5.0),)) == 2
     assert drawn_set([0.0, 0.0, 0.0], logit_bias=((0, -100.0), (1, -100.0))) == {2}
-
-
-def test_min_tokens_hides_stop_tokens_until_enough_are_out() -> None:
     sampling = {"temperature": 0, "min_tokens": 2, "stop_token_ids": (0, 1)}
     assert draw([3.0, 2.0, 1.0], output=[2], **sampling) == 2
     assert draw([3.0, 2.0, 1.0], output=[2, 2], **sampling) == 0
 
 
-def test_logits_are_left_alone() -> None:
-    logits = torch.randn(2, 9)
-    before = logits.clone()
-    sample(logits, [order(logit_bias=((1, 3.0),), top_k=2), order(temperature=0, min_tokens=1, stop_token_ids=(3,))])
-    assert torch.equal(logits, before)
-
-
-def test_logprobs_are_of_unmodified_logits() -> None:
+def test_logprobs_are_of_unmodified_logits_and_of_the_vocabulary() -> None:
     logits = torch.tensor([[1.0, 2.0, 0.0]])
     result = sample(logits, [order(temperature=0, logit_bias=((2, 9.0),), logprobs=2)])[0]
     expected = logits[0].log_softmax(-1).tolist()
@@ -156,9 +128,10 @@ def test_logprobs_are_of_unmodified_logits() -> None:
     assert result.logprobs.logprob == pytest.approx(expected[2])
     assert [token for token, _ in result.logprobs.top] == [1, 0]
     assert [value for _, value in result.logprobs.top] == pytest.approx([expected[1], expected[0]])
+    assert len(token_logprobs(torch.zeros(1, 3), [1], 20)[0].top) == 3
 
 
-def test_logprobs_per_row_as_asked() -> None:
+def test_logprobs_as_asked_for_each_row() -> None:
     rows = torch.randn(3, 9)
     found = sample(rows, [order(logprobs=0), order(), order(temperature=0, logprobs=4)])
     assert found[0].logprobs is not None
@@ -167,10 +140,15 @@ def test_logprobs_per_row_as_asked() -> None:
     assert found[2].logprobs is not None
     assert len(found[2].logprobs.top) == 4
     assert found[2].logprobs.top[0] == (found[2].token, found[2].logprobs.logprob)
-
-
-def test_token_logprobs_never_list_more_than_the_vocabulary() -> None:
-    assert len(token_logprobs(torch.zeros(1, 3), [1], 20)[0].top) == 3
+    rows = torch.randn(2, 9)
+    found = sample(rows, [order(temperature=0, logprobs=0, logprob_ids=(4, 2)), order(logprobs=1)])
+    expected = rows[0].log_softmax(-1).tolist()
+    assert found[0].logprobs is not None
+    assert sorted(token for token, _ in found[0].logprobs.top) == [2, 4]
+    values = [value for _, value in found[0].logprobs.top]
+    assert values == pytest.approx(sorted((expected[2], expected[4]), reverse=True))
+    assert found[1].logprobs is not None
+    assert len(found[1].logprobs.top) == 1
 
 
 SAMPLINGS = st.builds(
@@ -255,15 +233,3 @@ def test_what_cannot_be_sampled_gives_some_token_and_leaves_its_neighbours_alone
     strange, neighbour = sample(rows, [order((0, 2), **sampling), order(temperature=0.9, seed=5)])
     assert strange.token in range(3)
     assert neighbour.token == draw([4.0, -2.0, 3.0], temperature=0.9, seed=5)
-
-
-def test_logprobs_of_tokens_that_are_named() -> None:
-    rows = torch.randn(2, 9)
-    found = sample(rows, [order(temperature=0, logprobs=0, logprob_ids=(4, 2)), order(logprobs=1)])
-    expected = rows[0].log_softmax(-1).tolist()
-    assert found[0].logprobs is not None
-    assert sorted(token for token, _ in found[0].logprobs.top) == [2, 4]
-    values = [value for _, value in found[0].logprobs.top]
-    assert values == pytest.approx(sorted((expected[2], expected[4]), reverse=True))
-    assert found[1].logprobs is not None
-    assert len(found[1].logprobs.top) == 1

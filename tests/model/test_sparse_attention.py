@@ -34,9 +34,7 @@ def test_the_best_of_many_rows_with_many_equals() -> None:
     scores = torch.randint(0, 6, (50, 200), generator=torch.Generator().manual_seed(0)).float()
     wanted = scores.sort(dim=-1, descending=True, stable=True).indices[:, :70].sort(dim=-1).values
     assert torch.equal(best(scores, 70), wanted)
-
-
-def test_a_score_that_is_no_number_points_nowhere_else() -> None:
+    # A score that is no number points nowhere else.
     found = best(torch.tensor([[1.0, float("nan"), 2.0, 3.0]]), 2)
     assert 0 <= int(found.min()) <= int(found.max()) < 4
 

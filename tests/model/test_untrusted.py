@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +21,18 @@ from tests.model.random_checkpoint import write_random_checkpoint
 pytestmark = pytest.mark.timeout(60)
 
 
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A good checkpoint, which was loaded once: whatever is imported or cached at first is."""
+    path = write_random_checkpoint(tmp_path_factory.mktemp("good") / "model")
+    load_model(path)
+    return path
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A good checkpoint; what is done to it must not cost memory."""
-    path = write_random_checkpoint(tmp_path / "model")
-    load_model(path)  # whatever is imported or cached at first
+def folder(good: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of it; what is done to it must not cost memory."""
+    path = shutil.copytree(good, tmp_path / "model")
     tracemalloc.start()
     yield path
     assert tracemalloc.get_traced_memory()[1] < 32 << 20

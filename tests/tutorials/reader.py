@@ -50,11 +50,14 @@ class Reader:
         folder: where commands run; it gets links to what the repository has at its top.
         system: a running one, for `make serve`; None = one is started.
         network: of hosts made of namespaces, beside others on this machine.
+        patience_s: for one block.
     """
 
-    def __init__(self, folder: Path, system: Server | None = None, network: str = "tutorial") -> None:
+    def __init__(
+        self, folder: Path, system: Server | None = None, network: str = "tutorial", patience_s: float = PATIENCE_S
+    ) -> None:
         self._folder, self._system, self._given = folder, system, system is not None
-        self._network = network
+        self._network, self._patience_s = network, patience_s
         self._owned = ExitStack()
         for name in ("deploy", "examples", "README.md"):
             (folder / name).symlink_to(ROOT / name)
@@ -109,11 +112,12 @@ class Reader:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE_S,
+                timeout=self._patience_s,
                 check=False,
             )
         except subprocess.TimeoutExpired as late:
-            raise AssertionError(f"not done after {PATIENCE_S:g} s: {commands}{late.stdout!r}{self._logs()}") from late
+            told = f"{commands}{late.stdout!r}{self._logs()}"
+            raise AssertionError(f"not done after {self._patience_s:g} s: {told}") from late
         assert done.returncode == 0, f"{commands}{done.stdout}{done.stderr}{self._logs()}"
         self._before += [line for line in text.splitlines() if _is_definition(line)]
         printed = done.stdout.replace(self._system.url, PRINTED_URL) if self._system is not None else done.stdout

@@ -30,7 +30,7 @@ decode  jinlcc3y  2,104 ms
 """
 
 
-def test_blocks_know_what_is_run_and_what_is_shown(tmp_path: Path) -> None:
+def test_blocks_know_what_is_run_and_what_is_shown_and_only_output_is_replaced(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     one, two, three = blocks(page)
@@ -42,11 +42,6 @@ def test_blocks_know_what_is_run_and_what_is_shown(tmp_path: Path) -> None:
     assert three.agrees("decode 2l9py3d1 807 ms\n")
     assert three.agrees("decode   2l9py3d1   0.8 s\n")
     assert not three.agrees("prefill 2l9py3d1 807 ms\n")
-
-
-def test_output_is_replaced_and_nothing_else(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(PAGE)
     rewrite(page, ["2 dogs\n", None, "decode \\1\n"])
     assert page.read_text() == PAGE.replace("1 cat\n", "2 dogs\n").replace("decode  jinlcc3y  2,104 ms", "decode \\1")
 

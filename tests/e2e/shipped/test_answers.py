@@ -32,7 +32,7 @@ def drafting() -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.nightly("tests/live/test_speculation.py::test_the_demo_model_with_a_lost_instance")
+@pytest.mark.nightly("tests/live/test_every_engine.py::test_tokens")
 def test_draft_tokens_in_usage_and_metrics(drafting: Server) -> None:
     server = drafting
     before = counters(server)

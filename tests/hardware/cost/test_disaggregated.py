@@ -36,49 +36,40 @@ def measured(model: CostModel, domains: int = 3) -> DisaggregatedStep:
     return step.stages(LOAD, 2, 0.7e-3, 0.12e-3)
 
 
-def test_the_published_formula(model: CostModel) -> None:
+def test_the_published_formula_and_who_sets_its_pace(model: CostModel) -> None:
     step = measured(model)
     assert step.total_s == pytest.approx(92.9e-3, rel=0.002)
     assert step.tpot_s(mtp_tokens_per_step(1, 0.9)) == pytest.approx(49e-3, rel=0.005)
     assert step.send_s == pytest.approx(172e-6)
     assert step.return_s == pytest.approx(193e-6)
-
-
-def test_three_domains_keep_up_and_four_do_not(model: CostModel) -> None:
     assert measured(model).bound == "attention"
     four = measured(model, domains=4)
     assert four.bound == "experts"
     assert four.total_s > measured(model).total_s
 
 
-def test_the_model_s_own_stages(model: CostModel) -> None:
+def test_the_model_s_own_stages_are_what_the_published_row_is_judged_with(model: CostModel) -> None:
     step = experts_apart(model).stages(LOAD, 2)
     assert step.attention_s == pytest.approx(0.7e-3, rel=0.18)
     assert step.experts_s == pytest.approx(0.12e-3, rel=0.5)
     longer = experts_apart(model).stages(DecodeLoad(96, 96 * 6144, None, 768, 1, True), 2)
     assert longer.attention_s > step.attention_s
     assert longer.experts_s == step.experts_s, "experts do not see the context"
-
-
-def test_a_cost_model_prices_what_the_published_row_is_judged_with(model: CostModel) -> None:
-    """A batch of 120 over all 384 NPUs is one of 96 on each of 480 attention dies."""
+    # A batch of 120 over all 384 NPUs is one of 96 on each of 480 attention dies.
     row = next(row for row in XDEEPSERVE_ROWS if row.name == "split 480 : 288, 96 per die")
     asked = apart(288)
     load = asked.even_load(120, 3072, dies=768, microbatch=True)
     assert load == LOAD
-    step = asked.decode_step(load)
-    assert step.total_s * 1e3 == row.predict(model)
-    assert asked.decode_step_s(load) == step.total_s == iteration(asked, 120, 3072, 768).total_s
+    told = asked.decode_step(load)
+    assert told.total_s * 1e3 == row.predict(model)
+    assert asked.decode_step_s(load) == told.total_s == iteration(asked, 120, 3072, 768).total_s
 
 
-def test_with_few_expert_dies_the_experts_set_the_pace() -> None:
+def test_with_few_expert_dies_the_experts_set_the_pace_and_few_sequences_are_not_halved() -> None:
     many, few = (iteration(apart(expert_dies, 2), 120, 3072, 320) for expert_dies in (96, 32))
     assert (many.bound, few.bound) == ("attention", "experts")
     assert few.total_s > many.total_s
     assert few.pace_s == few.turn_s == pytest.approx(2 * max(few.send_s, few.experts_s, few.return_s))
-
-
-def test_few_sequences_are_not_halved() -> None:
     step = iteration(apart(288), 2, 4096, 768)
     assert (step.halves, step.last_s) == (1, 0.0)
     assert step.pace_s >= step.attention_s + step.experts_s + step.return_s
@@ -128,9 +119,6 @@ def test_what_each_die_holds() -> None:
     assert few.weights == pytest.approx(plan.weights, rel=0.02), "an attention die holds no routed experts"
     per_die = plan.kv_tokens // 4096
     assert model.batch_that_fits(4096, dies=768) == per_die * 480 // 384
-
-
-def test_the_largest_batch_is_over_all_npus() -> None:
     batch = apart(288).max_batch(0.05, 4096, dies=768)
     assert 0 < batch < apart(288).batch_that_fits(4096, dies=768)
     assert apart(288).tpot_s(batch, 4096, dies=768) <= 0.05 < apart(288).tpot_s(batch + 1, 4096, dies=768)
@@ -169,7 +157,4 @@ def test_one_deployment_is_no_error_bound() -> None:
     assert trust.error is None
     assert "one deployment only, xDeepServe's 480 + 288 dies" in trust.text
     assert "one deployment only" in expected(apart(288))
-
-
-def test_domains_divide_what_there_is() -> None:
     assert [domains_of(dies, 96, 3) for dies in (768, 320, 384, 97)] == [3, 2, 3, 1]

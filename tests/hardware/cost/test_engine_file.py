@@ -16,9 +16,15 @@ def test_every_shipped_engine_is_read_and_written_back(name: str) -> None:
     assert parse_engine(engine_text(profile), name) == profile
 
 
-def test_the_issue_s_engines_are_there() -> None:
+def test_shipped_names_and_what_cannot_be_read(tmp_path: Path) -> None:
     assert engine_names() == ("cloudmatrix-infer", "sglang-ascend", "vllm-ascend", "xdeepserve")
     assert load_engine("xdeepserve").prefill is None, "no rate of its prefill is published"
+    with pytest.raises(SpecError, match=r"neither \[decode\] nor \[prefill\]"):
+        parse_engine('title = "a"\ndevice = "b"\nmodel = "c"\n', "mine")
+    with pytest.raises(SpecError, match=r"no engine named 'vllm' \(did you mean vllm-ascend\?\); there are: "):
+        load_engine("vllm")
+    with pytest.raises(SpecError, match=r"none\.toml: cannot be read"):
+        load_engine(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
@@ -46,15 +52,3 @@ def test_mistakes_are_told_in_one_line(old: str, new: str, told: str) -> None:
     with pytest.raises(SpecError, match=rf"^engine mine: {told}") as caught:
         parse_engine(TEXT.replace(old, new, 1), "mine")
     assert "\n" not in str(caught.value)
-
-
-def test_a_profile_of_nothing_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"neither \[decode\] nor \[prefill\]"):
-        parse_engine('title = "a"\ndevice = "b"\nmodel = "c"\n', "mine")
-
-
-def test_unknown_names_and_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"no engine named 'vllm' \(did you mean vllm-ascend\?\); there are: "):
-        load_engine("vllm")
-    with pytest.raises(SpecError, match=r"none\.toml: cannot be read"):
-        load_engine(tmp_path / "none.toml")

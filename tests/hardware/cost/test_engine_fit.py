@@ -46,7 +46,7 @@ def test_shipped_profiles_are_what_their_rows_give(name: str) -> None:
             assert getattr(kept, field.name) == expected, (kind, field.name)
 
 
-def test_one_row_gives_one_number_and_nothing_to_judge_it_by() -> None:
+def test_one_row_gives_one_number_and_left_out_errors_are_of_fits_without_the_row() -> None:
     found = fit(decode_row(32, 4000, work=1.3))
     assert found.profile.prefill is None
     (decode,) = found.phases
@@ -56,6 +56,10 @@ def test_one_row_gives_one_number_and_nothing_to_judge_it_by() -> None:
     assert decode.rows[0].error == pytest.approx(0)
     assert decode.rows[0].left_out is None
     assert decode.phase.expected_error == 0.10
+    rows = [decode_row(32, 4000, work=1.0), decode_row(64, 4000, work=1.5)]
+    (decode,) = fit(*rows).phases
+    assert [one.left_out for one in decode.rows] == pytest.approx([0.5, -1 / 3])
+    assert decode.phase.expected_error == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,7 @@ def test_what_made_the_rows_is_found(step_s: float, token_s: float, parameters: 
     assert [(one.low, one.high) for one in decode.phase.region] == [(4, 96), (1000, 8000), (32, 32), (0, 0)]
 
 
-def test_noise_alone_adds_no_parameters_and_is_what_to_expect() -> None:
+def test_noise_alone_adds_no_parameters_and_times_are_never_below_zero() -> None:
     draw = random.Random(3)
     rows = [decode_row(batch, context, work=1.4 * draw.uniform(0.85, 1.15)) for batch, context in GRID]
     (decode,) = fit(*rows).phases
@@ -81,24 +85,14 @@ def test_noise_alone_adds_no_parameters_and_is_what_to_expect() -> None:
     worst = max(abs(one.left_out or 0) for one in decode.rows)
     assert worst > max(abs(one.error) for one in decode.rows)
     assert worst <= decode.phase.expected_error <= worst + 1e-3
-
-
-def test_left_out_errors_are_of_fits_without_the_row() -> None:
-    rows = [decode_row(32, 4000, work=1.0), decode_row(64, 4000, work=1.5)]
-    (decode,) = fit(*rows).phases
-    assert [one.left_out for one in decode.rows] == pytest.approx([0.5, -1 / 3])
-    assert decode.phase.expected_error == pytest.approx(0.5)
-
-
-def test_times_are_never_below_zero() -> None:
-    """A row that would need a negative start: the best fit without it is taken."""
+    # A row that would need a negative start: the best fit without it is taken.
     rows = [decode_row(batch, context, work=1.4, step_s=-0.004) for batch, context in GRID]
     (decode,) = fit(*rows).phases
     assert decode.phase.work > 0
     assert min(decode.phase.step_s, decode.phase.token_s) >= 0
 
 
-def test_prefill_by_rate_and_by_time_agree() -> None:
+def test_prefill_by_rate_and_time_agree_and_own_rows_are_within_what_is_expected() -> None:
     step_s = 2 * COST.prefill_step_s(PrefillLoad(2048 * 16, 2048 * 16 * 3500 * 0.75, 16, first=1750))
     rate = 2048 / 0.5 * 2 / step_s
     header = "phase,dies,tokens_per_die,prompt_tokens,cached_share,step_ms,tokens_per_s_per_npu\n"
@@ -108,13 +102,10 @@ def test_prefill_by_rate_and_by_time_agree() -> None:
         assert prefill is not None
         assert prefill.work == pytest.approx(2)
         assert prefill.expected_error == 0.15
-
-
-def test_the_fit_s_own_rows_are_within_what_it_expects() -> None:
-    rows = [decode_row(batch, context, work=1.2, step_s=0.003) for batch, context in GRID]
-    profile = fit(*rows).profile
+    own = [decode_row(batch, context, work=1.2, step_s=0.003) for batch, context in GRID]
+    profile = fit(*own).profile
     with_engine = CostModel(COST.device, COST.shape, replace(profile, device="ascend-910c"))
-    for row in rows:
+    for row in own:
         batch, context = row.values["batch_per_npu"], row.values["context_tokens"]
         predicted = with_engine.tpot_s(batch, context, dies=32, drafts=0) * 1e3
         assert predicted == pytest.approx(row.values["tpot_ms"], rel=0.01)

@@ -50,7 +50,7 @@ def other() -> CostModel:
     return CostModel(ASCEND, engine=replace(profile, decode=decode, prefill=replace(profile.prefill, work=2.5)))
 
 
-def test_steps_take_as_much_longer_as_the_profile_says(other: CostModel) -> None:
+def test_steps_take_as_much_longer_as_the_profile_says_and_its_operators_add_up(other: CostModel) -> None:
     load, prefill = DECODES[0], PREFILLS[0]
     assert other.decode_step_s(load) == 1.25 * PLAIN.decode_step_s(load) + 0.002 + 1e-5 * 96
     assert other.prefill_step_s(prefill) == 2.5 * PLAIN.prefill_step_s(prefill)
@@ -59,9 +59,6 @@ def test_steps_take_as_much_longer_as_the_profile_says(other: CostModel) -> None
     table = other.decode_table()
     assert table.seconds(48, 48 * 4096.0) == pytest.approx(other.decode_step_s(load), rel=1e-3)
     assert other.prefill_table().seconds(262_144, 262_144 * 2048.0) == pytest.approx(other.prefill_step_s(prefill))
-
-
-def test_operators_of_an_engine_add_up(other: CostModel) -> None:
     step = other.decode_step(replace(DECODES[0], microbatch=False))
     assert sum(part.time_s for part in step.parts) == pytest.approx(step.total_s)
     assert step.parts[-1].name == "engine's own time"
@@ -98,9 +95,6 @@ def test_what_a_profile_does_not_know_is_not_checked() -> None:
     changed = replace(ASCEND, calibration=replace(ASCEND.calibration, sampling_s=1.0))
     vllm = CostModel(changed, engine=load_engine("vllm-ascend"))
     assert decode_trust(vllm, 46.6, 4250, dies=32).error is None
-
-
-def test_a_profile_of_another_model_is_not_checked() -> None:
     mine = replace(load_engine("vllm-ascend"), model="my-model")
     cost = CostModel(ASCEND, engine=mine)
     assert decode_trust(cost, 46.6, 4250, dies=32).text == (
@@ -110,7 +104,7 @@ def test_a_profile_of_another_model_is_not_checked() -> None:
     assert decode_trust(same, 46.6, 4250, dies=32).error == 0.10
 
 
-def test_nothing_is_promised_far_away() -> None:
+def test_a_phase_is_linear_and_nothing_is_promised_far_away() -> None:
     for trust in (
         prefill_trust(PLAIN, 1e9 / 32, 4096),
         prefill_trust(PLAIN, 8192, 1e30),
@@ -118,8 +112,5 @@ def test_nothing_is_promised_far_away() -> None:
     ):
         assert (trust.error or 0) > 0.5
     assert "more than 100 %" in decode_trust(PLAIN, 1e30, 4096).text
-
-
-def test_a_phase_is_linear() -> None:
     phase = EnginePhase(2.0, 0.5, 0.25, 1, 1, 0.1, (), "here")
     assert phase.seconds(3.0, 4.0) == 2 * 3 + 0.5 + 0.25 * 4

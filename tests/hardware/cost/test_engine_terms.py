@@ -43,16 +43,10 @@ def test_time_per_token_steps_at_a_bucket_s_edge() -> None:
     assert 0 <= inside[0] < inside[1], "padding fills up"
     steps = [cost.decode_step_s(load(requests)) for requests in range(1, 60)]
     assert steps == sorted(steps)
-
-
-def test_padding_has_no_cache_and_computes_no_experts() -> None:
     cost = model(graph_batches=(32,))
     padded = replace(load(20), requests=32.0, mean_requests=20)
     assert cost.decode_step_s(load(20)) == PLAIN.decode_step_s(padded)
     assert cost.decode_step_s(load(20)) < PLAIN.decode_step_s(load(32))
-
-
-def test_beyond_the_largest_graph_a_step_is_eager() -> None:
     cost = model(graph_batches=(8, 16), eager_step_s=0.004)
     assert cost.decode_step_s(load(16)) == PLAIN.decode_step_s(load(16))
     assert cost.decode_step_s(load(17)) == pytest.approx(PLAIN.decode_step_s(load(17)) + 0.004)
@@ -66,21 +60,15 @@ def test_tables_are_exact_at_a_bucket_s_edge() -> None:
     assert table.seconds(16, 16 * 4096.0) == pytest.approx(cost.decode_step_s(load(16)), rel=1e-9)
 
 
-def test_a_host_bound_engine_is_no_faster_with_one_sequence() -> None:
+def test_a_host_s_time_is_waited_for_or_added() -> None:
     bound = model(host_step_s=0.2, overlapped=True)
     assert tpot(bound, 1) == tpot(bound, 16) == pytest.approx(0.2 / 1.7)
     assert tpot(PLAIN, 1) < tpot(PLAIN, 16)
     free = model(host_step_s=0.001, host_sequence_s=1e-5, overlapped=True)
     assert tpot(free, 16) == tpot(PLAIN, 16), "a host that is faster than the device costs nothing"
-
-
-def test_without_overlap_the_host_s_time_is_added() -> None:
     cost = model(host_step_s=0.002, host_sequence_s=1e-4, sampling_sequence_s=1e-5)
     more = 0.002 + 10 * (1e-4 + 1e-5)
     assert cost.decode_step_s(load(10)) == pytest.approx(PLAIN.decode_step_s(load(10)) + more)
-
-
-def test_a_prefill_step_waits_for_its_host() -> None:
     assert PROFILE.prefill is not None
     step = PrefillLoad(32_768, 32_768 * 2048.0, 16)
     base_s = PLAIN.prefill_step_s(step)

@@ -42,12 +42,15 @@ def test_against_drawing_tokens(tokens: int, dies: int) -> None:
         assert busiest_tokens(mean, largest_draw(dies), 0.0) == pytest.approx(visits, rel=0.08)
 
 
-def test_a_single_die_has_what_there_is() -> None:
+def test_a_single_die_has_what_there_is_and_few_experts_are_all_there_are() -> None:
     assert largest_draw(1) == 0
     assert busiest_tokens(100, largest_draw(1), 0.3) == 100
     assert experts_read(288, 1, 0.0) == 288
     assert experts_read(288, 1, 0.75) == pytest.approx(72)
     assert experts_read(288, 1, 1.0) == 0
+    model = CostModel(ASCEND, known("gpt-oss-20b"))
+    for dies in (1, 2, 4, 32):
+        assert 0 < model.decode.group(dies).read(1) <= model.decode.group(dies).experts
 
 
 def test_one_sequence_reads_the_experts_that_it_visits() -> None:
@@ -56,6 +59,12 @@ def test_one_sequence_reads_the_experts_that_it_visits() -> None:
     assert group_terms(ASCEND, MODEL.shape, 32).experts == 10
     assert 1.5 < MODEL.decode.group(32).read(2) < 3
     assert MODEL.decode_step_s(load) / 1.7 == pytest.approx(14.5e-3, abs=0.7e-3)
+    # Half a sequence on each die cannot be.
+    assert MODEL.tpot_s(1, 4096) == MODEL.decode_step_s(DecodeLoad(1, 4096, 0.5)) / 1.7
+    assert MODEL.tpot_s(1 / 16, 4096, dies=32) < MODEL.tpot_s(1, 4096, dies=32) < MODEL.tpot_s(2, 4096, dies=32)
+    times = [float(MODEL.prefill_step_s(PrefillLoad(tokens, tokens))) for tokens in (1, 8, 64, 512)]
+    assert times == sorted(times)
+    assert times[0] < 0.65 * times[-1], "attention's weights are read all the same"
 
 
 @pytest.mark.parametrize("dies", [16, 32, 64, 320])
@@ -64,22 +73,13 @@ def test_a_large_batch_reads_all_experts(dies: int) -> None:
     assert group.read(100 * dies) == group.experts
 
 
-def test_fewer_sequences_than_dies_have_one_on_a_die() -> None:
-    """Half a sequence on each die cannot be."""
-    assert MODEL.tpot_s(1, 4096) == MODEL.decode_step_s(DecodeLoad(1, 4096, 0.5)) / 1.7
-    assert MODEL.tpot_s(1 / 16, 4096, dies=32) < MODEL.tpot_s(1, 4096, dies=32) < MODEL.tpot_s(2, 4096, dies=32)
-
-
-def test_a_larger_degree_decodes_faster_at_the_same_batch() -> None:
+def test_a_larger_degree_decodes_faster_and_its_busiest_die_has_more_above_the_mean() -> None:
     """A die with one expert reads one, and its product is a large one; EP64 to EP768 cost the same at batch 96."""
     for batch in (8, 24, 96):
         degrees = [MODEL.tpot_s(batch, 4096, dies=dies) for dies in (16, 32, 64, 320)]
         assert degrees == sorted(degrees, reverse=True)
         assert degrees[2] > 1.02 * degrees[3]
-
-
-def test_what_the_busiest_die_has_above_the_mean() -> None:
-    """Less with a larger batch, more with more dies; many experts on a die average it out."""
+    # Less with a larger batch, more with more dies; many experts on a die average it out.
 
     def above(dies: int, tokens: float) -> float:
         group = MODEL.decode.group(dies)
@@ -88,18 +88,6 @@ def test_what_the_busiest_die_has_above_the_mean() -> None:
     assert above(320, 8) > above(320, 48) > above(320, 96) > 1.125, "as long as shared experts' dies are not busier"
     assert 1.1 < above(320, 48) < 1.25
     assert above(32, 48) < above(64, 48) < above(160, 48)
-
-
-def test_few_tokens_of_a_prompt_read_few_experts() -> None:
-    times = [float(MODEL.prefill_step_s(PrefillLoad(tokens, tokens))) for tokens in (1, 8, 64, 512)]
-    assert times == sorted(times)
-    assert times[0] < 0.65 * times[-1], "attention's weights are read all the same"
-
-
-def test_a_model_of_few_experts() -> None:
-    model = CostModel(ASCEND, known("gpt-oss-20b"))
-    for dies in (1, 2, 4, 32):
-        assert 0 < model.decode.group(dies).read(1) <= model.decode.group(dies).experts
 
 
 def test_what_a_die_of_a_small_instance_holds() -> None:
@@ -157,23 +145,17 @@ def test_copies_take_memory(role: Role) -> None:
     assert tokens == sorted(set(tokens), reverse=True)
 
 
-def test_the_published_copies_asked_for_change_nothing() -> None:
+def test_other_numbers_of_copies_are_priced_and_said_to_be_in_no_row() -> None:
     load, prompts = DecodeLoad(48, 48 * 4096), PrefillLoad(262_144, 262_144 * 2048.0)
     asked = with_copies(32)
     assert asked.decode_step_s(load) == MODEL.decode_step_s(load)
     assert asked.prefill_step_s(prompts) == MODEL.prefill_step_s(prompts)
     assert asked.hbm_plan("decode", 320) == MODEL.hbm_plan("decode", 320)
-
-
-def test_no_copies_on_256_dies_are_priced() -> None:
     load = DecodeLoad(48, 48 * 4096, dies=256)
     assert with_copies(0).decode_step_s(load) >= with_copies(32).decode_step_s(load) > 0
     few, many = (with_copies(redundant).decode.group(320) for redundant in (0, 32))
     assert few.routed_visits == pytest.approx(8 * 320 / 256), "of 288 dies 256 have an expert"
     assert few.busiest(96) > many.busiest(96)
-
-
-def test_copies_that_no_row_has_are_told() -> None:
     assert "no row has 0 redundant experts" in decode_trust(with_copies(0), 96, 4096).text
     assert decode_trust(with_copies(32), 96, 4096) == decode_trust(MODEL, 96, 4096)
 

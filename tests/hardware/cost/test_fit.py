@@ -20,20 +20,14 @@ def test_it_finds_the_parameters_of_a_curve() -> None:
     assert fit.effective == pytest.approx(2.0, abs=0.01)
 
 
-def test_a_parameter_that_no_row_tells_stays_at_its_prior() -> None:
+def test_parameters_that_no_row_tells_stay_at_their_priors() -> None:
     fit = least_squares(WIDE, lambda p: [p[0] / 3.0 - 1], 1e-3)
     assert fit.values == pytest.approx((3.0, 1.0), rel=1e-3)
     assert fit.effective == pytest.approx(1.0, abs=0.01)
-
-
-def test_without_rows_all_stay_at_their_priors() -> None:
     fit = least_squares(WIDE, lambda _: [], 0.02)
     assert fit.values == pytest.approx((1.0, 1.0))
     assert fit.effective == 0
     assert fit.loss == pytest.approx(0)
-
-
-def test_a_tight_prior_wins_over_a_loose_row() -> None:
     tight = (Free("a", 1.0, 0.001, ""),)
     assert least_squares(tight, lambda p: [p[0] / 2 - 1], 0.5).values[0] == pytest.approx(1.0, rel=0.01)
 

@@ -45,7 +45,7 @@ def test_a_longer_context_is_never_read_less(limit: int, share: float, context: 
 
 
 # --- sparse attention ---------------------------------------------------------------------------------------------
-def test_an_indexer_by_hand() -> None:
+def test_an_indexer_by_hand_and_what_memory_holds_of_it() -> None:
     """DeepSeek-V3.2: queries 1536 x 64 x 128, a key 7168 x 128, weights of heads 7168 x 64."""
     shape = known("deepseek-v3.2")
     assert shape.indexer is not None
@@ -54,6 +54,9 @@ def test_an_indexer_by_hand() -> None:
     assert float(shape.indexer.score_flops) == 16_384
     assert shape.attention.token_bytes() - DEEPSEEK_R1.attention.token_bytes() == 256
     assert shape.attention.token_bytes(int8=True) - DEEPSEEK_R1.attention.token_bytes(int8=True) == 256
+    sparse, dense = SPARSE.hbm_plan("decode", 320), DENSE.hbm_plan("decode", 320)
+    assert sparse.weights - dense.weights == 2 * 62 * 13_959_168, "61 layers and the MTP module's, BF16"
+    assert sparse.kv_tokens == sparse.kv // (61 * (576 + 128) * 2)
 
 
 def test_a_decode_step_by_hand() -> None:
@@ -83,25 +86,19 @@ def test_where_all_tokens_are_chosen_only_the_indexer_is_more(context: int) -> N
     assert SPARSE.decode_step_s(load) > DENSE.decode_step_s(load)
 
 
-def test_long_contexts_cost_less_and_short_ones_a_little_more() -> None:
+def test_what_long_contexts_and_prompts_cost() -> None:
     """The report's own claim: short contexts gain nothing, at 128K decode and prefill cost a fraction."""
     for context, low, high in ((1024, 1.0, 1.15), (16_384, 0.4, 0.8), (131_072, 0.1, 0.3)):
         assert low < SPARSE.tpot_s(24, context) / DENSE.tpot_s(24, context) < high
     for prompt, low, high in ((1024, 1.0, 1.1), (131_072, 0.3, 0.6)):
         load = PrefillLoad(131_072, 131_072 * prompt / 2)
         assert low < SPARSE.prefill_step_s(load) / DENSE.prefill_step_s(load) < high
-
-
-def test_a_prompt_has_the_faster_of_two_forms() -> None:
-    """Masked in plain form while short, the chosen ones in absorbed form once that is less."""
+    # Masked in plain form while short, the chosen ones in absorbed form once that is less.
     n, core = 4096, ASCEND.die.bf16_flops_per_s * ASCEND.calibration.prefill_core_utilisation
     for mean, per_token in ((1024, 1024 * 81_920), (4096, 4096 * 81_920), (30_000, 2013.0 * 278_528)):
         found = parts(SPARSE, PrefillLoad(32 * n, 32 * n * mean))["core attention"]
         assert found == pytest.approx(n * per_token / core, rel=1e-3)
-
-
-def test_cached_tokens_of_a_prompt_are_known() -> None:
-    """A token behind 30,000 cached ones reads 2,048; the mean of a whole prompt as long is less."""
+    # A token behind 30,000 cached ones reads 2,048; the mean of a whole prompt as long is less.
     whole, rest = (PrefillLoad(8192, 8192 * 30_000, first=first) for first in (0.0, 29_872.0))
     assert parts(SPARSE, rest)["core attention"] / parts(SPARSE, whole)["core attention"] == pytest.approx(
         2048 / 2013.0, rel=1e-3
@@ -120,12 +117,6 @@ def test_layers_that_take_a_choice_have_no_indexer() -> None:
         assert some[name] == pytest.approx(all_of_them[name] / 2)
     assert some["core attention"] == all_of_them["core attention"]
     assert (shape.parameters - half.parameters) == 39 * shape.indexer_weights
-
-
-def test_memory_holds_indexers_and_their_keys() -> None:
-    sparse, dense = SPARSE.hbm_plan("decode", 320), DENSE.hbm_plan("decode", 320)
-    assert sparse.weights - dense.weights == 2 * 62 * 13_959_168, "61 layers and the MTP module's, BF16"
-    assert sparse.kv_tokens == sparse.kv // (61 * (576 + 128) * 2)
 
 
 # --- windows ------------------------------------------------------------------------------------------------------
@@ -150,14 +141,11 @@ def test_a_window_by_hand() -> None:
     assert ratio == pytest.approx((128 * (1 - 128 / (4 * 4096)) + 4096) / 2 / 4096)
 
 
-def test_beyond_a_window_in_all_layers_a_step_no_longer_grows() -> None:
+def test_beyond_a_window_in_all_layers_a_step_no_longer_grows_and_routing_knows() -> None:
     mistral = CostModel(ASCEND, known("mistral-7b-v0.1"))
     steps = [mistral.decode_step_s(DecodeLoad(8, 8 * context, None, 2, 0)) for context in (2048, 4096, 8192, 32_768)]
     assert steps[0] < steps[1] == steps[2] == steps[3]
     assert mistral.shape.attention_tokens == math.inf
-
-
-def test_what_grows_with_a_long_context_is_what_routing_counts() -> None:
     assert known("gpt-oss-20b").attention_tokens == pytest.approx(
         2 * without_window(known("gpt-oss-20b")).attention_tokens
     )

@@ -53,22 +53,14 @@ def test_more_of_either_takes_no_less_time(batch: int, tokens: int) -> None:
     assert MIXED.seconds(decodes(batch), prompts(2 * tokens)) >= mixed * 0.999
 
 
-def test_a_few_rows_beside_a_long_chunk_pay_for_no_weights() -> None:
+def test_weights_are_read_once_for_rows_and_a_chunk() -> None:
     """Where a chunk is bound by products, rows cost much less than the read that they would wait for alone."""
-    chunk = R1.prefill_step_s(prompts(16_384))
-    extra = MIXED.seconds(decodes(4), prompts(16_384)) - chunk
+    extra = MIXED.seconds(decodes(4), prompts(16_384)) - R1.prefill_step_s(prompts(16_384))
     assert extra < 0.4 * R1.decode_step_s(decodes(4))
-
-
-def test_a_dense_model_reads_its_weights_once() -> None:
     cost = CostModel(DEVICE, known("llama-3.1-8b"))
     rows, chunk = DecodeLoad(8, 8 * 1024, 8, 2, 0), PrefillLoad(64, 64 * 512, 2)
     read_s = cost.shape.dense_weights * cost.shape.layers / DEVICE.die.hbm_bytes_per_s
     apart = cost.decode_step_s(rows) + cost.prefill_step_s(chunk)
     assert apart - MixedStep(cost).seconds(rows, chunk) > 0.5 * read_s
-
-
-def test_experts_on_dies_of_their_own_are_refused() -> None:
-    apart = CostModel(DEVICE, decode=Parallelism(expert_dies=32))
     with pytest.raises(SpecError, match="no aggregated"):
-        MixedStep(apart)
+        MixedStep(CostModel(DEVICE, decode=Parallelism(expert_dies=32)))

@@ -18,18 +18,12 @@ R1 = KNOWN["deepseek-r1"]
 QWEN_MOE = KNOWN["qwen3-30b-a3b"]
 
 
-def test_a_config_gives_the_constant() -> None:
+def test_a_config_a_folder_and_its_file_give_the_constant(tmp_path: Path) -> None:
     assert shape_from_config(R1, "deepseek-r1") == DEEPSEEK_R1
-
-
-def test_a_folder_and_its_file_give_the_same(tmp_path: Path) -> None:
     folder = tmp_path / "deepseek-r1"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(R1))
     assert load_shape(folder) == load_shape(folder / "config.json") == DEEPSEEK_R1
-
-
-def test_queries_may_be_projected_directly() -> None:
     direct = shape_from_config({**R1, "q_lora_rank": None}, "v2-lite")
     assert isinstance(direct.attention, LatentAttentionSizes)
     assert direct.attention.q_rank == 0
@@ -52,7 +46,8 @@ def test_what_is_wrong_is_named(change: dict[str, Any], words: str) -> None:
         shape_from_config({**R1, **change}, "m")
 
 
-def test_unreadable_files_are_named(tmp_path: Path) -> None:
+@pytest.mark.timeout(20)
+def test_files_that_are_none_or_beyond_all_reason_are_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"config\.json: No such file"):
         load_shape(tmp_path)
     (tmp_path / "config.json").write_text("{")
@@ -61,10 +56,7 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(SpecError, match="no JSON object"):
         load_shape(tmp_path)
-
-
-@pytest.mark.timeout(20)
-def test_a_configuration_that_is_no_file_or_beyond_all_reason(tmp_path: Path) -> None:
+    (tmp_path / "config.json").unlink()
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(SpecError, match="is no regular file"):
         load_shape(tmp_path)
@@ -116,10 +108,6 @@ def test_which_layers_are_dense(change: dict[str, Any], dense: int) -> None:
     assert (shape.dense_layers, shape.experts) == (dense, 128)
 
 
-def test_layers_without_experts_by_frequency() -> None:
-    assert shape_from_config({**R1, "moe_layer_freq": 2}, "m").moe_layers == 29, "layers 4, 6, ... 60"
-
-
 @pytest.mark.parametrize(
     ("name", "left_out", "dense"),
     [("glm-4.5-air", "first_k_dense_replace", 1), ("glm-4.7-flash", "mlp_layer_types", 1), ("glm-5", "", 3)],
@@ -129,10 +117,20 @@ def test_dense_layers_of_families_that_have_some_anyway(name: str, left_out: str
     assert shape_from_config(config, name).dense_layers == dense
 
 
-def test_heads_of_families_that_need_not_say() -> None:
+def test_what_families_need_not_say_has_its_default() -> None:
     config = {key: value for key, value in KNOWN["llama-3.1-8b"].items() if key != "num_key_value_heads"}
     assert shape_from_config(config, "m").attention == GroupedAttentionSizes(32, 32, 128)
     assert shape_from_config({**KNOWN["qwen3-0.6b"], "head_dim": None}, "m") == replace(known("qwen3-0.6b"), name="m")
+    for name, heads in (("deepseek-v3.2", 64), ("glm-5", 32)):
+        config = {key: value for key, value in KNOWN[name].items() if not key.startswith("index_")}
+        indexer = shape_from_config(config, name).indexer
+        assert indexer is not None
+        assert (indexer.heads, indexer.dim, indexer.top_k) == (heads, 128, 2048)
+    assert shape_from_config({**R1, "moe_layer_freq": 2}, "m").moe_layers == 29, "layers 4, 6, ... 60"
+    known("glm-4.5-air").check_drafts(2)
+    known("kimi-k2").check_drafts(0)
+    with pytest.raises(SpecError, match="model kimi-k2: has no MTP module to draft 1 tokens with; set drafts to 0"):
+        known("kimi-k2").check_drafts(1)
 
 
 @pytest.mark.parametrize(
@@ -177,14 +175,6 @@ def test_which_layers_choose(change: dict[str, Any], choosing: int) -> None:
     assert shape.kv_token_bytes() == known("glm-5").kv_token_bytes()
 
 
-def test_indexers_of_families_that_need_not_say() -> None:
-    for name, heads in (("deepseek-v3.2", 64), ("glm-5", 32)):
-        config = {key: value for key, value in KNOWN[name].items() if not key.startswith("index_")}
-        indexer = shape_from_config(config, name).indexer
-        assert indexer is not None
-        assert (indexer.heads, indexer.dim, indexer.top_k) == (heads, 128, 2048)
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -200,13 +190,6 @@ def test_indexers_of_families_that_need_not_say() -> None:
 def test_what_is_wrong_with_an_indexer_is_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         shape_from_config({**KNOWN["glm-5"], **change}, "m")
-
-
-def test_drafts_need_a_module() -> None:
-    known("glm-4.5-air").check_drafts(2)
-    known("kimi-k2").check_drafts(0)
-    with pytest.raises(SpecError, match="model kimi-k2: has no MTP module to draft 1 tokens with; set drafts to 0"):
-        known("kimi-k2").check_drafts(1)
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,6 @@ def test_cache_and_messages() -> None:
     assert R1.dispatch_bytes == 7_680
     assert R1.combine_bytes == 14_336
     assert R1.dispatch_bytes / R1.combine_bytes == pytest.approx(0.536, abs=1e-3)
-
-
-def test_nine_experts_are_as_large_as_a_dense_layer() -> None:
     assert R1.dense_weights == 9 * R1.expert_weights
     assert R1.moe_layers == 58
 
@@ -108,8 +105,20 @@ def test_every_known_model_is_counted() -> None:
     assert [row[0] for row in counted] == list(KNOWN)
 
 
-def test_active_parameters_of_mixtures() -> None:
-    """Those that a token meets, without the embedding: 3.3, 22, 32, 12 and 37 B by their publishers, with it."""
+def test_mixtures_by_hand() -> None:
+    """Qwen3-235B-A22B: 94 layers of 64 heads over 4 KV heads of 128, 128 experts of width 1,536; hidden width 4,096."""
+    model = known("qwen3-235b-a22b")
+    attention = 4096 * (64 + 2 * 4) * 128 + 64 * 128 * 4096
+    assert model.attention_weights == attention
+    assert model.parameters == 94 * (attention + 128 * 3 * 4096 * 1536 + 4096 * 128) + 2 * 151_936 * 4096
+    assert model.kv_token_bytes() == 94 * 2 * 4 * 128 * 2
+    # GLM-4.5: 92 layers of 96 heads over 8, three of them dense; 160 experts and a shared one of width 1,536.
+    model = known("glm-4.5")
+    attention = 5120 * (96 + 2 * 8) * 128 + 96 * 128 * 5120
+    experts = 161 * 3 * 5120 * 1536 + 5120 * 160
+    assert model.parameters == 92 * attention + 89 * experts + 3 * 3 * 5120 * 12_288 + 2 * 151_552 * 5120
+    assert model.kv_token_bytes() == 92 * 2 * 8 * 128 * 2
+    # Those that a token meets, without the embedding: 3.3, 22, 32, 12 and 37 B by their publishers, with it.
     for name, billions in (
         ("qwen3-30b-a3b", 3.3),
         ("qwen3-235b-a22b", 22),
@@ -119,24 +128,6 @@ def test_active_parameters_of_mixtures() -> None:
     ):
         model = known(name)
         assert model.linear_flops_per_token / 2 == pytest.approx(billions * 1e9, rel=0.1)
-
-
-def test_a_mixture_with_grouped_attention_by_hand() -> None:
-    """Qwen3-235B-A22B: 94 layers of 64 heads over 4 KV heads of 128, 128 experts of width 1,536; hidden width 4,096."""
-    model = known("qwen3-235b-a22b")
-    attention = 4096 * (64 + 2 * 4) * 128 + 64 * 128 * 4096
-    assert model.attention_weights == attention
-    assert model.parameters == 94 * (attention + 128 * 3 * 4096 * 1536 + 4096 * 128) + 2 * 151_936 * 4096
-    assert model.kv_token_bytes() == 94 * 2 * 4 * 128 * 2
-
-
-def test_a_mixture_with_dense_layers_by_hand() -> None:
-    """GLM-4.5: 92 layers of 96 heads over 8, three of them dense; 160 experts and a shared one of width 1,536."""
-    model = known("glm-4.5")
-    attention = 5120 * (96 + 2 * 8) * 128 + 96 * 128 * 5120
-    experts = 161 * 3 * 5120 * 1536 + 5120 * 160
-    assert model.parameters == 92 * attention + 89 * experts + 3 * 3 * 5120 * 12_288 + 2 * 151_552 * 5120
-    assert model.kv_token_bytes() == 92 * 2 * 8 * 128 * 2
 
 
 def test_grouped_attention_by_hand() -> None:
@@ -151,14 +142,10 @@ def test_grouped_attention_by_hand() -> None:
     assert (attention.key_up_weights, attention.value_up_weights) == (0, 0)
 
 
-def test_a_shape_cannot_be_made_impossible() -> None:
-    with pytest.raises(SpecError, match="experts is -1"):
-        replace(R1, experts=-1)
-
-
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
+        ("deepseek-r1", {"experts": -1}, "experts is -1"),
         ("llama-3.1-8b", {"dense_layers": 31}, "no routed experts, but layers"),
         ("llama-3.1-8b", {"mtp_layers": 1}, "no routed experts, but layers"),
         ("llama-3.1-8b", {"dense_width": 0}, "dense layers without width"),
@@ -170,6 +157,6 @@ def test_a_shape_cannot_be_made_impossible() -> None:
         ("mistral-7b-v0.1", {"attention": GroupedAttentionSizes(32, 8, 128, 4096, 33)}, "a window in 33 of 32 layers"),
     ],
 )
-def test_other_impossible_shapes(name: str, change: dict[str, Any], words: str) -> None:
+def test_impossible_shapes(name: str, change: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         replace(known(name), **change)

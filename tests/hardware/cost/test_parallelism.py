@@ -57,9 +57,6 @@ def test_what_a_group_holds_of_the_cache() -> None:
             assert plan.kv_tokens == plan.kv * parts // model.shape.kv_token_bytes()
             assert plan.instance_kv_tokens == plan.kv_tokens * 64 // tp
             assert model.batch_that_fits(4096, dies=64) == plan.kv_tokens // 4096 * 2 // tp
-
-
-def test_models_that_fit_only_when_they_are_divided() -> None:
     with pytest.raises(SpecError, match="give a dense model a larger attention_tp"):
         divided("llama-3.1-70b").hbm_plan("decode", 8)
     assert divided("llama-3.1-70b", 8).hbm_plan("decode", 8).weights == pytest.approx(10.7e9, rel=0.01)
@@ -82,7 +79,7 @@ def test_reading_weights_gets_faster_with_each_doubling(name: str) -> None:
     assert all(before > after for before, after in pairwise(times))
 
 
-def test_reading_latents_does_not_get_faster_but_reading_kv_heads_does() -> None:
+def test_what_gets_faster_where_dies_share_a_sequence() -> None:
     """A group has the sequences of all its dies, and each die reads their latents whole."""
     latent = [divided("deepseek-r1", tp).decode.half_batch(DecodeLoad(8, 8e5, None, 64, 0), 1) for tp in DEGREES]
     assert len({half.core_w for half in latent}) == 1
@@ -90,17 +87,11 @@ def test_reading_latents_does_not_get_faster_but_reading_kv_heads_does() -> None
     assert batch[0] < batch[1] < batch[2]
     grouped = [divided("qwen3-30b-a3b", tp).decode.half_batch(DecodeLoad(8, 8e5, None, 64, 0), 1) for tp in DEGREES]
     assert [half.core_w / grouped[0].core_w for half in grouped] == [1, 0.5, 0.25, 0.25]
-
-
-def test_steps_of_a_small_batch_get_faster_and_of_a_large_one_slower() -> None:
-    """Weights bind the one, replicated latents and down-projections the other."""
+    # Weights bind the one, replicated latents and down-projections the other.
     small = [divided("deepseek-r1", tp).tpot_s(2, 4096, dies=64) for tp in (1, 4)]
     large = [divided("deepseek-r1", tp).tpot_s(96, 4096, dies=64) for tp in (1, 8)]
     assert small[1] < small[0]
     assert large[1] > large[0]
-
-
-def test_experts_are_sent_as_many_tokens_however_attention_is_divided() -> None:
     for tp in DEGREES:
         model = divided("deepseek-r1", tp)
         half = model.decode.half_batch(model.even_load(32, 4096, dies=64), 1)
@@ -125,13 +116,17 @@ def experts_of(tp: int, dies: int, batch: float) -> HalfBatch:
     return model.decode.half_batch(model.even_load(batch, 4096, dies=dies, drafts=0), 1)
 
 
-def test_shared_experts_of_a_few_tokens_are_read_in_parts_and_sent_to_all() -> None:
+def test_shared_experts_and_a_split_head_read_less_and_exchange_more() -> None:
     """A lone token activates eight experts: some die reads one whole, or each die of a group its part of one."""
-    whole, divided = experts_of(1, 64, 1 / 32), experts_of(8, 64, 1 / 32)
-    assert divided.expert_w < 0.5 * whole.expert_w
+    whole, part = experts_of(1, 64, 1 / 32), experts_of(8, 64, 1 / 32)
+    assert part.expert_w < 0.5 * whole.expert_w
     many = [experts_of(tp, 64, 64) for tp in (1, 2, 8)]
     assert many[0].exchange < many[1].exchange < many[2].exchange
     assert many[2].expert_c < many[0].expert_c, "the busiest of fewer, larger parts is less above the mean"
+    one, four = divided("llama-3.1-8b"), divided("llama-3.1-8b", 1, 4)
+    assert four.decode.terms.head_w == one.decode.terms.head_w / 4
+    assert four.decode.head_s(1) < one.decode.head_s(1), "few rows: reading binds"
+    assert four.decode.head_s(4096) > one.decode.head_s(4096), "many rows: their products stay"
 
 
 @given(st.sampled_from([2, 4, 8]), st.sampled_from([16, 32, 64]), st.integers(1, 512))
@@ -147,13 +142,6 @@ def test_experts_in_parts_are_as_much_work_and_as_many_bytes(tp: int, dies: int,
     assert held[1] == pytest.approx(held[0], rel=0.2)
 
 
-def test_a_split_head_reads_less_and_exchanges_rows() -> None:
-    one, four = divided("llama-3.1-8b"), divided("llama-3.1-8b", 1, 4)
-    assert four.decode.terms.head_w == one.decode.terms.head_w / 4
-    assert four.decode.head_s(1) < one.decode.head_s(1), "few rows: reading binds"
-    assert four.decode.head_s(4096) > one.decode.head_s(4096), "many rows: their products stay"
-
-
 def layouts(name: str, **load: float) -> dict[str, float]:
     prompts = PrefillLoad(load["tokens"], load["tokens"] * load["seen"], 16)
     asked: tuple[Parallelism, ...] = (
@@ -167,19 +155,32 @@ def layouts(name: str, **load: float) -> dict[str, float]:
     return {layout: float(model.prefill_step_s(prompts)) for layout, model in models.items()}
 
 
-def test_layouts_of_prefill_differ_by_what_they_exchange() -> None:
+def test_layouts_of_prefill_differ_by_what_they_exchange_and_hold() -> None:
     grouped = layouts("qwen3-30b-a3b", tokens=65_536, seen=32_768)
     assert grouped["data-parallel"] < grouped["context-parallel"] < grouped["sp-tp-sp"], "few KV heads, small rows"
     latent = layouts("deepseek-r1", tokens=65_536, seen=32_768)
     assert latent["context-parallel"] > latent["sp-tp-sp"], "every die expands all latents"
     assert latent["None"] > latent["data-parallel"]
-
-
-def test_the_devices_own_layout_named_is_the_same() -> None:
     named = CostModel(load_device("ascend-910c"), prefill=Parallelism(prefill_attention="sp-tp-sp"))
     load = PrefillLoad(65_536, 65_536 * 2048, 32)
     assert named.prefill_step_s(load) == divided("deepseek-r1").prefill_step_s(load)
     assert named.hbm_plan("prefill", 32) == divided("deepseek-r1").hbm_plan("prefill", 32)
+    whole, parts = (
+        CostModel(load_device("ascend-910c"), prefill=Parallelism(expert_tp=tp)).prefill.layer(
+            PrefillLoad(65_536, 65_536 * 2048, 32), halves=1
+        )
+        for tp in (1, 4)
+    )
+    assert parts.exchange == pytest.approx(4 * whole.exchange)
+    assert parts.weights < whole.weights
+    assert parts.core == whole.core
+    model = {
+        layout: CostModel(load_device("ascend-910c"), known("qwen3-30b-a3b"), prefill=Parallelism(1, 1, layout))
+        for layout in ("sp-tp-sp", "data-parallel", "context-parallel")
+    }
+    plans = {layout: one.hbm_plan("prefill", 16) for layout, one in model.items()}
+    assert plans["data-parallel"].instance_kv_tokens == 16 * plans["data-parallel"].kv_tokens
+    assert plans["context-parallel"].instance_kv_tokens == plans["context-parallel"].kv_tokens
 
 
 def test_prompts_of_its_own_fill_one_die_but_a_devices_layout_is_taken_to_be_even() -> None:
@@ -193,28 +194,6 @@ def test_prompts_of_its_own_fill_one_die_but_a_devices_layout_is_taken_to_be_eve
     ):
         model = CostModel(load_device(device), prefill=asked)
         assert (model.prefill_step_s(few) > model.prefill_step_s(even)) == counts
-
-
-def test_experts_in_parts_are_sent_to_more_dies_in_prefill() -> None:
-    whole, parts = (
-        CostModel(load_device("ascend-910c"), prefill=Parallelism(expert_tp=tp)).prefill.layer(
-            PrefillLoad(65_536, 65_536 * 2048, 32), halves=1
-        )
-        for tp in (1, 4)
-    )
-    assert parts.exchange == pytest.approx(4 * whole.exchange)
-    assert parts.weights < whole.weights
-    assert parts.core == whole.core
-
-
-def test_each_die_holds_its_own_prompts_or_all_dies_the_same() -> None:
-    model = {
-        layout: CostModel(load_device("ascend-910c"), known("qwen3-30b-a3b"), prefill=Parallelism(1, 1, layout))
-        for layout in ("sp-tp-sp", "data-parallel", "context-parallel")
-    }
-    plans = {layout: one.hbm_plan("prefill", 16) for layout, one in model.items()}
-    assert plans["data-parallel"].instance_kv_tokens == 16 * plans["data-parallel"].kv_tokens
-    assert plans["context-parallel"].instance_kv_tokens == plans["context-parallel"].kv_tokens
 
 
 @pytest.mark.parametrize(

@@ -28,20 +28,17 @@ def test_prefill(tokens: float, seen: float) -> None:
     assert PREFILL.seconds(tokens, tokens * seen) == pytest.approx(exact, rel=WITHIN)
 
 
-def test_corners_are_exact_and_stay_so() -> None:
+def test_corners_are_exact_and_other_loads_computed() -> None:
     load = DecodeLoad(48, 48 * 64 * 3, 46.5)
     for _ in range(2):
         assert DECODE.seconds(48, 48 * 64 * 3, 46.5) == pytest.approx(MODEL.decode_step_s(load), rel=1e-12)
-
-
-def test_all_dies_alike_by_default() -> None:
     assert DECODE.seconds(48, 200_000) == DECODE.seconds(48, 200_000, 48)
-
-
-def test_what_is_no_whole_number_is_computed() -> None:
     assert DECODE.seconds(3.5, 14_000) == MODEL.decode_step_s(DecodeLoad(3.5, 14_000))
     assert DECODE.seconds(0, 0) == MODEL.decode_step_s(DecodeLoad(0, 0))
     assert PREFILL.seconds(0, 0) == MODEL.prefill_step_s(PrefillLoad(0, 0))
+    c = bilinear(1.0, 2.0, 5.0, 11.0)
+    values = [c[0] + c[1] * x + c[2] * y + c[3] * x * y for y in (0, 1) for x in (0, 1)]
+    assert values == [1.0, 2.0, 5.0, 11.0]
 
 
 def test_a_table_keeps_its_settings() -> None:
@@ -51,9 +48,3 @@ def test_a_table_keeps_its_settings() -> None:
     perfect = MODEL.prefill_table(dies=64, perfect_balance=True, microbatch=False)
     wanted = MODEL.prefill_step_s(PrefillLoad(100_000, 1e8, 64, True, False))
     assert perfect.seconds(100_000, 1e8) == pytest.approx(wanted, rel=WITHIN)
-
-
-def test_bilinear_meets_its_corners() -> None:
-    c = bilinear(1.0, 2.0, 5.0, 11.0)
-    values = [c[0] + c[1] * x + c[2] * y + c[3] * x * y for y in (0, 1) for x in (0, 1)]
-    assert values == [1.0, 2.0, 5.0, 11.0]

@@ -9,32 +9,21 @@ from hardware.errors import SpecError
 from tests.hardware.cost.known import known
 
 
-def test_a_handoff_shares_its_links(model: CostModel) -> None:
+def test_transfers_take_what_links_and_pool_give(model: CostModel) -> None:
     request = model.kv_bytes(4096)
     assert model.handoff_s(request) == pytest.approx(11.5e-3, rel=0.01)
     assert model.handoff_s(request, links=4) == pytest.approx(11.5e-3 / 4, rel=0.01)
     assert model.handoff_s(0) == pytest.approx(5.5e-6)
-
-
-def test_reads_and_writes_over_the_fabric(model: CostModel) -> None:
-    request = model.kv_bytes(4096)
     assert model.ub_read_s(request) == pytest.approx(1.96e-3, rel=0.01)
     assert model.ub_read_s(request, pooled=False) < model.ub_read_s(request)
     assert model.ub_write_s(request) == pytest.approx(request / 107e9, rel=0.01)
     assert model.ub_write_s(request, pooled=False) == pytest.approx(request / 135e9, rel=0.01)
     assert model.ub_read_s(512) == pytest.approx(1.7e-6, rel=0.01)
-
-
-def test_pool_loads(model: CostModel) -> None:
     blocks = model.kv_bytes(16_384 * 16)
     assert model.pool_load_s(blocks, 16) == pytest.approx(blocks / 16 / 1.407e9, rel=0.01)
     assert model.pool_load_s(blocks, 16, 1.7) == pytest.approx(0.677, rel=0.01)
-
-
-def test_the_datacentre_network_is_slow(model: CostModel) -> None:
-    nbytes = model.kv_bytes(4096)
-    assert model.vpc_s(nbytes, dies=16) == pytest.approx(nbytes / 50e9, rel=0.02)
-    assert model.vpc_s(nbytes) > 10 * model.ub_read_s(nbytes)
+    assert model.vpc_s(request, dies=16) == pytest.approx(request / 50e9, rel=0.02)
+    assert model.vpc_s(request) > 10 * model.ub_read_s(request)
 
 
 def test_loading_a_model(model: CostModel) -> None:
@@ -46,20 +35,21 @@ def test_loading_a_model(model: CostModel) -> None:
     assert [round(model.model_switch_s(hit)) for hit in (0, 0.125, 1)] == [320, 281, 5]
 
 
-def test_memory_of_a_decode_die(model: CostModel) -> None:
+def test_memory_of_decode_and_prefill_dies(model: CostModel) -> None:
     plan = model.hbm_plan("decode", 320)
     assert plan.weights == pytest.approx(17.0e9, rel=0.1)
     assert plan.buffers == 645 * 2**20
     assert plan.kv_tokens == pytest.approx(600_000, rel=0.05)
     assert plan.instance_kv_tokens == plan.kv_tokens * 320
     assert plan.weights + plan.buffers + plan.workspace + plan.kv == plan.hbm
-
-
-def test_memory_of_a_prefill_die(model: CostModel) -> None:
+    both = model.hbm_plan("aggregated", 320)
+    assert both.buffers == model.hbm_plan("decode", 320).buffers + model.hbm_plan("prefill", 320).buffers
     plan = model.hbm_plan("prefill", 32)
     assert plan.weights == pytest.approx(37.7e9, rel=0.01)
     assert plan.instance_kv_tokens == plan.kv_tokens, "every die of the group holds the same latents"
     assert 16 * 16_384 < plan.kv_tokens < 400_000, "a published step fits: Table 3 of the paper"
+    plan = CostModel(load_device("h800")).hbm_plan("prefill", 32)
+    assert plan.instance_kv_tokens == 32 * plan.kv_tokens
 
 
 def test_up_projections_of_prefill_lie_where_their_heads_are(model: CostModel) -> None:
@@ -71,16 +61,6 @@ def test_up_projections_of_prefill_lie_where_their_heads_are(model: CostModel) -
     assert indexed.hbm_plan("prefill", 32).weights == indexed.hbm_plan("decode", 32).weights, "may be absorbed"
     apart = CostModel(load_device("h800"))
     assert apart.hbm_plan("prefill", 32).weights == apart.hbm_plan("decode", 32).weights, "own prompts, all heads"
-
-
-def test_memory_of_both_together(model: CostModel) -> None:
-    both = model.hbm_plan("aggregated", 320)
-    assert both.buffers == model.hbm_plan("decode", 320).buffers + model.hbm_plan("prefill", 320).buffers
-
-
-def test_data_parallel_prefill_holds_what_all_its_dies_hold() -> None:
-    plan = CostModel(load_device("h800")).hbm_plan("prefill", 32)
-    assert plan.instance_kv_tokens == 32 * plan.kv_tokens
 
 
 def test_impossible_questions(model: CostModel) -> None:
@@ -100,9 +80,6 @@ def test_impossible_questions(model: CostModel) -> None:
         model.hbm_plan("both", 8)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="no memory plan"):
         model.hbm_plan("decode", 0)
-
-
-def test_too_few_dies_do_not_hold_the_model() -> None:
     with pytest.raises(SpecError, match="does not fit on 8 dies"):
         CostModel(load_device("ascend-910c")).hbm_plan("decode", 8)
     with pytest.raises(SpecError, match="does not fit"):

@@ -104,14 +104,11 @@ def test_decode_outside(batch: float, context: float, drafts: int, dies: int, na
     assert re.fullmatch(rf"expect within \d\d %, outside of what was fitted: {re.escape(named)}", trust)
 
 
-def test_half_batches_that_nobody_measured() -> None:
+def test_half_batches_that_nobody_measured_and_where_they_are_slower() -> None:
     assert "half batches at batch 16, not 24 to 128" in decode_trust(COST, 16, 4096, microbatch=True).text
     for batch, microbatch in ((8, False), (8, None), (24, True), (24, False), (64, False), (64, True)):
         assert "within 5 %" in decode_trust(COST, batch, 4096, microbatch=microbatch).text
-
-
-def test_where_the_published_engine_is_slower_than_it_need_be_is_said() -> None:
-    """At batch 24 it takes 24.6 ms with two half batches, where whole ones take 21.5."""
+    # At batch 24 it takes 24.6 ms with two half batches, where whole ones take 21.5.
     note = "the published engine has half batches here, which --microbatch predicts"
     assert note in decode_trust(COST, 24, 4096, microbatch=False).text
     for batch, microbatch in ((8, False), (96, True), (96, None)):

@@ -100,7 +100,7 @@ def r1(name: str, kv: KvFormat = "bf16") -> CostModel:
     return CostModel(ASCEND, replace(DEEPSEEK_R1, formats=formats_named(name, experts=True, kv=kv)))
 
 
-def test_a_format_is_read_and_multiplied_as_it_is() -> None:
+def test_formats_are_read_multiplied_and_held_as_they_are() -> None:
     """By hand: half or twice the bytes; BF16 at 353.9 TFLOPS where INT8 has 752."""
     w8a8, w4a8, bf16, w8a16 = (r1(name).decode.terms for name in ("w8a8", "w4a8", "bf16", "w8a16"))
     assert w4a8.expert_w == w8a8.expert_w / 2
@@ -110,9 +110,6 @@ def test_a_format_is_read_and_multiplied_as_it_is() -> None:
     assert (w8a16.expert_w, w8a16.expert_t) == (w8a8.expert_w, bf16.expert_t)
     absorbed_s = 2 * 128 * 128 * 512 / (1.6e12 * ASCEND.calibration.weight_memory_efficiency)
     assert bf16.prolog_w - absorbed_s == pytest.approx(2 * (w8a8.prolog_w - absorbed_s)), "the absorbed ones are BF16"
-
-
-def test_memory_holds_the_bytes_of_each_class() -> None:
     plans = {name: r1(name).hbm_plan("decode", 320) for name in ("w8a8", "w4a8", "bf16")}
     experts = 59 * 3 * 7168 * 2048  # one a die in each of 58 layers and the MTP module
     assert plans["w8a8"].weights - plans["w4a8"].weights == experts // 2
@@ -120,6 +117,10 @@ def test_memory_holds_the_bytes_of_each_class() -> None:
     eight_bit = rest - 62 * 2 * 2 * 128 * 128 * 512 - 59 * 2 * 7168 * 256  # BF16: absorbed matrices, gates
     assert plans["bf16"].weights - plans["w8a8"].weights == experts + eight_bit
     assert r1("bf16").shape.weight_bytes == 2 * r1("w8a8").shape.weight_bytes
+    few, many = PrefillLoad(256, 256 * 128), PrefillLoad(262_144, 262_144 * 2048)
+    steps = {name: [r1(name).prefill_step_s(load) for load in (few, many)] for name in ("w8a8", "w4a8", "bf16")}
+    assert steps["w4a8"][0] < steps["w8a8"][0] < steps["bf16"][0], "a small step waits for weights"
+    assert steps["w4a8"][1] == steps["w8a8"][1] < steps["bf16"][1], "a large one for products"
 
 
 def test_an_int8_cache_takes_and_reads_less() -> None:
@@ -130,13 +131,6 @@ def test_an_int8_cache_takes_and_reads_less() -> None:
     assert small.decode.terms.core_t == plain.decode.terms.core_t, "products stay BF16"
     ours, theirs = (model.hbm_plan("decode", 320).kv_tokens for model in (small, plain))
     assert ours == pytest.approx(theirs * 70_272 / 39_040, rel=1e-5)
-
-
-def test_a_prefill_step_reads_and_multiplies_its_formats() -> None:
-    few, many = PrefillLoad(256, 256 * 128), PrefillLoad(262_144, 262_144 * 2048)
-    steps = {name: [r1(name).prefill_step_s(load) for load in (few, many)] for name in ("w8a8", "w4a8", "bf16")}
-    assert steps["w4a8"][0] < steps["w8a8"][0] < steps["bf16"][0], "a small step waits for weights"
-    assert steps["w4a8"][1] == steps["w8a8"][1] < steps["bf16"][1], "a large one for products"
 
 
 def test_what_a_device_does_not_multiply_is_refused_unless_the_checkpoint_is_converted() -> None:
@@ -156,8 +150,5 @@ def test_int8_and_fp8_take_as_long_where_both_peaks_are_the_same() -> None:
     fp8 = CostModel(H800, replace(DEEPSEEK_R1, formats=ModelFormats(FP8, FP8)))
     assert fp8.decode_step_s(load) == CostModel(H800).decode_step_s(load)
     assert model_trust(fp8.shape) == ""
-
-
-def test_formats_that_were_not_measured_are_not_trusted() -> None:
     assert "no row of weights BF16; KV BF16 was fitted" in model_trust(r1("bf16").shape)
     assert "KV INT8" in model_trust(r1("w8a8", "int8").shape)

@@ -67,16 +67,13 @@ class LedgerMachine(RuleBasedStateMachine):
 TestLedgerMachine = LedgerMachine.TestCase
 
 
-def test_a_refusal_says_what_was_asked_what_is_free_and_who_holds() -> None:
+def test_refusals_say_what_was_asked_and_who_holds() -> None:
     ledger = HbmLedger(128 * MIB, "HBM of n0.npu0.die1")
     ledger.reserve("weights", 96 * MIB)
     with pytest.raises(HbmExhaustedError) as caught:
         ledger.reserve("kv_cache", 64 * MIB)
     for part in ("n0.npu0.die1", "'kv_cache'", "64 MiB", "32 MiB", "weights 96 MiB", "take more NPUs"):
         assert part in str(caught.value)
-
-
-def test_names_and_sizes_that_cannot_be() -> None:
     ledger = HbmLedger(10)
     with pytest.raises(HbmReservationError, match="cannot be negative"):
         ledger.reserve("weights", -1)
@@ -86,9 +83,6 @@ def test_names_and_sizes_that_cannot_be() -> None:
     with pytest.raises(HbmReservationError, match="holders: weights"):
         ledger.release("kv_cache")
     assert dict(ledger.reservations) == {"weights": 4}
-
-
-def test_the_view_of_reservations_cannot_be_written() -> None:
     ledger = HbmLedger(10)
     with pytest.raises(TypeError):
         ledger.reservations["x"] = 1  # type: ignore[index]

@@ -20,17 +20,11 @@ def make(npus: int = 2, hbm_bytes: int = 1000) -> VirtualInstance:
     return VirtualInstance("decode-0", [VirtualNpu(NpuId(0, index), spec, ManualClock()) for index in range(npus)])
 
 
-def test_weights_are_spread_to_the_byte() -> None:
+def test_kv_blocks_get_what_weights_leave() -> None:
     instance = make()
     instance.reserve_spread(WEIGHTS, 402)
     shares = [ledger.used_bytes for npu in instance.npus for ledger in npu.ledgers.values()]
     assert shares == [101, 101, 100, 100]
-    instance.check()
-
-
-def test_kv_blocks_get_what_is_left() -> None:
-    instance = make()
-    instance.reserve_spread(WEIGHTS, 402)
     instance.reserve_per_die(WORKSPACE, 99)
     assert instance.kv_capacity_blocks(100) == 4 * 8  # the fullest die has 800 left
     assert instance.reserve_kv_cache(100) == instance.kv_blocks == 32
@@ -71,16 +65,13 @@ def test_the_capacity_is_the_largest_that_fits(npus: int, hbm: int, weights: int
     instance.check()
 
 
-def test_a_block_limit_is_rounded_down_per_die() -> None:
+def test_a_block_limit_is_rounded_down_per_die_and_the_cache_reserved_once() -> None:
     instance = make()
     assert instance.reserve_kv_cache(100, max_blocks=11) == 8
     assert instance.release(KV_CACHE) == 800
     assert instance.kv_blocks == 0
     with pytest.raises(HbmExhaustedError, match="3 KV blocks"):
         instance.reserve_kv_cache(100, max_blocks=3)
-
-
-def test_the_cache_is_reserved_once() -> None:
     instance = make()
     instance.reserve_kv_cache(100, max_blocks=4)
     with pytest.raises(HbmReservationError, match="release it first"):
@@ -100,9 +91,13 @@ def test_all_dies_or_none() -> None:
     assert instance.used_bytes == 951
     with pytest.raises(HbmReservationError):
         make().reserve_spread(WEIGHTS, -1)
+    instance = make()
+    instance.kv_blocks = 4
+    with pytest.raises(AssertionError, match="disagree"):
+        instance.check()
 
 
-def test_unknown_names_and_sizes_are_refused() -> None:
+def test_names_sizes_and_npus_that_cannot_be_are_refused() -> None:
     instance = make()
     with pytest.raises(HbmReservationError, match="nothing is reserved"):
         instance.release(WEIGHTS)
@@ -111,9 +106,6 @@ def test_unknown_names_and_sizes_are_refused() -> None:
             instance.kv_capacity_blocks(size)
         with pytest.raises(SpecError, match="above zero"):
             instance.reserve_kv_cache(size)
-
-
-def test_an_instance_needs_equal_npus_each_once() -> None:
     clock, npu_id = ManualClock(), NpuId(0, 0)
     npu = VirtualNpu(npu_id, ASCEND_910C, clock)
     for npus in ([], [npu, VirtualNpu(npu_id, ASCEND_910C, clock)]):
@@ -135,6 +127,10 @@ def test_counters_are_shared_out_without_loss() -> None:
     with pytest.raises(SpecError, match="nbytes is -1"):
         instance.record_moved(Plane.UB, -1)
     assert all(npu.counters.steps == 1 for npu in instance.npus)
+    instance = make()
+    instance.record_step(10, 0.5, 0.02)
+    instance.record_step(10, 0.5, 0.03)
+    assert instance.predicted_s == pytest.approx(0.05)
 
 
 def test_a_snapshot_is_plain() -> None:
@@ -149,14 +145,7 @@ def test_a_snapshot_is_plain() -> None:
     assert instance.capacity_bytes == 2000
 
 
-def test_check_finds_blocks_without_bytes() -> None:
-    instance = make()
-    instance.kv_blocks = 4
-    with pytest.raises(AssertionError, match="disagree"):
-        instance.check()
-
-
-def test_a_replicated_cache_is_whole_on_every_die() -> None:
+def test_a_cache_may_be_whole_on_every_die_or_on_each_group() -> None:
     instance = make()
     instance.reserve_spread(WEIGHTS, 402)
     assert instance.reserve_kv_cache(100, max_blocks=20, groups=1) == instance.kv_blocks == 8
@@ -171,10 +160,7 @@ def test_a_replicated_cache_is_whole_on_every_die() -> None:
         instance.reserve_kv_cache(1000, groups=1)
     with pytest.raises(SpecError):
         instance.reserve_kv_cache(0, groups=1)
-
-
-def test_groups_of_dies_hold_blocks_together() -> None:
-    """Two groups of two dies: each die has whole blocks of its group, or half of each."""
+    # Two groups of two dies: each die has whole blocks of its group, or half of each.
     instance = make()
     instance.reserve_spread(WEIGHTS, 402)
     assert instance.reserve_kv_cache(100, groups=2) == 2 * 8
@@ -185,10 +171,3 @@ def test_groups_of_dies_hold_blocks_together() -> None:
     instance.release(KV_CACHE)
     with pytest.raises(SpecError, match="4 dies cannot be 3 equal groups"):
         instance.reserve_kv_cache(100, groups=3)
-
-
-def test_predicted_time_is_that_of_the_group_not_of_its_npus_together() -> None:
-    instance = make()
-    instance.record_step(10, 0.5, 0.02)
-    instance.record_step(10, 0.5, 0.03)
-    assert instance.predicted_s == pytest.approx(0.05)

@@ -13,14 +13,11 @@ from hardware.units import GIB, MIB
 from tests.fakes.clock import ManualClock
 
 
-def test_a_real_one_has_two_dies_of_64_gib() -> None:
+def test_a_real_one_has_two_dies_on_one_of_which_a_reservation_has_to_fit() -> None:
     npu = VirtualNpu(NpuId(0, 3), ASCEND_910C, ManualClock())
     assert npu.dies == (DieId(NpuId(0, 3), 0), DieId(NpuId(0, 3), 1))
     assert npu.free_bytes == 128 * GIB
     assert npu.used_bytes == 0
-
-
-def test_a_reservation_has_to_fit_on_one_die() -> None:
     npu = VirtualNpu(NpuId(0, 0), ASCEND_910C.with_hbm_per_die(MIB), ManualClock())
     first = npu.ledgers[npu.dies[0]]
     with pytest.raises(HbmExhaustedError, match=r"n0\.npu0\.die0"):
@@ -30,7 +27,7 @@ def test_a_reservation_has_to_fit_on_one_die() -> None:
     npu.check()
 
 
-def test_counters_add_up() -> None:
+def test_counters_add_up_and_refuse_negative_counts() -> None:
     clock = ManualClock(10.0)
     npu = VirtualNpu(NpuId(0, 0), ASCEND_910C, clock)
     npu.record_step(tokens=5, busy_s=0.5, predicted_s=0.001)
@@ -43,6 +40,13 @@ def test_counters_add_up() -> None:
     assert (state["steps"], state["tokens"], state["busy_s"], state["predicted_s"]) == (2, 5, 0.75, 0.001)
     assert state["moved_bytes"] == {"ub": 101, "rdma": 7, "vpc": 0}
     assert state["up_s"] == 3.0
+    npu = VirtualNpu(NpuId(0, 0), ASCEND_910C, ManualClock())
+    for step in ((-1, 0.0, 0.0), (1, -0.1, 0.0), (1, 0.1, -1.0)):
+        with pytest.raises(SpecError, match="cannot be negative"):
+            npu.record_step(*step)
+    with pytest.raises(SpecError, match="nbytes is -1"):
+        npu.record_moved(Plane.VPC, -1)
+    assert npu.counters.steps == 0
 
 
 def test_a_snapshot_is_plain_and_tells_the_scaled_size() -> None:
@@ -55,20 +59,3 @@ def test_a_snapshot_is_plain_and_tells_the_scaled_size() -> None:
     assert state["dies"][1]["reservations"] == {"kv_cache": 3}
     assert state["dies"][1]["hbm_high_water_bytes"] == 3
     assert state["dies"][0]["hbm_capacity_bytes"] == 128 * MIB
-
-
-def test_negative_counts_are_refused_and_not_counted() -> None:
-    npu = VirtualNpu(NpuId(0, 0), ASCEND_910C, ManualClock())
-    for step in ((-1, 0.0, 0.0), (1, -0.1, 0.0), (1, 0.1, -1.0)):
-        with pytest.raises(SpecError, match="cannot be negative"):
-            npu.record_step(*step)
-    with pytest.raises(SpecError, match="nbytes is -1"):
-        npu.record_moved(Plane.VPC, -1)
-    assert npu.counters.steps == 0
-
-
-def test_check_finds_a_broken_die() -> None:
-    npu = VirtualNpu(NpuId(0, 0), ASCEND_910C, ManualClock())
-    npu.ledgers[npu.dies[1]]._used = 1
-    with pytest.raises(AssertionError, match="die1"):
-        npu.check()

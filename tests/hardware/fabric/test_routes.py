@@ -14,24 +14,18 @@ TOPOLOGY = Topology(CLOUDMATRIX384)
 DIES = tuple(TOPOLOGY.die_ids())
 
 
-def test_each_port_of_the_rdma_and_ub_planes_has_two_links() -> None:
+def test_ports_have_two_links_and_a_route_goes_out_of_one_and_into_another() -> None:
     ports = (*rdma_links(TOPOLOGY, DIES), *ub_links(TOPOLOGY, TOPOLOGY.npu_ids(), TOPOLOGY.cpu_ids()))
     links = {link.name: link for link in ports}
     assert len(links) == 2 * (768 + 384 + 192)
     for name, rate in {"rdma/n47.npu7.die1/in": 25e9, "ub/n0.npu0/out": 392e9, "ub/n3.cpu2/in": 160e9}.items():
         assert links[LinkId(name)].bytes_per_s == rate
         assert links[LinkId(name)].plane == name.split("/")[0]
-
-
-def test_a_route_goes_out_of_one_end_and_into_the_other() -> None:
     die, other = DieId(NpuId(0, 0), 0), DieId(NpuId(2, 5), 1)
     assert route(Plane.RDMA, die, other) == ("rdma/n0.npu0.die0/out", "rdma/n2.npu5.die1/in")
     assert route(Plane.UB, CpuId(1, 3), die) == ("ub/n1.cpu3/out", "ub/n0.npu0/in")
     assert route(Plane.VPC, NodeId(0), NodeId(1)) == ("vpc/n0/out", "vpc/n1/in")
     assert link_id(Plane.RDMA, die, Direction.IN) == "rdma/n0.npu0.die0/in"
-
-
-def test_two_dies_of_an_npu_have_one_ub_port_and_no_route_over_it() -> None:
     die, twin = DIES[0], DIES[1]
     with pytest.raises(FabricError, match="one port on the ub plane"):
         route(Plane.UB, die, twin)
@@ -46,9 +40,6 @@ def test_source_ranks_are_those_of_the_published_map() -> None:
         assert [source_rank(rank, decode, prefill) for rank in range(decode)] == [
             rank // group for rank in range(decode)
         ]
-
-
-def test_source_ranks_that_do_not_divide_are_as_even_as_can_be() -> None:
     ranks = [source_rank(rank, 288, 32 + 8) for rank in range(288)]
     sizes = {ranks.count(source) for source in range(40)}
     assert sizes == {7, 8}

@@ -18,21 +18,18 @@ def test_every_figure_has_a_source_and_a_unit() -> None:
         assert figure.source, name
         assert figure.unit in {"1", "B", "B/s", "s", "flop/s", "op/s", "W"}, name
         assert figure.value > 0, name
-
-
-def test_a_figure_of_the_paper_names_its_section() -> None:
     for name, figure in catalog.figures().items():
         if figure.confidence is Confidence.PAPER:
             assert re.match(r"V2 (\d\.\d|Table \d|Fig \d)", figure.source), name
-
-
-def test_what_the_paper_does_not_give_is_marked() -> None:
     assert catalog.NODE_DRAM.confidence is Confidence.UNVERIFIED
     assert catalog.DIE_BF16.confidence is Confidence.SECONDARY
     assert catalog.DIE_INT8.confidence is Confidence.DERIVED
+    assert catalog.SUPERNODE_NPUS.whole == 384
+    with pytest.raises(SpecError, match="not a whole number"):
+        _ = Figure(1.5, "1", "nowhere").whole
 
 
-def test_an_npu_is_two_dies() -> None:
+def test_npu_node_and_supernode_add_up() -> None:
     die, npu = ASCEND_910C_DIE, ASCEND_910C
     assert npu.hbm_bytes == catalog.NPU_HBM.whole == 128 * GIB
     assert npu.int8_ops_per_s == catalog.NPU_INT8.value == 1504e12
@@ -43,17 +40,11 @@ def test_an_npu_is_two_dies() -> None:
     assert 2 * die.hbm_bytes_per_s == catalog.NPU_HBM_RATE.value
     assert (die.cube_cores, die.vector_cores) == (24, 48)
     assert die.ub_links * catalog.DIE_UB_LINK_RATE.value == die.ub_bytes_per_s
-
-
-def test_the_node_is_not_oversubscribed() -> None:
     node = CLOUDMATRIX_NODE
     assert (node.npus, node.dies, node.cpus, node.l1_switches) == (8, 16, 4, 7)
     assert node.l1_uplinks * node.l1_link_bytes_per_s == catalog.NODE_L1_UPLINK_RATE.value
     assert node.npus * node.npu.ub_bytes_per_s == catalog.NODE_UB_UPLINK_RATE.value
     assert node.rdma_bytes_per_s == catalog.NODE_RDMA_RATE.value
-
-
-def test_the_supernode_adds_up() -> None:
     supernode = CLOUDMATRIX384
     assert supernode.npus == catalog.SUPERNODE_NPUS.whole
     assert supernode.dies == catalog.SUPERNODE_DIES.whole
@@ -75,7 +66,7 @@ def test_planes_have_the_published_members_and_rates() -> None:
     assert (planes[Plane.VPC].npu_bytes_per_s, planes[Plane.VPC].cpu_bytes_per_s) == (0, 50e9)
 
 
-def test_ub_measures_are_table_1() -> None:
+def test_ub_measures_are_table_1_and_support_what_the_paper_claims() -> None:
     rows = [
         (UB_MEASURES.npu_npu_read_intra, 167, 1.2),
         (UB_MEASURES.npu_npu_read_inter, 164, 1.9),
@@ -89,17 +80,8 @@ def test_ub_measures_are_table_1() -> None:
     for measure, gigabytes_per_s, microseconds in rows:
         assert measure.bytes_per_s == gigabytes_per_s * 1e9
         assert measure.latency_s == pytest.approx(microseconds * 1e-6)
-
-
-def test_ub_measures_support_what_the_paper_claims() -> None:
     for pair in ("npu_npu_read", "npu_npu_write", "npu_cpu_read", "npu_cpu_write"):
         intra, inter = getattr(UB_MEASURES, f"{pair}_intra"), getattr(UB_MEASURES, f"{pair}_inter")
         assert 0.97 <= inter.bytes_per_s / intra.bytes_per_s < 1
         assert 0 < inter.latency_s - intra.latency_s < 1e-6
         assert intra.bytes_per_s < ASCEND_910C_DIE.ub_bytes_per_s
-
-
-def test_a_count_that_is_none_is_refused() -> None:
-    assert catalog.SUPERNODE_NPUS.whole == 384
-    with pytest.raises(SpecError, match="not a whole number"):
-        _ = Figure(1.5, "1", "nowhere").whole

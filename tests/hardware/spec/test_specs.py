@@ -11,20 +11,14 @@ from hardware.spec.plane import PathMeasure
 from hardware.units import MIB, Bytes, Seconds
 
 
-def test_a_scaled_die_says_so() -> None:
+def test_scaled_memory_says_so_on_every_level() -> None:
     small = ASCEND_910C_DIE.with_hbm(128 * MIB)
     assert small.hbm_bytes == 128 * MIB
     assert small.name == "Ascend 910C die (scaled HBM)"
     assert small.with_hbm(64 * MIB).name == small.name
     assert replace(small, name=ASCEND_910C_DIE.name, hbm_bytes=ASCEND_910C_DIE.hbm_bytes) == ASCEND_910C_DIE
-
-
-def test_the_real_size_is_no_scaling() -> None:
     assert ASCEND_910C_DIE.with_hbm(ASCEND_910C_DIE.hbm_bytes) is ASCEND_910C_DIE
     assert ASCEND_910C.with_hbm_per_die(ASCEND_910C_DIE.hbm_bytes) is ASCEND_910C
-
-
-def test_scaling_reaches_the_die_from_every_level() -> None:
     for scaled in (
         ASCEND_910C.with_hbm_per_die(MIB),
         CLOUDMATRIX_NODE.with_hbm_per_die(MIB).npu,
@@ -57,14 +51,8 @@ def test_every_level_refuses_impossible_numbers() -> None:
         replace(CLOUDMATRIX384, nodes=0)
     with pytest.raises(SpecError, match=r"PathMeasure\.latency_s"):
         PathMeasure(1e9, Seconds(math.nan))
-
-
-def test_a_plane_may_have_no_port_but_no_negative_one() -> None:
     assert RDMA_PLANE.cpu_bytes_per_s == 0
     with pytest.raises(SpecError, match=r"PlaneSpec\.npu_bytes_per_s"):
         replace(UB_PLANE, npu_bytes_per_s=-1.0)
-
-
-def test_descriptions_do_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         ASCEND_910C_DIE.cube_cores = 25  # type: ignore[misc]

@@ -52,7 +52,7 @@ def test_two_threads_and_a_pace() -> None:
     assert sum(told) == 5000
 
 
-def test_an_end_that_is_alone_is_late() -> None:
+def test_an_end_that_is_alone_is_late_and_a_pace_may_give_up() -> None:
     sender, receiver = pair(SMALL)
     for wait in (
         lambda: sender.send(1, memoryview(bytes(1000)), 0.01),
@@ -61,9 +61,16 @@ def test_an_end_that_is_alone_is_late() -> None:
         with pytest.raises(UbChannelError) as error:
             wait()
         assert error.value.ending == "late"
+    sender, _ = pair(SMALL)
+
+    def stop(nbytes: int) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        sender.send(1, memoryview(bytes(100)), PATIENCE_S, stop)
 
 
-def test_after_a_transfer_that_failed_the_next_one_comes_over() -> None:
+def test_after_a_transfer_that_failed_the_next_one_comes_over_and_a_later_epoch_ends_one() -> None:
     sender, receiver = pair(SMALL)
     with pytest.raises(UbChannelError):
         sender.send(1, memoryview(b"x" * 1000), 0.01)
@@ -79,9 +86,6 @@ def test_after_a_transfer_that_failed_the_next_one_comes_over() -> None:
     while not all([sending.advance(), receiving.advance()]):
         pass
     assert bytes(target) == b"y" * 100
-
-
-def test_a_later_epoch_ends_a_transfer() -> None:
     shape = SMALL
     theirs, own = np.zeros(shape.receiver_bytes, np.uint8).data, np.zeros(shape.sender_bytes, np.uint8).data
     receiving = ChannelReceiver(shape, theirs, own, 1).receiving(5, memoryview(bytearray(10)))
@@ -102,16 +106,6 @@ def test_an_event_is_never_used_again() -> None:
             sender.sending(again, memoryview(b"def"))
         with pytest.raises(SpecError, match="comes after event 4"):
             receiver.receiving(again, memoryview(bytearray(3)))
-
-
-def test_a_pace_that_gives_up_ends_a_transfer() -> None:
-    sender, _ = pair(SMALL)
-
-    def stop(nbytes: int) -> None:
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        sender.send(1, memoryview(bytes(100)), PATIENCE_S, stop)
 
 
 def test_two_processes(shm: Path, processes: Processes) -> None:

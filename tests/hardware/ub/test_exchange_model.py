@@ -9,18 +9,12 @@ def test_every_order_is_safe_and_ends() -> None:
     """Two steps of a layer, and a step of two layers: every area and every word is used again."""
     assert search(Setting(steps=2)).endings == {"done in epoch 1"}
     assert search(Setting(steps=1, layers=2)).endings == {"done in epoch 1"}
-
-
-def test_idle_steps_are_announcements_only() -> None:
     assert search(Setting(steps=4, layers=0)).endings == {"done in epoch 1"}
 
 
-def test_a_death_at_any_store_ends_every_wait() -> None:
+def test_a_death_at_any_store_ends_every_wait_and_the_others_go_on_alone() -> None:
     found = search(Setting(steps=1, crash=True))
     assert found.endings == {"done in epoch 1", "peer lost"}
-
-
-def test_after_a_death_the_new_epoch_is_done_by_the_others_alone() -> None:
     found = search(Setting(steps=1, crash=True, raise_epoch=True))
     assert found.endings == {"done in epoch 2"}
 

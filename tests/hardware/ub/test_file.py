@@ -21,15 +21,13 @@ def overwrite(path: Path, field: str, value: int) -> None:
         file.write(value.to_bytes(dtype.itemsize, "little"))
 
 
-def test_the_file_is_private_and_whole(shm: Path) -> None:
+def test_the_file_is_private_and_whole_and_made_once(shm: Path) -> None:
     with UbSegment.create(shm / "ub", MIB) as segment:
         status = os.stat(segment.path)
         assert status.st_mode & 0o777 == 0o600
         assert status.st_size == PAGE + 1024 * 128 + MIB
         assert status.st_blocks * 512 >= status.st_size
-
-
-def test_missing_and_present_files(shm: Path) -> None:
+        segment.remove()
     with pytest.raises(UbMissingError, match="no UB segment at"):
         UbSegment.attach(shm / "ub")
     with pytest.raises(UbMissingError, match=r"directory .* does not exist"):
@@ -127,7 +125,7 @@ def test_no_room_leaves_no_file(shm: Path) -> None:
     assert not (shm / "ub").exists()
 
 
-def test_a_crash_leaves_a_stale_segment_that_the_next_start_removes(shm: Path, processes: Processes) -> None:
+def test_which_segments_are_stale(shm: Path, processes: Processes) -> None:
     pid, made = processes.run("create", path=str(shm / "ub_0"), size_bytes=MIB)
     live = UbSegment.create(shm / "ub_1", MIB)
     (shm / "other").touch()
@@ -142,9 +140,6 @@ def test_a_crash_leaves_a_stale_segment_that_the_next_start_removes(shm: Path, p
     assert remove_stale(shm, "ub_") == []
     assert sorted(path.name for path in shm.iterdir()) == ["other", "ub_1"]
     live.remove()
-
-
-def test_a_segment_whose_owner_died_lives_while_somebody_holds_a_region(shm: Path, processes: Processes) -> None:
     path = shm / "ub_0"
     owner, _ = processes.run("create", path=str(path), size_bytes=MIB)
     holder, _ = processes.run("allocate", path=str(path), nbytes=100, fill=1)
@@ -152,9 +147,6 @@ def test_a_segment_whose_owner_died_lives_while_somebody_holds_a_region(shm: Pat
     assert remove_stale(shm, "ub_") == []
     processes.kill(holder)
     assert remove_stale(shm, "ub_") == [path]
-
-
-def test_a_segment_that_is_being_made_is_not_stale(shm: Path, processes: Processes) -> None:
     (shm / "ub_0").touch()
     pid, _ = processes.run("hold_lock", path=str(shm / "ub_0"))
     assert remove_stale(shm, "ub_") == []
@@ -162,20 +154,14 @@ def test_a_segment_that_is_being_made_is_not_stale(shm: Path, processes: Process
     assert remove_stale(shm, "ub_") == [shm / "ub_0"]
 
 
-def test_removing_what_somebody_removed_already(shm: Path) -> None:
+def test_removal_passes_over_what_is_gone_or_cannot_be_opened(shm: Path) -> None:
     with UbSegment.create(shm / "ub_0", MIB) as segment:
         (shm / "ub_0").unlink()
         segment.remove()
     assert list(shm.iterdir()) == []
-
-
-def test_remove_stale_passes_over_what_it_cannot_open(shm: Path) -> None:
     (shm / "ub_folder").mkdir()
     (shm / "ub_link").symlink_to(shm / "nowhere")
     assert remove_stale(shm, "ub_") == []
-
-
-def test_remove_stale_wants_a_prefix_and_a_directory(shm: Path) -> None:
     with pytest.raises(SpecError, match="needs a prefix"):
         remove_stale(shm, "")
     with pytest.raises(UbMissingError, match="does not exist"):

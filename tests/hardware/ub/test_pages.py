@@ -54,19 +54,16 @@ def test_a_kernel_that_fails_to_populate_is_heard(monkeypatch: pytest.MonkeyPatc
         populate(mmap.mmap(-1, PAGE))
 
 
-def test_touching_changes_nothing(shm: Path) -> None:
-    mapping = open_mapping(shm / "file", 4 * PAGE)
-    mapping[:] = bytes(range(256)) * (4 * PAGE // 256)
-    populate(mapping)
-    assert read_every_page(mapping) == 4
-    assert mapping[:] == bytes(range(256)) * (4 * PAGE // 256)
-
-
-def test_reserving_takes_the_memory(shm: Path) -> None:
+def test_reserving_takes_the_memory_and_touching_changes_nothing(shm: Path) -> None:
     open_mapping(shm / "file")
     status = os.stat(shm / "file")
     assert status.st_size == SIZE
     assert status.st_blocks * 512 >= SIZE
+    mapping = open_mapping(shm / "small", 4 * PAGE)
+    mapping[:] = bytes(range(256)) * (4 * PAGE // 256)
+    populate(mapping)
+    assert read_every_page(mapping) == 4
+    assert mapping[:] == bytes(range(256)) * (4 * PAGE // 256)
 
 
 def test_a_directory_without_room_is_an_error_and_no_bus_error(shm: Path) -> None:
@@ -91,9 +88,6 @@ def test_pages_that_are_let_go_leave_the_page_tables_and_keep_their_content(tmp_
     assert let_go(parts) == 13 * PAGE
     assert resident_bytes(view) == 51 * PAGE
     assert bytes(view) == bytes([7]) * len(view)
-
-
-def test_memory_that_is_not_shared_is_not_let_go() -> None:
     view = memoryview(mmap.mmap(-1, 8 * PAGE, flags=mmap.MAP_PRIVATE))
     view[:] = bytes([7]) * len(view)
     assert let_go([view]) == 0

@@ -9,24 +9,13 @@ from hardware.ub.process import ProcessStamp
 from tests.hardware.ub.processes import Processes
 
 
-def test_this_process_is_alive() -> None:
+def test_who_is_alive() -> None:
     own = ProcessStamp.own()
     assert own.pid == os.getpid()
     assert own.is_alive()
     assert ProcessStamp.of(os.getpid()) == own
-
-
-def test_a_reused_number_is_another_process() -> None:
-    own = ProcessStamp.own()
-    assert not replace(own, start_ticks=own.start_ticks - 1).is_alive()
-
-
-def test_a_process_of_another_namespace_counts_as_alive() -> None:
-    own = ProcessStamp.own()
-    assert replace(own, start_ticks=1, pid_namespace=own.pid_namespace + 1).is_alive()
-
-
-def test_a_number_that_nobody_has() -> None:
+    assert not replace(own, start_ticks=own.start_ticks - 1).is_alive(), "its number was reused"
+    assert replace(own, start_ticks=1, pid_namespace=own.pid_namespace + 1).is_alive(), "of another namespace"
     beyond = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
     assert ProcessStamp.of(beyond) is None
 

@@ -93,9 +93,6 @@ def test_a_refusal_says_what_was_asked_what_is_free_and_who_holds() -> None:
         table.allocate(500, "prefill-1", 1, HOLDERS[2], 3)
     for part in ("'prefill-1'", "500 B", "free are 700 B", "largest hole is 400 B", "decode-0 300 B", "release"):
         assert part in str(caught.value)
-
-
-def test_a_full_table_says_so() -> None:
     table = make(entries=1)
     table.allocate(1, "a", 1, HOLDERS[0], 1)
     with pytest.raises(UbFullError, match="all 1 table entries are in use"):
@@ -108,13 +105,10 @@ def test_sizes_and_alignments_that_cannot_be(nbytes: int, align: int) -> None:
         make().allocate(nbytes, "a", align, HOLDERS[0], 1)
 
 
-def test_long_and_foreign_names_are_kept_as_far_as_they_fit() -> None:
+def test_names_are_kept_as_far_as_they_fit_and_generations_of_nobody_are_stale() -> None:
     table = make()
     assert table.allocate(1, "é" * 60, 1, HOLDERS[0], 1).owner == "é" * 40
     assert table.allocate(1, "预填-0", 1, HOLDERS[0], 2).owner == "预填-0"
-
-
-def test_a_generation_of_nobody_is_stale() -> None:
     table = make()
     table.allocate(1, "a", 1, HOLDERS[0], 1)
     for generation in (0, 2, -1):  # 0 marks the free entries

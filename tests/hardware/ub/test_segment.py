@@ -50,10 +50,7 @@ def test_what_one_mapping_writes_the_other_reads(shm: Path) -> None:
         assert reader.regions() == (region,) == writer.regions()
         assert (region.owner, region.process) == ("prefill-0", ProcessStamp.own())
         assert writer.owner == ProcessStamp.own()
-
-
-def test_arrays_sit_on_a_view_without_a_copy(shm: Path) -> None:
-    with UbSegment.create(shm / "ub", MIB) as segment:
+    with UbSegment.create(shm / "arrays", MIB) as segment:
         region = segment.allocate(4096, "a")
         array = np.frombuffer(segment.view(region), np.float32)
         array[:] = 1.5
@@ -74,17 +71,14 @@ def test_regions_are_aligned_and_released(shm: Path) -> None:
         assert segment.allocate(4 * PAGE, "all").generation == 4
 
 
-def test_the_size_is_rounded_up_and_all_of_it_can_be_used(shm: Path) -> None:
+def test_the_size_is_rounded_up_and_a_full_segment_or_table_refuses(shm: Path) -> None:
     with UbSegment.create(shm / "ub", PAGE + 1) as segment:
         assert segment.capacity_bytes == 2 * PAGE
         region = segment.allocate(2 * PAGE, "a")
         segment.view(region)[-1] = 7
         with pytest.raises(UbFullError, match="largest hole is 0 B"):
             segment.allocate(1, "b")
-
-
-def test_a_full_table_is_refused(shm: Path) -> None:
-    with UbSegment.create(shm / "ub", MIB, max_regions=2) as segment:
+    with UbSegment.create(shm / "few", MIB, max_regions=2) as segment:
         segment.allocate(1, "a")
         segment.allocate(1, "b")
         with pytest.raises(UbFullError, match="all 2 table entries"):
@@ -106,7 +100,7 @@ def test_a_released_region_is_stale_even_after_its_place_is_taken_again(shm: Pat
         assert len(segment.read(old.offset, 100)) == 100
 
 
-def test_ranges_outside_are_refused(shm: Path) -> None:
+def test_ranges_sizes_owners_and_alignments_that_cannot_be(shm: Path) -> None:
     with UbSegment.create(shm / "ub", MIB) as segment:
         start, end = PAGE + 1024 * 128, PAGE + 1024 * 128 + MIB
         assert len(segment.read(end - 1, 1)) == 1
@@ -118,15 +112,12 @@ def test_ranges_outside_are_refused(shm: Path) -> None:
             larger.allocate(2 * MIB, "a")
             with pytest.raises(UbRangeError, match="another segment"):
                 segment.view(larger.allocate(MIB, "b"))
-
-
-def test_sizes_owners_and_alignments_that_cannot_be(shm: Path) -> None:
     for size, regions in ((0, 1), (-1, 1), (1, 0)):
         with pytest.raises(SpecError, match="above zero"):
-            UbSegment.create(shm / "ub", size, max_regions=regions)
+            UbSegment.create(shm / "none", size, max_regions=regions)
     with pytest.raises(SpecError, match="cannot own a segment"):
-        UbSegment.create(shm / "ub", MIB, owner_pid=int(Path("/proc/sys/kernel/pid_max").read_text()) + 1)
-    with UbSegment.create(shm / "ub", MIB) as segment, pytest.raises(UbRangeError):
+        UbSegment.create(shm / "none", MIB, owner_pid=int(Path("/proc/sys/kernel/pid_max").read_text()) + 1)
+    with UbSegment.create(shm / "odd", MIB) as segment, pytest.raises(UbRangeError):
         segment.allocate(1, "a", align=3)
 
 
@@ -203,7 +194,16 @@ def test_remove_takes_the_file_away_but_not_a_later_one(shm: Path) -> None:
     assert list(shm.iterdir()) == []
 
 
-def test_check_finds_what_was_overwritten(shm: Path) -> None:
+def test_check_finds_what_was_overwritten_and_a_snapshot_names_the_owners(shm: Path) -> None:
+    with UbSegment.create(shm / "named", MIB) as segment:
+        segment.allocate(10, "prefill-0")
+        segment.allocate(20, "prefill-0")
+        segment.allocate(5, "decode-0")
+        state = segment.snapshot()
+        assert state["owners"] == {"prefill-0": 30, "decode-0": 5}
+        assert (state["used_bytes"], state["free_bytes"], state["capacity_bytes"]) == (35, MIB - 35, MIB)
+        assert state["path"] == str(shm / "named")
+        assert int(state["session"], 16) == segment.session
     with UbSegment.create(shm / "ub", MIB) as segment:
         segment.allocate(1, "a")
         segment.check()
@@ -214,18 +214,6 @@ def test_check_finds_what_was_overwritten(shm: Path) -> None:
             raw[56:64] = b"\1" * 8  # session
             with pytest.raises(UbCorruptError, match=r"header of .* was overwritten"):
                 segment.check()
-
-
-def test_a_snapshot_names_the_owners(shm: Path) -> None:
-    with UbSegment.create(shm / "ub", MIB) as segment:
-        segment.allocate(10, "prefill-0")
-        segment.allocate(20, "prefill-0")
-        segment.allocate(5, "decode-0")
-        state = segment.snapshot()
-        assert state["owners"] == {"prefill-0": 30, "decode-0": 5}
-        assert (state["used_bytes"], state["free_bytes"], state["capacity_bytes"]) == (35, MIB - 35, MIB)
-        assert state["path"] == str(shm / "ub")
-        assert int(state["session"], 16) == segment.session
 
 
 def test_a_segment_that_cannot_be_mapped_is_not_left_behind(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:

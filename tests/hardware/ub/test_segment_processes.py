@@ -148,7 +148,7 @@ def test_segment_machine(processes: Processes) -> None:
     SegmentMachine.processes = processes
     case = SegmentMachine.TestCase
     case.settings = settings(
-        max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=15, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
     )
     case().runTest()
 
@@ -203,7 +203,7 @@ def test_a_fork_may_use_the_same_object(shm: Path, processes: Processes) -> None
 def test_a_kill_at_any_moment_leaves_a_whole_table(shm: Path, processes: Processes) -> None:
     dice = random.Random(7)
     with UbSegment.create(shm / "ub", MIB) as segment:
-        for _ in range(40):
+        for _ in range(20):
             pids = [processes.start("churn", path=str(segment.path), rounds=10**6, seed=seed) for seed in (1, 2)]
             time.sleep(dice.uniform(0.001, 0.01))
             for pid in pids:

@@ -1,5 +1,6 @@
 """Small random checkpoints of each family, written by transformers itself: its names, its keys, its numbers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,21 @@ CHOOSING_CASES: dict[str, dict[str, Any]] = {
 """Those whose attention reads chosen tokens only, beyond so few that tests have longer contexts: not native."""
 
 
-def write_family(folder: Path, case: str, seed: int = 0) -> Any:
+def family_config(case: str, **changes: Any) -> Any:
+    """Transformers' configuration of a case, whose class depends on the family; with other keys."""
+    keys = {"vocab_size": 320, "max_position_embeddings": 512, **(CASES | CHOOSING_CASES)[case], **changes}
+    return AutoConfig.for_model(case.split(" ")[0], **keys, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+
+def written_config(case: str) -> dict[str, Any]:
+    """What transformers writes of it into `config.json`."""
+    found: dict[str, Any] = json.loads(family_config(case).to_json_string())
+    return found
+
+
+def write_family(folder: Path, case: str, seed: int = 0, **changes: Any) -> Any:
     """Write a case's checkpoint. Returns: transformers' model of it, in float32, whose parts are typed in part."""
-    keys = {"vocab_size": 320, "max_position_embeddings": 512, **(CASES | CHOOSING_CASES)[case]}
-    config = AutoConfig.for_model(case.split(" ")[0], **keys, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    config = family_config(case, **changes)
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -1,6 +1,7 @@
 """Experts that lie in one tensor, and MXFP4: read as transformers reads them, and refused where they cannot be."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from serving.model.fused_experts import mxfp4
 from serving.model.loader import load_model
 from serving.model.size import rank_weight_bytes, weight_bytes
 from serving.tools.quantize.settings import Settings
-from tests.model.families.checkpoints import CASES, write_family
+from tests.model.families.checkpoints import write_family
 from tests.model.paged import PagedRunner
 from tests.tools.quantize.conftest import TOKENS, quick
 
@@ -41,11 +42,11 @@ def edit(folder: Path, change: dict[str, Tensor | None], **keys: Any) -> None:
     config.write_text(json.dumps(json.loads(config.read_text()) | keys))
 
 
-@pytest.fixture
-def in_mxfp4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Any]:
+@pytest.fixture(scope="module")
+def blocks_and_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """A checkpoint whose experts are MXFP4, and transformers' model of the same numbers."""
-    monkeypatch.setitem(CASES, "gpt_oss", CASES["gpt_oss"] | {"hidden_size": 64, "intermediate_size": 96})
-    write_family(tmp_path, "gpt_oss")
+    folder = tmp_path_factory.mktemp("mxfp4")
+    write_family(folder, "gpt_oss", hidden_size=64, intermediate_size=96)
     generator = torch.Generator().manual_seed(3)
     plain: dict[str, Tensor | None] = {}
     blocked: dict[str, Tensor | None] = {}
@@ -55,23 +56,26 @@ def in_mxfp4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Any
             blocks, scales = packed(generator, 6, outputs, inputs)
             plain[whole] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
             blocked |= {whole: None, whole + "_blocks": blocks, whole + "_scales": scales}
-    edit(tmp_path, plain)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager").eval()
+    edit(folder, plain)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     quantization = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
-    edit(tmp_path, blocked, quantization_config=quantization)
-    return tmp_path, model
+    edit(folder, blocked, quantization_config=quantization)
+    return folder, model
 
 
-def test_mxfp4_gives_the_logits_of_its_numbers(in_mxfp4: tuple[Path, Any]) -> None:
+@pytest.fixture
+def in_mxfp4(blocks_and_model: tuple[Path, Any], tmp_path: Path) -> tuple[Path, Any]:
+    """A copy of that checkpoint, and the model."""
+    return shutil.copytree(blocks_and_model[0], tmp_path / "model"), blocks_and_model[1]
+
+
+def test_mxfp4_is_read_expert_by_expert_and_gives_the_logits_of_its_numbers(in_mxfp4: tuple[Path, Any]) -> None:
     folder, model = in_mxfp4
     tokens = torch.randint(6, 320, (30,), generator=torch.Generator().manual_seed(1)).tolist()
     with torch.inference_mode():
         expected = model(torch.tensor([tokens])).logits[0]
     found = PagedRunner(load_model(folder, dtype="float32")).run("one", tokens, [30])
     assert float((found - expected).abs().max()) < 1e-4
-
-
-def test_every_expert_is_read_by_itself(in_mxfp4: tuple[Path, Any]) -> None:
     folder, model = in_mxfp4
     checkpoint, experts = Checkpoint(folder), model.model.layers[1].mlp.experts
     prefix = "model.layers.1.mlp.experts.4."
@@ -88,9 +92,6 @@ def test_every_expert_is_read_by_itself(in_mxfp4: tuple[Path, Any]) -> None:
             assert torch.equal(found, wanted.to(dtype))
     assert checkpoint.stored_dtype(prefix + "up_proj.weight") == "U8"
     assert not any("experts.gate_up" in name or "router" in name for name in checkpoint.names)
-
-
-def test_bytes_are_those_of_what_is_loaded(in_mxfp4: tuple[Path, Any]) -> None:
     folder, model = in_mxfp4
     numbers = sum(one.numel() for one in model.parameters())
     assert weight_bytes(folder, 2) == 2 * numbers

@@ -5,38 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
+from tests.model.native.attention_checks import TOLERANCE, check_broken_row, check_company, distance, run, spans_of
 from tests.model.native.kernels import Case, Span
 
-# Of the largest number. Latent queries, weights and means are rounded to bfloat16 on the way, so a few of its units.
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 INT8_TOLERANCE = 4e-2
 
 pytestmark = pytest.mark.timeout(600)  # the first test may wait for a compiler
-
-
-def distance(got: Tensor, wanted: Tensor) -> float:
-    assert torch.isfinite(got).all()
-    return float((got.double() - wanted).abs().max() / wanted.abs().max())
-
-
-def spans_of(case: Case, lengths: list[tuple[int, int, bool]]) -> list[Span]:
-    """(rows, start, plain) -> spans with shuffled tables."""
-    generator = torch.Generator().manual_seed(case.seed + 2)
-    spans = []
-    for rows, start, plain in lengths:
-        blocks = -(-(rows + start) // case.block_tokens)
-        spans.append(Span(rows, start, torch.randperm(case.blocks, generator=generator)[:blocks].tolist(), plain))
-    return spans
-
-
-def run(
-    case: Case, kernels: ctypes.CDLL, lengths: list[tuple[int, int, bool]], threads: int = 1
-) -> tuple[Tensor, Tensor]:
-    spans = spans_of(case, lengths)
-    query = case.queries(sum(span.rows for span in spans))
-    return case.attend(kernels, query, spans, case.cache(kernels), threads), case.reference(query, spans)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -120,17 +95,7 @@ def test_a_row_has_the_same_bits_in_any_company(
 ) -> None:
     int8, w8a16 = form == "int8", form == "w8a16"
     sizes = {"heads": 5, "kv_lora": 64, "rope": rope, "block_tokens": block_tokens, "blocks": 800 // block_tokens}
-    case = Case(**sizes, dtype=dtype, int8_cache=int8, int8_weights=int8, w8a16=w8a16)
-    cache = case.cache(kernels)
-    spans = spans_of(case, [(1, start, False) for start in (0, 5, 300, 255, 256, 31, 700, 1, 77, 512, 400, 780) * 3])
-    query = case.queries(len(spans))
-    alone = torch.cat(
-        [case.attend(kernels, query[i : i + 1], [span], cache, 1 + i % 3) for i, span in enumerate(spans)]
-    )
-    for threads in (1, 2, 7):
-        assert torch.equal(case.attend(kernels, query, spans, cache, threads), alone)
-    backwards = case.attend(kernels, query.flip(0), spans[::-1], cache, 2)
-    assert torch.equal(backwards.flip(0), alone)
+    check_company(Case(**sizes, dtype=dtype, int8_cache=int8, int8_weights=int8, w8a16=w8a16), kernels, 3)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -165,7 +130,7 @@ def test_a_chunk_may_be_cut_anywhere(kernels: ctypes.CDLL, dtype: torch.dtype) -
     assert torch.equal(mixed[:300], wanted)
 
 
-def test_both_forms_agree(kernels: ctypes.CDLL) -> None:
+def test_both_forms_agree_and_rows_may_be_more_than_one_wave(kernels: ctypes.CDLL) -> None:
     case = Case(block_tokens=16, blocks=40)
     cache = case.cache(kernels)
     (plain,) = spans_of(case, [(6, 333, True)])
@@ -173,9 +138,6 @@ def test_both_forms_agree(kernels: ctypes.CDLL) -> None:
     absorbed = Span(6, 333, plain.table, False)
     one, other = (case.attend(kernels, query, [span], cache) for span in (plain, absorbed))
     assert distance(one, other.double()) < 1e-5
-
-
-def test_more_rows_than_one_wave(kernels: ctypes.CDLL) -> None:
     case = Case(heads=2, kv_lora=16, block_tokens=4, blocks=60)
     got, wanted = run(case, kernels, [(1, 1 + i % 200, False) for i in range(600)], threads=2)
     assert distance(got, wanted) < 1e-5
@@ -207,14 +169,4 @@ def test_what_was_never_written_is_not_read_in_place(kernels: ctypes.CDLL) -> No
 
 
 def test_a_broken_row_stays_alone(kernels: ctypes.CDLL) -> None:
-    """A NaN in one sequence's query reaches no other."""
-    case = Case(block_tokens=4, blocks=40)
-    cache = case.cache(kernels)
-    spans = spans_of(case, [(1, 20, False), (1, 30, False), (8, 3, True), (6, 0, True)])
-    query = case.queries(16)
-    wanted = case.attend(kernels, query, spans, cache)
-    query[1], query[2:10] = float("nan"), float("nan")
-    got = case.attend(kernels, query, spans, cache)
-    assert torch.equal(got[:1], wanted[:1])
-    assert torch.equal(got[10:], wanted[10:])
-    assert got[1:10].isnan().all()
+    check_broken_row(Case(block_tokens=4, blocks=40), kernels)

@@ -47,7 +47,7 @@ def compiler_is_there() -> None:
         pytest.skip("there is no C++ compiler here")
 
 
-def test_it_is_built_once(sources: Path, cache: Path, said: list[str]) -> None:
+def test_it_is_built_once_and_anew_for_other_sources(sources: Path, cache: Path, said: list[str]) -> None:
     first = build.cached_library(said.append, sources)
     assert first.parent == cache / "cloudmatrix-infer"
     assert len(said) == 1
@@ -55,10 +55,9 @@ def test_it_is_built_once(sources: Path, cache: Path, said: list[str]) -> None:
     assert build.cached_library(said.append, sources) == first
     assert (len(said), first.stat().st_ino) == (1, made)
     assert [path.name for path in first.parent.iterdir() if path.name.startswith("build-")] == []
-
-
-def test_other_sources_are_another_library(sources: Path, cache: Path, said: list[str]) -> None:
-    first = build.cached_library(said.append, sources)
+    os.utime(first, (1e9, 1e9))
+    build.cached_library(said.append, sources)
+    assert first.stat().st_mtime > 1e9 + 1, "one in use counts as new"
     (sources / "more.h").write_text("// a header counts too\n")
     assert build.cached_library(said.append, sources) != first
     assert len(said) == 2
@@ -78,13 +77,6 @@ def test_libraries_that_nobody_used_for_long_go(sources: Path, cache: Path, said
     assert sorted(path.name for path in folder.iterdir()) == sorted([*kept, *(f"{name}.lock" for name in kept[:8])])
 
 
-def test_a_library_in_use_counts_as_new(sources: Path, cache: Path, said: list[str]) -> None:
-    first = build.cached_library(said.append, sources)
-    os.utime(first, (1e9, 1e9))
-    build.cached_library(said.append, sources)
-    assert first.stat().st_mtime > 1e9 + 1
-
-
 def test_another_compiler_makes_another_library(
     sources: Path, cache: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,28 +85,24 @@ def test_another_compiler_makes_another_library(
     assert build.cached_library(said.append, sources) != first
 
 
-def test_the_environment_names_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilers_that_are_not_there_or_cannot_be_run(
+    monkeypatch: pytest.MonkeyPatch, sources: Path, cache: Path, tmp_path: Path
+) -> None:
     monkeypatch.setenv("CXX", "env g++ -pipe")
     assert build.find_compiler() == ("env", "g++", "-pipe")
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(BuildError, match="no-such-compiler, is not there"):
         build.find_compiler()
-
-
-def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BuildError, match="there is no C\\+\\+ compiler"):
-        build.find_compiler()
-
-
-def test_a_compiler_that_cannot_be_run(sources: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = sources / "compiler"
     broken.write_bytes(b"\x7fELF nothing behind it")
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
     with pytest.raises(BuildError, match="could not be run"):
         build.cached_library(lambda _: None, sources)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="there is no C\\+\\+ compiler"):
+        build.find_compiler()
 
 
 def test_a_broken_source_leaves_a_log_and_no_library(sources: Path, cache: Path) -> None:
@@ -126,9 +114,7 @@ def test_a_broken_source_leaves_a_log_and_no_library(sources: Path, cache: Path)
     assert "forty_two" in log.read_text()
     assert str(log) in str(failure.value)
     assert list(log.parent.glob("*.so")) == []
-
-
-def test_a_linker_that_fails_says_so(sources: Path, cache: Path) -> None:
+    (sources / "answer.cpp").write_text(SOURCE)
     (sources / "twice.cpp").write_text(SOURCE)
     with pytest.raises(BuildError, match="failed"):
         build.cached_library(lambda _: None, sources)

@@ -6,41 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from tests.model.native.attention_checks import TOLERANCE, check_broken_row, check_company, distance, run, spans_of
 from tests.model.native.grouped_case import GroupedCase, as_kept
 from tests.model.native.kernels import Span
-
-# Of the largest number. Weights of a piece are rounded to bfloat16 on the way.
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 HEADS = [(9, 3, 64), (6, 6, 80), (8, 2, 96), (4, 1, 128), (3, 3, 10), (40, 1, 32)]
 
 pytestmark = pytest.mark.timeout(600)  # the first test may wait for a compiler
-
-
-def distance(got: Tensor, wanted: Tensor) -> float:
-    assert torch.isfinite(got).all()
-    return float((got.double() - wanted).abs().max() / wanted.abs().max())
-
-
-def spans_of(case: GroupedCase, lengths: list[tuple[int, int]]) -> list[Span]:
-    """(rows, start) -> spans with shuffled tables, every other one a chunk of a prompt."""
-    generator = torch.Generator().manual_seed(case.seed + 2)
-    spans: list[Span] = []
-    for rows, start in lengths:
-        blocks = -(-(rows + start) // case.block_tokens)
-        table = torch.randperm(case.blocks, generator=generator)[:blocks].tolist()
-        spans.append(Span(rows, start, table, plain=len(spans) % 2 == 1))
-    return spans
-
-
-def run(
-    case: GroupedCase, kernels: ctypes.CDLL, lengths: list[tuple[int, int]], threads: int = 1
-) -> tuple[Tensor, Tensor]:
-    spans = spans_of(case, lengths)
-    query = case.queries(sum(span.rows for span in spans))
-    return case.attend(kernels, query, spans, case.cache(kernels), threads), case.reference(query, spans)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -114,16 +87,7 @@ def test_a_row_has_the_same_bits_in_any_company(
     kernels: ctypes.CDLL, dtype: torch.dtype, int8: bool, heads: tuple[int, int, int], block_tokens: int
 ) -> None:
     case = GroupedCase(*heads, dtype=dtype, block_tokens=block_tokens, blocks=800 // block_tokens, int8_cache=int8)
-    cache = case.cache(kernels)
-    spans = spans_of(case, [(1, start) for start in (0, 5, 300, 255, 256, 31, 700, 1, 77, 512, 400, 780) * 2])
-    query = case.queries(len(spans))
-    alone = torch.cat(
-        [case.attend(kernels, query[i : i + 1], [span], cache, 1 + i % 3) for i, span in enumerate(spans)]
-    )
-    for threads in (1, 2, 7):
-        assert torch.equal(case.attend(kernels, query, spans, cache, threads), alone)
-    backwards = case.attend(kernels, query.flip(0), spans[::-1], cache, 2)
-    assert torch.equal(backwards.flip(0), alone)
+    check_company(case, kernels, 2)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -161,17 +125,7 @@ def test_what_was_never_written_is_not_read(kernels: ctypes.CDLL, dtype: torch.d
 
 
 def test_a_broken_row_stays_alone(kernels: ctypes.CDLL) -> None:
-    """A NaN in one sequence's query reaches no other."""
-    case = GroupedCase(blocks=40)
-    cache = case.cache(kernels)
-    spans = spans_of(case, [(1, 20), (1, 30), (8, 3), (6, 0)])
-    query = case.queries(16)
-    wanted = case.attend(kernels, query, spans, cache)
-    query[1], query[2:10] = float("nan"), float("nan")
-    got = case.attend(kernels, query, spans, cache)
-    assert torch.equal(got[:1], wanted[:1])
-    assert torch.equal(got[10:], wanted[10:])
-    assert got[1:10].isnan().all()
+    check_broken_row(GroupedCase(blocks=40), kernels)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

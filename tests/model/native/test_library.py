@@ -42,6 +42,10 @@ def test_structs_have_the_same_size_on_both_sides(library: Library) -> None:
     for name, size in layout.SIZES.items():
         assert library.functions.cm_size_of(name.encode()) == size, name
     assert library.functions.cm_size_of(b"cm_nothing") == 0
+    assert library.packed_bytes(33, 65, 2, Form.F32) == 2 * 2 * 32 * 128 * 4
+    assert library.packed_bytes(33, 65, 2, Form.BF16) == 2 * 2 * 32 * 128 * 2
+    assert library.packed_bytes(33, 65, 2, Form.INT8) == 2 * 2 * 32 * (128 + 4 + 4)
+    assert library.packed_bytes(33, 65, 2, Form.W8A16) == 2 * 2 * 32 * (128 + 4 + 4) + 2 * 128 * 4
 
 
 def test_every_field_stands_where_the_header_has_it() -> None:
@@ -66,11 +70,18 @@ def test_a_library_of_other_sources_is_refused(
         Library(library.path)
 
 
-def test_instructions(library: Library) -> None:
+def test_instructions_and_calls_that_cannot_be(library: Library) -> None:
     assert library.instructions == native.instructions()
     assert library.instructions in ("amx", "avx512", "avx2", "portable")
     with pytest.raises(ModelError, match="the instructions mmx are not to be had"):
         library.use_instructions("mmx")
+    for weights in (Form.INT8, Form.W8A16):
+        linear = NativeLinear(32, 64, 1, weights)
+        with pytest.raises(ModelError, match="need their scales"):
+            library.pack(0, None, linear, 0)
+    for rows, form, threads in ((-1, 0, 1), (1, 0, 0), (1, 2, 1)):
+        with pytest.raises(ModelError, match=f"a product of {rows} rows"):
+            library.apply(linear, 0, rows, Form(form), 0, threads)
 
 
 @pytest.mark.parametrize(
@@ -92,27 +103,6 @@ def test_products_that_cannot_be(library: Library, linear: NativeLinear) -> None
         library.pack(0, None, linear, 0)
     with pytest.raises(ModelError, match="a product of"):
         library.apply(linear, 0, 1, Form.F32, 0, 1)
-
-
-def test_calls_that_cannot_be(library: Library) -> None:
-    for weights in (Form.INT8, Form.W8A16):
-        linear = NativeLinear(32, 64, 1, weights)
-        with pytest.raises(ModelError, match="need their scales"):
-            library.pack(0, None, linear, 0)
-    for rows, form, threads in ((-1, 0, 1), (1, 0, 0), (1, 2, 1)):
-        with pytest.raises(ModelError, match=f"a product of {rows} rows"):
-            library.apply(linear, 0, rows, Form(form), 0, threads)
-
-
-def test_packed_bytes_are_those_of_the_layout(library: Library) -> None:
-    assert library.packed_bytes(33, 65, 2, Form.F32) == 2 * 2 * 32 * 128 * 4
-    assert library.packed_bytes(33, 65, 2, Form.BF16) == 2 * 2 * 32 * 128 * 2
-    assert library.packed_bytes(33, 65, 2, Form.INT8) == 2 * 2 * 32 * (128 + 4 + 4)
-    assert library.packed_bytes(33, 65, 2, Form.W8A16) == 2 * 2 * 32 * (128 + 4 + 4) + 2 * 128 * 4
-
-
-def test_a_linear_has_the_size_of_the_c_structure() -> None:
-    assert ctypes.sizeof(NativeLinear) == 32
 
 
 def test_tiles_are_tried_before_they_are_trusted(pytestconfig: pytest.Config) -> None:

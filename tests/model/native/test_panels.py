@@ -63,15 +63,11 @@ def test_products_are_as_torch_has_them(forms: PanelForms) -> None:
     x = random(7, 4, 10)
     assert torch.allclose(heads(x), PlainHeads(weight.view(4, 10, 96))(x), atol=1e-4)
     assert (heads.in_features, heads.out_features, heads.groups) == (10, 96, 4)
+    apart = random(14, 200)[::2, 50:146]
+    assert torch.equal(linear(apart), linear(apart.clone())), "rows need not lie behind one another"
 
 
-def test_rows_need_not_lie_behind_one_another(forms: PanelForms) -> None:
-    weight, x = random(40, 96), random(14, 200)
-    linear = forms.linear(LinearWeight(weight))
-    assert torch.equal(linear(x[::2, 50:146]), linear(x[::2, 50:146].clone()))
-
-
-def test_wrong_shapes_and_dtypes(forms: PanelForms, library: Library) -> None:
+def test_wrong_shapes_dtypes_and_layouts(forms: PanelForms, library: Library) -> None:
     with pytest.raises(AssertionError, match="rows of"):
         forms.linear(LinearWeight(random(40, 96)))(random(3, 95))
     with pytest.raises(ModelError, match=r"no panels of torch\.float64"):
@@ -80,9 +76,6 @@ def test_wrong_shapes_and_dtypes(forms: PanelForms, library: Library) -> None:
         forms.write(LinearWeight(random(40, 96)), PackedShape(LAYOUT, 64), memoryview(bytearray(64)))
     with pytest.raises(ModelError, match="need their scales"):
         forms.linear(LinearWeight(torch.ones(4, 4, dtype=torch.int8)))
-
-
-def test_stored_panels_must_be_of_this_layout(forms: PanelForms) -> None:
     given = LinearWeight(random(40, 96))
     shape = forms.packed_shape(given)
     memory = memoryview(mmap.mmap(-1, shape.nbytes))
@@ -139,13 +132,6 @@ def test_images_of_panels_and_of_torch_lie_side_by_side(tmp_path: Path, library:
     folder = write_random_checkpoint(tmp_path)
     shelf = ImageShelf()
     load_model(folder, images=shelf)
-    load_model(folder, images=shelf, native=True)
-    assert len(shelf.images) == 2
-
-
-def test_panels_do_not_depend_on_the_number_of_threads(tmp_path: Path, library: Library) -> None:
-    folder = write_random_checkpoint(tmp_path)
-    shelf = ImageShelf()
     threads = torch.get_num_threads()
     try:
         for count in (1, 2):
@@ -153,7 +139,7 @@ def test_panels_do_not_depend_on_the_number_of_threads(tmp_path: Path, library: 
             load_model(folder, images=shelf, native=True)
     finally:
         torch.set_num_threads(threads)
-    assert len(shelf.stored) == 1
+    assert len(shelf.images) == len(shelf.stored) == 2
 
 
 def test_without_the_library_there_are_no_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

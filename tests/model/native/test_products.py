@@ -61,7 +61,7 @@ def test_products_in_int8_are_exact(library: Library, shape: tuple[int, int], dt
     assert torch.equal(panels(library, weight, scale, bias)(x), Int8Linear(weight, scale, bias)(x))
 
 
-def test_the_largest_int8_sums(library: Library) -> None:
+def test_the_largest_sums_and_one_input_too_many(library: Library) -> None:
     weight = torch.full((32, 4096), -127, dtype=torch.int8)
     x = torch.full((3, 4096), 5.0)
     x[1] = -5.0
@@ -69,6 +69,12 @@ def test_the_largest_int8_sums(library: Library) -> None:
     row_scale = torch.tensor(5.0) / 127
     assert torch.equal(found[0], torch.full((32,), -float(127 * 127 * 4096)) * row_scale)
     assert torch.equal(found[1], -found[0])
+    levels = torch.full((1, W8A16_INPUTS, 3), -127, dtype=torch.int8)
+    found = heads(library, levels, torch.ones(1, 1, 3))(torch.full((2, 1, W8A16_INPUTS), 3.0))
+    assert torch.equal(found, torch.full((2, 1, 3), -127.0 * W8A16_INPUTS) * DIGIT_RANGE * (3.0 / DIGIT_RANGE))
+    levels = torch.ones(2, W8A16_INPUTS + 1, 3, dtype=torch.int8)
+    with pytest.raises(ModelError, match="513"):
+        heads(library, levels, torch.ones(2, 1, 3))
 
 
 @pytest.mark.parametrize("x_dtype", FLOATS)
@@ -125,18 +131,6 @@ def test_int8_weights_with_activations_of_16_bits(
         assert torch.equal(product(x[:rows]), together[:rows]), rows
 
 
-def test_the_largest_sums_of_16_bits(library: Library) -> None:
-    levels = torch.full((1, W8A16_INPUTS, 3), -127, dtype=torch.int8)
-    found = heads(library, levels, torch.ones(1, 1, 3))(torch.full((2, 1, W8A16_INPUTS), 3.0))
-    assert torch.equal(found, torch.full((2, 1, 3), -127.0 * W8A16_INPUTS) * DIGIT_RANGE * (3.0 / DIGIT_RANGE))
-
-
-def test_products_of_16_bits_have_a_most_of_inputs(library: Library) -> None:
-    levels = torch.ones(2, W8A16_INPUTS + 1, 3, dtype=torch.int8)
-    with pytest.raises(ModelError, match="513"):
-        heads(library, levels, torch.ones(2, 1, 3))
-
-
 def test_an_int8_linear_with_activations_of_16_bits(library: Library) -> None:
     """A plain product, with a bias; one more group than none."""
     weight, scale = quantised(random(1, 100, 200))
@@ -162,7 +156,7 @@ def test_a_row_has_the_same_bits_in_every_batch(library: Library, shape: tuple[i
     assert torch.equal(product(x[57:58])[0], together[57])
 
 
-def test_long_runs_of_rows(library: Library) -> None:
+def test_long_runs_of_rows_and_none(library: Library) -> None:
     """More rows than stay in a cache are done in runs; nothing changes at their borders."""
     weight, x = random(1, 64, 1024).bfloat16(), random(2, 700, 1024).bfloat16()
     product = panels(library, weight)
@@ -170,9 +164,10 @@ def test_long_runs_of_rows(library: Library) -> None:
     assert worst(together, x.double() @ weight.double().T) < 1.0
     for row in (0, 191, 192, 193, 383, 384, 699):
         assert torch.equal(product(x[row : row + 1])[0], together[row])
+    assert panels(library, random(1, 40, 96))(torch.empty(0, 96)).shape == (0, 40)
 
 
-def test_threads_change_nothing(library: Library) -> None:
+def test_threads_and_what_stands_beside_a_row_change_nothing(library: Library) -> None:
     weight, x = random(1, 300, 128).bfloat16(), random(2, 50, 128).bfloat16()
     product = panels(library, weight)
     before = torch.get_num_threads()
@@ -184,14 +179,7 @@ def test_threads_change_nothing(library: Library) -> None:
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(result, results[0]) for result in results)
-
-
-def test_no_rows(library: Library) -> None:
-    assert panels(library, random(1, 40, 96))(torch.empty(0, 96)).shape == (0, 40)
-
-
-def test_what_stands_beside_a_row_does_not_matter(library: Library) -> None:
-    """Rows that are not finite stay alone with that, although kernels read past the end of a row."""
+    # Rows that are not finite stay alone with that, although kernels read past the end of a row.
     weight, x = random(1, 40, 70), random(2, 5, 70)
     product = panels(library, weight)
     expected = product(x)

@@ -118,8 +118,13 @@ def spread(rows: int, inputs: int) -> Tensor:
     return torch.logspace(-30, 30, rows * inputs).bfloat16().view(rows, inputs)
 
 
-def test_too_many_exponents_stay_as_they_are(own: Library) -> None:
+def test_what_is_never_short(own: Library) -> None:
     forms = PanelForms(own, short=True)
+    long = random(1, 32, SHORT_INPUTS + 1)
+    assert forms.linear(LinearWeight(long)).form == Form.BF16
+    assert forms.linear(LinearWeight(long[:, :-1].contiguous())).form == Form.BF16_SHORT
+    assert forms.linear(LinearWeight(random(1, 32, 64), many_rows=True)).form == Form.BF16
+    assert forms.linear(LinearWeight(random(1, 32, 64).float())).form == Form.F32
     weight = spread(96, 128)
     product = forms.linear(LinearWeight(weight))
     assert product.form == Form.BF16
@@ -128,15 +133,6 @@ def test_too_many_exponents_stay_as_they_are(own: Library) -> None:
     after = forms.linear(LinearWeight(random(2, 96, 128)))
     assert after.form == Form.BF16_SHORT
     assert same_bits(product(x), PanelForms(own).linear(LinearWeight(weight))(x)), "not overwritten by the next"
-
-
-def test_what_is_never_short(own: Library) -> None:
-    forms = PanelForms(own, short=True)
-    long = random(1, 32, SHORT_INPUTS + 1)
-    assert forms.linear(LinearWeight(long)).form == Form.BF16
-    assert forms.linear(LinearWeight(long[:, :-1].contiguous())).form == Form.BF16_SHORT
-    assert forms.linear(LinearWeight(random(1, 32, 64), many_rows=True)).form == Form.BF16
-    assert forms.linear(LinearWeight(random(1, 32, 64).float())).form == Form.F32
 
 
 @pytest.mark.parametrize(

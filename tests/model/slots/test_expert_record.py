@@ -78,7 +78,7 @@ def test_another_experts_record_is_refused(layer: int, number: int, panels: int,
         open_record(record_of(an_expert()), layer, number, panels)
 
 
-def test_a_record_that_is_being_written_is_none() -> None:
+def test_a_record_that_is_being_written_or_changes_meanwhile_is_none() -> None:
     record = record_of(an_expert())
     seen = list[str]()
 

@@ -204,7 +204,9 @@ def new_slots(tmp_path: Path, loaded: LoadedExperts) -> Iterator[Callable[[], Co
         slots.close()
 
 
-def test_a_fill_that_fails_names_the_slot_and_leaves_it_empty(new_slots: Callable[[], CopiedSlots]) -> None:
+def test_fills_that_fail_and_peers_that_are_gone_are_named(
+    new_slots: Callable[[], CopiedSlots], tmp_path: Path
+) -> None:
     one, other = new_slots(), new_slots()
     fill_all(one, CONTENTS)
     fill_all(other, CONTENTS)
@@ -220,6 +222,16 @@ def test_a_fill_that_fails_names_the_slot_and_leaves_it_empty(new_slots: Callabl
         one.fill(1, 1, 7, PeerSlots(other.offer).record(1, 0))
     with pytest.raises(ExpertError, match="slot 3: there are 3 layers of 3 slots"):
         one.fill(1, 3, 7)
+    slots = new_slots()
+    assert slots.offer is not None
+    peer = PeerSlots(slots.offer)
+    slots.close()
+    with pytest.raises(ExpertError, match="cannot be read"):
+        peer.record(0, 0)
+    again = SlotRegion(slots.offer.path, slots.layout)
+    with pytest.raises(ExpertError, match="not the peer's segment any more"):
+        peer.record(0, 0)
+    again.close()
 
 
 def test_arrays_change_between_steps_only(new_slots: Callable[[], CopiedSlots]) -> None:
@@ -234,8 +246,6 @@ def test_arrays_change_between_steps_only(new_slots: Callable[[], CopiedSlots]) 
     slots.table.publish()
     assert told == ["filled"]
 
-
-def test_a_copy_that_is_given_up_is_nothing(new_slots: Callable[[], CopiedSlots]) -> None:
     def stop(nbytes: int) -> None:
         raise InterruptedError
 
@@ -255,19 +265,6 @@ def test_what_is_staged_fills_a_slot_later(new_slots: Callable[[], CopiedSlots],
     slots.empty(2, 1)
     slots.table.publish()
     assert slots.table.down[slots.layout.number(2, 1)].out_features == 0
-
-
-def test_a_peer_that_is_gone_cannot_be_read(new_slots: Callable[[], CopiedSlots], tmp_path: Path) -> None:
-    slots = new_slots()
-    assert slots.offer is not None
-    peer = PeerSlots(slots.offer)
-    slots.close()
-    with pytest.raises(ExpertError, match="cannot be read"):
-        peer.record(0, 0)
-    again = SlotRegion(slots.offer.path, slots.layout)
-    with pytest.raises(ExpertError, match="not the peer's segment any more"):
-        peer.record(0, 0)
-    again.close()
 
 
 def test_a_model_without_its_experts_is_loaded_without_reading_them(tmp_path: Path) -> None:
@@ -298,14 +295,11 @@ def test_experts_of_an_image_leave_the_page_tables_and_stay_readable(tmp_path: P
     assert contents(private.expert(1, 3)) == before
 
 
-def test_slots_that_the_exchange_cannot_name_are_refused() -> None:
+def test_slots_that_the_exchange_cannot_name_and_models_without_experts_are_refused(tmp_path: Path) -> None:
+    write_random_checkpoint(tmp_path, first_k_dense_replace=3, num_nextn_predict_layers=0)
+    with pytest.raises(ModelError, match="no routed experts"):
+        LoadedExperts(panel_model(tmp_path))
     with pytest.raises(PlacementError, match="a rank has 1 to 65536"):
         SlotLayout.of(2000, [64] * 40)
     with pytest.raises(PlacementError):
         SlotLayout.of(0, [64])
-
-
-def test_a_model_without_routed_experts_has_no_slots(tmp_path: Path) -> None:
-    write_random_checkpoint(tmp_path, first_k_dense_replace=3, num_nextn_predict_layers=0)
-    with pytest.raises(ModelError, match="no routed experts"):
-        LoadedExperts(panel_model(tmp_path))

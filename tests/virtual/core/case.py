@@ -7,6 +7,7 @@ from typing import Any
 
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
+from serving.virtual.result import SimResult
 from serving.virtual.workload.request import RequestStream, TraceRequest
 
 CONFIG = Path(__file__).parents[3] / "deploy" / "cloudmatrix384.toml"
@@ -27,6 +28,13 @@ def workload(requests: Sequence[tuple[float, int, int]], blocks: Sequence[Sequen
     ]
     last = made[-1].arrival_s if made else 0.0
     return RequestStream("by hand", made, count=len(made), duration_s=last)
+
+
+def mean_tpot(result: SimResult) -> float:
+    """Time per output token over all tokens of all requests but the first ones."""
+    rows = result.requests
+    spans = [b - a for a, b in zip(rows.first_token_s, rows.finish_s, strict=True)]
+    return sum(spans) / sum(n - 1 for n in rows.output_tokens)
 
 
 def burst(count: int, prompt: int = 4096, output: int = 64, every_s: float = 0.05) -> RequestStream:

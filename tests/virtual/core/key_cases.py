@@ -23,17 +23,18 @@ class Case:
     load: Callable[[], RequestStream]
     script: tuple[tuple[float, str, int], ...] = ()
 
-    def result(self, config: ServeConfig) -> bytes:
+    def result(self, config: ServeConfig, stop_s: float | None = None) -> bytes:
         """Everything that a run of this load says, but for the description of the configuration itself."""
         scaler = ScriptedScaler(self.script) if self.script else None
-        result = replace(simulate(config, self.load(), timeline_step_s=1.0, scaler=scaler), wall_s=0.0, config={})
+        ran = simulate(config, self.load(), timeline_step_s=1.0, scaler=scaler, stop_s=stop_s)
+        result = replace(ran, wall_s=0.0, config={})
         return result_json(result, summarize(result, Slo(config.slo.ttft_s, config.slo.tpot_s)), requests=True)
 
 
 @cache
-def base_result(name: str) -> bytes:
+def base_result(name: str, stop_s: float | None = None) -> bytes:
     """The result of a case as it is."""
-    return CASES[name].result(CASES[name].config)
+    return CASES[name].result(CASES[name].config, stop_s)
 
 
 def changed(config: ServeConfig, values: dict[str, Any]) -> ServeConfig:
@@ -86,25 +87,17 @@ _BLOCK_KIB = 34_816
 _PLAIN = config(
     gateway={"replicas": 2},
     kvcache={
-        "replicas": 2,
-        "ub_memory_mib": 300,
-        "ssd_mib": 600,
-        "slab_kib": 2 * _BLOCK_KIB,
-        "high_water": 0.8,
+        "replicas": 2, "ub_memory_mib": 300, "ssd_mib": 600, "slab_kib": 2 * _BLOCK_KIB, "high_water": 0.8,
         "low_water": 0.5,
     },
     prefill={"replicas": 1, "max_step_tokens": 4096, "max_sequences": 4, "max_waiting": 60},
-    decode={"replicas": 2, "npus_per_instance": 32, "max_sequences": 256},
-    simulation={"spike_share": 0.05},
-)
+    decode={"replicas": 2, "npus_per_instance": 32, "max_sequences": 256}, simulation={"spike_share": 0.05},
+)  # fmt: skip
 _MOVED = config(
-    kvcache={"replicas": 2, "ub_memory_mib": 800, "ramp_s": 5.0, "slab_kib": 2 * _BLOCK_KIB},
-    prefill={"replicas": 1},
+    kvcache={"replicas": 2, "ub_memory_mib": 800, "ramp_s": 5.0, "slab_kib": 2 * _BLOCK_KIB}, prefill={"replicas": 1},
     decode={"replicas": 2, "npus_per_instance": 32, "max_sequences": 64, "max_step_tokens": 64},
-    engine={"drain_s": 3.0},
-    model={"reasoning": False},
-    simulation={"pool_gb_per_s": 0.02, "model_load": "prewarmed"},
-)
+    engine={"drain_s": 3.0}, model={"reasoning": False}, simulation={"pool_gb_per_s": 0.02, "model_load": "prewarmed"},
+)  # fmt: skip
 _EMPTIED = ((3.0, "decode", 0), (20.0, "decode", 1))
 _SCRIPT = (
     (3.0, "kvcache", 4),
@@ -116,48 +109,28 @@ _SCRIPT = (
 )
 _SLO = config(
     autoscaler={
-        "policy": "slo",
-        "hold_s": 6.0,
-        "max_prefill": 4,
-        "idle_to_zero_s": 8.0,
-        "min_prefill": 0,
-        "max_kvcache": 4,
-        "max_decode": 3,
-        "npu_budget": 200,
-        "requests_per_instance": 2.0,
+        "policy": "slo", "hold_s": 6.0, "max_prefill": 4, "idle_to_zero_s": 8.0, "min_prefill": 0, "max_kvcache": 4,
+        "max_decode": 3, "npu_budget": 200, "requests_per_instance": 2.0,
     },
-    kvcache={"replicas": 1, "ub_memory_mib": 1000},
-    prefill={"replicas": 1},
+    kvcache={"replicas": 1, "ub_memory_mib": 1000}, prefill={"replicas": 1},
     decode={"replicas": 2, "npus_per_instance": 32, "max_sequences": 640, "max_step_tokens": 640},
-    simulation={"model_load": "prewarmed"},
-    slo={"tpot_s": 0.018, "ttft_s": 0.5},
-)
+    simulation={"model_load": "prewarmed"}, slo={"tpot_s": 0.018, "ttft_s": 0.5},
+)  # fmt: skip
 
 _PARTS = {
-    "autoscaler.decode_step_npus": 8,
-    "autoscaler.min_decode_npus": 32,
-    "autoscaler.max_decode_npus": 64,
-    "simulation.model_load": "pool",
-    "simulation.graphs_s": 0.5,
-    "simulation.warm_npus": 64,
-}
+    "autoscaler.decode_step_npus": 8, "autoscaler.min_decode_npus": 32, "autoscaler.max_decode_npus": 64,
+    "simulation.model_load": "pool", "simulation.graphs_s": 0.5, "simulation.warm_npus": 64,
+}  # fmt: skip
 
 _ALONE = {
-    "prefill.replicas": 0,
-    "decode.replicas": 1,
-    "decode.npus_per_instance": 16,
-    "decode.max_sequences": 32,
+    "prefill.replicas": 0, "decode.replicas": 1, "decode.npus_per_instance": 16, "decode.max_sequences": 32,
     "decode.max_waiting": 1,
-}
+}  # fmt: skip
 
 _BOTH = {
-    "serving.mode": "aggregated",
-    "aggregated.replicas": 2,
-    "aggregated.npus_per_instance": 16,
-    "aggregated.max_step_tokens": 2048,
-    "aggregated.max_sequences": 16,
-    "aggregated.max_waiting": 60,
-}
+    "serving.mode": "aggregated", "aggregated.replicas": 2, "aggregated.npus_per_instance": 16,
+    "aggregated.max_step_tokens": 2048, "aggregated.max_sequences": 16, "aggregated.max_waiting": 60,
+}  # fmt: skip
 
 CASES = {
     "plain": Case(_PLAIN, crowd),

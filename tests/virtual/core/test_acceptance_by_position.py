@@ -17,11 +17,16 @@ from serving.virtual.run import simulate
 from tests.virtual.core.case import burst, config
 
 
-def test_tokens_of_a_step() -> None:
+def test_tokens_of_a_step_and_what_simulated_answers_expect() -> None:
     assert mtp_tokens_per_step(3, (0.85, 0.6, 0.4)) == pytest.approx(1 + 0.85 + 0.85 * 0.6 + 0.85 * 0.6 * 0.4)
     assert mtp_tokens_per_step(1, (0.85, 0.6, 0.4)) == pytest.approx(1.85)
     assert mtp_tokens_per_step(3, (0.7, 0.7, 0.7)) == pytest.approx(mtp_tokens_per_step(3, 0.7))
     assert mtp_tokens_per_step(0, (0.7,)) == 1
+    shares = (0.85, 0.6, 0.4)
+    rates = [rate_of(seed, 4096, 3, shares) for seed in range(400)]
+    assert 1 + sum(rates) / len(rates) == pytest.approx(mtp_tokens_per_step(3, shares), rel=0.01)
+    assert rate_of(5, 256, 2, (0.7, 0.7)) == pytest.approx(rate_of(5, 256, 2, 0.7))
+    assert rate_of(5, 256, 2, (0.0, 0.7)) == 0
 
 
 @pytest.mark.parametrize(
@@ -31,14 +36,6 @@ def test_tokens_of_a_step() -> None:
 def test_shares_that_cannot_be(shares: tuple[float, ...], told: str) -> None:
     with pytest.raises(SpecError, match=told):
         mtp_tokens_per_step(2, shares)
-
-
-def test_simulated_answers_expect_the_same() -> None:
-    shares = (0.85, 0.6, 0.4)
-    rates = [rate_of(seed, 4096, 3, shares) for seed in range(400)]
-    assert 1 + sum(rates) / len(rates) == pytest.approx(mtp_tokens_per_step(3, shares), rel=0.01)
-    assert rate_of(5, 256, 2, (0.7, 0.7)) == pytest.approx(rate_of(5, 256, 2, 0.7))
-    assert rate_of(5, 256, 2, (0.0, 0.7)) == 0
 
 
 AGGREGATED = {"serving": {"mode": "aggregated"}, "aggregated": {"npus_per_instance": 16, "replicas": 1}}

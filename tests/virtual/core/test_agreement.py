@@ -41,18 +41,31 @@ def test_lookups_that_an_instance_begins_together_end_one_after_the_other() -> N
 
 
 @pytest.mark.parametrize("sequences", [1, 3, 40, 320, 5000])
-@pytest.mark.parametrize("context", [700, 6000])
-def test_steps_last_as_long_as_live_ones(sequences: int, context: int) -> None:
-    shipped = config()
-    cost, dies = cost_model(shipped), shipped.decode.dies_per_instance
-    prefill_dies = shipped.prefill.dies_per_instance
+@pytest.mark.parametrize(
+    ("sections", "groups"),
+    [
+        ({}, 320),
+        ({"simulation": {"decode_attention_tp": 2, "prefill_attention_tp": 4}}, 160),
+        ({"simulation": {"decode_attention_tp": 8, "prefill_attention_tp": 4}}, 40),
+        ({"simulation": {"expert_dies": 16}, "decode": {"npus_per_instance": 32, "max_sequences": 512}}, 48),
+    ],
+    ids=["a die each", "two dies", "eight dies", "experts apart"],
+)
+def test_steps_last_as_long_as_live_ones(sections: dict[str, dict[str, Any]], groups: int, sequences: int) -> None:
+    """Of dies that have their sequences alone or share them, and of those beside dies of experts."""
+    shipped = config(**sections)
+    cost, dies, prefill_dies = cost_model(shipped), shipped.decode.dies_per_instance, shipped.prefill.dies_per_instance
     live = StepTimes(cost, EngineRole.DECODE, dies, shipped.simulation.drafts, prefill_dies=prefill_dies)
     virtual = TableTimes(cost, shipped.simulation, prefill_dies, dies)
-    fullest = -(-sequences // dies)
-    load = DieLoad(fullest, fullest * context, sequences)
-    assert virtual.decode(fullest, fullest * context, sequences / dies) == pytest.approx(
-        live.step_s(0, load, 0, 0.0), rel=0.005
-    )
+    fullest = -(-sequences // groups)
+    for context in (700, 6000):
+        found = virtual.decode(fullest, fullest * context, sequences / groups)
+        load = DieLoad(fullest, fullest * context, sequences)
+        assert found == pytest.approx(live.step_s(0, load, 0, 0.0), rel=0.01 if groups == 48 else 0.005)
+        assert virtual.decode(fullest, fullest * context, sequences / groups, groups) == found
+    if groups != 48:
+        assert virtual.chunk_on_decode_die(512, 512 * 600.0) == live.step_s(0, DieLoad(0, 0, 0), 512, 512 * 600.0, 512)
     prompts = StepTimes(cost, EngineRole.PREFILL, prefill_dies, 0, prefill_dies=prefill_dies)
-    tokens, attended = sequences * 100, sequences * 100 * context
+    tokens, attended = sequences * 100, sequences * 100 * 700
     assert virtual.prefill(tokens, attended) == prompts.step_s(0, DieLoad(0, 0, 0), tokens, attended)
+    assert virtual.prefill(9000, 9e6, 4000) == prompts.step_s(0, DieLoad(0, 0, 0), 9000, 9e6, 4000)

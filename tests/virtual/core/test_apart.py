@@ -4,21 +4,16 @@ from typing import Any
 
 import pytest
 
-from hardware.cost import mtp_tokens_per_step
 from hardware.faults import Fault, FaultKind
 from hardware.units import Seconds
 from serving.config.checks import check_consistency
 from serving.config.effects import idle_keys
 from serving.errors import ConfigError
-from serving.instance.core.settings import EngineRole
-from serving.instance.executors.simulated_dies import DieLoad
-from serving.instance.executors.simulated_executor import StepTimes
 from serving.virtual.decode import DecodeInstance
-from serving.virtual.result import ACCURACY, Outcome, SimResult
+from serving.virtual.result import ACCURACY, Outcome
 from serving.virtual.run import cost_model, simulate
 from serving.virtual.supernode import Supernode
-from serving.virtual.times import TableTimes
-from tests.virtual.core.case import burst, config, workload
+from tests.virtual.core.case import burst, config, mean_tpot, workload
 
 SMALL = {"prefill": {"replicas": 1}, "decode": {"npus_per_instance": 32, "replicas": 1, "max_sequences": 512}}
 APART = {"expert_dies": 16}
@@ -31,16 +26,10 @@ def test_only_attention_dies_have_sequences() -> None:
     node = Supernode(settings, cost, 1)
     decode = node.start_instance("decode")
     assert isinstance(decode, DecodeInstance)
-    assert len(decode._groups) == 48 == node.groups_of(32)
+    assert node.groups_of(32) == 48
     assert decode.kv_blocks == 48 * (cost.hbm_plan("decode", 64).kv_tokens // 512)
     assert decode._settings.max_sequences == 512 // 48
     assert decode.npus == 32
-
-
-def mean_tpot(result: SimResult) -> float:
-    rows = result.requests
-    spans = [b - a for a, b in zip(rows.first_token_s, rows.finish_s, strict=True)]
-    return sum(spans) / sum(n - 1 for n in rows.output_tokens)
 
 
 def test_a_run_decodes_as_fast_as_the_cost_model_says() -> None:
@@ -53,21 +42,6 @@ def test_a_run_decodes_as_fast_as_the_cost_model_says() -> None:
     together = cost_model(config(**SMALL)).tpot_s(6, 1024 + 600, dies=64, acceptance=0.0)
     assert mean_tpot(result) > 1.5 * together, "few dies of experts keep the others waiting"
     assert "one deployment only, xDeepServe's 480 + 288 dies" in result.config[ACCURACY]
-
-
-@pytest.mark.parametrize("sequences", [1, 40, 320])
-def test_steps_last_as_long_as_live_ones(sequences: int) -> None:
-    settings = config(**SMALL, simulation=APART)
-    cost, prefill_dies = cost_model(settings), settings.prefill.dies_per_instance
-    live = StepTimes(cost, EngineRole.DECODE, 64, 1, prefill_dies=prefill_dies)
-    virtual = TableTimes(cost, settings.simulation, prefill_dies, 64)
-    fullest = -(-sequences // 48)
-    found = virtual.decode(fullest, fullest * 5000, sequences / 48)
-    assert found == pytest.approx(live.step_s(0, DieLoad(fullest, fullest * 5000, sequences), 0, 0.0), rel=0.01)
-    assert virtual.decode(fullest, fullest * 5000, sequences / 48, 48) == found
-    assert live.step_s(0, DieLoad(1, 5000, 1), 0, 0.0) / mtp_tokens_per_step(1, 0.7) < 0.1
-    prompts = StepTimes(cost, EngineRole.PREFILL, prefill_dies, 0, prefill_dies=prefill_dies)
-    assert virtual.prefill(9000, 9e6, 4000) == prompts.step_s(0, DieLoad(0, 0, 0), 9000, 9e6, 4000)
 
 
 @pytest.mark.parametrize(("die", "hit"), [("n3.npu0.die1", True), ("n5.npu7.die0", False)])

@@ -11,16 +11,12 @@ from hardware.faults import Fault, FaultKind
 from hardware.units import Seconds
 from serving.config.checks import check_consistency
 from serving.errors import ConfigError
-from serving.instance.core.settings import EngineRole
-from serving.instance.executors.simulated_dies import DieLoad
-from serving.instance.executors.simulated_executor import StepTimes
 from serving.virtual.decode import DecodeInstance
-from serving.virtual.result import ACCURACY, Outcome, SimResult
+from serving.virtual.result import ACCURACY, Outcome
 from serving.virtual.run import cost_model, simulate
 from serving.virtual.supernode import Supernode
-from serving.virtual.times import TableTimes
 from tests.hardware.cost.known import KNOWN
-from tests.virtual.core.case import burst, config, workload
+from tests.virtual.core.case import burst, config, mean_tpot, workload
 
 SMALL = {"prefill": {"replicas": 1}, "decode": {"npus_per_instance": 32, "max_sequences": 256}}
 
@@ -29,35 +25,13 @@ SMALL = {"prefill": {"replicas": 1}, "decode": {"npus_per_instance": 32, "max_se
 def test_a_decode_instance_has_a_group_for_so_many_dies(tp: int) -> None:
     settings = config(**SMALL, simulation={"decode_attention_tp": tp})
     cost = cost_model(settings)
-    decode = Supernode(settings, cost, 1).start_instance("decode")
+    node = Supernode(settings, cost, 1)
+    decode = node.start_instance("decode")
     assert isinstance(decode, DecodeInstance)
     plan = cost.hbm_plan("decode", 64)
     assert decode.kv_blocks == 64 // tp * (plan.kv_tokens // 512)
-    assert len(decode._groups) == 64 // tp
+    assert node.groups_of(32) == 64 // tp
     assert decode._settings.max_sequences == 256 * tp // 64
-
-
-@pytest.mark.parametrize("sequences", [1, 40, 320])
-@pytest.mark.parametrize("tp", [2, 8])
-def test_steps_last_as_long_as_live_ones(sequences: int, tp: int) -> None:
-    shipped = config(simulation={"decode_attention_tp": tp, "prefill_attention_tp": 4})
-    cost, dies, prefill_dies = cost_model(shipped), shipped.decode.dies_per_instance, shipped.prefill.dies_per_instance
-    live = StepTimes(cost, EngineRole.DECODE, dies, 1, prefill_dies=prefill_dies)
-    virtual = TableTimes(cost, shipped.simulation, prefill_dies, dies)
-    groups = dies // tp
-    fullest = -(-sequences // groups)
-    found = virtual.decode(fullest, fullest * 5000, sequences / groups)
-    assert found == pytest.approx(live.step_s(0, DieLoad(fullest, fullest * 5000, sequences), 0, 0.0), rel=0.005)
-    assert virtual.decode(fullest, fullest * 5000, sequences / groups, groups) == found
-    assert virtual.chunk_on_decode_die(512, 512 * 600.0) == live.step_s(0, DieLoad(0, 0, 0), 512, 512 * 600.0, 512)
-    prompts = StepTimes(cost, EngineRole.PREFILL, prefill_dies, 0, prefill_dies=prefill_dies)
-    assert virtual.prefill(9000, 9e6, 4000) == prompts.step_s(0, DieLoad(0, 0, 0), 9000, 9e6, 4000)
-
-
-def mean_tpot(result: SimResult) -> float:
-    rows = result.requests
-    spans = [b - a for a, b in zip(rows.first_token_s, rows.finish_s, strict=True)]
-    return sum(spans) / sum(n - 1 for n in rows.output_tokens)
 
 
 def test_few_sequences_decode_faster_where_dies_share_them() -> None:
@@ -136,14 +110,11 @@ def test_what_divides_no_instance_is_refused_by_its_key(simulation: dict[str, An
         check_consistency(config(**SMALL, simulation=simulation), "c.toml", own_nodes=False)
 
 
-def test_what_divides_no_part_is_refused() -> None:
+def test_what_divides_no_part_or_a_device_does_not_allow_is_refused() -> None:
     scaler = {"policy": "slo", "decode_step_npus": 8, "min_decode_npus": 32, "max_decode_npus": 64}
     settings = config(**SMALL, autoscaler=scaler, simulation={"decode_attention_tp": 32})
     with pytest.raises(ConfigError, match=r"32 does not divide the 16 dies of \[autoscaler\] decode_step_npus"):
         check_consistency(settings, "c.toml", own_nodes=False)
-
-
-def test_what_a_device_or_a_model_does_not_allow_is_refused() -> None:
     settings = config(**SMALL, simulation={"decode_attention_tp": 16, "device": "h800"})
     with pytest.raises((ConfigError, SpecError), match="attention_tp is 16, but the scale-up fabric of h800 joins 8"):
         simulate(settings, burst(1))

@@ -18,17 +18,14 @@ def test_things_happen_in_order_of_time_then_of_asking(times: list[float]) -> No
     assert len(queue) == 0
 
 
-def test_what_is_asked_for_in_the_past_happens_now() -> None:
+def test_a_run_ends_where_it_is_told_to_and_the_past_happens_now() -> None:
     queue = EventQueue()
     seen: list[object] = []
     queue.at(5.0, lambda _: queue.at(1.0, lambda _: seen.append(queue.now)))
     queue.run()
     assert seen == [5.0]
-
-
-def test_a_run_ends_where_it_is_told_to() -> None:
     queue = EventQueue()
-    seen: list[object] = []
+    seen.clear()
     for when in (1.0, 2.0, 3.0, 4.0):
         queue.at(when, seen.append, when)
     queue.run(until=2.0)

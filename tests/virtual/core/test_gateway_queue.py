@@ -11,20 +11,27 @@ from serving.virtual.supernode import Supernode
 from tests.virtual.core.case import burst, config, workload
 
 
+def come_up(node: Supernode, at_s: float) -> None:
+    """An instance of each kind, later."""
+
+    def start(pool: str) -> None:
+        node.start_instance(pool)
+
+    for pool in ("prefill", "decode"):
+        node.queue.at(at_s, start, pool)
+
+
 def outcomes(result: SimResult) -> Counter[Outcome]:
     return Counter(Outcome(one) for one in result.requests.outcome)
 
 
-def test_a_full_gateway_refuses_the_rest() -> None:
+def test_a_full_gateway_refuses_and_a_deadline_ends_the_wait() -> None:
     limits = {"max_running_sequences": 4, "max_queued_requests": 6}
     result = simulate(config(gateway=limits), workload([(0.0, 2000, 20)] * 30), check=True)
     assert outcomes(result) == {Outcome.FINISHED: 10, Outcome.REJECTED: 20}
     assert "wait, 6 may" in next(one.reason for one in result.decisions if one.kind == "reject")
-
-
-def test_a_deadline_ends_the_wait() -> None:
-    limits = {"max_running_sequences": 1, "request_timeout_s": 3.0}
-    result = simulate(config(gateway=limits), workload([(0.0, 2000, 100)] * 8), check=True)
+    hurry = {"max_running_sequences": 1, "request_timeout_s": 3.0}
+    result = simulate(config(gateway=hurry), workload([(0.0, 2000, 100)] * 8), check=True)
     ended = outcomes(result)
     assert ended[Outcome.FINISHED] >= 1
     assert ended[Outcome.FAILED] == 8 - ended[Outcome.FINISHED] > 0
@@ -37,12 +44,7 @@ def test_without_an_instance_requests_wait_so_long_and_no_longer() -> None:
     settings = config(gateway={"role_wait_s": 5.0})
     node = Supernode(settings, cost_model(settings), 1)
     node.feed(workload([(0.0, 1000, 10), (4.0, 1000, 10), (4.5, 1000, 10)]))
-
-    def come_up(_: object) -> None:
-        node.start_instance("prefill")
-        node.start_instance("decode")
-
-    node.queue.at(8.0, come_up)
+    come_up(node, 8.0)
     node.queue.run(60.0, 100_000)
     ended = [Outcome(one) for one in node.book.rows.outcome]
     assert ended == [Outcome.FAILED, Outcome.FINISHED, Outcome.FINISHED]
@@ -61,12 +63,8 @@ def test_those_that_wait_while_all_instances_go_start_when_one_comes_back() -> N
             instance.die()
             node.stop_instance(instance)
 
-    def come_up(_: object) -> None:
-        node.start_instance("prefill")
-        node.start_instance("decode")
-
     node.queue.at(1.0, all_go)
-    node.queue.at(2.5, come_up)
+    come_up(node, 2.5)
     node.queue.run(60.0, 100_000)
     assert [Outcome(one) for one in node.book.rows.outcome] == [Outcome.FINISHED, Outcome.FINISHED]
     assert node.book.rows.attempts[0] == 2, "a stream that has begun waits for the replacement of its instance"

@@ -49,7 +49,7 @@ def run_to(pool: VirtualPool, end: float) -> None:
     pool.check()
 
 
-def test_a_prefix_is_found_up_to_its_first_gap() -> None:
+def test_a_prefix_is_found_up_to_its_first_gap_and_evicted_from_its_end() -> None:
     pool = pool_of()
     blocks = chain(1)
     report = pool.store("default", blocks[:3] + blocks[4:], 1, 0.0)
@@ -65,6 +65,10 @@ def test_a_prefix_is_found_up_to_its_first_gap() -> None:
     assert (counters.stored, counters.present, counters.stored_bytes) == (8, 7, 8 * MIB)
     assert counters.hit_rate == pytest.approx(11 / 24)
     pool.check()
+    pool = pool_of(servers=1, blocks=64)
+    fill(pool, 8)
+    assert pool.store("default", chain(8)[:5], 1, 1.0).stored == 5
+    assert found(pool, chain(0), 2.0) == 3
 
 
 def test_what_is_held_is_not_evicted_until_it_is_released_or_its_time_is_over() -> None:
@@ -84,14 +88,7 @@ def test_what_is_held_is_not_evicted_until_it_is_released_or_its_time_is_over() 
     pool.check()
 
 
-def test_of_a_chain_the_end_is_evicted_first() -> None:
-    pool = pool_of(servers=1, blocks=64)
-    fill(pool, 8)
-    assert pool.store("default", chain(8)[:5], 1, 1.0).stored == 5
-    assert found(pool, chain(0), 2.0) == 3
-
-
-def test_a_server_takes_real_sizes_and_wastes_nothing() -> None:
+def test_a_server_wastes_nothing_and_takes_no_less_than_a_block() -> None:
     config = KvCacheConfig(replicas=2, ub_memory_mib=131_072)
     blocks = 131_072 * MIB // R1_BLOCK_BYTES
     pool = VirtualPool(config, R1_BLOCK_BYTES)
@@ -102,23 +99,11 @@ def test_a_server_takes_real_sizes_and_wastes_nothing() -> None:
     # Of few blocks a server still makes 64 slabs, as a live one does: some of its end is lost, nothing more.
     small = VirtualPool(KvCacheConfig(replicas=1, ub_memory_mib=350), R1_BLOCK_BYTES)
     assert small.store("default", chain(0), 1, 0.0).stored == 8
-
-
-def test_a_pool_without_servers_finds_and_stores_nothing() -> None:
-    pool = pool_of(servers=0)
-    assert pool.store("default", chain(0), 1, 0.0).dropped == (("no server", 8),)
-    assert found(pool, chain(0), 0.0) == 0
-    assert pool.servers() == ()
-    assert pool.fill == 0.0
-    assert pool.next_tick() is None
-
-
-def test_a_server_too_small_for_one_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="no room for a KV block"):
         VirtualPool(KvCacheConfig(replicas=1, ub_memory_mib=1), R1_BLOCK_BYTES)
 
 
-def test_a_new_server_ramps_up_while_everything_is_found() -> None:
+def test_a_new_server_ramps_up_in_eight_steps_while_everything_is_found() -> None:
     pool = pool_of(ramp_s=16.0)
     fill(pool, 20)
     pool.tick(100.0)
@@ -132,9 +117,6 @@ def test_a_new_server_ramps_up_while_everything_is_found() -> None:
     assert pool.counters.moved_bytes == pool.counters.moved * MIB
     assert sum(one.entries for one in facts.values()) == 160
     assert not any(one.left for one in facts.values())
-
-
-def test_the_weight_grows_in_eight_steps() -> None:
     pool = pool_of(ramp_s=16.0)
     pool.tick(100.0)
     pool.add_server(100.0)
@@ -158,7 +140,7 @@ def test_migration_keeps_its_pace() -> None:
     assert pool.next_tick() is None
 
 
-def test_a_draining_server_hands_everything_over_and_goes() -> None:
+def test_a_draining_server_hands_everything_over_until_its_limit() -> None:
     pool = pool_of()
     fill(pool, 20)
     pool.remove_server("server-2", 50.0)
@@ -170,9 +152,6 @@ def test_a_draining_server_hands_everything_over_and_goes() -> None:
     assert [one.name for one in pool.servers()] == ["server-0", "server-1", "server-3"]
     assert all(found(pool, chain(number), 80.0) == 8 for number in range(20))
     assert pool.counters.moved > 10
-
-
-def test_a_drain_ends_at_its_limit_with_what_was_held_lost() -> None:
     pool = pool_of(servers=2, drain_s=10.0, lease_s=600.0)
     fill(pool, 2)
     held = [pool.lookup_and_hold("default", chain(number), 1, 1.0) for number in range(2)]
@@ -188,7 +167,7 @@ def test_a_drain_ends_at_its_limit_with_what_was_held_lost() -> None:
     pool.check()
 
 
-def test_without_draining_the_entries_are_gone_at_once() -> None:
+def test_servers_that_leave_without_handing_over() -> None:
     pool = pool_of(servers=2)
     fill(pool, 20)
     before = sum(one.entries for one in pool.servers())
@@ -196,9 +175,6 @@ def test_without_draining_the_entries_are_gone_at_once() -> None:
     pool.remove_server("server-0", 5.0, drain=False)
     assert [one.entries for one in pool.servers()] == [before - lost]
     assert pool.store("default", chain(99), 1, 5.0).stored == 8
-
-
-def test_the_last_server_cannot_hand_over_anything() -> None:
     pool = pool_of(servers=1)
     fill(pool, 1)
     pool.remove_server("server-0", 5.0)
@@ -206,7 +182,7 @@ def test_the_last_server_cannot_hand_over_anything() -> None:
     assert pool.servers() == ()
 
 
-def test_a_dead_server_is_missed_until_the_ring_forgets_it() -> None:
+def test_a_dead_server_is_missed_until_its_replacement_is_there() -> None:
     pool = pool_of(servers=4)
     fill(pool, 20)
     pool.lose_server("server-1", 30.0)
@@ -219,9 +195,6 @@ def test_a_dead_server_is_missed_until_the_ring_forgets_it() -> None:
     for number in range(20):
         pool.store("default", chain(number), 1, 37.0)
         assert found(pool, chain(number), 37.0) == 8
-
-
-def test_the_replacement_of_a_dead_server_finds_its_ssd_folder_and_its_share() -> None:
     pool = pool_of(servers=3, blocks=100, ssd_mib=100, write_through=True)
     fill(pool, 10)
     run_to(pool, 20.0)
@@ -233,9 +206,6 @@ def test_the_replacement_of_a_dead_server_finds_its_ssd_folder_and_its_share() -
     run_to(pool, 61.0)
     assert all(found(pool, chain(number), 61.0) == 8 for number in range(10))
     pool.check()
-
-
-def test_without_its_folder_a_replacement_is_empty() -> None:
     pool = pool_of(servers=3, ssd_mib=100, write_through=True)
     fill(pool, 10)
     run_to(pool, 20.0)
@@ -244,7 +214,7 @@ def test_without_its_folder_a_replacement_is_empty() -> None:
     assert pool.servers()[0].entries == 0
 
 
-def test_a_full_server_spills_and_ssd_hits_are_promoted() -> None:
+def test_a_full_server_spills_at_the_disk_s_pace_and_ssd_hits_are_promoted() -> None:
     pool = pool_of(servers=1, blocks=64, ssd_mib=1000, high_water=0.9, low_water=0.5)
     for number in range(12):
         pool.store("default", chain(number), 1, 10.0 * number)
@@ -261,9 +231,6 @@ def test_a_full_server_spills_and_ssd_hits_are_promoted() -> None:
     assert counters.spilled == counters.evicted == 64
     assert pool.servers()[0].ssd_bytes == counters.spilled * MIB
     pool.check()
-
-
-def test_the_disk_takes_its_time() -> None:
     pool = pool_of(servers=1, blocks=40, ssd_mib=1000, write_through=True)
     pool.store("default", chain(0), 1, 0.0)
     run_to(pool, 0.035)
@@ -283,7 +250,7 @@ def test_a_namespace_keeps_to_its_quota() -> None:
     pool.check()
 
 
-def test_wrong_names_are_told() -> None:
+def test_wrong_names_and_wrong_books_are_told_and_without_servers_nothing_is_stored() -> None:
     pool = pool_of(servers=2)
     with pytest.raises(ConfigError, match="no memory server 'x'; there are server-0, server-1"):
         pool.remove_server("x", 0.0)
@@ -291,15 +258,18 @@ def test_wrong_names_are_told() -> None:
         pool.lose_server("x", 0.0)
     with pytest.raises(ConfigError, match="there is a memory server"):
         pool.add_server(0.0, "server-1")
-
-
-def test_check_sees_a_lease_that_nobody_holds() -> None:
     pool = pool_of(servers=1)
     fill(pool, 1)
     held = pool.lookup_and_hold("default", chain(0), 1, 0.0)
     held.handle.blocks.pop()
     with pytest.raises(LedgerError, match="lent wrongly"):
         pool.check()
+    pool = pool_of(servers=0)
+    assert pool.store("default", chain(0), 1, 0.0).dropped == (("no server", 8),)
+    assert found(pool, chain(0), 0.0) == 0
+    assert pool.servers() == ()
+    assert pool.fill == 0.0
+    assert pool.next_tick() is None
 
 
 def test_the_same_history_gives_the_same_pool() -> None:
@@ -320,9 +290,6 @@ def test_the_same_history_gives_the_same_pool() -> None:
         return pool.counters, pool.servers()
 
     assert play() == play()
-
-
-def test_timers_keep_the_order_in_which_they_were_set() -> None:
     timers = ActionTimers()
     done: list[str] = []
     for time, word in ((2.0, "c"), (1.0, "a"), (1.0, "b")):

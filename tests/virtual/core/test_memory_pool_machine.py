@@ -86,4 +86,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

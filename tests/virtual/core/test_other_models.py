@@ -45,13 +45,7 @@ def test_its_reports_say_that_nothing_was_fitted(tmp_path: Path) -> None:
     print_summary(result, summarize(result), console)
     assert GROUPED in console.export_text()
     assert GROUPED in report_page(result)
-
-
-def test_a_report_of_deepseek_r1_says_nothing_of_it() -> None:
     assert ACCURACY not in simulate(config(), burst(1, prompt=600, output=4)).config
-
-
-def test_drafts_of_a_model_that_has_no_module(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no MTP module to draft 1 tokens with; set drafts to 0"):
         simulate(of(tmp_path, "llama-3.1-8b", drafts=1), burst(1))
 

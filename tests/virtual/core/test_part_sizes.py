@@ -60,15 +60,13 @@ def test_an_instance_grows_while_it_serves() -> None:
     assert (signals.target, signals.running, signals.npus_per_instance) == (8, 8, 8)
 
 
-def test_a_cold_process_is_waited_for_and_the_policy_knows() -> None:
+def test_a_cold_process_is_waited_for_and_a_pause_is_felt() -> None:
     result, scaler = played([(20.0, "decode", 8)], parts(warm_npus=8))
     assert at(result, 50.0).decode_npus == 48
     assert at(result, 60.0).decode_npus == 64
     start_s = [scaler.seen[0].pool(pool).start_s for pool in ("prefill", "decode")]
     assert start_s == pytest.approx([37.0, 7.5], abs=0.1)  # 8 NPUs are warm, an instance of 16 is not
 
-
-def test_a_pause_is_what_the_streams_feel() -> None:
     def tpot_s(pause_s: float) -> float:
         result, _ = played([(20.0, "decode", 8)], parts(resize_pause_s=pause_s))
         return float(result.requests.finish_s[0] - result.requests.first_token_s[0])
@@ -90,34 +88,28 @@ def test_an_instance_shrinks_and_its_streams_go_on() -> None:
     assert (signals.running, signals.draining) == (4, 2)
 
 
-def test_it_shrinks_and_grows_again_and_keeps_to_its_bounds() -> None:
+def test_it_keeps_to_its_bounds_and_instances_share_the_parts() -> None:
     result, scaler = played([(20.0, "decode", 1), (22.0, "decode", 40), (70.0, "decode", 6)])
     sizes = [point.decode_npus for point in result.timeline]
     assert (min(sizes), max(sizes), sizes[-1]) == (32, 80, 48)
     assert (scaler.seen[0].pool("decode").low, scaler.seen[0].pool("decode").high) == (4, 10)
+    shared, _ = played([(20.0, "decode", 11)], parts(replicas=2, npus=40))
+    assert sorted(one.npus for one in shared.instances if one.pool == "decode") == [40, 48]
 
 
-def test_instances_share_the_parts() -> None:
-    result, _ = played([(20.0, "decode", 11)], parts(replicas=2, npus=40))
-    assert sorted(one.npus for one in result.instances if one.pool == "decode") == [40, 48]
-
-
-def test_abilities_rise_faster_than_parts() -> None:
+def test_abilities_rise_faster_than_parts_which_are_whole_groups() -> None:
     _, scaler = played([])
     abilities = scaler.seen[0].pool("decode").abilities
     assert len(abilities) == 11
     assert list(abilities) == sorted(set(abilities))
     assert abilities[8] > 1.1 * 2 * abilities[4]
     assert abilities[2] == pytest.approx(abilities[4] / 2)
-
-
-def test_parts_of_an_instance_are_whole_groups() -> None:
     settings = parts(decode_attention_tp=4)
     result, _ = played([(20.0, "decode", 8), (50.0, "decode", 4)], settings)
     assert [at(result, time_s).decode_npus for time_s in (19.0, 40.0, result.totals.end_s)] == [48, 64, 32]
-    abilities = [expected_decode(settings, TableTimes(cost_model(settings), settings.simulation, 32, 96), npus)
+    expected = [expected_decode(settings, TableTimes(cost_model(settings), settings.simulation, 32, 96), npus)
                  for npus in (32, 64)]  # fmt: skip
-    assert 0 < abilities[0].most < abilities[1].most
+    assert 0 < expected[0].most < expected[1].most
 
 
 @pytest.mark.parametrize(("parts_then", "node"), [(8, "n4"), (4, "n4"), (8, "n10")])
@@ -134,13 +126,10 @@ def test_a_die_that_came_later_may_be_lost_like_any_other() -> None:
     assert result.faults[0].sequences_hit > 0
 
 
-def test_what_moves_takes_time_by_the_cost_model() -> None:
+def test_what_moves_takes_time_and_warm_processes_come_back() -> None:
     cost = cost_model(parts())
     assert cost.regroup_s(96, 128) < 1e-4  # those who stay drop experts; the new ones load while nobody waits
     assert 0.001 < cost.regroup_s(128, 64) < 1.0
-
-
-def test_warm_processes_come_back() -> None:
     warm = WarmProcesses(16)
     assert warm.take(8, 1.0)
     assert not warm.take(16, 2.0)

@@ -43,13 +43,10 @@ def test_instances_follow_the_load_and_nothing_is_lost(policy: str, model_load: 
         assert result.totals.npu_seconds < (16 * max(sizes) + 160) * result.totals.end_s
 
 
-def test_no_policy_means_no_scaler() -> None:
+def test_no_policy_means_no_scaler_and_none_grows_a_pool_beyond_the_supernode() -> None:
     quiet = config()
     assert quiet.autoscaler.policy == "none"
     assert configured_scaler(quiet.slo, quiet.autoscaler) is None
-
-
-def test_a_pool_does_not_grow_beyond_the_supernode() -> None:
     made = [TraceRequest(n / 50, 16_384, 8) for n in range(800)]
     load = RequestStream("too much", made, count=len(made), duration_s=16.0)
     result = simulate(config(autoscaler={"policy": "slo"}, simulation={"model_load": "prewarmed"}), load, check=True)

@@ -57,15 +57,12 @@ def span(result: SimResult, row: int = 0) -> float:
     return result.requests.finish_s[row] - result.requests.first_token_s[row]
 
 
-def test_an_idle_prefill_instance_is_rebuilt_long_before_its_next_request() -> None:
+def test_idle_instances_are_rebuilt_long_before_their_next_request() -> None:
     one: dict[str, object] = {"replicas": 1}
     hit = run(lone(100.0), fault(FaultKind.NPU, "n0.npu0", 1.0), prefill=one)
     assert ttft(hit) == pytest.approx(ttft(run(lone(100.0), prefill=one)))
     early = run(lone(3.0), fault(FaultKind.NPU, "n0.npu0", 1.0), prefill=one)
     assert ttft(early) == pytest.approx(ttft(run(lone(3.0), prefill=one)) + 1.0 + 12.8 - 3.0, abs=0.01)
-
-
-def test_an_idle_decode_instance_stands_still_until_it_is_rebuilt() -> None:
     calm = run(lone(3.0))
     hit = run(lone(3.0), fault(FaultKind.DIE, DECODE_DIE, 1.0))
     assert span(hit) == pytest.approx(span(calm) + 1.0 + 12.8 - calm.requests.first_token_s[0], abs=0.05)
@@ -82,13 +79,10 @@ def test_the_loss_of_the_only_busy_group_stops_the_instance_too() -> None:
     assert steps.busy_s > 12.8
 
 
-def test_a_package_costs_a_prompt_one_attempt_though_it_has_two_dies() -> None:
+def test_a_lost_package_costs_a_prompt_one_attempt_and_nothing_if_nobody_waits() -> None:
     hit = run(lone(0.0, prompt=100_000), fault(FaultKind.NPU, "n0.npu0", 0.2), prefill={"replicas": 1})
     assert list(hit.requests.attempts) == [2]
     assert hit.faults[0].sequences_hit == 1
-
-
-def test_what_nobody_waits_for_is_not_lost() -> None:
     late: dict[str, object] = {"request_timeout_s": 0.1}
     hit = run(lone(0.0, prompt=100_000), fault(FaultKind.NPU, "n0.npu0", 0.2), prefill={"replicas": 1}, gateway=late)
     assert list(hit.requests.outcome) == [Outcome.FAILED]
@@ -101,7 +95,7 @@ def test_what_nobody_waits_for_is_not_lost() -> None:
 # ---- faults that overlap -------------------------------------------------------------------------------------------
 
 
-def test_a_link_that_two_faults_thinned_is_whole_when_both_are_over() -> None:
+def test_what_two_faults_hit_is_whole_when_both_are_over() -> None:
     load = burst(40, every_s=1.0)
     link = "n0.npu0.die0"
     hit = run(
@@ -113,9 +107,6 @@ def test_a_link_that_two_faults_thinned_is_whole_when_both_are_over() -> None:
     calm = run(load, prefill={"replicas": 1})
     assert list(hit.requests.outcome) == [Outcome.FINISHED] * 40
     assert hit.requests.finish_s[-1] == pytest.approx(calm.requests.finish_s[-1])
-
-
-def test_a_node_that_failed_twice_is_repaired_once_both_faults_are_over() -> None:
     placement = NpuPlacement(Topology(CLOUDMATRIX384), 8)
     (npu,) = placement.npus[:1]
     placement.fail(npu)
@@ -124,16 +115,16 @@ def test_a_node_that_failed_twice_is_repaired_once_both_faults_are_over() -> Non
     assert (placement.total, placement.idle) == (7, 7)
     placement.repair(npu)
     assert (placement.total, placement.idle) == (8, 8)
+    load = burst(60, output=8, every_s=1.0)
+    hit = run(load, fault(FaultKind.GATEWAY, "gateway0", 4.5, 30.0), fault(FaultKind.GATEWAY, "gateway0", 10.0, 2.0))
+    failed = [row for row, outcome in enumerate(hit.requests.outcome) if outcome == Outcome.FAILED]
+    assert failed == list(range(5, 35))
 
 
-def test_a_node_that_is_lost_twice_ends_no_simulation() -> None:
-    twice = [fault(FaultKind.NODE, "n0", at, 30.0) for at in (1.0, 2.0)]
+@pytest.mark.parametrize(("kind", "target"), [(FaultKind.NODE, "n0"), (FaultKind.MEMORY_SERVER, "memory1")])
+def test_what_is_lost_twice_ends_no_simulation(kind: FaultKind, target: str) -> None:
+    twice = [fault(kind, target, at, 30.0) for at in (1.0, 2.0)]
     assert list(run(burst(60), *twice).requests.outcome) == [Outcome.FINISHED] * 60
-
-
-def test_a_fault_of_a_gateway_that_there_is_not_hits_nobody() -> None:
-    hit = run(burst(10), fault(FaultKind.GATEWAY, "gateway3", 0.2))
-    assert hit.faults[0].sequences_hit == 0
 
 
 def test_instances_that_start_while_a_subplane_is_gone_are_slow_until_it_is_back() -> None:
@@ -143,28 +134,18 @@ def test_instances_that_start_while_a_subplane_is_gone_are_slow_until_it_is_back
     assert len([one for one in hit.instances if one.pool == "prefill"]) == 7
 
 
-def test_a_memory_server_that_is_gone_cannot_be_lost_again() -> None:
-    twice = [fault(FaultKind.MEMORY_SERVER, "memory1", at, 30.0) for at in (1.0, 2.0)]
-    hit = run(burst(60), *twice)
-    assert list(hit.requests.outcome) == [Outcome.FINISHED] * 60
-
-
-def test_a_straggler_slows_a_lone_sequence_for_as_long_as_it_lasts() -> None:
+def test_a_straggler_slows_for_as_long_as_it_lasts_and_a_group_is_as_slow_as_its_slowest_die() -> None:
     calm = run(lone(0.0, 600))
-    slow = run(lone(0.0, 600), fault(FaultKind.STRAGGLER, DECODE_DIE, 1.0, 2.0, 3.0))
-    assert span(slow) - span(calm) == pytest.approx(2.0 * 2.0 / 3.0, abs=0.05)
-
-
-def test_a_group_is_as_slow_as_its_slowest_die() -> None:
-    """Two slow dies of a group are waited for at the same time; two faults of one die slow it twice."""
-    calm = span(run(lone(0.0, 600)))
+    brief = run(lone(0.0, 600), fault(FaultKind.STRAGGLER, DECODE_DIE, 1.0, 2.0, 3.0))
+    assert span(brief) - span(calm) == pytest.approx(2.0 * 2.0 / 3.0, abs=0.05)
+    # Two slow dies of a group are waited for at the same time; two faults of one die slow it twice.
     dies = (DECODE_DIE, "n12.npu0.die1", "n20.npu3.die0")
     slow = [
         fault(FaultKind.STRAGGLER, die, 0.0, 600.0, factor) for die, factor in zip(dies, (2.0, 3.0, 2.0), strict=True)
     ]
-    assert span(run(lone(0.0, 600), *slow)) == pytest.approx(3.0 * calm, rel=0.01)
+    assert span(run(lone(0.0, 600), *slow)) == pytest.approx(3.0 * span(calm), rel=0.01)
     twice = [fault(FaultKind.STRAGGLER, DECODE_DIE, 0.0, 600.0, 2.0)] * 2
-    assert span(run(lone(0.0, 600), *twice)) == pytest.approx(4.0 * calm, rel=0.01)
+    assert span(run(lone(0.0, 600), *twice)) == pytest.approx(4.0 * span(calm), rel=0.01)
 
 
 def test_an_instance_that_starts_on_a_slow_die_is_slow_as_well() -> None:
@@ -179,20 +160,10 @@ def test_an_instance_that_starts_on_a_slow_die_is_slow_as_well() -> None:
     assert ttft(over) == pytest.approx(ttft(calm))
 
 
-def test_a_glitch_repeats_a_step_and_not_the_wait_for_a_rebuilt_group() -> None:
+def test_a_fault_costs_no_more_than_it_hits() -> None:
     load, lost = lone(0.0, 600), fault(FaultKind.DIE, "n12.npu1.die0", 1.0)
     once = run(load, lost)
     assert span(run(load, lost, fault(FaultKind.NETWORK_GLITCH, "sn0", 3.0, 0.0, 1.0))) < span(once) + 0.1
-
-
-def test_a_gateway_that_is_lost_twice_is_back_when_both_faults_are_over() -> None:
-    load = burst(60, output=8, every_s=1.0)
-    hit = run(load, fault(FaultKind.GATEWAY, "gateway0", 4.5, 30.0), fault(FaultKind.GATEWAY, "gateway0", 10.0, 2.0))
-    failed = [row for row, outcome in enumerate(hit.requests.outcome) if outcome == Outcome.FAILED]
-    assert failed == list(range(5, 35))
-
-
-def test_a_fault_costs_no_more_than_the_rest_of_the_run() -> None:
     load = lone(0.0, 100)
     end_s = run(load).totals.end_s
     hit = run(
@@ -200,6 +171,8 @@ def test_a_fault_costs_no_more_than_the_rest_of_the_run() -> None:
     )
     assert hit.faults[0].npu_seconds_lost <= 16 * (hit.totals.end_s - 29.0) * (1 + 1e-9)
     assert end_s < 29.0
+    hit = run(burst(10), fault(FaultKind.GATEWAY, "gateway3", 0.2))
+    assert hit.faults[0].sequences_hit == 0
 
 
 # ---- links ---------------------------------------------------------------------------------------------------------
@@ -296,13 +269,10 @@ def test_an_answer_that_fills_the_context_ends_in_the_iteration_that_fills_it() 
 # ---- ends ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_end_comes_with_the_last_request_even_if_it_is_refused() -> None:
+def test_the_end_comes_with_the_last_request_and_prompts_are_counted_wherever_computed() -> None:
     result = run(workload([(0.0, 4096, 8), (5.0, 131_072, 8)]))
     assert list(result.requests.outcome) == [Outcome.FINISHED, Outcome.FAILED]
     assert result.totals.end_s < 6.0
-
-
-def test_prompts_that_decode_instances_compute_are_counted() -> None:
     faults = [fault(FaultKind.NODE, f"n{n}", 0.5, 500.0) for n in range(12)]
     result = run(workload([(1.0, 4096, 8)]), *faults)
     totals = result.totals
@@ -325,22 +295,16 @@ def test_a_step_that_is_under_way_at_the_end_counts_as_far_as_it_is(stop_s: floa
     assert cut.totals.expert_bytes == pytest.approx(whole.totals.expert_bytes * part, rel=0.05)
 
 
-def test_a_step_that_its_instance_does_not_survive_counts_as_far_as_it_came() -> None:
+def test_steps_that_their_instance_does_not_survive_count_as_far_as_they_came() -> None:
     one: dict[str, object] = {"replicas": 1}
     hit = run(lone(0.0, prompt=100_000), fault(FaultKind.NODE, "n0", 1.0), prefill=one)
     lost = next(instance for instance in hit.instances if instance.name == "prefill-0")
     assert lost.stopped_s == 1.0
     assert lost.busy_s == pytest.approx(1.0, abs=0.01)
     assert lost.prompt_tokens == pytest.approx(100_000 / 4.44, rel=0.02)
-
-
-def test_an_iteration_under_way_when_its_instance_is_lost_counts_once() -> None:
     hit = run(lone(0.0, 400), fault(FaultKind.NODE, "n12", 1.0))
     lost = next(instance for instance in hit.instances if instance.name == "decode-0")
     assert lost.busy_s < 1.0
-
-
-def test_an_instance_that_pauses_for_ever_can_be_lost() -> None:
     for_ever = fault(FaultKind.LAUNCH_JITTER, "n12", 0.5, float("inf"))
     hit = run(lone(0.0, 400), for_ever, fault(FaultKind.NODE, "n12", 2.0))
     lost = next(instance for instance in hit.instances if instance.name == "decode-0")

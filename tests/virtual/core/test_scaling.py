@@ -45,7 +45,7 @@ def test_an_instance_starts_after_its_weights_have_come() -> None:
     assert seconds(model_load="storage", start_s=12.5, warm=True) == 12.5
 
 
-def test_pools_grow_after_the_start_up_and_shrink_when_empty() -> None:
+def test_pools_grow_after_the_start_up_unless_it_is_called_off() -> None:
     scaler = ScriptedScaler([(10.0, "prefill", 3), (60.0, "prefill", 1)])
     result = simulate(
         config(prefill={"replicas": 2}), burst(700, every_s=0.15), timeline_step_s=1.0, check=True, scaler=scaler
@@ -63,9 +63,6 @@ def test_pools_grow_after_the_start_up_and_shrink_when_empty() -> None:
     assert at(result, 75.0).prefill_npus == 16
     assert sum(math.isfinite(one.stopped_s) for one in result.instances) == 2
     assert {"prefill"} == {one.pool for one in result.instances if math.isfinite(one.stopped_s)}
-
-
-def test_a_start_that_is_not_wanted_any_more_is_called_off() -> None:
     scaler = ScriptedScaler([(5.0, "prefill", 5), (20.0, "prefill", 2)])
     result = simulate(
         config(prefill={"replicas": 2}), burst(600, every_s=0.1), timeline_step_s=1.0, check=True, scaler=scaler
@@ -104,7 +101,7 @@ def leaving_decode(**sections: dict[str, float]) -> SimResult:
     return result
 
 
-def test_a_leaving_decode_instance_hands_its_streams_on() -> None:
+def test_a_leaving_decode_instance_hands_its_streams_on_unless_it_is_the_last() -> None:
     moved, stays = leaving_decode(engine={"drain_s": 2.0}), leaving_decode(engine={"drain_s": 1000.0})
     assert at(moved, 17.0).draining_npus == 0
     assert at(stays, 40.0).draining_npus == 32
@@ -112,10 +109,7 @@ def test_a_leaving_decode_instance_hands_its_streams_on() -> None:
     assert moved.totals.tokens_computed == stays.totals.tokens_computed
     assert moved.totals.tokens_generated == stays.totals.tokens_generated
     assert moved.totals.npu_seconds < stays.totals.npu_seconds
-
-
-def test_streams_of_a_leaving_instance_are_still_there() -> None:
-    """Else a scaler would see them go, come back with those who take them over, and take that for a burst."""
+    # Else a scaler would see them go, come back with those who take them over, and take that for a burst.
     load = workload([(0.05 * n, 1000, 2000) for n in range(200)])
     two = config(prefill={"replicas": 2}, decode={"replicas": 2, "npus_per_instance": 32}, engine={"drain_s": 5.0})
     scaler = ScriptedScaler([(12.0, "decode", 1)])
@@ -123,9 +117,6 @@ def test_streams_of_a_leaving_instance_are_still_there() -> None:
     seen = [one.pool("decode").sequences for one in scaler.seen if 11.0 <= one.now <= 20.0]
     assert len(seen) >= 5
     assert set(seen) == {200}
-
-
-def test_the_last_decode_instance_finishes_what_it_has() -> None:
     load = workload([(0.05 * n, 1000, 500) for n in range(100)])
     scaler = ScriptedScaler([(6.0, "decode", 0)])
     result = simulate(config(prefill={"replicas": 2}), load, timeline_step_s=1.0, check=True, scaler=scaler)
@@ -133,7 +124,7 @@ def test_the_last_decode_instance_finishes_what_it_has() -> None:
     assert at(result, 7.0).draining_npus == 160
 
 
-def test_memory_servers_come_and_go_and_the_pool_stays_sound() -> None:
+def test_memory_servers_come_and_go_and_lost_ones_are_replaced() -> None:
     prefixes = [[n % 40 * 10 + block for block in range(8)] for n in range(600)]
     load = workload([(0.2 * n, 4096, 16) for n in range(600)], prefixes)
     scaler = ScriptedScaler([(20.0, "kvcache", 6), (80.0, "kvcache", 2)])
@@ -145,9 +136,6 @@ def test_memory_servers_come_and_go_and_the_pool_stays_sound() -> None:
     assert all(one is not None for one in caches)
     assert max(one.bytes_used for one in caches if one) > 0
     assert all(b.hit_tokens >= a.hit_tokens for a, b in pairwise([one for one in caches if one]))
-
-
-def test_a_lost_memory_server_is_replaced_though_the_pool_has_grown_meanwhile() -> None:
     fault = Fault(Seconds(10.0), FaultKind.MEMORY_SERVER, "memory2", Seconds(40.0), 0.0)
     scaler = ScriptedScaler([(20.0, "kvcache", 5)])
     load = workload([(0.5 * n, 4096, 16) for n in range(200)])
@@ -155,18 +143,16 @@ def test_a_lost_memory_server_is_replaced_though_the_pool_has_grown_meanwhile() 
     assert [at(result, t).memory_servers for t in (5.0, 15.0, 30.0, 60.0)] == [4, 3, 4, 5]
 
 
-def test_no_more_memory_servers_than_the_nodes_have_room_for() -> None:
+def test_a_pool_has_no_more_servers_than_there_is_room_for_and_without_any_no_signals() -> None:
     scaler = ScriptedScaler([(5.0, "kvcache", 8)])
     roomy = config(kvcache={"replicas": 2, "ub_memory_mib": 16 << 20})
     result = simulate(roomy, burst(300), timeline_step_s=1.0, check=True, scaler=scaler)
     assert at(result, 14.0).memory_servers == 4
     assert {one.cache.high for one in scaler.seen if one.cache} == {4}
-
-
-def test_a_pool_without_servers_has_no_signals() -> None:
-    scaler = ScriptedScaler()
-    simulate(config(kvcache={"replicas": 0}), burst(50), scaler=scaler)
-    assert {one.cache for one in scaler.seen} == {None}
+    bare = ScriptedScaler()
+    limits = {"kvcache": {"replicas": 0}, "prefill": {"replicas": 2}, "autoscaler": {"npu_budget": 200}}
+    simulate(config(**limits), burst(20), scaler=bare)
+    assert {(one.cache, one.npus_total, one.npus_free) for one in bare.seen} == {(None, 200, 8)}
 
 
 def test_signals_are_totals_that_end_where_the_result_does() -> None:
@@ -190,7 +176,7 @@ def test_signals_are_totals_that_end_where_the_result_does() -> None:
     assert 160 * 48 < decode.max_sequences <= 160 * 96
 
 
-def test_who_waits_longest_is_known() -> None:
+def test_who_waits_longest_and_what_decode_can_take_are_known() -> None:
     scaler = ScriptedScaler()
     simulate(config(prefill={"replicas": 1}), workload([(n * 0.01, 30_000, 4) for n in range(300)]), scaler=scaler)
     waits = [one.traffic.oldest_wait_s for one in scaler.seen]
@@ -200,12 +186,11 @@ def test_who_waits_longest_is_known() -> None:
     assert worst.pool("prefill").queued_tokens > 1_000_000
     assert worst.traffic.oldest_wait_s > 2.0
     assert scaler.seen[-1].traffic.ttft_missed > 0
-
-
-def test_the_budget_counts_what_is_taken() -> None:
-    scaler = ScriptedScaler()
-    simulate(config(prefill={"replicas": 2}, autoscaler={"npu_budget": 200}), burst(20), scaler=scaler)
-    assert {(one.npus_total, one.npus_free) for one in scaler.seen} == {(200, 8)}
+    scaler = ScriptedScaler([])
+    simulate(config(), burst(300, output=64, every_s=0.1), scaler=scaler)
+    told = [one.pool("decode") for one in scaler.seen]
+    assert len({one.max_sequences for one in told}) > 1, "the cost model's number was only the beginning"
+    assert all(1 <= one.max_sequences <= one.crowd <= one.seats for one in told)
 
 
 def test_a_lost_instance_is_replaced_once() -> None:
@@ -239,11 +224,3 @@ def scripted_run(seed: int) -> bytes:
 def test_the_same_seed_gives_the_same_history() -> None:
     assert scripted_run(1) == scripted_run(1)
     assert scripted_run(1) != scripted_run(2)
-
-
-def test_what_decode_can_take_is_learned_from_its_steps() -> None:
-    scaler = ScriptedScaler([])
-    simulate(config(), burst(300, output=64, every_s=0.1), scaler=scaler)
-    told = [one.pool("decode") for one in scaler.seen]
-    assert len({one.max_sequences for one in told}) > 1, "the cost model's number was only the beginning"
-    assert all(1 <= one.max_sequences <= one.crowd <= one.seats for one in told)

@@ -45,14 +45,11 @@ def test_the_whole_is_the_sum_of_its_parts() -> None:
     assert len(whole.instances) == 21
 
 
-def test_one_supernode_is_a_plain_simulation() -> None:
+def test_one_supernode_is_a_plain_simulation_and_an_idle_one_has_its_npus_until_the_end() -> None:
     plan = Plan(config(), partial(share, 10.0))
     single = simulate_supernodes(plan, "whole")
     assert list(single.requests.finish_s) == list(simulate(config(), share(10.0, 0, 1)).requests.finish_s)
-
-
-def test_a_supernode_that_is_idle_at_the_end_has_its_npus_until_the_end() -> None:
-    """As its instances in the table of pools, and as the time line says."""
+    # As its instances in the table of pools, and as the time line says.
     parts = [simulate(config(), burst(count, output=8, every_s=1.0)) for count in (2, 20)]
     whole = merge_results(parts, "both", 0, 0.0)
     assert whole.totals.npu_seconds == pytest.approx(2 * 256 * whole.totals.end_s)

@@ -62,18 +62,20 @@ def test_everything_that_goes_in_comes_out(
 
 
 @settings(max_examples=8, deadline=None)
-@given(Requests, st.integers(0, 5), st.sampled_from([0.0, 0.2]))
-def test_one_seed_gives_one_history(rows: list[tuple[float, int, int, list[int]]], seed: int, jitter: float) -> None:
+@given(Requests, st.integers(0, 5), st.sampled_from([0.0, 0.2]), st.sampled_from(["disaggregated", "aggregated"]))
+def test_one_seed_gives_one_history(
+    rows: list[tuple[float, int, int, list[int]]], seed: int, jitter: float, mode: str
+) -> None:
+    sections: dict[str, dict[str, object]] = {
+        "simulation": {"seed": seed, "jitter": jitter, "spike_share": jitter / 10}, "serving": {"mode": mode},
+        "aggregated": {"replicas": 2, "npus_per_instance": 16, "max_sequences": 512},
+    }  # fmt: skip
+
     def bytes_of() -> bytes:
-        result = run_of(rows, simulation={"seed": seed, "jitter": jitter, "spike_share": jitter / 10})
+        result = run_of(rows, **sections)
         return result_json(result, summarize(result, Slo(1.0, 0.05)), requests=True)
 
     assert bytes_of() == bytes_of()
-
-
-def test_another_seed_gives_another_history() -> None:
-    first, second = (simulate(config(simulation={"seed": seed}), burst(40)) for seed in (1, 2))
-    assert list(first.requests.finish_s) != list(second.requests.finish_s)
 
 
 def goodput(load: RequestStream, prefills: int, decodes: int = 1) -> float:
@@ -98,7 +100,7 @@ def test_more_load_never_raises_the_goodput() -> None:
     assert shares[-1] < 0.5
 
 
-def test_prefixes_are_found_again_and_save_time() -> None:
+def test_prefixes_are_found_again_and_locality_sends_prompts_where_they_are() -> None:
     chains = [[1, 2, 3, 4, 5, 6, 7, 8]] * 20
     load = workload([(2.0 * n, 4096, 8) for n in range(20)], chains)
     cached, cold = simulate(config(), load), simulate(config(engine={"prefix_reuse": False}), load)
@@ -110,42 +112,27 @@ def test_prefixes_are_found_again_and_save_time() -> None:
         for one in (cached, cold)
     ]
     assert ttft[0] < ttft[1]
+    load = workload([(0.5 * n, 2048, 8) for n in range(60)], [[n % 5 + 10 * at for at in range(4)] for n in range(60)])
+    routed = replace(config(kvcache={"replicas": 0}), gateway=replace(config().gateway, routing="locality"))
+    by_locality = simulate(routed, load)
+    by_load = simulate(config(kvcache={"replicas": 0}), load)
+    assert sum(by_locality.requests.cached_tokens) > sum(by_load.requests.cached_tokens)
 
 
-def test_a_full_gateway_says_so() -> None:
-    full = config(gateway={"max_running_sequences": 5, "max_queued_requests": 3, "max_queued_tokens": 10**9})
-    result = simulate(full, workload([(0.0, 4096, 64)] * 20), check=True)
-    outcomes = list(result.requests.outcome)
-    assert outcomes.count(Outcome.FINISHED) == 8
-    assert outcomes.count(Outcome.REJECTED) == 12
-    assert result.decision_counts["reject"] == 12
-
-
-def test_handoffs_that_find_every_decode_instance_full_wait_for_a_place() -> None:
-    """All but the first 640 of them failed, each after three questions without a pause in between."""
-    one_each = {"max_sequences": 320, "max_waiting": 1}  # a die decodes one sequence, and one may wait there
-    result = simulate(config(decode=one_each), workload([(0.0, 64, 32)] * 1000), check=True)
-    assert list(result.requests.outcome) == [Outcome.FINISHED] * 1000
-    assert 0 < result.decision_counts["refuse"] < 4000
-
-
-def test_a_request_that_cannot_fit_fails_and_hurts_nobody() -> None:
-    result = simulate(config(), workload([(0.0, 131_072, 64), (0.1, 4096, 8)]), check=True)
-    assert list(result.requests.outcome) == [Outcome.FAILED, Outcome.FINISHED]
-
-
-def test_a_deadline_ends_a_request() -> None:
+def test_requests_end_by_deadline_or_with_the_simulation_or_wait_for_a_place() -> None:
     result = simulate(config(gateway={"request_timeout_s": 1.0}), workload([(0.0, 4096, 2000)]), check=True)
     assert list(result.requests.outcome) == [Outcome.FAILED]
     assert result.decision_counts["fail"] == 1
-
-
-def test_a_simulation_can_be_stopped() -> None:
     result = simulate(config(), burst(100, every_s=0.1), stop_s=2.0)
     outcomes = list(result.requests.outcome)
     assert Outcome.UNFINISHED in outcomes
     assert Outcome.FINISHED in outcomes
     assert result.totals.end_s <= 2.0
+    # All but the first 640 of them failed, each after three questions without a pause in between.
+    one_each = {"max_sequences": 320, "max_waiting": 1}  # a die decodes one sequence, and one may wait there
+    result = simulate(config(decode=one_each), workload([(0.0, 64, 32)] * 1000), check=True)
+    assert list(result.requests.outcome) == [Outcome.FINISHED] * 1000
+    assert 0 < result.decision_counts["refuse"] < 4000
 
 
 def test_a_topology_that_cannot_be_is_refused_in_one_line() -> None:
@@ -157,12 +144,3 @@ def test_a_topology_that_cannot_be_is_refused_in_one_line() -> None:
         simulate(config(serving={"mode": "aggregated"}, aggregated={"npus_per_instance": 2}), burst(1))
     with pytest.raises(ConfigError, match="ascend-910x"):
         simulate(config(simulation={"device": "ascend-910x"}), burst(1))
-
-
-def test_locality_sends_prompts_where_their_beginning_is() -> None:
-    chains = [[n % 5, 10 + n % 5, 20 + n % 5, 30 + n % 5] for n in range(60)]
-    load = workload([(0.5 * n, 2048, 8) for n in range(60)], chains)
-    routed = replace(config(kvcache={"replicas": 0}), gateway=replace(config().gateway, routing="locality"))
-    by_locality = simulate(routed, load)
-    by_load = simulate(config(kvcache={"replicas": 0}), load)
-    assert sum(by_locality.requests.cached_tokens) > sum(by_load.requests.cached_tokens)

@@ -35,9 +35,6 @@ def test_promises_are_counted_as_they_are_kept_or_broken() -> None:
     assert (seen.arrived, seen.arrived_tokens, seen.uncached_tokens) == (3, 300, 180)
     assert (seen.finished, seen.generated_tokens, seen.rejected) == (3, 12, 0)
     assert (seen.queued, seen.queued_tokens, seen.oldest_wait_s) == (3, 35, 0.0)
-
-
-def test_one_token_has_no_time_per_token_and_an_error_is_a_refusal() -> None:
     kept = book()
     kept.arrive(0.0, 1)
     kept.deliver(0, Tokens(NAME, 0, (0,)), 0.5)

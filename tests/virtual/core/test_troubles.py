@@ -9,7 +9,7 @@ from hardware.units import Seconds
 from serving.virtual.result import Outcome, SimResult
 from serving.virtual.run import simulate
 from serving.virtual.workload.request import RequestStream
-from tests.virtual.core.case import burst, config, workload
+from tests.virtual.core.case import burst, config, mean_tpot, workload
 
 LOAD = 60
 
@@ -20,12 +20,6 @@ def fault(kind: FaultKind, target: str, duration_s: float = 5.0, factor: float =
 
 def run(*faults: Fault, load: RequestStream | None = None, **sections: dict[str, object]) -> SimResult:
     return simulate(config(**sections), load or burst(LOAD, output=200), faults=faults, check=True)
-
-
-def mean_tpot(result: SimResult) -> float:
-    rows = result.requests
-    spans = [b - a for a, b in zip(rows.first_token_s, rows.finish_s, strict=True)]
-    return sum(spans) / sum(n - 1 for n in rows.output_tokens)
 
 
 def mean_ttft(result: SimResult) -> float:
@@ -61,7 +55,7 @@ def test_no_request_is_lost_to_a_fault_that_leaves_both_roles(one: Fault) -> Non
     assert result.decision_counts["fault"] == 1
 
 
-def test_what_was_on_a_lost_die_is_computed_again() -> None:
+def test_what_was_on_a_lost_die_is_computed_again_once_it_is_rebuilt() -> None:
     result = run(*(fault(FaultKind.HBM, f"n{12 + n // 16}.npu{n % 16 // 2}.die{n % 2}", 0.0, 1.0) for n in range(40)))
     hit = sum(one.sequences_hit for one in result.faults)
     assert hit > 0
@@ -70,14 +64,11 @@ def test_what_was_on_a_lost_die_is_computed_again() -> None:
     totals = result.totals
     assert totals.tokens_computed + totals.tokens_cached > totals.prompt_tokens_in
     assert totals.tokens_generated >= totals.tokens_out - LOAD - hit
-
-
-def test_a_group_stands_still_until_it_is_rebuilt() -> None:
-    calm, hit = run(), run(fault(FaultKind.DIE, DECODE_DIE))
+    calm, stopped = run(), run(fault(FaultKind.DIE, DECODE_DIE))
     assert sum(at < 5.0 for at in calm.requests.finish_s) > 20
-    assert min(hit.requests.finish_s) > 1.0 + 12.8
-    assert max(hit.requests.finish_s) < 1.0 + 12.8 + max(calm.requests.finish_s)
-    assert hit.faults[0].npu_seconds_lost == pytest.approx(12.8 * 160)
+    assert min(stopped.requests.finish_s) > 1.0 + 12.8
+    assert max(stopped.requests.finish_s) < 1.0 + 12.8 + max(calm.requests.finish_s)
+    assert stopped.faults[0].npu_seconds_lost == pytest.approx(12.8 * 160)
 
 
 def test_a_lost_node_takes_its_instances_and_they_come_back() -> None:
@@ -98,19 +89,19 @@ def test_without_any_decode_instance_prefill_instances_go_on() -> None:
     assert result.totals.tokens_out == 40 * 400
 
 
-def test_slow_links_and_dies_cost_time() -> None:
+def test_slow_links_and_dies_cost_time_until_they_recover() -> None:
     calm = run()
     straggler = run(fault(FaultKind.STRAGGLER, DECODE_DIE, 100.0, 3.0, at_s=0.0))
     assert mean_tpot(straggler) == pytest.approx(3.0 * mean_tpot(calm), rel=0.1)
     subplane = run(fault(FaultKind.UB_SUBPLANE, "sn0.subplane3", 100.0, at_s=0.0))
     assert 1.02 < mean_tpot(subplane) / mean_tpot(calm) < 1.10
     assert mean_ttft(subplane) > mean_ttft(calm)
-
-
-def test_a_straggler_that_recovers_costs_no_more() -> None:
     load = workload([(30.0 + 0.05 * n, 4096, 100) for n in range(20)])
     healed = run(fault(FaultKind.STRAGGLER, DECODE_DIE, 5.0, 10.0, at_s=0.0), load=load)
     assert mean_tpot(healed) == pytest.approx(mean_tpot(run(load=load)))
+    spiky = run(simulation={"spike_share": 0.1, "spike_factor": 10.0})
+    assert mean_tpot(spiky) == pytest.approx(1.9 * mean_tpot(calm), rel=0.25)
+    assert list(spiky.requests.outcome) == [Outcome.FINISHED] * LOAD
 
 
 def test_a_gateway_takes_its_requests_with_it() -> None:
@@ -121,10 +112,3 @@ def test_a_gateway_takes_its_requests_with_it() -> None:
     assert outcomes.count(Outcome.FAILED) + outcomes.count(Outcome.FINISHED) == 60
     assert result.faults[0].sequences_hit > 0
     assert {outcome for row, outcome in enumerate(outcomes) if row % 2} == {Outcome.FINISHED}
-
-
-def test_spikes_lengthen_steps() -> None:
-    calm = run()
-    spiky = run(simulation={"spike_share": 0.1, "spike_factor": 10.0})
-    assert mean_tpot(spiky) == pytest.approx(1.9 * mean_tpot(calm), rel=0.25)
-    assert list(spiky.requests.outcome) == [Outcome.FINISHED] * LOAD

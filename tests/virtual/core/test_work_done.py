@@ -29,14 +29,11 @@ def small() -> ServeConfig:
     return config(prefill={"replicas": 1}, decode={"replicas": 1})
 
 
-def test_a_step_that_runs_all_the_time_with_few_sequences_does_little_work() -> None:
+def test_a_pool_is_as_busy_as_its_work_and_not_as_its_steps() -> None:
     _, decode = pools(simulate(small(), load(2.0, 30.0, 512, 2000)))
     assert decode.running_share > 0.95
     assert decode.busy_share < 0.1
-
-
-def test_a_saturated_pool_does_what_it_can_whatever_its_tail_is() -> None:
-    """One prefill instance is asked for several times what it can do; answers go on for long after the last arrival."""
+    # One prefill instance is asked for several times what it can do; answers go on for long after the last arrival.
     result = simulate(small(), load(60.0, 20.0, 6000, 1000))
     prefill, _ = pools(result)
     assert result.totals.load_s == pytest.approx(20.0, abs=0.1)
@@ -44,14 +41,11 @@ def test_a_saturated_pool_does_what_it_can_whatever_its_tail_is() -> None:
     assert 0.9 < prefill.busy_share <= prefill.running_share <= 1.0
 
 
-def test_work_grows_with_the_load_until_a_pool_is_full() -> None:
+def test_work_grows_with_the_load_until_a_batch_is_full() -> None:
     shares = [pools(simulate(small(), load(rate, 20.0, 4096, 8)))[0].busy_share for rate in (3.0, 6.0, 12.0)]
     assert shares[1] == pytest.approx(2 * shares[0], rel=0.1)
     assert shares[2] == pytest.approx(4 * shares[0], rel=0.1)
     assert shares[2] < 0.9
-
-
-def test_a_full_batch_is_one_that_keeps_the_limit_on_tpot() -> None:
     usual = small()
     strict = dataclasses.replace(usual, slo=dataclasses.replace(usual.slo, tpot_s=0.02))
     shares = [pools(simulate(one, load(30.0, 20.0, 512, 1000)))[1].busy_share for one in (usual, strict)]

@@ -33,6 +33,13 @@ def test_it_says_what_ran_and_what_came_out() -> None:
     ):
         assert part in text
     assert max(map(len, text.splitlines())) <= 132
+    assert printed(made_result(50), None) == printed(dataclasses.replace(made_result(50), wall_s=999.0), None)
+    assert "[bold]x" in printed(dataclasses.replace(made_result(5), name="[bold]x"), None)
+    nothing = dataclasses.replace(made_result(0, points=0, faults=False), instances=[], decision_counts={})
+    text = printed(nothing, Slo(ttft_s=1.0))
+    assert "0 of 0 finished" in text
+    assert "plane" not in text
+    assert "nan" not in text
 
 
 def test_a_narrow_terminal_breaks_no_figure() -> None:
@@ -43,19 +50,6 @@ def test_a_narrow_terminal_breaks_no_figure() -> None:
     assert [line.split() for line in narrow] == [line.split() for line in wide]
 
 
-def test_real_time_is_not_in_it() -> None:
-    result = made_result(50)
-    assert printed(result, None) == printed(dataclasses.replace(result, wall_s=999.0), None)
-
-
-def test_a_run_without_anything() -> None:
-    result = made_result(0, points=0, faults=False)
-    text = printed(dataclasses.replace(result, instances=[], decision_counts={}), Slo(ttft_s=1.0))
-    assert "0 of 0 finished" in text
-    assert "plane" not in text
-    assert "nan" not in text
-
-
 def test_the_speed() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=100)
@@ -63,7 +57,3 @@ def test_the_speed() -> None:
     assert "1,440 × real time" in stream.getvalue()
     print_speed(dataclasses.replace(made_result(50), wall_s=0.0), console)
     assert len(stream.getvalue().splitlines()) == 1
-
-
-def test_a_name_with_brackets_is_printed_as_it_is() -> None:
-    assert "[bold]x" in printed(dataclasses.replace(made_result(5), name="[bold]x"), None)

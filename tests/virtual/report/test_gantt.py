@@ -57,7 +57,7 @@ def test_a_microbatch_is_never_in_both_streams_at_once() -> None:
                 assert apart, (one, other)
 
 
-def test_bars_say_what_they_are() -> None:
+def test_bars_and_table_say_what_they_are_and_what_the_parts_do_not_explain() -> None:
     chart = layer_chart(made_step())
     said = [bar.text for bar in chart.bars]
     assert said.count("core attention: 344 µs") == 2
@@ -65,20 +65,11 @@ def test_bars_say_what_they_are() -> None:
     assert not any("dense" in text for text in said)  # in no layer that is like the others
     assert chart.lanes[0].startswith("attention stream, ")
     assert chart.bars[0].name.endswith("\u00a0µs")
-
-
-def test_what_the_parts_do_not_explain_is_shown() -> None:
     assert {bar.name for bar in layer_bars(variants()[2])} - {bar.name for bar in layer_bars(made_step())} == {"other"}
-
-
-def test_a_step_without_parts_is_drawn() -> None:
     step = dataclasses.replace(made_step(), parts=())
     assert {bar.name for bar in layer_bars(step)} == {"other"}
     nothing = dataclasses.replace(step, streams_s=(Seconds(0.0), Seconds(0.0)), layer_s=Seconds(0.0))
     assert layer_chart(nothing).bars == []
-
-
-def test_the_table_has_every_part() -> None:
     parts = layer_parts(made_step())
     assert len(parts) == len(made_step().parts)
     assert [part.stream for part in parts] == [0] * 5 + [1] * 6 + [-1]

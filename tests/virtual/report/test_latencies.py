@@ -63,22 +63,13 @@ def test_goodput_counts_only_what_finished_in_time() -> None:
     assert found.good_per_s == pytest.approx(0.1)
     assert (found.attainment, found.ttft_attainment, found.tpot_attainment) == (0.25, 0.25, 0.5)
     assert found.untestable == 1
-
-
-def test_a_limit_that_is_just_met_is_kept() -> None:
     assert good_requests(latencies(MIXED), Slo(ttft_s=1.0, tpot_s=0.5)).tolist() == [True, True, False, False, False]
-
-
-def test_without_limits_every_finished_request_is_good() -> None:
     assert goodput(latencies(MIXED), Slo(), 10.0).good == 2
     assert not Slo()
     assert Slo(tpot_s=0.05)
-
-
-def test_goodput_of_nothing() -> None:
-    found = goodput(latencies(columns()), Slo(ttft_s=1.0), 0.0)
-    assert (found.good, found.counted, found.good_per_s) == (0, 0, 0.0)
-    assert math.isnan(found.attainment)
+    nothing = goodput(latencies(columns()), Slo(ttft_s=1.0), 0.0)
+    assert (nothing.good, nothing.counted, nothing.good_per_s) == (0, 0, 0.0)
+    assert math.isnan(nothing.attainment)
 
 
 @given(st.floats(0.01, 20), st.floats(0.01, 20))

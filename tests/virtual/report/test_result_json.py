@@ -32,13 +32,7 @@ def test_same_result_same_bytes_whatever_the_speed_or_the_order_of_mappings() ->
     )
 
 
-def test_another_seed_gives_other_bytes() -> None:
-    one = made_result(30)
-    other = dataclasses.replace(one, seed=8)
-    assert result_json(one, summarize(one)) != result_json(other, summarize(other))
-
-
-def test_what_is_in_it() -> None:
+def test_what_is_in_it_and_in_that_of_a_run_without_requests() -> None:
     result = made_result(200)
     found = json.loads(result_json(result, summarize(result, SLO), requests=True), parse_constant=refuse)
     assert (found["schema"], found["seed"]) == (SCHEMA, 7)
@@ -49,19 +43,13 @@ def test_what_is_in_it() -> None:
     rejected = found["requests"]["outcome"].index(1)
     assert found["requests"]["first_token_s"][rejected] is None
     assert found["requests"]["prompt_tokens"] == list(result.requests.prompt_tokens)
-
-
-def test_requests_are_left_out_unless_wanted() -> None:
-    result = made_result(20)
-    assert "requests" not in json.loads(result_json(result, summarize(result)))
-
-
-def test_a_run_without_requests() -> None:
     result = made_result(0, points=0, faults=False)
     found = json.loads(result_json(result, summarize(result, SLO), requests=True), parse_constant=refuse)
     assert found["summary"]["ttft_s"]["p50"] is None
     assert found["summary"]["goodput"]["attainment"] is None
     assert found["requests"]["arrival_s"] == []
+    result = made_result(20)
+    assert "requests" not in json.loads(result_json(result, summarize(result)))
 
 
 @given(st.floats())

@@ -52,14 +52,11 @@ def test_the_slowest_come_first_by_each_latency() -> None:
     ]  # fmt: skip
 
 
-def test_no_more_than_a_page_can_hold() -> None:
+def test_no_more_than_a_page_can_hold_and_of_nothing_nothing() -> None:
     made = made_requests(3000, 600.0)
     times = latencies(made)
     assert len(slowest_table(made, times).rows) == 150
     assert [len(chart.lanes) for chart in slowest_charts(made, times)] == [20, 20]
-
-
-def test_of_nothing_there_is_nothing() -> None:
     none = RequestColumns()
     assert slowest_charts(none, latencies(none)) == []
     assert slowest_table(none, latencies(none)).rows == []

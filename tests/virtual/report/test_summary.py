@@ -8,7 +8,7 @@ import pytest
 from serving.virtual.report.goodput import Slo
 from serving.virtual.report.pools import fault_summaries, life_s, plane_summaries, pool_summaries
 from serving.virtual.report.summary import summarize
-from tests.virtual.report.made import made_faults, made_requests, made_result, made_timeline
+from tests.virtual.report.made import made_faults, made_result, made_timeline
 
 
 def test_pools_come_in_their_order_with_shares_of_their_own_time() -> None:
@@ -33,7 +33,7 @@ def test_an_instance_that_hands_over_its_npus_is_not_counted_twice() -> None:
     assert (life_s(one, 100.0), life_s(other, 100.0)) == (50.0, 50.0)
 
 
-def test_mean_use_of_a_plane_is_over_time_not_over_points() -> None:
+def test_planes_and_faults_are_summed() -> None:
     first, second, third = made_timeline(3, 100.0)
     points = [
         dataclasses.replace(first, at_s=0.0, ub_share=0.9),
@@ -43,16 +43,10 @@ def test_mean_use_of_a_plane_is_over_time_not_over_points() -> None:
     ub = plane_summaries(points)[0]
     assert ub.mean_share == pytest.approx(0.1 * 0.5 + 0.9 * 0.1)
     assert (ub.name, ub.nbytes, ub.peak_share) == ("ub", 77, 0.9)
-
-
-def test_faults_are_summed_by_kind() -> None:
     again = [*made_faults(100.0), *made_faults(100.0)[:1]]
     die, node, straggler = fault_summaries(again)
     assert [one.kind for one in (die, node, straggler)] == ["die", "node", "straggler"]
     assert (die.count, die.sequences_hit, die.tokens_lost, die.npu_seconds_lost) == (2, 620, 2_480_000, 13120.0)
-
-
-def test_what_faults_took_is_a_share_of_all_npu_time() -> None:
     result = made_result(50, duration_s=3600.0)
     assert summarize(result).lost_npu_share == pytest.approx((6560 + 80 + 5760) / (3600 * 256))
     crowded = dataclasses.replace(result, faults=result.faults * 1000)
@@ -61,7 +55,7 @@ def test_what_faults_took_is_a_share_of_all_npu_time() -> None:
     assert math.isnan(summarize(nothing).lost_npu_share)
 
 
-def test_outcomes_add_up_and_hit_share_is_of_requests_that_began() -> None:
+def test_outcomes_add_up_and_nothing_at_all_has_a_summary() -> None:
     result = made_result(500)
     summary = summarize(result, Slo(ttft_s=1.0))
     assert sum(summary.outcomes.values()) == summary.requests == 500
@@ -71,19 +65,11 @@ def test_outcomes_add_up_and_hit_share_is_of_requests_that_began() -> None:
     assert summary.cache.hit_share == pytest.approx(cached / prompt)
     assert summary.cache.pool_hit_share == pytest.approx(0.4)
     assert summary.retried == sum(attempts > 1 for attempts in columns.attempts)
-
-
-def test_nothing_at_all_has_a_summary() -> None:
     result = made_result(0, points=0, faults=False)
-    empty = dataclasses.replace(
-        result, instances=[], totals=dataclasses.replace(result.totals, end_s=0.0, npu_seconds=0.0)
-    )
+    totals = dataclasses.replace(result.totals, end_s=0.0, npu_seconds=0.0)
+    empty = dataclasses.replace(result, instances=[], totals=totals)
     summary = summarize(empty, Slo(ttft_s=1.0, tpot_s=0.1))
     assert summary.requests == 0
     assert summary.pools == []
     assert math.isnan(summary.throughput.requests_per_s)
     assert all(math.isnan(plane.mean_share) for plane in summary.planes)
-
-
-def test_the_same_arguments_make_the_same_requests() -> None:
-    assert repr(made_requests(20, 100.0)) == repr(made_requests(20, 100.0))  # nan is not equal to itself

@@ -14,14 +14,6 @@ from tests.cases.traces import CHAT, PLAIN, line, mooncake, written
 from tests.virtual.workload.traces import listed
 
 
-def test_a_file_that_goes_away_between_passes(tmp_path: Path) -> None:
-    path = written(tmp_path, PLAIN + "0,1,2\n")
-    workload = open_workload(path, kept_bytes=0)
-    path.unlink()
-    with pytest.raises(TraceError, match="cannot be read"):
-        listed(workload)
-
-
 def test_a_large_trace_is_checked_as_it_is_read(tmp_path: Path) -> None:
     good = BATCH + 10
     path = written(tmp_path, mooncake(*(line(at, 9) for at in range(good)), line(0, 9)))
@@ -32,15 +24,17 @@ def test_a_large_trace_is_checked_as_it_is_read(tmp_path: Path) -> None:
         next(requests)
     with pytest.raises(TraceError, match=f":{good + 1}: arrives"):
         list(requests)
-
-
-def test_what_a_large_trace_s_times_are_is_known_before_it_is_read(tmp_path: Path) -> None:
     path = written(tmp_path, PLAIN + "1700000000,1,2\n1700000001,1,2\n")
     workload = open_workload(path, kept_bytes=0)
     assert "since 1970" in workload.notes["times"]
     assert [request.arrival_s for request in workload.requests] == [0.0, 1.0]
     with pytest.raises(TraceError, match=":2: an arrival at nan s"):
         open_workload(written(tmp_path, PLAIN + "nan,1,2\n"), kept_bytes=0)
+    path = written(tmp_path, PLAIN + "0,1,2\n")
+    workload = open_workload(path, kept_bytes=0)
+    path.unlink()
+    with pytest.raises(TraceError, match="cannot be read"):
+        listed(workload)
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 20])

@@ -70,26 +70,11 @@ def test_names_are_sixteen_spread_bytes_and_all_differ() -> None:
     assert {len(name) for name in names} == {HASH_BYTES}
     for byte in (0, 7, 8, 15):
         assert len({name[byte] for name in names}) > 240
-
-
-def test_the_same_id_at_another_place_is_another_block() -> None:
     namer = BlockNames(4, 4)
     assert namer.names(8, (5, 5), 0)[0] != namer.names(8, (5, 5), 0)[1]
-
-
-def test_a_name_of_its_own_is_no_id_s() -> None:
-    namer = BlockNames(4, 4)
     own = [name for number in range(20) for name in namer.names(40, (), number)]
     given = [name for block in range(20) for name in namer.names(4, (block,), 99)]
     assert len({*own, *given}) == 20 * 10 + 20
-
-
-def test_memory_is_bounded() -> None:
-    namer = BlockNames(512, 128, remembered=10)
-    for number in range(100):
-        namer.names(5120, tuple(range(number * 10, number * 10 + 10)), number)
-    assert len(namer._young) <= 10
-    assert len(namer._old) <= 10
 
 
 def test_recently_used_ids_survive_the_change_of_generations() -> None:
@@ -98,9 +83,6 @@ def test_recently_used_ids_survive_the_change_of_generations() -> None:
     for block in range(1, 20):
         assert namer.names(4, (0,), 0)[0] is first
         namer.names(4, (block,), 0)
-
-
-def test_sizes_that_cannot_be() -> None:
     for sizes in ((0, 1), (1, 0)):
         with pytest.raises(ConfigError, match="both must be above 0"):
             BlockNames(*sizes)

@@ -18,16 +18,12 @@ def test_mooncake(tmp_path: Path) -> None:
         TraceRequest(2.5, 2000, 8, (0, 1, 4, 5)),
     ]
     assert (workload.name, workload.count, workload.duration_s, workload.block_tokens) == ("chat.jsonl", 4, 2.5, 512)
-
-
-def test_mooncake_ids_may_leave_out_a_partial_block(tmp_path: Path) -> None:
     workload = open_workload(written(tmp_path, mooncake(line(0, 1300, ids=(7, 8)))))
     assert listed(workload)[0].blocks == (7, 8)
-
-
-def test_blank_lines_and_a_byte_order_mark_are_skipped(tmp_path: Path) -> None:
     text = b"\xef\xbb\xbf\n" + CHAT.encode().replace(b"\n", b"\n\n")
     assert len(listed(open_workload(written(tmp_path, text)))) == 4
+    trace = open_trace(written(tmp_path, CHAT))
+    assert list(trace.requests()) == list(trace.requests())
 
 
 def test_sessions_in_a_mooncake_trace_wait_for_answers_and_pauses(tmp_path: Path) -> None:
@@ -43,8 +39,3 @@ def test_sessions_in_a_mooncake_trace_wait_for_answers_and_pauses(tmp_path: Path
     assert at_once == [(0.0, 100), (1.0, 200), (2.0, 150), (2.5, 260), (4.0, 300)]
     slow = [(r.arrival_s, r.prompt_tokens) for r in open_workload(path, token_s=0.1).requests]
     assert slow == [(0.0, 100), (1.0, 200), (4.0, 150), (4.0, 300), (7.5, 260)]
-
-
-def test_a_reader_reads_anew_each_time(tmp_path: Path) -> None:
-    trace = open_trace(written(tmp_path, CHAT))
-    assert list(trace.requests()) == list(trace.requests())

@@ -41,32 +41,26 @@ def replay(rows: list[Row], portion: Portion, stretch: Stretch | None = None) ->
     return Replay("rows", batches, 512, stretch, portion=portion)
 
 
-def test_a_stretch_counts_from_its_start(tmp_path: Path) -> None:
+def test_a_stretch_counts_from_its_start_and_repeats_as_long_as_was_said(tmp_path: Path) -> None:
     workload = open_workload(written(tmp_path, CHAT, "chat"), start_s=1, duration_s=1.5)
     assert [(r.arrival_s, r.prompt_tokens, r.blocks) for r in workload.requests] == [(0, 1024, (0, 3)), (0, 100, ())]
     assert (workload.count, workload.duration_s, workload.name) == (2, 0.0, "chat, 1-2.5 s")
     assert open_workload(written(tmp_path, CHAT, "chat"), start_s=1).name == "chat, 1- s"
+    workload = open_workload(written(tmp_path, CHAT), duration_s=10, repeat=3, rate=2)
+    assert [r.arrival_s for r in workload.requests][::4] == [0.0, 5.0, 10.0]
+    assert [r.arrival_s for r in open_workload(written(tmp_path, mooncake(line(0, 9))), repeat=3).requests] == [0, 1, 2]
+    path = written(tmp_path, mooncake(line(0, 9)))
+    counts = [open_workload(path, repeat=4, shard=(which, 3)).count for which in range(3)]
+    assert counts == [2, 1, 1]
 
 
-def test_a_repetition_begins_where_the_trace_would_go_on(tmp_path: Path) -> None:
+def test_a_repetition_begins_where_the_trace_would_go_on_with_ids_of_its_own(tmp_path: Path) -> None:
     workload = open_workload(written(tmp_path, CHAT), repeat=2)
     once, again = listed(workload)[:4], listed(workload)[4:]
     period_s = 2.5 + 2.5 / 3
     assert [r.arrival_s for r in again] == [r.arrival_s + period_s for r in once]
     assert [r.blocks for r in again] == [tuple(block + 6 for block in r.blocks) for r in once]
     assert (workload.count, workload.duration_s) == (8, 2.5 + period_s)
-
-
-def test_a_repeated_stretch_lasts_as_long_as_was_said(tmp_path: Path) -> None:
-    workload = open_workload(written(tmp_path, CHAT), duration_s=10, repeat=3, rate=2)
-    assert [r.arrival_s for r in workload.requests][::4] == [0.0, 5.0, 10.0]
-
-
-def test_one_request_repeats_after_a_second(tmp_path: Path) -> None:
-    assert [r.arrival_s for r in open_workload(written(tmp_path, mooncake(line(0, 9))), repeat=3).requests] == [0, 1, 2]
-
-
-def test_ids_that_fill_their_range_differ_between_repetitions(tmp_path: Path) -> None:
     ids = (LARGEST_ID, 0, LARGEST_ID - 7)
     requests = listed(open_workload(written(tmp_path, mooncake(line(0, 1536, ids=ids))), repeat=4))
     flat = [block for request in requests for block in request.blocks]
@@ -143,19 +137,10 @@ def test_conversations_stay_on_their_shard_and_shards_are_even() -> None:
     assert moved <= 0.02 * len(columns)
     tokens = np.bincount(columns.shard, weights=columns.prompt_tokens, minlength=shards)
     assert tokens.max() <= 1.05 * tokens.mean()
-
-
-def test_a_prompt_that_all_share_does_not_send_all_to_one_shard() -> None:
     rows: list[Row] = [(float(at), 512 * 9, 1, (*range(8), 100 + at)) for at in range(400)]
     (columns,) = sharded([columns_of(rows)], 4)
     assert columns.shard is not None
     assert np.bincount(columns.shard).max() <= 0.25 * 400 * 1.1 + 5
-
-
-def test_a_repetition_moves_to_the_next_shard(tmp_path: Path) -> None:
-    path = written(tmp_path, mooncake(line(0, 9)))
-    counts = [open_workload(path, repeat=4, shard=(which, 3)).count for which in range(3)]
-    assert counts == [2, 1, 1]
 
 
 def test_a_sharder_forgets_what_is_old() -> None:

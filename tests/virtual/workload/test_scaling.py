@@ -100,9 +100,6 @@ def test_an_opened_trace_is_scaled_and_says_so(tmp_path: Path) -> None:
     ]
     only_prompts = open_workload(path, prompt_length=2)
     assert listed(only_prompts)[0][1:3] == (2600, 5)
-
-
-def test_factors_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="factor of rate"):
         Scaling(rate=0)
     with pytest.raises(ConfigError, match="leave nothing"):

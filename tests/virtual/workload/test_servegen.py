@@ -38,13 +38,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_rates_and_lengths_follow_the_windows(folder: Path) -> None:
+def test_rates_and_lengths_follow_the_windows_at_any_volume(folder: Path) -> None:
     requests = listed(open_workload(folder))
     assert [r.arrival_s for r in requests] == sorted(r.arrival_s for r in requests)
     windows = [[r for r in requests if start <= r.arrival_s < start + 600] for start in (0, 600, 1200)]
     assert [len(window) for window in windows] == pytest.approx([600, 1800, 600], rel=0.15)
     kinds = [{(r.prompt_tokens, r.output_tokens) for r in window} for window in windows]
     assert kinds == [{(100, 7), (100, 9)}, {(100, 7), (100, 9), (5, 6)}, {(50, 60)}]
+    workload = open_workload(folder, volume=4)
+    requests = listed(workload)
+    windows = [[r for r in requests if start <= r.arrival_s < start + 600] for start in (0, 600, 1200)]
+    assert [len(window) for window in windows] == pytest.approx([2400, 7200, 2400], rel=0.1)
+    assert {(r.prompt_tokens, r.output_tokens) for r in windows[2]} == {(50, 60)}
+    assert ServeGenTrace(folder, volume=4).expected() == 12_000
+    assert workload.name.endswith(", 4 x its requests")
 
 
 def test_a_client_asks_the_same_whoever_else_does_and_whenever_one_looks(folder: Path) -> None:
@@ -65,55 +72,35 @@ def test_clients_with_equal_windows_ask_apart(tmp_path: Path) -> None:
     assert not arrivals[1] & arrivals[2]
 
 
-def test_the_seed_decides(folder: Path) -> None:
-    assert listed(open_workload(folder, seed=1)) == listed(open_workload(folder, seed=1))
-    assert listed(open_workload(folder, seed=1)) != listed(open_workload(folder, seed=2))
-
-
-def test_a_volume_keeps_windows_and_lengths(folder: Path) -> None:
-    workload = open_workload(folder, volume=4)
-    requests = listed(workload)
-    windows = [[r for r in requests if start <= r.arrival_s < start + 600] for start in (0, 600, 1200)]
-    assert [len(window) for window in windows] == pytest.approx([2400, 7200, 2400], rel=0.1)
-    assert {(r.prompt_tokens, r.output_tokens) for r in windows[2]} == {(50, 60)}
-    assert ServeGenTrace(folder, volume=4).expected() == 12_000
-    assert workload.name.endswith(", 4 x its requests")
-
-
-def test_a_volume_that_cannot_be(folder: Path) -> None:
+def test_what_cannot_be_asked_of_a_folder(folder: Path) -> None:
     with pytest.raises(ConfigError, match="a volume of 0; it must be above 0"):
         open_workload(folder, volume=0)
     path = folder / "plain.csv"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:00:00,5,6\n")
     with pytest.raises(ConfigError, match="only a ServeGen folder's requests are made up, at any volume"):
         open_workload(path, volume=2)
+    with pytest.raises(TraceError, match="no client 1; its clients are 0, 12"):
+        open_workload(folder, clients=(0, 1))
+    with pytest.raises(TraceError, match="no client asks anything from 9000 to inf s; choose"):
+        open_workload(folder, start_s=9000)
 
 
-def test_a_folder_that_is_not_kept_gives_the_same(folder: Path) -> None:
+def test_a_folder_that_is_not_kept_gives_the_same_and_as_many_as_expected(folder: Path) -> None:
     kept, streamed = open_workload(folder), open_workload(folder, kept_bytes=0)
     assert listed(kept) == listed(streamed)
     assert kept.count == len(listed(kept))
     assert streamed.count is None
-
-
-def test_expected_requests(folder: Path) -> None:
     assert ServeGenTrace(folder).expected() == 3000
     assert ServeGenTrace(folder, (12,), 700, 1300).expected() == 1200
+    assert listed(open_workload(folder, seed=1)) == listed(open_workload(folder, seed=1))
+    assert listed(open_workload(folder, seed=1)) != listed(open_workload(folder, seed=2))
 
 
-def test_one_window_lasts_ten_minutes(tmp_path: Path) -> None:
+def test_one_window_lasts_ten_minutes_and_a_folder_must_be_readable(tmp_path: Path) -> None:
     client(tmp_path, 3, [1.0], {"0": ("{1: 1}", "{1: 1}")})
     assert read_clients(tmp_path)[1] == 600
-
-
-def test_a_client_that_is_not_there(folder: Path) -> None:
-    with pytest.raises(TraceError, match="no client 1; its clients are 0, 12"):
-        open_workload(folder, clients=(0, 1))
-
-
-def test_a_stretch_in_which_nobody_asks(folder: Path) -> None:
-    with pytest.raises(TraceError, match="no client asks anything from 9000 to inf s; choose"):
-        open_workload(folder, start_s=9000)
+    with pytest.raises(TraceFormatError, match="cannot be read"):
+        read_clients(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -157,8 +144,3 @@ def test_a_dataset_that_is_missing_matters_only_if_its_client_is_wanted(folder: 
     with pytest.raises(TraceError, match="fetch it, or leave client 0 out"):
         open_workload(folder)
     assert listed(open_workload(folder, clients=(12,)))
-
-
-def test_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(TraceFormatError, match="cannot be read"):
-        read_clients(tmp_path / "nowhere")

@@ -25,15 +25,18 @@ def test_rate_and_burstiness(cv: float) -> None:
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.08, abs=1e-9)
 
 
-def test_arrivals_end_with_the_duration() -> None:
+def test_arrivals_end_with_the_duration_and_the_name_says_what_it_is() -> None:
     workload = synthetic_workload(3, 100, 10, 10)
     arrivals = [request.arrival_s for request in workload.requests]
     assert arrivals == sorted(arrivals)
     assert 0 < arrivals[0] < arrivals[-1] < 100
     assert (workload.duration_s, workload.count) == (100, None)
+    assert synthetic_workload(2, 10, 5, [1, 2]).name == "synthetic, 2 requests/s, prompts 5, answers of 2 lengths"
+    name = synthetic_workload(2, 10, LogNormalLengths(9, 1), 1, cv=2, reuse=0.5).name
+    assert name == "synthetic, 2 requests/s, prompts 9 on average, answers 1, cv 2, reuse 50%"
 
 
-def test_the_seed_decides_everything_and_reading_again_gives_the_same() -> None:
+def test_the_seed_decides_everything_and_lengths_do_not_move_arrivals() -> None:
     workload = synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2, 3], seed=5)
     assert (
         listed(workload)
@@ -41,10 +44,7 @@ def test_the_seed_decides_everything_and_reading_again_gives_the_same() -> None:
         == listed(synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2, 3], seed=5))
     )
     assert listed(workload) != listed(synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2, 3], seed=6))
-
-
-def test_the_same_requests_whatever_their_lengths() -> None:
-    """Streams are apart: what lengths draw does not move arrivals."""
+    # Streams are apart: what lengths draw does not move arrivals.
     plain = listed(synthetic_workload(10, 100, 50, 10))
     drawn = listed(synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2]))
     assert [r.arrival_s for r in plain] == [r.arrival_s for r in drawn]
@@ -66,9 +66,13 @@ def test_lengths(lengths: Lengths, mean: float, among: set[int] | None) -> None:
         assert among is None or set(drawn) == among
 
 
-def test_log_normal_lengths_are_cut() -> None:
+def test_histogram_draws_in_proportion_and_log_normal_lengths_are_cut() -> None:
     drawn = LogNormalLengths(100, 3, low=20, high=200).draw(1000, random_stream(0, "test"))
     assert (drawn.min(), drawn.max()) == (20, 200)
+    drawn = histogram([0.2, 10, 20], [1, 2, 5]).draw(8000, random_stream(0, "test"))
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == [1, 10, 20]
+    assert counts.tolist() == pytest.approx([1000, 2000, 5000], rel=0.1)
 
 
 @pytest.mark.parametrize(("reuse", "blocks"), [(0.0, 0), (0.5, 16), (0.9, 29), (1.0, 32)])
@@ -81,12 +85,6 @@ def test_a_common_prefix_of_whole_blocks(reuse: float, blocks: int) -> None:
 def test_a_common_prefix_never_ends_in_a_partial_block() -> None:
     for request in synthetic_workload(10, 100, LogNormalLengths(300, 1), 1, reuse=1.0, block_tokens=100).requests:
         assert len(request.blocks) == request.prompt_tokens // 100
-
-
-def test_the_name_says_what_it_is() -> None:
-    assert synthetic_workload(2, 10, 5, [1, 2]).name == "synthetic, 2 requests/s, prompts 5, answers of 2 lengths"
-    name = synthetic_workload(2, 10, LogNormalLengths(9, 1), 1, cv=2, reuse=0.5).name
-    assert name == "synthetic, 2 requests/s, prompts 9 on average, answers 1, cv 2, reuse 50%"
 
 
 @pytest.mark.parametrize(
@@ -122,13 +120,6 @@ def test_stationary_events_are_as_many_as_expected_in_short_windows_too(gaps: Ga
     # As many in the first half as in the second: no burst at the start, no hole either.
     first = np.concatenate(windows) < 1.0
     assert first.mean() == pytest.approx(0.5, abs=0.03)
-
-
-def test_histogram_draws_in_proportion() -> None:
-    drawn = histogram([0.2, 10, 20], [1, 2, 5]).draw(8000, random_stream(0, "test"))
-    values, counts = np.unique(drawn, return_counts=True)
-    assert values.tolist() == [1, 10, 20]
-    assert counts.tolist() == pytest.approx([1000, 2000, 5000], rel=0.1)
 
 
 @pytest.mark.parametrize(
