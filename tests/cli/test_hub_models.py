@@ -67,7 +67,7 @@ def test_a_prediction_reads_only_the_configuration(hub: FakeHub, tmp_path: Path)
         (["cost", "--model", "test/nothing"], {}, 'there is no folder "test/nothing", and http://'),
         pytest.param(
             ["serve", "--model", f"{NAME}@v9"], {}, f"{NAME} has no revision v9",
-            marks=pytest.mark.nightly("tests/model/test_hub.py::test_an_unknown_revision_is_named"),
+            marks=pytest.mark.nightly("tests/model/test_hub.py::test_names_that_the_hub_does_not_have_are_said"),
         ),
         pytest.param(
             ["quantize", "--model", NAME, "--out", "o"], {"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids",

@@ -64,7 +64,7 @@ DEATHS = [(place, hits) for place in PLACES for hits in often(place)]
 
 @pytest.mark.parametrize(
     ("place", "hits"),
-    mostly_nightly(DEATHS, DEATHS[::5], "tests/instance/test_rank_loss.py::test_death_at_a_place_of_the_exchange"),
+    mostly_nightly(DEATHS, DEATHS[::9], "tests/instance/test_rank_loss.py::test_death_at_a_place_of_the_exchange"),
 )
 def test_death_at_a_place_of_the_exchange(
     place: str, hits: int, folder: Path, faults: Path, wanted: Answers, shm: Path

@@ -23,6 +23,7 @@ from serving.model.split_layers import split_layers
 from serving.values.layer_split import GONE, LayerSplit
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.values.step_plan import SequenceStep, StepPlan
+from tests.cases.nightly import mostly_nightly
 from tests.instance.family_sequences import MANY, SETTINGS, specs
 from tests.instance.native_pair import native_or_skip
 from tests.instance.torch_pair import MakeExecutor, prompt, run_alone, run_pair
@@ -44,8 +45,11 @@ def loaded(folder: Path, case: str, kind: str) -> tuple[Model, EngineSettings, M
     return model, replace(SETTINGS, split=split.split), make
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", CASES)
+WAYS = [(case, kind) for case in CASES for kind in KINDS]
+WAYS_AS = "tests/instance/test_windowed_models.py::test_tokens_are_those_of_blocks_that_stay"
+
+
+@pytest.mark.parametrize(("case", "kind"), mostly_nightly(WAYS, WAYS[::4], WAYS_AS))
 def test_tokens_are_those_of_blocks_that_stay(tmp_path: Path, case: str, kind: str) -> None:
     model, settings, make = loaded(tmp_path, case, kind)
     wanted = run_alone(model, replace(settings, split=None), MANY, specs(), make)

@@ -52,7 +52,11 @@ async def test_handoffs_between_nodes(started: Start, reference: Reference) -> N
     await pools.audit()
 
 
-@pytest.mark.parametrize(("topology", "grammar"), [("one-and-one", None), ("aggregated", LETTERS)])
+PREEMPTED = [("one-and-one", None), ("aggregated", LETTERS)]
+PREEMPTED_AS = "tests/live/test_token_exact.py::test_preempted_sequences"
+
+
+@pytest.mark.parametrize(("topology", "grammar"), mostly_nightly(PREEMPTED, PREEMPTED[1:], PREEMPTED_AS))
 async def test_preempted_sequences(
     started: Start, topology: str, grammar: Grammar | None, reference: Reference
 ) -> None:

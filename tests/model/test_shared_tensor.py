@@ -4,7 +4,7 @@ import ctypes
 import gc
 import mmap
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -61,6 +61,14 @@ def test_a_linear_keeps_the_memory_of_its_weight() -> None:
     del linear
     gc.collect()
     assert gone() is None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_objects() -> Iterator[None]:
+    """`gc.collect` looks through what these tests make, and not through all that the process has loaded."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

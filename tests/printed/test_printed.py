@@ -7,12 +7,16 @@ import pytest
 from docs.printed.blocks import show, shown
 from docs.printed.load_test import COMMAND, SWEEP
 from docs.printed.makers import ALONE, LOAD, SERVED, STORY
+from tests.cases.nightly import mostly_nightly
 from tests.pages import PAGES, ROOT
 
 README = ROOT / "README.md"
 
 
-@pytest.mark.parametrize("name", ALONE)
+HEAVY = "tests/printed/test_printed.py::test_shown_is_what_is_printed"
+
+
+@pytest.mark.parametrize("name", mostly_nightly(ALONE, ["load test"], HEAVY))
 def test_shown_is_what_is_printed(name: str) -> None:
     texts = {page: found[name] for page in PAGES if name in (found := shown(page))}
     assert texts, "a page shows it"

@@ -12,7 +12,7 @@ from typing import Self
 
 from tests.e2e.server import Server
 from tests.pages import ROOT
-from tests.tutorials.page import Block
+from tests.tutorials.page import FOLDER, Block, blocks
 
 PRINTED_URL = "http://127.0.0.1:8000"
 """What pages call the system."""
@@ -133,3 +133,11 @@ def _is_definition(line: str) -> bool:
     """Variables, those of a command's output among them, or a function of one line."""
     name, equals, _ = line.partition("=")
     return (bool(equals) and name.isidentifier()) or line.startswith("eval ") or ("() {" in line and line.endswith("}"))
+
+
+def go_through(name: str, system: Server | None = None, network: str = "") -> None:
+    """Do all that a tutorial says, and compare."""
+    with work_folder(name) as folder, Reader(Path(folder), system, network) as reader:
+        for block in blocks(FOLDER / f"{name}.md"):
+            printed = reader.do(block)
+            assert printed is None or block.agrees(printed), f"{block.commands}{printed}"

@@ -1,25 +1,15 @@
 """Each tutorial does what it says, run from its first command to its last by a reader of its own."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.deploy.hosts import hosts
 from tests.e2e.server import Server
-from tests.tutorials.page import FOLDER, TUTORIALS, blocks
-from tests.tutorials.reader import Reader, work_folder
+from tests.tutorials.page import TUTORIALS
+from tests.tutorials.reader import go_through
 
 pytestmark = pytest.mark.slow
 
 OTHERS = [name for name in TUTORIALS if name not in ("serve", "supernodes", "hosts")]
-
-
-def go_through(name: str, system: Server | None = None, network: str = "") -> None:
-    """Do all that a tutorial says, and compare."""
-    with work_folder(name) as folder, Reader(Path(folder), system, network) as reader:
-        for block in blocks(FOLDER / f"{name}.md"):
-            printed = reader.do(block)
-            assert printed is None or block.agrees(printed), f"{block.commands}{printed}"
 
 
 def test_the_first_tutorial(server: Server) -> None:

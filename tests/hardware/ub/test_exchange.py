@@ -8,6 +8,7 @@ import pytest
 from hardware.errors import SpecError
 from hardware.ub import UbSegment
 from hardware.ub.exchange_layout import WINDOW_MAGIC, WINDOW_VERSION, Announcement, WindowLayout, WindowShape
+from tests.cases.nightly import mostly_nightly
 from tests.hardware.ub.exchange_programs import program
 
 pytestmark = pytest.mark.timeout(300)  # compiling takes longer than running
@@ -28,12 +29,19 @@ def run(command: list[object]) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("sanitizer", ["plain", "address", "thread"])
+SANITIZERS = mostly_nightly(
+    ["plain", "address", "thread"],
+    ["plain", "thread"],
+    "tests/hardware/ub/test_exchange.py::test_threads_get_the_bits_of_one_process",
+)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_threads_get_the_bits_of_one_process(folder: Path, sanitizer: str) -> None:
     run([program("exchange_selftest", folder, sanitizer), "threads", 100 if sanitizer == "plain" else 20])
 
 
-@pytest.mark.parametrize("sanitizer", ["plain", "address", "thread"])
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_every_wait_ends_by_its_name(folder: Path, sanitizer: str) -> None:
     run([program("exchange_selftest", folder, sanitizer), "endings"])
 

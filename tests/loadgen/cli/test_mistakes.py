@@ -78,6 +78,7 @@ def test_exit_statuses(loadgen_run: Run, tmp_path: Path, capsys: pytest.CaptureF
     flags = ("--num-prompts", "3", "--request-timeout", "0.01s")
     assert loadgen_run(*flags) == 5
     assert loadgen_run(*flags, "--max-failure-share", "100%") == 0
+    capsys.readouterr()
     assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
     assert "result.json" in complaint(capsys)
     assert main(["trace", "record", str(tmp_path)]) == 2

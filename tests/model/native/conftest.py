@@ -9,7 +9,8 @@ import pytest
 from serving.model.architecture import Architecture
 from serving.model.config import read_architecture
 from serving.model.native import build
-from tests.model.native.kernels import compile_kernels, instruction_sets
+from tests.cases.nightly import mostly_nightly
+from tests.model.native.kernels import chosen_sets, compile_kernels, instruction_sets
 from tests.model.random_checkpoint import write_random_checkpoint
 
 
@@ -24,7 +25,11 @@ def kernels_of(pytestconfig: pytest.Config) -> Callable[[str], ctypes.CDLL]:
     return cache(lambda name: compile_kernels(name, folder))
 
 
-@pytest.fixture(params=instruction_sets())
+SETS = instruction_sets()
+SAME_AS = "tests/model/native/test_attention.py::test_any_sizes"
+
+
+@pytest.fixture(params=mostly_nightly(SETS, chosen_sets(SETS), SAME_AS))
 def kernels(request: pytest.FixtureRequest, kernels_of: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
     """Those of one instruction set."""
     return kernels_of(request.param)

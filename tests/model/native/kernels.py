@@ -3,6 +3,7 @@
 import ctypes
 import hashlib
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +40,12 @@ def instruction_sets() -> list[str]:
     except OSError:
         flags = set()
     return [name for name, needs in _NEEDS.items() if needs <= flags]
+
+
+def chosen_sets(names: Sequence[str]) -> list[str]:
+    """Those that run with each change: the one that most machines have, and the widest of this one."""
+    native = [name for name in instruction_sets() if name in names and name != "soft_tiles"]
+    return [name for name in names if name in ("avx2", *native[-1:])]
 
 
 def compile_kernels(name: str, folder: Path) -> ctypes.CDLL:

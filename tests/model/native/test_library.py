@@ -105,6 +105,7 @@ def test_products_that_cannot_be(library: Library, linear: NativeLinear) -> None
         library.apply(linear, 0, 1, Form.F32, 0, 1)
 
 
+@pytest.mark.nightly("tests/model/native/test_library.py::test_tiles_that_fail_are_not_used")
 def test_tiles_are_tried_before_they_are_trusted(pytestconfig: pytest.Config) -> None:
     with computing_with("soft_tiles", pytestconfig.cache.mkdir("native-soft-tiles")) as soft:
         assert tiles_agree(soft.functions)

@@ -12,6 +12,8 @@ from serving.model.linear import LinearWeight
 from serving.model.native.layout import W8A16_INPUTS
 from serving.model.native.library import Library
 from serving.model.native.panels import PanelForms
+from tests.cases.nightly import mostly_nightly
+from tests.model.native.kernels import chosen_sets
 from tests.model.native.native_libraries import NAMES, computing_with, heads, panels, quantised
 
 # out_features, in_features: below, at and beyond panels and steps; odd ones; long chains.
@@ -21,7 +23,10 @@ DIGIT_RANGE = torch.tensor(127.0 * 256 + 127)
 FLOATS = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(params=NAMES)
+SAME_AS = "tests/model/native/test_products.py::test_products_in_floating_point"
+
+
+@pytest.fixture(params=mostly_nightly(NAMES, chosen_sets(NAMES), SAME_AS))
 def library(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[Library]:
     """Computes with one instruction set during a test."""
     folder = pytestconfig.cache.mkdir("native-soft-tiles")

@@ -52,6 +52,7 @@ def compile_parts(folder: Path, sources: list[Path]) -> list[Path]:
     return build.compile_parts(folder, build.find_compiler(), sources, flags, INSTRUCTIONS, folder / "log")
 
 
+@pytest.mark.nightly("tests/model/native/test_products.py::test_products_in_floating_point")
 @pytest.mark.parametrize("name", [path.stem for path in sorted(HERE.glob("*selftest.cpp"))])
 def test_sanitizers_find_nothing(parts: list[Path], tmp_path: Path, name: str) -> None:
     program, compiler = tmp_path / name, build.find_compiler()
@@ -62,6 +63,7 @@ def test_sanitizers_find_nothing(parts: list[Path], tmp_path: Path, name: str) -
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
 
 
+@pytest.mark.nightly("tests/model/native/test_products.py::test_products_in_floating_point")
 @pytest.mark.parametrize("name", ["isa_portable", "isa_avx2", "isa_avx512", "isa_amx"])
 def test_nothing_of_an_instruction_set_can_be_taken_for_anothers(folder: Path, name: str) -> None:
     """A linker keeps one copy of an inline function: none may exist outside of its instruction set's own namespace."""

@@ -19,7 +19,9 @@ from serving.model.loader import load_model
 from serving.model.native.layout import SHORT_INPUTS, Form
 from serving.model.native.library import Library
 from serving.model.native.panels import PanelForms, PanelHeads, PanelLinear
+from tests.cases.nightly import mostly_nightly
 from tests.model.image_shelf import ImageShelf
+from tests.model.native.kernels import chosen_sets
 from tests.model.native.native_libraries import NAMES, computing_with, own_library
 from tests.model.native.panel_models import logits, products
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -30,7 +32,10 @@ SHAPES = [(1, 1), (32, 64), (33, 65), (64, 130), (100, 1024), (70, 4100)]
 ROWS = (1, 2, 3, 4, 5, 6, 7, 12, 13, 16, 17, 31, 32, 33, 100, 300)
 
 
-@pytest.fixture(params=NAMES)
+SAME_AS = "tests/model/native/test_short_form.py::test_products_are_the_same_to_the_bit"
+
+
+@pytest.fixture(params=mostly_nightly(NAMES, chosen_sets(NAMES), SAME_AS))
 def library(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[Library]:
     """Computes with one instruction set during a test."""
     with computing_with(request.param, pytestconfig.cache.mkdir("native-soft-tiles")) as library:

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_waiting_outlasts_a_board_that_is_started_again(
     dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dashboard.wish(silent=True)
-    rest = [lambda: None] * 100
+    rest = [lambda: Event().wait(0.02)] * 1000  # the board answers in its own time
     pausing(monkeypatch, lambda: None, lambda: dashboard.wish(silent=False), *rest)
     assert ask(dashboard, "scale", "decode", "4", "--wait") == 0
     told = capsys.readouterr()

@@ -20,6 +20,7 @@ from serving.model.size import weight_bytes
 from serving.tools.quantize.result import QuantizationReport
 from serving.tools.quantize.settings import NO_STEPS, Settings
 from serving.tools.quantize.stream import LayerRunner, Windows
+from tests.cases.nightly import mostly_nightly
 from tests.model.latent import latent_weights
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.tools.quantize.conftest import TOKENS, quick
@@ -72,7 +73,11 @@ def median_error(found: Tensor, exact: Tensor) -> float:
     return float(((found - exact).norm(dim=1) / exact.norm(dim=1)).median())
 
 
-@pytest.mark.parametrize("pair", VARIANTS, indirect=True)
+EVERY = list(VARIANTS)
+EVERY_AS = "tests/tools/quantize/test_round_trip.py::test_every_variant_computes_nearly_the_same"
+
+
+@pytest.mark.parametrize("pair", mostly_nightly(EVERY, EVERY[::4], EVERY_AS), indirect=True)
 def test_every_variant_computes_nearly_the_same(pair: Pair) -> None:
     exact, exact_draft = logits(load_model(pair.original, dtype="float32"))
     found, found_draft = logits(load_model(pair.int8, dtype="float32"))

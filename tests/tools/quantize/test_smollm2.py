@@ -13,7 +13,8 @@ from serving.values.sequence import SamplingParams
 from tests.model.reference import ReferenceGenerator
 from tests.model.smollm2 import smollm2
 
-pytestmark = [pytest.mark.downloads, pytest.mark.timeout(900)]
+SAME_AS = "tests/tools/quantize/test_round_trip.py::test_every_variant_computes_nearly_the_same"
+pytestmark = [pytest.mark.downloads, pytest.mark.timeout(900), pytest.mark.nightly(SAME_AS)]
 
 ROOT = Path(__file__).parents[3]
 QUESTION, ANSWER = "What is the capital of Japan?", "The capital of Japan is Tokyo."

@@ -14,6 +14,7 @@ from serving.virtual.run import cost_model, simulate
 from serving.virtual.scaling_signals import expected_decode
 from serving.virtual.start_phases import PROCESS_S, WarmProcesses
 from serving.virtual.times import TableTimes
+from tests.cases.nightly import mostly_nightly
 from tests.virtual.core.case import config, workload
 from tests.virtual.core.key_cases import changed
 from tests.virtual.core.scripted_scaler import ScriptedScaler
@@ -112,7 +113,11 @@ def test_abilities_rise_faster_than_parts_which_are_whole_groups() -> None:
     assert 0 < expected[0].most < expected[1].most
 
 
-@pytest.mark.parametrize(("parts_then", "node"), [(8, "n4"), (4, "n4"), (8, "n10")])
+DEAD = [(8, "n4"), (4, "n4"), (8, "n10")]
+DEAD_AS = "tests/virtual/core/test_part_sizes.py::test_a_node_that_dies_while_an_instance_changes_leaves_sound_books"
+
+
+@pytest.mark.parametrize(("parts_then", "node"), mostly_nightly(DEAD, DEAD[1:2], DEAD_AS))
 def test_a_node_that_dies_while_an_instance_changes_leaves_sound_books(parts_then: int, node: str) -> None:
     fault = Fault(Seconds(20.5), FaultKind.NODE, node, Seconds(30.0), 0.0)
     result, scaler = played([(20.0, "decode", parts_then)], faults=(fault,))

@@ -17,7 +17,7 @@ from tests.virtual.core.case import burst, config
 
 
 def share(rate: float, number: int, count: int) -> RequestStream:
-    return synthetic_workload(rate / count, 5.0, 2048, 40, seed=number)
+    return synthetic_workload(rate / count, 2.0, 2048, 40, seed=number)
 
 
 def test_processes_change_nothing() -> None:

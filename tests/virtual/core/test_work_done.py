@@ -71,6 +71,7 @@ def test_an_instance_that_was_lost_counts_as_long_as_it_was_there() -> None:
     assert second.work_s < 0.01 < second.busy_s
 
 
+@pytest.mark.nightly("tests/virtual/core/test_work_done.py::test_a_pool_is_as_busy_as_its_work_and_not_as_its_steps")
 def test_supernodes_together_are_as_busy_as_one() -> None:
     one = simulate(small(), load(6.0, 20.0, 4096, 8))
     plan = Plan(
