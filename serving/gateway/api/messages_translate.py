@@ -19,9 +19,6 @@ from serving.gateway.api.tenant import Tenant
 from serving.gateway.api.translate import GenerationOrder, build_order
 
 _FIELDS = Fields("messages", "max_tokens", "top_logprobs", "stop_sequences")
-_BILLING = "x-anthropic-billing-header:"
-"""Begins a system block that Claude Code writes for Anthropic's accounts. It changes with every request, so that no
-prefix behind it would ever be cached, and means nothing to a model."""
 
 
 def prepare_messages(body: CountTokensRequest, model: ServedModel) -> Rendering:
@@ -136,5 +133,4 @@ def _format(body: CountTokensRequest) -> dict[str, Any] | None:
 def _system(system: str | Sequence[object]) -> str | list[dict[str, str]]:
     if isinstance(system, str):
         return system
-    texts = [block_text(block, f"system[{index}]") for index, block in enumerate(system)]
-    return [{"type": "text", "text": text} for text in texts if not text.startswith(_BILLING)]
+    return [{"type": "text", "text": block_text(block, f"system[{index}]")} for index, block in enumerate(system)]
