@@ -25,6 +25,8 @@ from serving.values.sequence import Grammar, SamplingParams, SequenceSpec
 
 _NO_STOPS = StopSet(())
 _COMPLETION = Fields("prompt", "max_tokens", "logprobs")
+_USUAL_COMPLETION = 16
+"""Tokens of a completion that sets no limit, as at OpenAI; fewer where fewer fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,8 @@ def completion_order(
     """
     body.refuse_unsupported()
     echo = bool(body.echo)
-    asked = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
+    by_default = body.max_tokens is None
+    asked = _USUAL_COMPLETION if body.max_tokens is None else body.max_tokens
     if asked == 0 and not echo:
         raise InvalidRequestError("'max_tokens' must be at least 1 without 'echo'", param="max_tokens")
     special = body.add_special_tokens is not False
@@ -143,7 +146,10 @@ def completion_order(
     check_choices(len(prompts), body.n or 1, settings)
     must_fit = body.truncate_prompt_tokens is None
     ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
-    return build_order("cmpl-", body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo)
+    found, fields = body.logprobs, _COMPLETION
+    return build_order(
+        "cmpl-", body, model, settings, tenant, ids, asked, found, fields, echo=echo, by_default=by_default
+    )
 
 
 def build_order(
@@ -158,11 +164,13 @@ def build_order(
     fields: Fields,
     *,
     echo: bool,
+    by_default: bool = False,
 ) -> GenerationOrder:
     """The order for prompts that are tokens already; the common part of all translations.
 
     Args:
         prefix: of the answer's id.
+        by_default: `asked` is a default, so that less than that is enough.
     Raises: InvalidRequestError, ContextLengthError.
     """
     n = body.n or 1
@@ -174,9 +182,8 @@ def build_order(
     if echo and told.likeliest is not None:
         found = replace(told, prompt=max(told.likeliest, told.prompt or 0))
     grammar, reading = output_plan(body, model, prompts[0])
-    sequences = _sequences(
-        job_id, prompts, body, model, settings, tenant, asked, found, fields, grammar, discard=discard
-    )
+    limits = [output_limit(model, len(ids), asked, fields, by_default=by_default) for ids in prompts]
+    sequences = _sequences(job_id, prompts, limits, body, model, settings, tenant, found, grammar, discard=discard)
     check_logprobs(
         sum(len(one.prompt) for one in sequences),
         sum(min(one.sampling.max_tokens, asked or USUAL_OUTPUT) for one in sequences),
@@ -207,28 +214,28 @@ def build_order(
 def _sequences(
     job_id: str,
     prompts: list[list[int]],
+    limits: list[int],
     body: GenerationRequest,
     model: ServedModel,
     settings: ApiSettings,
     tenant: Tenant,
-    asked: int | None,
     told: AskedLogprobs,
-    fields: Fields,
     grammar: Grammar | None,
     *,
     discard: bool,
 ) -> list[SequenceSpec]:
     """`n` of each prompt."""
     sequences: list[SequenceSpec] = []
-    for ids in prompts:
-        limit = output_limit(model, len(ids), asked, fields)
+    for ids, limit in zip(prompts, limits, strict=True):
+        # To score a prompt a token is drawn for nothing, unless the prompt leaves no room for it.
+        drawn = max(limit, min(1, model.max_model_len - len(ids)))
         # Equal prompts of one request are the usual way to ask for several answers: each has chance of its own.
         seed = secrets.randbits(63) if body.seed is None else body.seed
         for i in range(body.n or 1):
             sampling = sampling_params(
                 body,
                 model,
-                max_tokens=max(1, limit),
+                max_tokens=drawn,
                 seed=seed + i,
                 logprobs=None if discard else told.likeliest,
                 logprob_ids=told.ids,
