@@ -15,10 +15,12 @@ class MessagesTools:
 
     Args:
         places: the chat's fields with the request's own, for errors.
+        skipped: those that stay behind, as the warning header names them.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
 
 
 def messages_tools(tools: Sequence[object] | None, choice: object) -> MessagesTools:

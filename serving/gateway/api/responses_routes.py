@@ -17,6 +17,7 @@ from serving.gateway.api.responses_schema import ResponsesRequest
 from serving.gateway.api.responses_translate import SEALED_REASONING, as_chat, responses_order
 from serving.gateway.api.routes import RouteServices, request_body
 from serving.gateway.api.tenant import tenant_of
+from serving.gateway.api.tool_fields import ignored_in_tools
 from serving.gateway.api.translate import prepare_chat_order
 
 _ERRORS = (404, 429, 503, *BODY_ERRORS)
@@ -47,9 +48,10 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
             earlier = (await shelf.find(tenant.namespace, last, "previous_response_id")).conversation
         given = await shelf.resolve(tenant.namespace, body.input)
         asked = await endpoint.translated(request, lambda: as_chat(body, given, earlier))
-        request.state.ignored_fields += asked.tools.skipped
         chat = asked.chat
         with asked.words.spoken():
+            ignored = ignored_in_tools(chat)
+            request.state.ignored_fields += [*asked.tools.skipped, *map(asked.words.word, ignored)]
             rendering = await endpoint.translated(request, lambda: prepare_chat_order(chat, model, settings))
             text = await render_chat(model, rendering)
             order = await endpoint.translated(
