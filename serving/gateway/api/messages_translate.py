@@ -101,6 +101,9 @@ def messages_order(
             "stop": body.stop_sequences,
             "stream": body.stream,
             "thinking_token_budget": _budget(body) if can_reason(model) else None,
+            "seed": body.seed,
+            "cache_salt": body.cache_salt,
+            "priority": body.priority,
         }
     )
     with spoken.words.spoken():
