@@ -45,6 +45,8 @@ class ErrorReply:
     param: str | None = None
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    request_id: str = ""
+    """Of the exchange, for dialects that repeat it in the body."""
 
     def body(self) -> bytes:
         """The JSON object; also the payload of an error event in a stream."""
