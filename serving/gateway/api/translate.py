@@ -37,6 +37,8 @@ class OutputOptions:
         min_tokens: a stop string counts only if it ends after so many tokens.
         opening: shown in front of the output.
         eos_ids: tokens whose stop is not worth a `stop_reason`.
+        echo: the prompt comes first, as it was sent.
+        unsent: tokens that the tokenizer has put around the prompt: no part of what was sent.
         discard: `max_tokens = 0`: one token is computed and not shown.
         goes_on: the text is read behind the prompt's: not a message of its own.
         reading: how reasoning and calls are told from text; None = all of it is text.
@@ -49,6 +51,7 @@ class OutputOptions:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool = False
+    unsent: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     opening: str = ""
     token_ids: bool = False
     tokens_as_ids: bool = False
@@ -147,9 +150,12 @@ def completion_order(
     must_fit = body.truncate_prompt_tokens is None
     ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
     found, fields = body.logprobs, _COMPLETION
-    return build_order(
+    order = build_order(
         "cmpl-", body, model, settings, tenant, ids, asked, found, fields, echo=echo, by_default=by_default
     )
+    if not echo or not special or body.skip_special_tokens is False or not isinstance(prompts[0], str):
+        return order
+    return replace(order, options=replace(order.options, unsent=model.tokenizer.added_ends))
 
 
 def build_order(
