@@ -8,7 +8,7 @@ from typing import Any
 from serving.errors import ContextLengthError, InvalidRequestError
 from serving.gateway.api.chat_template import Rendering
 from serving.gateway.api.control_tokens import unmarked
-from serving.gateway.api.message_calls import with_calls
+from serving.gateway.api.message_calls import with_calls, with_history_ids
 from serving.gateway.api.output_plan import require_family
 from serving.gateway.api.schema import ChatCompletionRequest, ChatMessage, ChatTemplateFields
 from serving.gateway.api.settings import ServedModel
@@ -55,8 +55,11 @@ def prepare_chat(
     objects = model.tool_family is None or model.tool_family.wants_objects(model.chat_template.source)
     offered = [tool.shown for tool in use.offered] if use is not None else getattr(fields, "tools", None)
     plain = [with_calls(plain_message(message, index), index, objects) for index, message in enumerate(messages)]
+    plain = [one for one, given in zip(plain, messages, strict=True) if not _only_billed(one, given)] or plain
+    if model.tool_family is not None and model.tool_family.history_id is not None:
+        plain = with_history_ids(plain, model.tool_family.history_id)
     return model.chat_template.prepare(
-        [message for message, given in zip(plain, messages, strict=True) if not _only_billed(message, given)] or plain,
+        plain,
         tools=offered if use is not None or not isinstance(fields, ChatCompletionRequest) else None,
         add_generation_prompt=add_prompt,
         continue_final_message=bool(fields.continue_final_message),
