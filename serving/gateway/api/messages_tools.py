@@ -33,7 +33,7 @@ def messages_tools(tools: Sequence[object] | None, choice: object) -> MessagesTo
     Raises: InvalidRequestError for what is no tool, and for a choice that cannot be made.
     """
     found = MessagesTools()
-    absent: dict[object, str] = {}
+    absent: dict[str, str] = {}
     shown: list[dict[str, Any]] = []
     for index, tool in enumerate(tools or ()):
         place = f"tools[{index}]"
@@ -42,7 +42,8 @@ def messages_tools(tools: Sequence[object] | None, choice: object) -> MessagesTo
         function = client_tool(tool)
         if function is None and tool.get("type") not in (None, "custom"):
             found.skipped.append(f"{place} ({printable(str(tool['type']))})")
-            absent[tool.get("name")] = found.skipped[-1]
+            if isinstance(name := tool.get("name"), str):
+                absent[name] = found.skipped[-1]
             continue
         if function is None:
             function = {
@@ -56,8 +57,8 @@ def messages_tools(tools: Sequence[object] | None, choice: object) -> MessagesTo
         found.places[ours] = place
         shown.append({"type": "function", "function": function})
     mode = _choice(choice)
-    name = choice.get("name") if isinstance(choice, dict) else None
-    demanded = [absent[name]] if isinstance(name, str) and name in absent else []
+    chosen = choice.get("name") if isinstance(choice, dict) else None
+    demanded = [absent[chosen]] if isinstance(chosen, str) and chosen in absent else []
     if mode == "required" and not shown:
         demanded = found.skipped
     if demanded:
