@@ -37,7 +37,7 @@ class MessagesChat:
 
     @property
     def ignored(self) -> list[str]:
-        """What of its tools is not heeded, for the warning header. Raises: InvalidRequestError."""
+        """Parts of its tools that are not heeded, for the warning header. Raises: InvalidRequestError."""
         with self.words.spoken():
             return [*self.skipped, *map(self.words.word, ignored_in_tools(self.chat))]
 

@@ -27,7 +27,7 @@ class ResponseNotFoundError(RequestError):
 
 
 class MissingReferenceError(ResponseNotFoundError):
-    """What a field of a request's body refers to is not kept: the route is there, so the request is at fault."""
+    """A field of a request's body refers to what is not kept: the route is there, so the request is at fault."""
 
     kind = "invalid_request_error"
 

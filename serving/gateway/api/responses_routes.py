@@ -47,22 +47,6 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
     router = APIRouter(prefix="/v1", tags=["generation"])
     model, settings = endpoint.model, endpoint.settings
 
-    async def conversation(
-        request: Request, body: ResponsesRequest
-    ) -> tuple[list[dict[str, Any]], str | list[object], ResponsesChat, Rendered]:
-        """Items of the conversation before a request, its input, the chat that means the same, and its prompt."""
-        namespace = tenant_of(request).namespace
-        earlier = []
-        if (last := body.previous_response_id) is not None:
-            earlier = (await shelf.find(namespace, last, "previous_response_id")).conversation
-        given = await shelf.resolve(namespace, body.input)
-        asked = await endpoint.translated(request, lambda: as_chat(body, given, earlier))
-        with asked.words.spoken():
-            ignored = ignored_in_tools(asked.chat)
-            request.state.ignored_fields += [*asked.tools.skipped, *map(asked.words.word, ignored)]
-            rendering = await endpoint.translated(request, lambda: prepare_chat_order(asked.chat, model, settings))
-            return earlier, given, asked, await render_chat(model, rendering)
-
     @router.post(
         "/responses",
         openapi_extra=request_body("ResponsesRequest"),
@@ -72,7 +56,7 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
         """Answer an input of text or of items, as OpenAI's newer clients ask for it."""
         arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
         body = await endpoint.read(request, ResponsesRequest)
-        earlier, given, asked, text = await conversation(request, body)
+        earlier, given, asked, text = await _conversation(endpoint, shelf, request, body)
         chat = asked.chat
         with asked.words.spoken():
             order = await endpoint.translated(
@@ -95,7 +79,7 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
     async def input_tokens(request: Request) -> Response:
         """Tokens of a conversation, as the same request to /v1/responses would have them."""
         body = await endpoint.read(request, ResponsesRequest)
-        _, _, asked, text = await conversation(request, body)
+        _, _, asked, text = await _conversation(endpoint, shelf, request, body)
         with asked.words.spoken():
             ids = await endpoint.at_desk(request, lambda: input_ids(body, model, text))
         return json_response({"object": "response.input_tokens", "input_tokens": len(ids)})
@@ -106,3 +90,20 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
         raise RouteError(404, f"no route for {request.url.path}")
 
     return router
+
+
+async def _conversation(
+    endpoint: RouteServices, shelf: ResponseShelf, request: Request, body: ResponsesRequest
+) -> tuple[list[dict[str, Any]], str | list[object], ResponsesChat, Rendered]:
+    """Items of the conversation before a request, its input, the chat that means the same, and its prompt."""
+    namespace, model, settings = tenant_of(request).namespace, endpoint.model, endpoint.settings
+    earlier = []
+    if (last := body.previous_response_id) is not None:
+        earlier = (await shelf.find(namespace, last, "previous_response_id")).conversation
+    given = await shelf.resolve(namespace, body.input)
+    asked = await endpoint.translated(request, lambda: as_chat(body, given, earlier))
+    with asked.words.spoken():
+        ignored = ignored_in_tools(asked.chat)
+        request.state.ignored_fields += [*asked.tools.skipped, *map(asked.words.word, ignored)]
+        rendering = await endpoint.translated(request, lambda: prepare_chat_order(asked.chat, model, settings))
+        return earlier, given, asked, await render_chat(model, rendering)

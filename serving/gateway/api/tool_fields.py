@@ -89,7 +89,7 @@ def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
 
 
 def ignored_in_tools(body: ChatCompletionRequest) -> tuple[str, ...]:
-    """What of a request's tools is not heeded, for the warning header.
+    """Parts of a request's tools that are not heeded, for the warning header.
 
     Raises: as `tool_use`.
     """

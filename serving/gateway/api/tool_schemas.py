@@ -27,7 +27,7 @@ def arguments_schema(given: object) -> dict[str, Any] | None:
 
 
 def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of a schema that cannot be followed: the names of its properties."""
+    """The names of a schema's properties, which are left where it cannot be followed."""
     properties = schema.get("properties")
     return {"type": "object", "properties": {name: {} for name in properties or ()} if _is_object(properties) else {}}
 

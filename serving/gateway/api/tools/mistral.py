@@ -82,7 +82,7 @@ def _head(tool: CallRule) -> str:
 
 
 def _history_id(own_id: str, function: str, before: int) -> str:
-    """As the model has named it, where another dialect's prefix is all that was added."""
+    """Nine letters or digits: the model's own, where another dialect has only put its prefix before them."""
     bare = _PREFIX.sub("", own_id)
     if _FORM.fullmatch(bare):
         return bare
