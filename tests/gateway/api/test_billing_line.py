@@ -16,13 +16,18 @@ def block(text: str) -> dict[str, str]:
 
 def bodies(text: str) -> list[tuple[str, dict[str, Any]]]:
     """Requests of every route and form whose instructions are this text."""
-    chat = [{"messages": [{"role": role, "content": text}, HI]} for role in ("system", "developer")]
+    chat: list[dict[str, Any]] = [
+        {"messages": [{"role": role, "content": text}, HI]} for role in ("system", "developer")
+    ]
     chat += [{"messages": [{"role": "system", "content": [block(text)]}, HI]}]
     chat += [{"messages": [HI, {"role": "system", "content": text}]}]
-    messages = [{"messages": [HI], "system": system} for system in (text, [block(text)])]
+    messages: list[dict[str, Any]] = [{"messages": [HI], "system": system} for system in (text, [block(text)])]
     messages += [{"messages": [HI, {"role": "system", "content": content}]} for content in (text, [block(text)])]
     items = [{"role": role, "content": text} for role in ("system", "developer")]
-    responses = [{"instructions": text, "input": "hi"}, *({"input": [item, HI]} for item in items)]
+    responses: list[dict[str, Any]] = [
+        {"instructions": text, "input": "hi"},
+        *({"input": [item, HI]} for item in items),
+    ]
     return [
         *(("/v1/chat/completions", body) for body in chat),
         *(("/v1/messages", {"max_tokens": 5, **body}) for body in messages),

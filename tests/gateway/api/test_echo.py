@@ -33,7 +33,8 @@ def choice(harness: Harness, *, stream: bool = False, **fields: Any) -> tuple[st
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("special", [None, False])
 def test_a_text_comes_back(harness: Harness, sent: str, stream: bool, special: bool | None) -> None:
-    fields = {"prompt": sent, "stream": stream, "add_special_tokens": special}
+    fields: dict[str, Any] = {"prompt": sent, "stream": stream, "add_special_tokens": special}
+    more: dict[str, Any]
     for more in ({}, {"logprobs": 0}, {"logprobs": 0, "max_tokens": 0}):
         text, tokens, offsets = choice(harness, **fields, **more)
         assert text == sent + ("" if "max_tokens" in more else "Once upon a time")
@@ -56,7 +57,7 @@ def test_ids_come_back_as_their_text(harness: Harness) -> None:
 
 def test_what_is_cut_off_is_not_echoed(harness: Harness) -> None:
     assert choice(harness, prompt="<|user|>hi", truncate_prompt_tokens=1, max_tokens=0)[0] in ("hi", "i")
-    cut = {"truncate_prompt_tokens": 2, "truncation_side": "right"}
+    cut: dict[str, Any] = {"truncate_prompt_tokens": 2, "truncation_side": "right"}
     assert choice(harness, prompt="<|user|>hi", **cut, max_tokens=0)[0] == "<|user|>"
 
 

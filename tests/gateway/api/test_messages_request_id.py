@@ -62,4 +62,4 @@ def test_anthropics_client_reads_it(shared: tuple[Harness, str]) -> None:
     with pytest.raises(anthropic.NotFoundError) as refused:
         client.messages.create(model="no", **HI)
     assert refused.value.request_id is not None
-    assert refused.value.body["request_id"] == refused.value.request_id  # type: ignore[index]
+    assert refused.value.body["request_id"] == refused.value.request_id
