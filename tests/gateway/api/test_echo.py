@@ -34,8 +34,8 @@ def choice(harness: Harness, *, stream: bool = False, **fields: Any) -> tuple[st
 @pytest.mark.parametrize("special", [None, False])
 def test_a_text_comes_back(harness: Harness, sent: str, stream: bool, special: bool | None) -> None:
     fields: dict[str, Any] = {"prompt": sent, "stream": stream, "add_special_tokens": special}
-    more: dict[str, Any]
-    for more in ({}, {"logprobs": 0}, {"logprobs": 0, "max_tokens": 0}):
+    options: list[dict[str, Any]] = [{}, {"logprobs": 0}, {"logprobs": 0, "max_tokens": 0}]
+    for more in options:
         text, tokens, offsets = choice(harness, **fields, **more)
         assert text == sent + ("" if "max_tokens" in more else "Once upon a time")
         shown = list(zip(tokens, offsets, strict=True))
