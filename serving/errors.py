@@ -60,10 +60,12 @@ class ModelError(ServingError):
 
 
 class RequestError(ServingError):
-    """The caller's fault. `param` names the field, `code` is OpenAI's machine-readable reason."""
+    """The caller's fault. `param` names the field, `code` is OpenAI's machine-readable reason, `kind` its type of error
+    where that does not follow from the status."""
 
     status = 400
     code: str | None = None
+    kind: str | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

@@ -104,6 +104,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
         prompt_hashes: prefix hashes of the prompt's leading full blocks, as far as the sender has computed them with
             this salt and the instance's block size; an instance computes the others.
         whole: the instance that computes the prompt goes on to the end, even if its role is prefill.
+        line: stands for the key, where several use the system: `priority` then counts among its own sequences only.
     """
 
     sequence_id: SequenceId
@@ -117,6 +118,8 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     namespace: str = "default"
     prompt_hashes: tuple[BlockHash, ...] = ()
     whole: bool = False
+    line: int = 0
+    """0 = `priority` counts among all."""
 
     def resumed(
         self, sequence_id: SequenceId, output: tuple[int, ...], time_left_s: float, *, begun: bool

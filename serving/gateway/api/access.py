@@ -6,7 +6,7 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.gateway.api.error_dialects import reply_on
+from serving.gateway.api.error_dialects import is_messages, reply_on
 from serving.gateway.api.generation_response import reply_logged, send_error
 from serving.gateway.api.request_ids import usable_request_id
 from serving.gateway.api.unknown_fields import WARNING_HEADER, warning_text
@@ -19,7 +19,8 @@ MOST_LOGGED = 256
 
 
 class AccessMiddleware:
-    """Sets `x-request-id` on every response (the client's own, else a new one) and counts exchanges.
+    """Sets `x-request-id` on every response (the client's own, else a new one) and counts exchanges. Below /v1/messages
+    `request-id` is the same.
 
     The header wins over the body's `request_id`. Fields of the body that were ignored are named in a header as well.
     """
@@ -48,6 +49,8 @@ class AccessMiddleware:
                 status, answered = message["status"], True
                 request_id = own_id or state.get("request_id") or new_id
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                if is_messages(scope["path"]):  # the name that Anthropic's clients read
+                    message["headers"].append((b"request-id", request_id.encode()))
                 if ignored := state.get("ignored_fields"):
                     self._log_once(ignored)
                     message["headers"].append((WARNING_HEADER.encode(), warning_text(ignored).encode()))
@@ -59,7 +62,7 @@ class AccessMiddleware:
             if answered:
                 raise  # to cut the answer off is all that can still be done
             reply = reply_logged(error, own_id or state.get("request_id") or new_id)
-            await send_error(send_with_id, reply_on(scope["path"], reply))
+            await send_error(send_with_id, reply_on(scope, reply))
         finally:
             route = scope.get("route")
             handler = getattr(route, "path", "none")  # a raw path would make a series per typo

@@ -133,11 +133,17 @@ class Usage(Answer):
 class Times(Answer):
     """Times of a request with one choice [ms]."""
 
-    time_to_first_token_ms: float
-    generation_time_ms: float
-    queue_time_ms: float | None = None
-    mean_itl_ms: float | None = None
-    tokens_per_second: float | None = None
+    time_to_first_token_ms: float = Field(
+        description="All that the client waited: from the arrival of the request, with all queues, to the first token."
+    )
+    generation_time_ms: float = Field(description="From the first token to the last.")
+    queue_time_ms: float | None = Field(
+        None, description="Of the wait before the first token: until an instance began with the prompt."
+    )
+    mean_itl_ms: float | None = Field(None, description="Mean time between two tokens; with two tokens or more.")
+    tokens_per_second: float | None = Field(
+        None, description="Tokens of the answer over the time from the end of the queue to the last token."
+    )
 
 
 class PromptLogprob(Answer):

@@ -103,7 +103,7 @@ def _start_facts(model: ServedModel, settings: ApiSettings) -> StartFacts:
 
 
 def _error_response(request: Request, reply: ErrorReply) -> Response:
-    reply = reply_on(request.url.path, reply)
+    reply = reply_on(request.scope, reply)
     return Response(reply.body(), reply.status, media_type="application/json", headers=dict(reply.headers))
 
 

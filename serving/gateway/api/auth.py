@@ -56,7 +56,7 @@ class ApiKeyMiddleware:
                     await _LOG_IN(scope, receive, send)
                     return
                 hidden = RouteError(404, f"no route for {scope['path']}") if scope["path"] in PAGES else error
-                await send_error(send, reply_on(scope["path"], reply_for(hidden)))
+                await send_error(send, reply_on(scope, reply_for(hidden)))
                 return
         await self._app(scope, receive, send)
 

@@ -106,15 +106,16 @@ def _ignored(body: WireModel) -> list[str]:
 
     Raises: InvalidRequestError for one that must not be ignored.
     """
-    names = ignored_fields(body.model_extra or {}, body.__dict__, body.FOREIGN)
-    if isinstance(options := getattr(body, "stream_options", None), WireModel):
+    own = body.__dict__  # what the route's model declares, and so has checked; other routes' fields may hold anything
+    names = ignored_fields(body.model_extra or {}, own, body.FOREIGN)
+    if isinstance(options := own.get("stream_options"), WireModel):
         names += ignored_fields(options.model_extra or {}, options.__dict__, {}, "stream_options.")
     for name in ("thinking", "output_config", "text", "reasoning", "sampling_params"):
-        if isinstance(part := getattr(body, name, None), WireModel):
+        if isinstance(part := own.get(name), WireModel):
             names += ignored_fields(part.model_extra or {}, part.__dict__, part.FOREIGN, f"{name}.")
     _refuse_reserved(body)
     if isinstance(body, ChatTemplateFields):
-        for index, message in enumerate(getattr(body, "messages", None) or ()):
+        for index, message in enumerate(own.get("messages") or ()):
             names += _ignored_in_message(message, f"messages[{index}].")
     return names
 
@@ -124,7 +125,7 @@ def _refuse_reserved(body: WireModel) -> None:
 
     Raises: InvalidRequestError.
     """
-    for name, value in (getattr(body, "chat_template_kwargs", None) or {}).items():
+    for name, value in (body.__dict__.get("chat_template_kwargs") or {}).items():
         if name in KWARGS and not KWARGS[name].changes_nothing(value, body.__dict__):
             raise unsupported(f"chat_template_kwargs.{name}", KWARGS[name].ours)
 

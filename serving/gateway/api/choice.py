@@ -137,24 +137,33 @@ class ChoiceOutput:
             out.parts.append(options.opening)
         if not options.echo:
             return
+        front, back = self._unsent()
         if options.logprobs is not None:
-            echoed = make_detokenizer(self._tokenizer, skip_special_tokens=options.skip_special_tokens)
+            echoed = make_detokenizer(self._tokenizer, skip_special_tokens=False)
             values: list[TokenLogprobs | None] = [None, *news.prompt_logprobs]
             pieces: list[str] = []
             for position, token in enumerate(self._prompt):
                 value = values[position] if position < len(values) else None
-                offset = self.text_length + echoed.broken_off(token)
+                sent = front <= position < back
+                offset = self.text_length + (echoed.broken_off(token) if sent else 0)
                 out.logprobs.append(LogprobEntry(token, offset, value))
-                pieces.append(echoed.push((token,)))
+                pieces.append(echoed.push((token,)) if sent else "")
+                if position == back - 1:
+                    pieces[-1] += echoed.flush()
                 self.text_length += len(pieces[-1])
-            pieces.append(echoed.flush())
-            self.text_length += len(pieces[-1])
             text = "".join(pieces)
         else:
-            text = self._tokenizer.decode(self._prompt, skip_special_tokens=options.skip_special_tokens)
+            text = self._tokenizer.decode(self._prompt[front:back], skip_special_tokens=False)
             self.text_length += len(text)
         if text:
             out.parts.append(text)
+
+    def _unsent(self) -> tuple[int, int]:
+        """Where the prompt begins and ends that was sent: without what the tokenizer has put around it."""
+        prompt, (before, behind) = self._prompt, self._options.unsent
+        front = len(before) if prompt[: len(before)] == before else 0
+        back = len(prompt) - len(behind) if behind and prompt[-len(behind) :] == behind else len(prompt)
+        return front, max(front, back)
 
     def _take(self, news: Tokens, tokens: tuple[int, ...], out: Visible) -> None:
         """New tokens to text. A stop token itself gives no text unless stops are to be included."""

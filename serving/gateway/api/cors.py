@@ -15,7 +15,7 @@ from starlette.responses import Response
 from serving.gateway.api.errors import ErrorReply
 from serving.gateway.api.request_ids import usable_request_id
 
-READABLE = ("x-request-id", "x-cloudmatrix-warning", "retry-after", "x-should-retry", "www-authenticate")
+READABLE = ("x-request-id", "request-id", "x-cloudmatrix-warning", "retry-after", "x-should-retry", "www-authenticate")
 """Our headers that scripts may read; without this list browsers hide them."""
 _METHODS = ("GET", "POST", "DELETE")
 _PREFLIGHT_S = 600

@@ -66,7 +66,7 @@ class DrainMiddleware:
             return
         if self._drain.begun:
             error = UnavailableError("this gateway is shutting down; send it again", retry_after_s=RETRY_AFTER_S)
-            reply = reply_on(scope["path"], reply_for(error))
+            reply = reply_on(scope, reply_for(error))
             await send_error(send, replace(reply, headers={**reply.headers, "connection": "close"}))
             return
         self._drain.entered()

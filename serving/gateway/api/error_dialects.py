@@ -1,6 +1,9 @@
 """Errors in the words of the API whose path was asked for: Anthropic's below /v1/messages, OpenAI's elsewhere."""
 
+from dataclasses import replace
+
 import msgspec
+from starlette.types import Scope
 
 from serving.gateway.api.errors import ErrorReply
 
@@ -24,20 +27,27 @@ class AnthropicReply(ErrorReply):
     __slots__ = ()
 
     def body(self) -> bytes:
-        """`{"type": "error", "error": {"type", "message"}}`; also the payload of an error event in a stream."""
-        return msgspec.json.encode({"type": "error", "error": {"type": self.kind, "message": self.message}})
+        """`{"type": "error", "error": {"type", "message"}, "request_id"}`, also as a stream's last event."""
+        error = {"type": self.kind, "message": self.message}
+        return msgspec.json.encode({"type": "error", "error": error, "request_id": self.request_id or None})
 
 
 def anthropic_error(reply: ErrorReply) -> ErrorReply:
     """The same error for Anthropic's clients."""
     status = _OVERLOADED if reply.code == "rate_limit_exceeded" else reply.status
     usual = "invalid_request_error" if status < 500 else "api_error"
-    return AnthropicReply(status, reply.message, _KINDS.get(status, usual), reply.param, reply.code, reply.headers)
+    kind = _KINDS.get(status, usual)
+    return AnthropicReply(status, reply.message, kind, reply.param, reply.code, reply.headers, reply.request_id)
 
 
-def reply_on(path: str, reply: ErrorReply) -> ErrorReply:
-    """The error as clients of this path read it."""
-    return anthropic_error(reply) if is_messages(path) else reply
+def reply_on(scope: Scope, reply: ErrorReply) -> ErrorReply:
+    """The error as clients of this exchange's path read it."""
+    return anthropic_error(named(scope, reply)) if is_messages(scope["path"]) else reply
+
+
+def named(scope: Scope, reply: ErrorReply) -> ErrorReply:
+    """The error with its exchange's id, for the encoder of a stream."""
+    return replace(reply, request_id=scope.get("state", {}).get("exchange_id", ""))
 
 
 def is_messages(path: str) -> bool:

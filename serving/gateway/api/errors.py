@@ -45,6 +45,8 @@ class ErrorReply:
     param: str | None = None
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    request_id: str = ""
+    """Of the exchange, for dialects that repeat it in the body."""
 
     def body(self) -> bytes:
         """The JSON object; also the payload of an error event in a stream."""
@@ -66,7 +68,7 @@ def reply_for(error: Exception) -> ErrorReply:
         case PermissionDeniedError():
             return ErrorReply(403, text, "permission_error", error.param, error.code)
         case RequestError():
-            kind = "not_found_error" if error.status == 404 else "invalid_request_error"
+            kind = error.kind or ("not_found_error" if error.status == 404 else "invalid_request_error")
             # The rest of a refused body is not read, so the connection cannot be used again.
             headers = {"connection": "close"} if error.status == 413 else {}
             return ErrorReply(error.status, text, kind, error.param, error.code, headers)

@@ -35,7 +35,7 @@ FIELD_NOTES = {
     "return_replicas": "Name the replicas that worked on it beside the usage, for callers who may see the system.",
     "add_special_tokens": "Let the tokenizer add special tokens of its own, such as the first one.",
     "cache_salt": "Cached blocks of the prompt are shared among requests of the same salt only.",
-    "priority": "Lower runs earlier, among requests of one key.",
+    "priority": "Lower runs earlier among one key's requests, at the gateway and in instances; never before another's.",
     "request_id": "Part of the answer's id, and its x-request-id.",
     "user": "Accepted, and changes nothing.",
     "response_format": "What the whole answer must be: text, json_object, json_schema or structural_tag.",

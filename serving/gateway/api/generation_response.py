@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from serving.gateway.api.backend import GenerationBackend
-from serving.gateway.api.error_dialects import reply_on
+from serving.gateway.api.error_dialects import named, reply_on
 from serving.gateway.api.errors import ErrorReply, reply_for
 from serving.gateway.api.forms.form import Answering, WireForm
 from serving.gateway.api.request_ids import trace_names
@@ -74,16 +74,16 @@ class GenerationResponse(Response):
             REQUEST.set(self._order.response_id)
             run = RequestRun(self._order, self._backend, self._tokenizer, self._metrics, self._arrived, names, trace)
         except Exception as error:
-            await send_error(send, reply_on(scope["path"], reply_logged(error)))
+            await send_error(send, reply_on(scope, reply_logged(error)))
             return
         limit_s = self._settings.request_timeout_s + self._settings.deadline_grace_s
         work = self._stream if self._order.stream else self._full
         try:
-            await until_disconnect(receive, work(run, scope["path"], send, limit_s))
+            await until_disconnect(receive, work(run, scope, send, limit_s))
         finally:
             run.close()
 
-    async def _full(self, run: RequestRun, path: str, send: Send, limit_s: float) -> None:
+    async def _full(self, run: RequestRun, scope: Scope, send: Send, limit_s: float) -> None:
         answer = self._form.whole(self._answering(run))
         try:
             async with asyncio.timeout(limit_s):
@@ -96,13 +96,13 @@ class GenerationResponse(Response):
                 await self._finish()
         except Exception as error:
             run.failed = True
-            await send_error(send, reply_on(path, reply_logged(error, self._order.response_id)))
+            await send_error(send, reply_on(scope, reply_logged(error, self._order.response_id)))
             return
         with suppress(TimeoutError):  # the client does not read
             async with asyncio.timeout(limit_s):
                 await send_json(send, 200, body)
 
-    async def _stream(self, run: RequestRun, path: str, send: Send, limit_s: float) -> None:
+    async def _stream(self, run: RequestRun, scope: Scope, send: Send, limit_s: float) -> None:
         encoder = self._form.events(self._answering(run))
         started = False
         try:
@@ -124,11 +124,11 @@ class GenerationResponse(Response):
             run.failed = True
             reply = reply_logged(error, self._order.response_id)
             if not started:
-                await send_error(send, reply_on(path, reply))
+                await send_error(send, reply_on(scope, reply))
                 return
         with suppress(TimeoutError):  # the client does not read; that may have been the error
             async with asyncio.timeout(self._settings.deadline_grace_s):
-                await send({"type": "http.response.body", "body": encoder.failure(reply)})
+                await send({"type": "http.response.body", "body": encoder.failure(named(scope, reply))})
 
     async def _finish(self) -> None:
         if self._before_end is not None:

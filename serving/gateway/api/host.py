@@ -23,7 +23,7 @@ class HostMiddleware:
         if scope["type"] == "http":
             for name, value in scope["headers"]:  # all of them: a second one is no way in
                 if name == b"host" and not self._allowed.allow(host := value.decode("latin-1")):
-                    await send_error(send, reply_on(scope["path"], reply_for(_refusal(host))))
+                    await send_error(send, reply_on(scope, reply_for(_refusal(host))))
                     return
         await self._app(scope, receive, send)
 

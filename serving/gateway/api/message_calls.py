@@ -1,10 +1,12 @@
 """Calls in earlier turns of a conversation, made ready for chat templates."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from hardware.nesting import parse_json
 from serving.errors import InvalidRequestError
+from serving.gateway.api.tools.family import HistoryId
 
 
 def with_calls(message: dict[str, Any], index: int, objects: bool) -> dict[str, Any]:
@@ -43,3 +45,37 @@ def _call(call: object, place: str, objects: bool) -> dict[str, Any]:
     elif not isinstance(arguments, str) and not objects:
         arguments = json.dumps(arguments, ensure_ascii=False)
     return {**call, "type": "function", "function": {**function, "arguments": arguments}}
+
+
+def with_history_ids(messages: Sequence[dict[str, Any]], history_id: HistoryId) -> list[dict[str, Any]]:
+    """A conversation whose calls, and results of calls, have ids in the form of a family.
+
+    A result belongs to the newest call of its id; one without an id to the first call that has no result yet.
+
+    Args:
+        messages: with calls in OpenAI's form.
+    """
+    named: dict[str, str] = {}
+    waiting: list[str] = []
+    count = 0
+    shown = []
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            waiting = []
+            own = []
+            for call in calls:
+                given = call.get("id") if isinstance(call.get("id"), str) else ""
+                own_id = history_id(given, call["function"]["name"], count)
+                named[given] = own_id
+                waiting.append(own_id)
+                own.append({**call, "id": own_id})
+                count += 1
+            message = {**message, "tool_calls": own}
+        elif message["role"] in ("tool", "function"):
+            given = message.get("tool_call_id")
+            given = named.get(given, given) if isinstance(given, str) and given else next(iter(waiting), None)
+            if given in waiting:
+                waiting.remove(given)
+            message = {**message, "tool_call_id": given}
+        shown.append(message)
+    return shown

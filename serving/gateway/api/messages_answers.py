@@ -27,6 +27,7 @@ class MessagesErrorAnswer(Answer):
 
     type: Literal["error"]
     error: MessagesErrorDetail
+    request_id: str | None
 
 
 class TextBlock(Answer):

@@ -7,7 +7,13 @@ from starlette.responses import Response
 from serving.gateway.api.forms.messages import MESSAGES
 from serving.gateway.api.messages_answers import MESSAGE_EVENTS, CountedTokens, MessageAnswer, MessagesErrorAnswer
 from serving.gateway.api.messages_schema import CountTokensRequest, MessagesRequest
-from serving.gateway.api.messages_translate import messages_order, prepare_messages, prompt_ids, wants_long_work
+from serving.gateway.api.messages_translate import (
+    messages_chat,
+    messages_order,
+    prepare_messages,
+    prompt_ids,
+    wants_long_work,
+)
 from serving.gateway.api.openapi import BODY_ERRORS, answers, named_event_stream
 from serving.gateway.api.prompts import render_chat
 from serving.gateway.api.routes import RouteServices, json_response, request_body
@@ -38,10 +44,12 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         """Continue a conversation, as Anthropic's clients ask for it."""
         arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
         body = await endpoint.read(request, MessagesRequest)
-        rendering = await endpoint.translated(request, lambda: prepare_messages(body, model))
+        asked = await endpoint.translated(request, lambda: messages_chat(body))
+        request.state.ignored_fields += asked.ignored
+        rendering = await endpoint.translated(request, lambda: prepare_messages(body, asked, model))
         text = await render_chat(model, rendering)
         order = await endpoint.translated(
-            request, lambda: messages_order(body, model, settings, tenant, text), long=wants_long_work(body)
+            request, lambda: messages_order(body, asked, model, settings, tenant, text), long=wants_long_work(body)
         )
         return endpoint.answer(order, MESSAGES, arrived)
 
@@ -53,7 +61,9 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
     async def count_tokens(request: Request) -> Response:
         """Tokens of a conversation, as the same request to /v1/messages would have them."""
         body = await endpoint.read(request, CountTokensRequest)
-        rendering = await endpoint.at_desk(request, lambda: prepare_messages(body, model))
+        asked = await endpoint.at_desk(request, lambda: messages_chat(body))
+        request.state.ignored_fields += asked.ignored
+        rendering = await endpoint.at_desk(request, lambda: prepare_messages(body, asked, model))
         text = await render_chat(model, rendering)
         ids = await endpoint.at_desk(request, lambda: prompt_ids(model, text))
         return json_response({"input_tokens": len(ids)})

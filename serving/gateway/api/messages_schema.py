@@ -9,7 +9,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from serving.gateway.api.foreign_fields import REFUSED, Foreign
-from serving.gateway.api.schema import ChatCompletionRequest, Probability, Texts, WireModel
+from serving.gateway.api.schema import (
+    CacheSalt,
+    ChatCompletionRequest,
+    Priority,
+    Probability,
+    Seed,
+    Texts,
+    WireModel,
+)
 
 _OURS = {
     **{name: Foreign() for name in ChatCompletionRequest.model_fields if name not in ("user", "reasoning_effort")},
@@ -81,3 +89,6 @@ class MessagesRequest(CountTokensRequest):
     top_p: Probability | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     metadata: dict[str, Any] | None = None
+    seed: Seed | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None

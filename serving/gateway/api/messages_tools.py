@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.errors import InvalidRequestError
+from serving.gateway.api.messages_client_tools import client_tool
+from serving.gateway.api.unknown_fields import printable
 
 _MODES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -15,36 +17,52 @@ class MessagesTools:
 
     Args:
         places: the chat's fields with the request's own, for errors.
+        skipped: those that stay behind, as the warning header names them.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
 
 
 def messages_tools(tools: Sequence[object] | None, choice: object) -> MessagesTools:
-    """The request's tools. Those that only Anthropic's servers run are left out, as agents offer them everywhere.
+    """The request's tools, those among them that have a type of Anthropic's and are run by the client.
+
+    Those that only Anthropic's servers run are left out, as agents offer them everywhere.
 
     Raises: InvalidRequestError for what is no tool, and for a choice that cannot be made.
     """
     found = MessagesTools()
+    absent: dict[str, str] = {}
     shown: list[dict[str, Any]] = []
     for index, tool in enumerate(tools or ()):
         place = f"tools[{index}]"
         if not isinstance(tool, dict):
             raise _wrong(place, "must be an object")
-        if tool.get("type") not in (None, "custom"):
+        function = client_tool(tool)
+        if function is None and tool.get("type") not in (None, "custom"):
+            found.skipped.append(f"{place} ({printable(str(tool['type']))})")
+            if isinstance(name := tool.get("name"), str):
+                absent[name] = found.skipped[-1]
             continue
-        function = {
-            "name": tool.get("name"),
-            "description": tool.get("description"),
-            "parameters": tool.get("input_schema"),
-            "strict": tool.get("strict"),
-        }
+        if function is None:
+            function = {
+                "name": tool.get("name"),
+                "description": tool.get("description"),
+                "parameters": tool.get("input_schema"),
+                "strict": tool.get("strict"),
+            }
         ours = f"tools[{len(shown)}].function"
         found.places[f"{ours}.parameters"] = f"{place}.input_schema"
         found.places[ours] = place
         shown.append({"type": "function", "function": function})
     mode = _choice(choice)
+    chosen = choice.get("name") if isinstance(choice, dict) else None
+    demanded = [absent[chosen]] if isinstance(chosen, str) and chosen in absent else []
+    if mode == "required" and not shown:
+        demanded = found.skipped
+    if demanded:
+        raise _wrong("tool_choice", f"demands {', '.join(demanded)}, which only the provider's own servers run")
     if shown:
         found.fields["tools"] = shown
     if mode is not None:

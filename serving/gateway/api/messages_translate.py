@@ -1,7 +1,7 @@
 """A Messages request to the conversation and the `GenerationOrder` that a chat request with the same content makes."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from serving.errors import ContextLengthError, InvalidRequestError
@@ -16,21 +16,39 @@ from serving.gateway.api.sampling import Fields
 from serving.gateway.api.schema import ChatCompletionRequest
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.gateway.api.tenant import Tenant
+from serving.gateway.api.tool_fields import ignored_in_tools
 from serving.gateway.api.translate import GenerationOrder, build_order
 
 _FIELDS = Fields("messages", "max_tokens", "top_logprobs", "stop_sequences")
-_BILLING = "x-anthropic-billing-header:"
-"""Begins a system block that Claude Code writes for Anthropic's accounts. It changes with every request, so that no
-prefix behind it would ever be cached, and means nothing to a model."""
 
 
-def prepare_messages(body: CountTokensRequest, model: ServedModel) -> Rendering:
+@dataclass(frozen=True, slots=True)
+class MessagesChat:
+    """A Messages request as a chat request. An assistant's last turn is one to go on with.
+
+    Args:
+        words: fields of it in the client's words.
+        skipped: tools that stay behind, as the warning header names them.
+    """
+
+    chat: ChatCompletionRequest
+    words: FieldWords
+    skipped: list[str]
+
+    @property
+    def ignored(self) -> list[str]:
+        """Parts of its tools that are not heeded, for the warning header. Raises: InvalidRequestError."""
+        with self.words.spoken():
+            return [*self.skipped, *map(self.words.word, ignored_in_tools(self.chat))]
+
+
+def prepare_messages(body: CountTokensRequest, asked: MessagesChat, model: ServedModel) -> Rendering:
     """The conversation to render.
 
     Raises: InvalidRequestError naming the field, or the block, that this server cannot take.
     """
-    chat, words = _spoken(body)
-    with words.spoken():
+    chat = asked.chat
+    with asked.words.spoken():
         variables: dict[str, Any] = {} if chat.reasoning_effort is None else {"reasoning_effort": chat.reasoning_effort}
         if body.thinking is not None:
             thinks = body.thinking.type != "disabled"
@@ -51,13 +69,19 @@ def prompt_ids(model: ServedModel, text: Rendered) -> list[int]:
 
 
 def messages_order(
-    body: MessagesRequest, model: ServedModel, settings: ApiSettings, tenant: Tenant, text: Rendered
+    body: MessagesRequest,
+    spoken: MessagesChat,
+    model: ServedModel,
+    settings: ApiSettings,
+    tenant: Tenant,
+    text: Rendered,
 ) -> GenerationOrder:
     """Translate a request.
 
     The output is bounded by what fits the model as well as by `max_tokens`: agents ask for more than most models have.
 
     Args:
+        spoken: what `messages_chat` has made of it.
         text: what the template has made of `prepare_messages`.
     Raises: InvalidRequestError, ContextLengthError.
     """
@@ -69,8 +93,7 @@ def messages_order(
             param="messages",
         )
     asked = min(body.max_tokens, room)
-    chat, words = _spoken(body)
-    chat = chat.model_copy(
+    chat = spoken.chat.model_copy(
         update={
             "temperature": body.temperature,
             "top_p": body.top_p or None,
@@ -78,9 +101,12 @@ def messages_order(
             "stop": body.stop_sequences,
             "stream": body.stream,
             "thinking_token_budget": _budget(body) if can_reason(model) else None,
+            "seed": body.seed,
+            "cache_salt": body.cache_salt,
+            "priority": body.priority,
         }
     )
-    with words.spoken():
+    with spoken.words.spoken():
         order = build_order("msg_", chat, model, settings, tenant, [ids], asked, None, _FIELDS, echo=False)
     return replace(order, max_tokens=body.max_tokens)
 
@@ -90,10 +116,10 @@ def wants_long_work(body: CountTokensRequest) -> bool:
     return bool(body.tools) or (body.output_config is not None and body.output_config.format is not None)
 
 
-def _spoken(body: CountTokensRequest) -> tuple[ChatCompletionRequest, FieldWords]:
-    """The same conversation as a chat request, and how its fields are called here.
+def messages_chat(body: CountTokensRequest) -> MessagesChat:
+    """The chat request that means the same.
 
-    An assistant's last turn is one to go on with. Raises: InvalidRequestError.
+    Raises: InvalidRequestError naming the block that this server cannot take.
     """
     messages: list[dict[str, Any]] = []
     words = {"tool_choice": "tool_choice", "response_format": "output_config.format"}
@@ -115,7 +141,8 @@ def _spoken(body: CountTokensRequest) -> tuple[ChatCompletionRequest, FieldWords
         "reasoning_effort": effort,
     }
     chat = ChatCompletionRequest.model_validate({**fields, **tools.fields, "response_format": _format(body)})
-    return chat, FieldWords({**words, **tools.places, "thinking_token_budget": "thinking.budget_tokens"})
+    places = {**words, **tools.places, "thinking_token_budget": "thinking.budget_tokens"}
+    return MessagesChat(chat, FieldWords(places), tools.skipped)
 
 
 def _budget(body: CountTokensRequest) -> int | None:
@@ -136,5 +163,4 @@ def _format(body: CountTokensRequest) -> dict[str, Any] | None:
 def _system(system: str | Sequence[object]) -> str | list[dict[str, str]]:
     if isinstance(system, str):
         return system
-    texts = [block_text(block, f"system[{index}]") for index, block in enumerate(system)]
-    return [{"type": "text", "text": text} for text in texts if not text.startswith(_BILLING)]
+    return [{"type": "text", "text": block_text(block, f"system[{index}]")} for index, block in enumerate(system)]

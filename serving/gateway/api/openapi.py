@@ -170,7 +170,8 @@ def _complete(operation: dict[str, Any], errors: list[int], error: type[BaseMode
         responses.setdefault(str(status), {"description": _MEANING[status], "content": content})
     if needs_key:
         operation["security"] = [{"key": []}]
-    common = {"X-Request-ID": _REQUEST_ID, **({WARNING_HEADER: _IGNORED} if "requestBody" in operation else {})}
+    ids = ("X-Request-ID", *(("request-id",) if error is MessagesErrorAnswer else ()))
+    common = {**dict.fromkeys(ids, _REQUEST_ID), **({WARNING_HEADER: _IGNORED} if "requestBody" in operation else {})}
     for status, response in responses.items():
         response["headers"] = {**common, **_HEADERS.get(int(status), {})}
     operation["responses"] = dict(sorted(responses.items()))

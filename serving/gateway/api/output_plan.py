@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from serving.gateway.api.grammar import Wished, closed_schema, compiled, grammar
 from serving.gateway.api.schema import ChatCompletionRequest, GenerationRequest
 from serving.gateway.api.settings import ServedModel
 from serving.gateway.api.tool_fields import Tool, ToolUse, tool_use
+from serving.gateway.api.tool_schemas import loosened
 from serving.gateway.api.tools.family import Family, OutputParser
 from serving.gateway.api.tools.lark import CallRule
 from serving.gateway.api.tools.marks import ToolMarks
@@ -139,24 +141,24 @@ def _grammar(
     try:
         return compiled(model, output_grammar(family, model.spelling, form))
     except GrammarError as error:
-        if use is not None:
-            rules = _usable(use.callable, model)
-            if rules != form.tools:
-                return _retried(model, family, replace(form, tools=rules), wished, error)
-        raise _unfollowed(_field(body, use, wished), error) from error
-
-
-def _retried(
-    model: ServedModel, family: Family, form: OutputForm, wished: Wished | None, first: GrammarError
-) -> Grammar:
-    try:
-        return compiled(model, output_grammar(family, model.spelling, form))
-    except GrammarError as error:
-        raise _unfollowed("tools" if wished is None else wished.field, first) from error
+        failure = _unfollowed(_field(body, use, wished), error)
+        if use is None:
+            raise failure from error
+        rules = _usable(use.callable, model)
+    loose = [
+        rule if tool.strict else CallRule(tool.name, loosened(tool.parameters))
+        for tool, rule in zip(use.callable, rules, strict=True)
+    ]
+    for tools in (rules, loose):
+        with suppress(GrammarError):
+            return compiled(model, output_grammar(family, model.spelling, replace(form, tools=tools)))
+    if use.forced or wished is not None or budget is not None or any(tool.strict for tool in use.callable):
+        raise failure
+    return None
 
 
 def _usable(tools: Sequence[Tool], model: ServedModel) -> list[CallRule]:
-    """Rules of tools, each with its schema, or where that cannot be followed with any object.
+    """Rules of tools, each with its schema, or where that cannot be followed with the names in it.
 
     Raises: InvalidRequestError for a strict tool's schema that cannot be followed.
     """
@@ -168,7 +170,7 @@ def _usable(tools: Sequence[Tool], model: ServedModel) -> list[CallRule]:
         except (GrammarError, ValueError) as error:
             if tool.strict:
                 raise _unfollowed(f"{tool.field}.parameters", error) from error
-            schema = {"type": "object"}
+            schema = loosened(tool.parameters)
         rules.append(CallRule(tool.name, schema))
     return rules
 

@@ -1,5 +1,6 @@
 """Prompts in, token ids out: chat messages through the template, texts through the tokenizer, ids checked."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from serving.errors import ContextLengthError, InvalidRequestError
 from serving.gateway.api.chat_template import Rendering
 from serving.gateway.api.control_tokens import unmarked
-from serving.gateway.api.message_calls import with_calls
+from serving.gateway.api.message_calls import with_calls, with_history_ids
 from serving.gateway.api.output_plan import require_family
 from serving.gateway.api.schema import ChatCompletionRequest, ChatMessage, ChatTemplateFields
 from serving.gateway.api.settings import ServedModel
@@ -15,6 +16,13 @@ from serving.gateway.api.tool_fields import tool_use
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _INSTEAD_OF_CONTENT = ("tool_calls", "function_call", "refusal", "reasoning", "reasoning_content")
+_BILLING = "x-anthropic-billing-header:"
+_PAIRS = r"(?:[ \t]*[\w.-]+=[^;\r\n]*(?:;|(?=[\r\n])|\Z))+"
+_BILLING_LINE = re.compile(
+    rf"^[ \t\ufeff]*{_BILLING}(?:{_PAIRS}[ \t]*|[^\r\n]*)(?:\r?\n)?|{_BILLING}{_PAIRS}", re.MULTILINE
+)
+"""Claude Code writes it for Anthropic's accounts. It changes with every request, so that no prefix behind it would ever
+be cached, and means nothing to a model. What follows its last `name=value;` on the same line is not part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +54,12 @@ def prepare_chat(
         require_family(model)
     objects = model.tool_family is None or model.tool_family.wants_objects(model.chat_template.source)
     offered = [tool.shown for tool in use.offered] if use is not None else getattr(fields, "tools", None)
+    plain = [with_calls(plain_message(message, index), index, objects) for index, message in enumerate(messages)]
+    plain = [one for one, given in zip(plain, messages, strict=True) if not _only_billed(one, given)] or plain
+    if model.tool_family is not None and model.tool_family.history_id is not None:
+        plain = with_history_ids(plain, model.tool_family.history_id)
     return model.chat_template.prepare(
-        [with_calls(plain_message(message, index), index, objects) for index, message in enumerate(messages)],
+        plain,
         tools=offered if use is not None or not isinstance(fields, ChatCompletionRequest) else None,
         add_generation_prompt=add_prompt,
         continue_final_message=bool(fields.continue_final_message),
@@ -68,6 +80,8 @@ async def render_chat(model: ServedModel, rendering: Rendering) -> Rendered:
 def plain_message(message: ChatMessage, index: int) -> dict[str, Any]:
     """The message as templates expect it: role `system` for `developer`, text parts joined to one string.
 
+    Instructions lose Claude Code's billing line.
+
     Raises: InvalidRequestError for parts that are not text, and where there is no content at all.
     """
     if message.content is None and not any((message.model_extra or {}).get(key) for key in _INSTEAD_OF_CONTENT):
@@ -76,9 +90,20 @@ def plain_message(message: ChatMessage, index: int) -> dict[str, Any]:
     plain = message.model_dump()
     if message.role == "developer":
         plain["role"] = "system"
+    texts: list[str] = []
     if isinstance(message.content, list):
-        plain["content"] = "\n".join(_part_text(part, index) for part in message.content)
+        texts = [_part_text(part, index) for part in message.content]
+        plain["content"] = "\n".join(texts)
+    elif message.content is not None:
+        texts = [message.content]
+    if plain["role"] == "system" and any(_BILLING in text for text in texts):
+        plain["content"] = "\n".join(bare for text in texts if (bare := _BILLING_LINE.sub("", text)) or not text)
     return plain
+
+
+def _only_billed(plain: dict[str, Any], given: ChatMessage) -> bool:
+    """Whether nothing is left of instructions without the billing line."""
+    return plain["role"] == "system" and plain["content"] == "" and _BILLING in str(given.content)
 
 
 def _part_text(part: object, index: int) -> str:

@@ -120,14 +120,14 @@ class ResponseAnswer(Answer):
     output: list[ResponseItem]
     temperature: float
     top_p: float
-    usage: ResponsesUsage | None
+    usage: ResponsesUsage | None = None
     background: Literal[False]
     instructions: str | None
     max_output_tokens: int | None
     metadata: dict[str, str]
     parallel_tool_calls: bool
     previous_response_id: str | None
-    prompt_cache_key: str | None
+    prompt_cache_key: str = ""
     reasoning: ReasoningSettings
     store: bool
     text: TextSettings
@@ -135,7 +135,14 @@ class ResponseAnswer(Answer):
     tools: list[Any]
     top_logprobs: Count
     truncation: Literal["auto", "disabled"]
-    user: str | None
+    user: str = ""
+
+
+class ResponseInputTokens(Answer):
+    """POST /v1/responses/input_tokens."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: Count
 
 
 class ResponseDeleted(Answer):

@@ -6,7 +6,8 @@ from serving.gateway.api.responses_schema import ResponsesRequest
 
 
 def repeated_fields(body: ResponsesRequest, *, stored: bool) -> dict[str, Any]:
-    """Fields of a response that its request decides, with OpenAI's defaults where it is silent.
+    """Fields of a response that its request decides, with OpenAI's defaults where it is silent. Those that OpenAI's
+    schema wants as texts are left out where there is none.
 
     Args:
         stored: whether the response can be asked for later.
@@ -19,7 +20,6 @@ def repeated_fields(body: ResponsesRequest, *, stored: bool) -> dict[str, Any]:
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
-        "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {
             "effort": None if reasoning is None else reasoning.effort,
             "summary": None if reasoning is None else reasoning.summary,
@@ -30,5 +30,5 @@ def repeated_fields(body: ResponsesRequest, *, stored: bool) -> dict[str, Any]:
         "tools": body.tools or [],
         "top_logprobs": body.top_logprobs or 0,
         "truncation": body.truncation or "disabled",
-        "user": body.user,
+        **{name: text for name in ("prompt_cache_key", "user") if (text := getattr(body, name)) is not None},
     }

@@ -26,6 +26,27 @@ class ResponseNotFoundError(RequestError):
     code = "response_not_found"
 
 
+class MissingReferenceError(ResponseNotFoundError):
+    """A field of a request's body refers to what is not kept: the route is there, so the request is at fault."""
+
+    kind = "invalid_request_error"
+
+
+class MissingPreviousError(MissingReferenceError):
+    """The response to go on with is not kept. Clients that know this code send their whole conversation instead."""
+
+    code = "previous_response_not_found"
+
+
+PATH_PARAM = "response_id"
+"""What errors call a response that the path names."""
+_MISSING: dict[str, type[ResponseNotFoundError]] = {
+    PATH_PARAM: ResponseNotFoundError,
+    "previous_response_id": MissingPreviousError,
+}
+"""By the field that refers to what is missing."""
+
+
 class KeptResponse(msgspec.Struct, frozen=True):
     """One response.
 
@@ -83,7 +104,7 @@ class ResponseShelf:
         Raises: ResponseNotFoundError, UnavailableError.
         """
         if not (_ID.fullmatch(response_id) and await self._store.delete(namespace, response_id)):
-            raise self._missing(f"response '{response_id[:80]}'", "response_id")
+            raise self._missing(f"response '{response_id[:80]}'", PATH_PARAM)
 
     async def keep(self, namespace: str, kept: KeptResponse) -> None:
         """Keep a response. One that cannot be kept is logged: its client has its answer."""
@@ -111,7 +132,8 @@ class ResponseShelf:
         life = (
             f"for {limits.seconds:g} s, {limits.responses} at most, {self._store.place}" if self.keeps else "not at all"
         )
-        return ResponseNotFoundError(
+        missing = _MISSING.get(param, MissingReferenceError)
+        return missing(
             f"'{param}': there is no {what} here; it never was, was deleted or is forgotten: responses are kept {life}",
             param=param,
         )

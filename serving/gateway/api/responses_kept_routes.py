@@ -9,12 +9,11 @@ from starlette.responses import Response
 from serving.errors import InvalidRequestError
 from serving.gateway.api.openapi import answers
 from serving.gateway.api.responses_answers import ResponseAnswer, ResponseDeleted, ResponseInputItems
-from serving.gateway.api.responses_kept import ResponseShelf
+from serving.gateway.api.responses_kept import PATH_PARAM, ResponseShelf
 from serving.gateway.api.routes import json_response
 from serving.gateway.api.tenant import tenant_of
 
 _FEWEST, _USUAL, _MOST = 1, 20, 100
-_PARAM = "response_id"
 
 
 def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def kept_responses_router(shelf: ResponseShelf) -> APIRouter:
         """A response that is kept."""
         if request.query_params.get("stream") in ("true", "True", "1"):
             raise _wrong("stream", "is not supported here: a response that is kept is read whole")
-        kept = await shelf.find(tenant_of(request).namespace, response_id, _PARAM)
+        kept = await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)
         return json_response(kept.response)
 
     @router.delete("/{response_id}", responses=answers(ResponseDeleted, 404))
@@ -51,15 +50,15 @@ def kept_responses_router(shelf: ResponseShelf) -> APIRouter:
     @router.post("/{response_id}/cancel", responses=answers(None, 400, 404))
     async def cancel(request: Request, response_id: str) -> Response:
         """Refused: what is kept is over, and one that runs ends when its client leaves."""
-        kept = await shelf.find(tenant_of(request).namespace, response_id, _PARAM)
+        kept = await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)
         status = kept.response["status"]
-        raise _wrong(_PARAM, f"names a response that is {status}; only one in the background could be cancelled")
+        raise _wrong(PATH_PARAM, f"names a response that is {status}; only one in the background could be cancelled")
 
     @router.get("/{response_id}/input_items", openapi_extra=_LISTING, responses=answers(ResponseInputItems, 400, 404))
     async def input_items(request: Request, response_id: str) -> Response:
         """Items that a response was made of, those of the conversation before it included."""
         limit, newest_first = _limit(request), _newest_first(request)
-        items = (await shelf.find(tenant_of(request).namespace, response_id, _PARAM)).items
+        items = (await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)).items
         items = items[::-1] if newest_first else items
         if (after := request.query_params.get("after")) is not None:
             place = next((i for i, item in enumerate(items) if item["id"] == after), None)

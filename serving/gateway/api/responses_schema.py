@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, WithJsonSchema
 
 from serving.gateway.api.foreign_fields import REFUSED, Foreign
-from serving.gateway.api.schema import ChatCompletionRequest, SamplingFields, Texts, WireModel
+from serving.gateway.api.schema import CacheSalt, ChatCompletionRequest, Priority, SamplingFields, Texts, WireModel
 
 _HINTS = {
     "max_tokens": "max_output_tokens",
@@ -64,8 +64,8 @@ class ResponsesRequest(SamplingFields):
     user: str | None = None
     prompt_cache_key: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
 
     FOREIGN: ClassVar[Mapping[str, Foreign]] = {
         **_CHAT_ALONE,

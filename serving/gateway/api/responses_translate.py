@@ -123,17 +123,26 @@ def responses_order(
         chat: what `as_chat` has made of it. text: what the template has made of that.
     Raises: InvalidRequestError, ContextLengthError.
     """
-    cuts = body.truncation == "auto"
-    ids = encode_prompt(model, text, add_special_tokens=False, param="input", must_fit=not cuts)
-    if cuts:
-        reserve = body.max_output_tokens or model.max_model_len // _ROOM_SHARE
-        ids = ids[-max(1, model.max_model_len - reserve) :]
+    ids = input_ids(body, model, text)
     asked = body.max_output_tokens
     if asked is not None:
         asked = min(asked, max(1, model.max_model_len - len(ids)))
     logprobs = body.top_logprobs or 0 if LOGPROBS in (body.include or ()) else None
     order = build_order("resp_", chat, model, settings, tenant, [ids], asked, logprobs, _FIELDS, echo=False)
     return replace(order, max_tokens=body.max_output_tokens)
+
+
+def input_ids(body: ResponsesRequest, model: ServedModel, text: Rendered) -> list[int]:
+    """Token ids of a conversation, without the beginning that `truncation` auto cuts off.
+
+    Raises: InvalidRequestError, ContextLengthError.
+    """
+    cuts = body.truncation == "auto"
+    ids = encode_prompt(model, text, add_special_tokens=False, param="input", must_fit=not cuts)
+    if not cuts:
+        return ids
+    reserve = body.max_output_tokens or model.max_model_len // _ROOM_SHARE
+    return ids[-max(1, model.max_model_len - reserve) :]
 
 
 def _check_include(body: ResponsesRequest) -> None:

@@ -47,6 +47,7 @@ from serving.gateway.api.tenant import tenant_of
 from serving.gateway.api.tenant_weights import TenantWeights
 from serving.gateway.api.text_desk import TextDesk
 from serving.gateway.api.tokens_schema import GenerateTokensRequest
+from serving.gateway.api.tool_fields import ignored_in_tools
 from serving.gateway.api.translate import GenerationOrder, chat_order, completion_order, prepare_chat_order
 from serving.telemetry.exposition import OPENMETRICS_TYPE, wants_openmetrics
 from serving.telemetry.metrics import GatewayMetrics
@@ -102,6 +103,7 @@ class RouteServices:
         """
         tenant = self.weights.apply(tenant_of(request))
         body = await self.read(request, ChatCompletionRequest)
+        request.state.ignored_fields += ignored_in_tools(body)
         rendering = await self.translated(request, lambda: prepare_chat_order(body, self.model, self.settings))
         text = await render_chat(self.model, rendering)
         order = await self.translated(

@@ -53,7 +53,7 @@ class RequestRun:
         self._names, self._trace = names, trace
         self._outcome: Outcome = "stop"
         self._metrics = metrics
-        self.timing = Timing(metrics.clock()) if self._open == 1 else None
+        self.timing = Timing(metrics.clock(), arrived) if self._open == 1 else None
         try:
             self._generation: Generation = backend.submit(order.job)
         except OverloadedError:

@@ -77,22 +77,26 @@ def sampling_params(
     )
 
 
-def output_limit(model: ServedModel, prompt_tokens: int, asked: int | None, fields: Fields) -> int:
-    """Output tokens of one sequence: what was asked, else all that fits.
+def output_limit(
+    model: ServedModel, prompt_tokens: int, asked: int | None, fields: Fields, *, by_default: bool = False
+) -> int:
+    """Output tokens of one sequence: what was asked, else all that fits. None fit behind a prompt that is only scored.
 
+    Args:
+        by_default: nobody asked for so many, so that fewer may be given.
     Raises: ContextLengthError when prompt and output do not fit together.
     """
     room = model.max_model_len - prompt_tokens
-    wanted = max(1, asked) if asked is not None else 1  # even "0" computes one position
-    if wanted > room:
-        detail = f"you requested {asked} output tokens and " if asked else ""
+    least = 1 if asked is None or (by_default and asked) else asked
+    if least > room:
+        detail = f"you requested {asked} output tokens and " if asked and not by_default else ""
         raise ContextLengthError(
             f"This model's maximum context length is {model.max_model_len} tokens. However, {detail}your prompt "
             f"contains {prompt_tokens} tokens. Shorten the prompt or ask for fewer output tokens.",
-            param=fields.limit if asked and prompt_tokens < model.max_model_len else fields.prompt,
+            param=fields.limit if detail and prompt_tokens < model.max_model_len else fields.prompt,
         )
     if asked is not None:
-        return asked
+        return min(asked, room)
     return min(room, model.defaults.max_new_tokens or room)
 
 

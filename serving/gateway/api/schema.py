@@ -16,6 +16,9 @@ from serving.gateway.api.request_ids import MAX_REQUEST_ID, usable_request_id
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=1024)]
+Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 
 # Lists stop at the first bad element: a megabyte of wrong elements must not become a million error objects.
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
@@ -122,7 +125,7 @@ class SamplingFields(WireModel):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: LogitBias | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    seed: Seed | None = None
     stop: str | Texts | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None
@@ -150,8 +153,8 @@ class GenerationRequest(SamplingFields):
     return_tokens_as_token_ids: bool | None = None
     return_replicas: bool | None = None
     add_special_tokens: bool | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
     request_id: str | None = None
     user: str | None = None
 

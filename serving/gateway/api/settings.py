@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import ValidationError
@@ -55,7 +55,7 @@ class ServedModel:
 
     Args:
         names: ids that requests may use; the first is reported.
-        root: where the model came from, for /v1/models.
+        root: where the model came from, for /v1/models; no path of this machine, see `model_root`.
         max_model_len: prompt plus output, in tokens.
         eos_ids: tokens that end a sequence unless the caller ignores them.
         created: Unix time, seconds.
@@ -114,7 +114,9 @@ class ServedModel:
     def tokenizer_info(self) -> dict[str, Any]:
         """The tokenizer's own configuration with the chat template that is used, as vLLM tells it."""
         template = {} if self.chat_template is None else {"chat_template": self.chat_template.source}
-        return {"tokenizer_class": "PreTrainedTokenizerFast", **self.tokenizer.config, **template}
+        origin = self.tokenizer.config.get("name_or_path")  # where it was trained or loaded, as whoever saved it wrote
+        named = {"name_or_path": PurePath(origin).name} if isinstance(origin, str) and _is_path(origin) else {}
+        return {"tokenizer_class": "PreTrainedTokenizerFast", **self.tokenizer.config, **named, **template}
 
     @property
     def token_limit(self) -> int:
@@ -138,7 +140,7 @@ class ServedModel:
         ends |= {tokenizer.eos_id} - {None}  # type: ignore[arg-type]  # None removed in the same expression
         return cls(
             names=names,
-            root=str(folder),
+            root=model_root(Path(folder)),
             tokenizer=tokenizer,
             chat_template=load_chat_template(folder, tokenizer.special_tokens),
             max_model_len=max_model_len,
@@ -229,3 +231,16 @@ class ApiSettings:
     pools_page: str = ""
     root_path: str = ""
     keep: KeepLimits = field(default_factory=KeepLimits)
+
+
+def model_root(folder: Path) -> str:
+    """Name of a model's folder as clients see it, or the Hub's name where it lies in the Hub's cache."""
+    kept = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and kept.startswith("models--"):
+        return kept.removeprefix("models--").replace("--", "/")
+    return folder.name or folder.resolve().name
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name is a path rather than the Hub's `organisation/model`."""
+    return name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1

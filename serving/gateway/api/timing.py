@@ -1,7 +1,8 @@
 """Times of one sequence as the gateway saw them, and vLLM's `metrics` object made of them.
 
-    submitted        started             first token         last token
-        |-- queue_s ----|-- to first token ----|-- generation ----|
+    arrived    submitted     started       first token         last token
+                   |-- queue_s --|
+       |-------- to first token ---------------|---- generation ----|
 
 Only for requests with one prompt and one choice, as vLLM has it: times of several sequences are nobody's. In a stream
 it rides on the usage chunk, so a client that did not ask for usage sees nothing new.
@@ -16,11 +17,13 @@ class Timing:
 
     Args:
         submitted: given to the backend.
+        arrived: the request itself; None = when it was submitted.
         queue_s: how long the backend kept it before its work began; None where the backend does not tell.
         first, last: arrival of the first and the newest token.
     """
 
     submitted: float
+    arrived: float | None = None
     queue_s: float | None = None
     first: float | None = None
     last: float | None = None
@@ -34,8 +37,9 @@ class Timing:
     def as_wire(self, tokens: int) -> dict[str, float]:
         """The `metrics` object: milliseconds; what is not known has no key, and without any token there is nothing.
 
-        As vLLM counts: `time_to_first_token_ms` begins when the queue is left, `generation_time_ms` is the time from
-        the first token to the last, `tokens_per_second` counts from the end of the queue to the last token.
+        Names are vLLM's, and so is their meaning but for `time_to_first_token_ms`: all that the client waited, from the
+        request's arrival on, where vLLM begins when the queue is left. `generation_time_ms` is the time from the first
+        token to the last, `tokens_per_second` counts from the end of the queue to the last token.
 
         Args:
             tokens: output tokens of the sequence.
@@ -46,7 +50,7 @@ class Timing:
         started = self.submitted + (self.queue_s or 0.0)
         decode_s = self.last - self.first
         fields = {
-            "time_to_first_token_ms": _ms(self.first - started),
+            "time_to_first_token_ms": _ms(self.first - (self.submitted if self.arrived is None else self.arrived)),
             "generation_time_ms": _ms(decode_s),
         }
         if self.queue_s is not None:

@@ -149,6 +149,15 @@ class Tokenizer:
             ids = self.raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 
+    @cached_property
+    def added_ends(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Special tokens that the tokenizer puts before, and behind, every text."""
+        bare, whole = (self.encode("a", add_special_tokens=special) for special in (False, True))
+        for front in range(len(whole) - len(bare) + 1) if bare else ():
+            if whole[front : front + len(bare)] == bare:
+                return tuple(whole[:front]), tuple(whole[front + len(bare) :])
+        return (), ()
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `ids`; bytes that are not UTF-8 become U+FFFD, unknown ids become nothing."""
         if self.bytes_of is not None:

@@ -6,7 +6,15 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator
 
 from serving.gateway.api.foreign_fields import REFUSED, Foreign
-from serving.gateway.api.schema import SamplingFields, StreamOptions, TokenIds, WireModel, check_request_id
+from serving.gateway.api.schema import (
+    CacheSalt,
+    Priority,
+    SamplingFields,
+    StreamOptions,
+    TokenIds,
+    WireModel,
+    check_request_id,
+)
 
 _HARMLESS_HERE = {
     "output_kind": Foreign(neutral=(0, 1, 2)),
@@ -36,8 +44,8 @@ class GenerateTokensRequest(WireModel):
     sampling_params: TokenSamplingParams
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
 
     _request_id_is_usable = field_validator("request_id")(check_request_id)
 

@@ -7,9 +7,12 @@ from typing import Any
 
 from serving.errors import InvalidRequestError
 from serving.gateway.api.schema import ChatCompletionRequest
+from serving.gateway.api.tool_schemas import arguments_schema
+from serving.gateway.api.unknown_fields import printable
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
 _MODES = ("none", "auto", "required")
+_NO_OBJECT = "must be the schema of an object: arguments have names"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Tool:
         parameters: the schema of its arguments.
         strict: the schema must be followed to the letter.
         shown: as the chat template sees it.
+        odd: its parameters are no schema of an object: they bind nothing, and it must not be demanded.
     """
 
     field: str
@@ -28,6 +32,7 @@ class Tool:
     parameters: Mapping[str, Any]
     strict: bool
     shown: Mapping[str, Any]
+    odd: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +57,15 @@ class ToolUse:
 def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
     """Tools of a request; None if it offers none, or forbids their use.
 
+    One that cannot be used as it is does not refuse the others, unless its call is demanded.
+
     Raises: InvalidRequestError naming the field.
     """
     legacy = body.functions is not None or body.function_call is not None
     if legacy and (body.tools or body.tool_choice not in (None, "none")):
         raise _wrong("functions", "is the old name of 'tools': use one of them")
-    field = "functions" if legacy else "tools"
-    tools = _tools(body.functions if legacy else body.tools, field, legacy=legacy)
+    given, field = _given(body), "functions" if legacy else "tools"
+    tools = tuple(given.tools)
     choice_field = "function_call" if legacy else "tool_choice"
     mode, names = _choice(body.function_call if legacy else body.tool_choice, choice_field, legacy=legacy)
     if not tools and (mode == "required" or names is not None):
@@ -66,33 +73,79 @@ def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
     for name in names or ():
         if all(tool.name != name for tool in tools):
             raise _wrong(choice_field, f"names the function '{name[:64]}', which '{field}' does not have")
-    if not tools or mode == "none":
+    if mode == "none":
+        return None
+    if given.wrong and all(tool.odd for tool in tools):
+        raise given.wrong[0]
+    if not tools:
         return None
     able = tuple(tool for tool in tools if names is None or tool.name in names)
+    if mode == "required" and (odd := next((tool for tool in able if tool.odd), None)) is not None:
+        raise _wrong(f"{odd.field}.parameters", _NO_OBJECT)
     choice = body.tool_choice
     one = legacy or (isinstance(choice, dict) and choice.get("type") == "function")  # that function is called, once
     several = body.parallel_tool_calls is not False and not one
     return ToolUse(tools, able, mode == "required", several, legacy)
 
 
+def ignored_in_tools(body: ChatCompletionRequest) -> tuple[str, ...]:
+    """Parts of a request's tools that are not heeded, for the warning header.
+
+    Raises: as `tool_use`.
+    """
+    return tuple(_given(body).ignored) if body.tools or body.functions else ()
+
+
+def _given(body: ChatCompletionRequest) -> "_Given":
+    legacy = body.functions is not None or body.function_call is not None
+    given = _Given("functions" if legacy else "tools", legacy=legacy)
+    given.read(body.functions if legacy else body.tools)
+    return given
+
+
 def _wrong(field: str, words: str) -> InvalidRequestError:
     return InvalidRequestError(f"'{field}' {words}", param=field, code="invalid_value")
 
 
-def _tools(given: Sequence[object] | None, field: str, *, legacy: bool) -> tuple[Tool, ...]:
-    tools: list[Tool] = []
-    for index, one in enumerate(given or ()):
-        place = f"{field}[{index}]"
-        if not legacy:
+class _Given:
+    """Tools as they are read."""
+
+    def __init__(self, field: str, *, legacy: bool) -> None:
+        self._field, self._legacy = field, legacy
+        self.tools: list[Tool] = []
+        self.ignored: list[str] = []
+        self.wrong: list[InvalidRequestError] = []
+        """Of each that cannot be used as it is."""
+
+    def read(self, given: Sequence[object] | None) -> None:
+        """Raises: InvalidRequestError for what is no tool at all."""
+        for index, one in enumerate(given or ()):
+            place = f"{self._field}[{index}]"
+            if self._legacy:
+                self._take(one, place)
+                continue
             kind = one.get("type") if isinstance(one, dict) else None
-            if kind != "function":
-                raise _wrong(f"{place}.type", "must be 'function': this server has no tools of its own")
-            one = one["function"] if isinstance(one, dict) and "function" in one else None
-            place += ".function"
-        tools.append(_function(one, place))
-        if any(tool.name == tools[-1].name for tool in tools[:-1]):
-            raise _wrong(f"{place}.name", f"is '{tools[-1].name}' a second time")
-    return tuple(tools)
+            if kind == "function" and isinstance(one, dict):
+                self._take(one.get("function"), f"{place}.function")
+            elif isinstance(one, dict) and isinstance(kind, str):
+                self.ignored.append(f"{place} ({printable(kind)})")
+                if kind != "custom":  # OpenAI's chat has these, and this server lacks them
+                    self.wrong.append(_no_function(place))
+            else:
+                raise _no_function(place)
+
+    def _take(self, one: object, place: str) -> None:
+        tool = _function(one, place)
+        if any(tool.name == other.name for other in self.tools):
+            raise _wrong(f"{place}.name", f"is '{tool.name}' a second time")
+        self.tools.append(tool)
+        if tool.odd:
+            self.ignored.append(f"{place}.parameters")
+            self.wrong.append(_wrong(f"{place}.parameters", _NO_OBJECT))
+
+
+def _no_function(place: str) -> InvalidRequestError:
+    return _wrong(f"{place}.type", "must be 'function': this server has no tools of its own")
 
 
 def _function(given: object, place: str) -> Tool:
@@ -104,15 +157,21 @@ def _function(given: object, place: str) -> Tool:
     if not isinstance(given.get("description") or "", str):
         raise _wrong(f"{place}.description", "must be a text")
     parameters = given.get("parameters")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise _wrong(f"{place}.parameters", "must be a JSON schema: an object")
-    if (parameters or {}).get("type", "object") != "object":
-        raise _wrong(f"{place}.parameters", "must be the schema of an object: arguments have names")
+    schema = arguments_schema(parameters)
     if not isinstance(strict := given.get("strict") or False, bool):
         raise _wrong(f"{place}.strict", "must be true or false")
+    if strict and schema is None:
+        raise _wrong(f"{place}.parameters", _NO_OBJECT)
+    odd, schema = schema is None, schema or {"type": "object", "properties": {}, "additionalProperties": True}
     shown = {key: value for key, value in given.items() if value is not None and key != "strict"}
-    schema = {**(parameters or {"properties": {}}), "type": "object"}
-    return Tool(place, name, schema, strict, {"type": "function", "function": shown})
+    if odd or (parameters is not None and not _same(parameters, schema)):
+        shown["parameters"] = schema
+    return Tool(place, name, schema, strict, {"type": "function", "function": shown}, odd)
+
+
+def _same(given: object, schema: Mapping[str, Any]) -> bool:
+    """Whether a schema was written as it is meant; its type need not be."""
+    return isinstance(given, dict) and {"type": "object", **given} == schema
 
 
 def _choice(choice: object, field: str, *, legacy: bool) -> tuple[str, tuple[str, ...] | None]:

@@ -25,6 +25,8 @@ from serving.values.sequence import Grammar, SamplingParams, SequenceSpec
 
 _NO_STOPS = StopSet(())
 _COMPLETION = Fields("prompt", "max_tokens", "logprobs")
+_USUAL_COMPLETION = 16
+"""Tokens of a completion that sets no limit, as at OpenAI; fewer where fewer fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class OutputOptions:
         min_tokens: a stop string counts only if it ends after so many tokens.
         opening: shown in front of the output.
         eos_ids: tokens whose stop is not worth a `stop_reason`.
+        echo: the prompt comes first, as it was sent.
+        unsent: tokens that the tokenizer has put around the prompt: no part of what was sent.
         discard: `max_tokens = 0`: one token is computed and not shown.
         goes_on: the text is read behind the prompt's: not a message of its own.
         reading: how reasoning and calls are told from text; None = all of it is text.
@@ -47,6 +51,7 @@ class OutputOptions:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool = False
+    unsent: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     opening: str = ""
     token_ids: bool = False
     tokens_as_ids: bool = False
@@ -135,7 +140,8 @@ def completion_order(
     """
     body.refuse_unsupported()
     echo = bool(body.echo)
-    asked = 16 if body.max_tokens is None else body.max_tokens  # OpenAI's default
+    by_default = body.max_tokens is None
+    asked = _USUAL_COMPLETION if body.max_tokens is None else body.max_tokens
     if asked == 0 and not echo:
         raise InvalidRequestError("'max_tokens' must be at least 1 without 'echo'", param="max_tokens")
     special = body.add_special_tokens is not False
@@ -143,7 +149,13 @@ def completion_order(
     check_choices(len(prompts), body.n or 1, settings)
     must_fit = body.truncate_prompt_tokens is None
     ids = [encode_prompt(model, p, add_special_tokens=special, param="prompt", must_fit=must_fit) for p in prompts]
-    return build_order("cmpl-", body, model, settings, tenant, ids, asked, body.logprobs, _COMPLETION, echo=echo)
+    found, fields = body.logprobs, _COMPLETION
+    order = build_order(
+        "cmpl-", body, model, settings, tenant, ids, asked, found, fields, echo=echo, by_default=by_default
+    )
+    if not echo or not special or body.skip_special_tokens is False or not isinstance(prompts[0], str):
+        return order
+    return replace(order, options=replace(order.options, unsent=model.tokenizer.added_ends))
 
 
 def build_order(
@@ -158,11 +170,13 @@ def build_order(
     fields: Fields,
     *,
     echo: bool,
+    by_default: bool = False,
 ) -> GenerationOrder:
     """The order for prompts that are tokens already; the common part of all translations.
 
     Args:
         prefix: of the answer's id.
+        by_default: `asked` is a default, so that less than that is enough.
     Raises: InvalidRequestError, ContextLengthError.
     """
     n = body.n or 1
@@ -174,9 +188,8 @@ def build_order(
     if echo and told.likeliest is not None:
         found = replace(told, prompt=max(told.likeliest, told.prompt or 0))
     grammar, reading = output_plan(body, model, prompts[0])
-    sequences = _sequences(
-        job_id, prompts, body, model, settings, tenant, asked, found, fields, grammar, discard=discard
-    )
+    limits = [output_limit(model, len(ids), asked, fields, by_default=by_default) for ids in prompts]
+    sequences = _sequences(job_id, prompts, limits, body, model, settings, tenant, found, grammar, discard=discard)
     check_logprobs(
         sum(len(one.prompt) for one in sequences),
         sum(min(one.sampling.max_tokens, asked or USUAL_OUTPUT) for one in sequences),
@@ -207,28 +220,28 @@ def build_order(
 def _sequences(
     job_id: str,
     prompts: list[list[int]],
+    limits: list[int],
     body: GenerationRequest,
     model: ServedModel,
     settings: ApiSettings,
     tenant: Tenant,
-    asked: int | None,
     told: AskedLogprobs,
-    fields: Fields,
     grammar: Grammar | None,
     *,
     discard: bool,
 ) -> list[SequenceSpec]:
     """`n` of each prompt."""
     sequences: list[SequenceSpec] = []
-    for ids in prompts:
-        limit = output_limit(model, len(ids), asked, fields)
+    for ids, limit in zip(prompts, limits, strict=True):
+        # To score a prompt a token is drawn for nothing, unless the prompt leaves no room for it.
+        drawn = max(limit, min(1, model.max_model_len - len(ids)))
         # Equal prompts of one request are the usual way to ask for several answers: each has chance of its own.
         seed = secrets.randbits(63) if body.seed is None else body.seed
         for i in range(body.n or 1):
             sampling = sampling_params(
                 body,
                 model,
-                max_tokens=max(1, limit),
+                max_tokens=drawn,
                 seed=seed + i,
                 logprobs=None if discard else told.likeliest,
                 logprob_ids=told.ids,

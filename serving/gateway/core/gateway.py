@@ -210,12 +210,12 @@ class Gateway:
         hashes = {id(spec.prompt): self.routes.hashes(spec) for spec in specs}  # choices of a prompt share it
         choices = []
         for place, spec in enumerate(specs):
-            # The client's request id need not be unique; this one is, in the whole cluster. Instances know no keys.
+            # The client's request id need not be unique; this one is, in the whole cluster.
             own = replace(
                 spec,
                 sequence_id=SequenceId(f"{settings.name}-{job.number}/{place}"),
                 prompt_hashes=hashes[id(spec.prompt)],
-                priority=0 if settings.limits.shared else spec.priority,
+                line=settings.limits.line(job.work.key),
             )
             choices.append(Choice(job, place, SequenceJournal(own, self.now, settings.max_attempts)))
         job.choices = tuple(choices)

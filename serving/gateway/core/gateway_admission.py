@@ -1,6 +1,7 @@
 """Questions to a gateway's admission and their answers, as values."""
 
 from msgspec import Struct
+from xxhash import xxh3_64_intdigest
 
 
 class AdmissionLimits(Struct, frozen=True, gc=False):
@@ -16,6 +17,10 @@ class AdmissionLimits(Struct, frozen=True, gc=False):
     max_queued_tokens: int
     max_running_sequences: int
     shared: bool = False
+
+    def line(self, key: str) -> int:
+        """A key's number in sequences, the same at every gateway; instances know no keys. 0 = nobody shares."""
+        return (xxh3_64_intdigest(key.encode()) >> 1) | 1 if self.shared else 0
 
 
 class Applicant(Struct, frozen=True, gc=False):

@@ -48,12 +48,14 @@ def wire(reply: ErrorReply, headers: Headers, origins: tuple[str, ...]) -> bytes
     given: Mapping[bytes, bytes] = dict(reversed(list(headers)))  # the first of a name counts
     own_id = usable_request_id(given.get(b"x-request-id", b"").decode("latin-1"))
     origin = given[b"origin"].decode("latin-1") if b"origin" in given else None
+    request_id = own_id or f"req-{uuid.uuid4().hex}"
     body = reply.body()
     lines = {
         "content-type": "application/json",
         "content-length": str(len(body)),
         **reply.headers,
-        "x-request-id": own_id or f"req-{uuid.uuid4().hex}",
+        "x-request-id": request_id,
+        "request-id": request_id,  # the path, and with it the kind of client, may not be known
         **origin_headers(origins, origin),
         "connection": "close",
     }

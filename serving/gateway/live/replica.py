@@ -33,7 +33,7 @@ from serving.gateway.api.cluster_route import cluster_router
 from serving.gateway.api.drain import GatewayDrain
 from serving.gateway.api.expert_routes import choose_group, expert_router
 from serving.gateway.api.group_size_route import OrderedGroup, group_size_router
-from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
+from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, model_root
 from serving.gateway.api.timeline_routes import timeline_router
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.backend import LiveBackend
@@ -365,7 +365,7 @@ def _served_model(config: ServeConfig, created: int) -> ServedModel:
     )
     if config.engine.executor != "simulated":  # a simulated one knows what its tokenizer knows
         served = replace(served, vocab_size=checkpoint.vocab_size)
-    return replace(served, root=str(folder), tools=config.model.tools, fingerprint=system_fingerprint(config))
+    return replace(served, root=model_root(folder), tools=config.model.tools, fingerprint=system_fingerprint(config))
 
 
 def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = "") -> ApiSettings:

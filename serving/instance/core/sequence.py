@@ -18,7 +18,8 @@ Turn = tuple[float, int]
 """Of two sequences with one priority the smaller goes first: engine time [s], then running number of arrivals."""
 
 Order = tuple[float, Turn]
-"""Of all sequences the smaller goes first: priority, then turn."""
+"""Of all sequences the smaller goes first: priority, then turn. With several keys the priority is 0 here, and orders
+the turns of each key's own sequences, see `SequenceQueue`."""
 
 
 def turn_of(spec: SequenceSpec, now: float, arrival: int, delay_s: float, *, held: bool) -> Turn:
@@ -86,7 +87,7 @@ class LiveSequence:
         self.spec = spec
         self.sequence_id: SequenceId = spec.sequence_id
         # Who has its blocks here waits for no priority: whoever has one may need just those blocks.
-        self.order: Order = (spec.priority if math.isfinite(turn[0]) else -math.inf, turn)
+        self.order: Order = (self._rank if math.isfinite(turn[0]) else -math.inf, turn)
         self.came_s = now
         self.deadline = now + spec.time_left_s
         self.phase = SequencePhase.WAITING if ticket is None else SequencePhase.ADOPTING
@@ -163,7 +164,12 @@ class LiveSequence:
         """Put the sequence into the batch, where it goes by its priority wherever its blocks came from. In no queue
         now.
         """
-        self.order = (self.spec.priority, self.order[1])
+        self.order = (self._rank, self.order[1])
+
+    @property
+    def _rank(self) -> int:
+        """Priority among the sequences of all keys."""
+        return 0 if self.spec.line else self.spec.priority
 
     def append(self, tokens: tuple[int, ...]) -> None:
         """Add sampled tokens. Effects: grows `output`, hence `tokens`."""

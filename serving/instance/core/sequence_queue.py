@@ -1,11 +1,15 @@
 """Sequences in service order: priority first, then turn.
 
+Where several keys use the system, a priority gets no sequence before another key's: each key keeps the turns that its
+sequences came with, and those that are here at the same time take them in the order of their priorities.
+
 A plain sorted list: queues are bounded to some hundreds, insertion is mostly near the end, and cancelling from the
 middle must be possible.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from math import inf
 
 from serving.errors import LedgerError
 from serving.instance.core.sequence import LiveSequence, Order
@@ -18,14 +22,20 @@ def _order(sequence: LiveSequence) -> Order:
 class SequenceQueue:
     """A list of sequences kept in service order."""
 
-    __slots__ = ("items",)
+    __slots__ = ("_ranked", "items")
 
     def __init__(self) -> None:
         self.items: list[LiveSequence] = []
         """Read freely; change only through the methods."""
+        self._ranked = 0
+        """Sequences that have a line, and a priority in it."""
 
     def add(self, sequence: LiveSequence) -> None:
-        """Insert at the place of its order."""
+        """Insert at the place of its order, or in its line where its priority belongs. Effects: may change orders."""
+        if sequence.spec.line:
+            self._ranked += sequence.spec.priority != 0
+            if self._ranked:
+                self._take_turn(sequence)
         if not self.items or self.items[-1].order < sequence.order:
             self.items.append(sequence)
         else:
@@ -36,13 +46,28 @@ class SequenceQueue:
 
         Raises: LedgerError if it is not here.
         """
-        if self.items and self.items[0] is sequence:  # mostly: it is the head's turn
-            del self.items[0]
-            return
-        index = bisect_left(self.items, sequence.order, key=_order)
-        if index == len(self.items) or self.items[index] is not sequence:
-            raise LedgerError(f"sequence {sequence.sequence_id} is not in this queue")
+        index = 0
+        if not self.items or self.items[0] is not sequence:  # mostly it is the head's turn
+            index = bisect_left(self.items, sequence.order, key=_order)
+            if index == len(self.items) or self.items[index] is not sequence:
+                raise LedgerError(f"sequence {sequence.sequence_id} is not in this queue")
         del self.items[index]
+        if sequence.spec.line:
+            self._ranked -= sequence.spec.priority != 0
+
+    def _take_turn(self, sequence: LiveSequence) -> None:
+        """Share the turns of a line, the newcomer's included, out anew. What has its blocks here keeps the first."""
+        own = [one for one in self.items if one.spec.line == sequence.spec.line and one.order[0] > -inf]
+        if not own or sequence.order[0] == -inf:
+            return
+        own.append(sequence)
+        orders = sorted(map(_order, own))
+        own.sort(key=lambda one: (one.spec.priority, one.order))
+        if all(one.order == order for one, order in zip(own, orders, strict=True)):
+            return
+        for one, order in zip(own, orders, strict=True):
+            one.order = order
+        self.items.sort(key=_order)
 
     def __len__(self) -> int:
         return len(self.items)

@@ -83,7 +83,7 @@ def test_input_items_are_listed(harness: Harness) -> None:
 def test_what_is_not_kept_is_not_there(harness: Harness) -> None:
     for name in (UNKNOWN, "resp_1", "x" * 300, f"{UNKNOWN}:a"):
         reply = post(harness.app, PATH, {"input": "hi", "previous_response_id": name})
-        check(reply, 404, "previous_response_id", "response_not_found", "86400 s")
+        check(reply, 404, "previous_response_id", "previous_response_not_found", "86400 s")
         check(get(harness, name), 404, "response_id")
         check(get(harness, f"{name}/input_items"), 404, "response_id")
         check(request(harness.app, "DELETE", f"{PATH}/{name}"), 404, "response_id")
@@ -130,7 +130,7 @@ def test_another_tenants_response_is_not_there_for_any_key(served: ServedModel) 
     unknown = sent("GET", f"/{UNKNOWN}", "plain").json()["error"]["message"]
     for key in ("plain", "root"):
         going_on = sent("POST", "", key, {"input": "hi", "previous_response_id": first})
-        check(going_on, 404, "previous_response_id", "response_not_found")
+        check(going_on, 404, "previous_response_id", "previous_response_not_found")
         found = sent("GET", f"/{first}", key)
         check(found, 404, "response_id", "response_not_found")
         assert found.json()["error"]["message"] == unknown.replace(UNKNOWN, first)
@@ -140,3 +140,23 @@ def test_another_tenants_response_is_not_there_for_any_key(served: ServedModel) 
     for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/input_items"), ("POST", "/cancel")):
         check(sent(method, f"/{first}{path}", None), 401)
     assert sent("GET", f"/{first}", "a1").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_clients_are_told_to_send_the_whole_conversation(served: ServedModel, stream: bool) -> None:
+    """Whether it was evicted, deleted, not to be kept or never there; a missing item is no missing route either."""
+    harness = Harness(served, ApiSettings(keep=KeepLimits(responses=1)))
+    evicted = ask(harness)
+    item = get(harness, evicted).json()["output"][0]["id"]
+    deleted = ask(harness)
+    request(harness.app, "DELETE", f"{PATH}/{deleted}")
+    unkept = ask(harness, store=False)
+    for name in (evicted, deleted, unkept, UNKNOWN, "resp_1"):
+        error = post(harness.app, PATH, {"input": "hi", "previous_response_id": name, "stream": stream}).json()["error"]
+        assert (error["type"], error["code"]) == ("invalid_request_error", "previous_response_not_found")
+        assert error["param"] == "previous_response_id"
+    for name in (item, "msg_1"):
+        reference = {"type": "item_reference", "id": name}
+        error = post(harness.app, PATH, {"input": [reference], "stream": stream}).json()["error"]
+        assert (error["type"], error["param"]) == ("invalid_request_error", "input[0]")
+    assert get(harness, evicted).json()["error"]["type"] == "not_found_error"

@@ -41,7 +41,8 @@ def refused(reply: httpx.Response, status: int, kind: str) -> str:
     body = reply.json()
     if kind != "request_too_large":  # which their own types leave out
         ErrorResponse.model_validate(body)
-    assert body == {"type": "error", "error": {"type": kind, "message": body["error"]["message"]}}
+    error = {"type": kind, "message": body["error"]["message"]}
+    assert body == {"type": "error", "error": error, "request_id": reply.headers["request-id"]}
     return str(body["error"]["message"])
 
 

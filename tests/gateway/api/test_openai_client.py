@@ -175,6 +175,6 @@ def test_kept_responses(server: tuple[Harness, str], client: openai.OpenAI) -> N
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError) as gone:
         client.responses.create(model="tiny", input="more", previous_response_id=first.id)
-    assert (gone.value.param, gone.value.code) == ("previous_response_id", "response_not_found")
+    assert (gone.value.param, gone.value.code) == ("previous_response_id", "previous_response_not_found")
     with pytest.raises(openai.BadRequestError):
         client.responses.cancel(second.id)

@@ -34,7 +34,7 @@ ROUTES = [
     ("GET", "/metrics"), ("GET", "/load"), ("GET", "/v1/models"), ("GET", "/v1/models/{name}"), ("POST", "/tokenize"),
     ("POST", "/detokenize"), ("POST", "/v1/chat/completions"), ("POST", "/v1/completions"),
     ("POST", "/inference/v1/generate"), ("POST", "/v1/chat/completions/render"), ("POST", "/v1/completions/render"),
-    ("GET", "/tokenizer_info"), ("POST", "/v1/responses"),
+    ("GET", "/tokenizer_info"), ("POST", "/v1/responses"), ("POST", "/v1/responses/input_tokens"),
     ("GET", "/v1/responses/{response_id}"), ("DELETE", "/v1/responses/{response_id}"),
     ("POST", "/v1/responses/{response_id}/cancel"), ("GET", "/v1/responses/{response_id}/input_items"),
     ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"), ("GET", "/pool"),

@@ -20,12 +20,12 @@ KNOWN = {"time_to_first_token_ms", "generation_time_ms", "mean_itl_ms", "tokens_
 
 
 def test_each_field() -> None:
-    timing = Timing(submitted=10.0, queue_s=0.5)
+    timing = Timing(submitted=10.0, arrived=9.5, queue_s=0.5)
     for now in (10.75, 11.0, 11.75):
         timing.token(now)
     assert timing.as_wire(5) == {
         "queue_time_ms": 500.0,
-        "time_to_first_token_ms": 250.0,  # from the end of the queue at 10.5
+        "time_to_first_token_ms": 1250.0,  # from the arrival at 9.5
         "generation_time_ms": 1000.0,  # 10.75 to 11.75
         "mean_itl_ms": 250.0,  # four gaps
         "tokens_per_second": 4.0,  # five tokens from 10.5 to 11.75
@@ -43,7 +43,7 @@ def test_a_backend_with_a_coarser_clock_gives_no_negative_times() -> None:
     timing = Timing(10.0, queue_s=0.001)
     timing.token(10.0005)
     fields = timing.as_wire(1)
-    assert fields["time_to_first_token_ms"] == 0.0
+    assert fields["time_to_first_token_ms"] == 0.5
     assert "tokens_per_second" not in fields
 
 
@@ -66,7 +66,7 @@ def stamped(served: ServedModel) -> FastAPI:
 
 TIMES = {
     "queue_time_ms": 125.0,
-    "time_to_first_token_ms": 125.0,
+    "time_to_first_token_ms": 250.0,
     "generation_time_ms": 250.0,
     "mean_itl_ms": 250.0,
     "tokens_per_second": 5.333,

@@ -5,6 +5,7 @@
 The common event, some more text of the block that is open, is a join of three byte strings as in OpenAI's streams.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ def _event(payload: dict[str, Any]) -> bytes:
 
 
 _PING = _event({"type": "ping"})
+_NOT_OF_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
 _DELTAS = {
     "text": ("text_delta", "text"),
@@ -92,9 +94,8 @@ class MessageEvents:
             opened = self._open("thinking", {"type": "thinking", "thinking": "", "signature": ""})
             return [*opened, self._before + _encode(part.text) + self._after]
         if part.name is not None:
-            return self._open(
-                "tool_use", {"type": "tool_use", "id": part.id, "name": part.name, "input": {}}, anew=True
-            )
+            block = {"type": "tool_use", "id": _tool_use_id(part.id or ""), "name": part.name, "input": {}}
+            return self._open("tool_use", block, anew=True)
         return [self._before + _encode(part.arguments) + self._after]
 
     def _open(self, kind: str, block: dict[str, Any], *, anew: bool = False) -> list[bytes]:
@@ -138,19 +139,22 @@ class MessageWhole:
     def body(self, told: Mapping[str, Any]) -> bytes:
         """The message."""
         content = _content(self._collected)
-        return _encode(_message(self._answering, content, _stop(self._answering, self._collected.end)))
+        stop = _stop(self._answering, self._collected.end)
+        if stop["stop_reason"] == "tool_use" and not any(block["type"] == "tool_use" for block in content):
+            stop["stop_reason"] = "end_turn"
+        return _encode(_message(self._answering, content, stop))
 
 
 def _content(collected: Collected) -> list[dict[str, Any]]:
-    """Blocks in the order in which the model gave them."""
+    """Blocks in the order in which the model gave them. A call whose arguments are not whole has none."""
     blocks: list[dict[str, Any]] = []
     calls = iter(collected.calls)
     for part in collected.parts:
         last = blocks[-1] if blocks else {}
         if isinstance(part, CallPart):
-            if part.name is not None:
-                call = next(calls)
-                blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)})
+            call = next(calls) if part.name is not None else None
+            if call is not None and (arguments := _input(call.arguments)) is not None:
+                blocks.append({"type": "tool_use", "id": _tool_use_id(call.id), "name": call.name, "input": arguments})
         elif isinstance(part, ReasoningPart):
             if last.get("type") != "thinking":
                 blocks.append(last := {"type": "thinking", "thinking": "", "signature": ""})
@@ -162,13 +166,18 @@ def _content(collected: Collected) -> list[dict[str, Any]]:
     return blocks
 
 
-def _input(arguments: str) -> dict[str, Any]:
-    """A call's arguments; none where they were cut off."""
+def _input(arguments: str) -> dict[str, Any] | None:
+    """A call's arguments; None where they were cut off, or are no object: an agent would run the tool with nothing."""
     try:
         value = parse_json(arguments)
     except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _tool_use_id(own_id: str) -> str:
+    """A call's id as Anthropic's look, from what the model or this server has named it."""
+    return f"toolu_{_NOT_OF_IDS.sub('_', own_id.removeprefix('call_'))}"
 
 
 def _message(answering: Answering, content: list[dict[str, Any]], stop: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,6 @@ def _response(answering: Answering, frame: ResponseFrame, status: str, output: l
         "output": output,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "usage": None,
         **frame.fields,
     }
 

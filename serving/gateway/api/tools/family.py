@@ -14,6 +14,7 @@ Rules = Callable[[Spelling, Sequence[CallRule], bool], list[str]]
 """Rules of a grammar, `calls` among them, from a vocabulary, the tools that may be called, and whether several may."""
 
 _AS_JSON = re.compile(r"arguments['\"]?\]?\s*\|\s*tojson")
+HistoryId = Callable[[str, str, int], str]
 Frame = Callable[[Spelling, str | None, str | None, bool, int | None], list[str]]
 
 
@@ -37,6 +38,8 @@ class Family:
         holds: a text that belongs to the marker behind it.
         argument_objects: whether the template wants arguments as objects, not as JSON text.
         new_id: names calls that the model does not name.
+        history_id: the name of an earlier call in the form that the templates need, from the name that it has, its
+            function, and how many calls came before it; None = templates take any.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Family:
     holds: str = ""
     argument_objects: bool = True
     new_id: NewId = field(default=call_id)
+    history_id: HistoryId | None = None
 
     def wants_objects(self, template: str) -> bool:
         """Whether this template takes a call's arguments as an object."""

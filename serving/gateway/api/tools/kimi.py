@@ -4,6 +4,7 @@
 <|tool_call_end|><|tool_calls_section_end|>
 """
 
+import re
 from collections.abc import Sequence
 
 from serving.gateway.api.tools.family import Family
@@ -12,6 +13,7 @@ from serving.gateway.api.tools.reader import Reader, Steps
 from serving.gateway.api.tools.section import read_arguments, read_section
 
 _BEGIN_ALL, _END_ALL = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_ID = re.compile(r"functions\.[^:\s]+:\d+")
 _BEGIN, _ARGUMENTS, _END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
 
@@ -44,6 +46,10 @@ def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list
     ]
 
 
+def _history_id(own_id: str, function: str, before: int) -> str:
+    return own_id if _ID.fullmatch(own_id) else f"functions.{function}:{before}"
+
+
 KIMI_K2 = Family(
     name="kimi-k2",
     marks=(_BEGIN_ALL, _END_ALL, _BEGIN, _ARGUMENTS, _END, "<think>", "</think>"),
@@ -51,4 +57,5 @@ KIMI_K2 = Family(
     rules=_rules,
     read_calls=_read,
     trims=False,
+    history_id=_history_id,
 )

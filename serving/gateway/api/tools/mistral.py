@@ -5,9 +5,11 @@
 """
 
 import json
+import re
 import secrets
 import string
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from serving.gateway.api.tools.call_object import CallObject, CallOutcome
 from serving.gateway.api.tools.family import Family
@@ -16,6 +18,8 @@ from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, 
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _BEGIN, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_PREFIX = re.compile("(call|toolu|fc)_")
+_FORM = re.compile("[a-zA-Z0-9]{9}")
 _SIGNS = string.ascii_letters + string.digits
 
 
@@ -77,6 +81,15 @@ def _head(tool: CallRule) -> str:
     return f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
 
 
+def _history_id(own_id: str, function: str, before: int) -> str:
+    """Nine letters or digits: the model's own, where another dialect has only put its prefix before them."""
+    bare = _PREFIX.sub("", own_id)
+    if _FORM.fullmatch(bare):
+        return bare
+    number = int.from_bytes(blake2b((own_id or f"{function}:{before}").encode(), digest_size=8).digest())
+    return "".join(_SIGNS[number // len(_SIGNS) ** place % len(_SIGNS)] for place in range(9))
+
+
 _MARKS = (_BEGIN, _ARGUMENTS, _ID)
 MISTRAL = Family(
     name="mistral",
@@ -87,6 +100,7 @@ MISTRAL = Family(
     think=("[THINK]", "[/THINK]"),
     trims=False,
     new_id=_new_id,
+    history_id=_history_id,
 )
 MISTRAL_TEXT = Family(
     name="mistral-think-text",
@@ -96,4 +110,5 @@ MISTRAL_TEXT = Family(
     read_calls=_read,
     trims=False,
     new_id=_new_id,
+    history_id=_history_id,
 )

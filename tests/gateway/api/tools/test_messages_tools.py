@@ -127,7 +127,7 @@ def test_a_call_that_is_cut_off(caller: Harness) -> None:
     limit = len(caller.model.tokenizer.encode(cut, add_special_tokens=False))
     reply = ask(caller, cut, end=False, tools=[BASH], max_tokens=limit)
     assert reply.json()["stop_reason"] == "max_tokens"
-    assert [(block["name"], block["input"]) for block in reply.json()["content"]] == [("Bash", {})]
+    assert reply.json()["content"] == [], "an agent would run it with nothing"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""Priority in an instance that serves several keys: it orders one key's sequences, and moves no other key's."""
+
+import math
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.ids import SequenceId
+from serving.instance.core.sequence import LiveSequence, Order
+from serving.instance.core.sequence_queue import SequenceQueue
+from serving.values.sequence import SamplingParams, SequenceSpec
+
+
+def live(arrival: int, line: int, priority: int = 0, turn: float = 0.0) -> LiveSequence:
+    spec = SequenceSpec(SequenceId(f"{line}.{arrival}"), (1,), SamplingParams(), priority=priority, line=line)
+    return LiveSequence(spec, (turn, arrival), 0.0)
+
+
+def filled(*sequences: LiveSequence) -> SequenceQueue:
+    queue = SequenceQueue()
+    for sequence in sequences:
+        queue.add(sequence)
+    return queue
+
+
+def names(queue: SequenceQueue) -> list[str]:
+    return [sequence.sequence_id for sequence in queue]
+
+
+def test_a_key_orders_its_own_and_passes_nobody_elses() -> None:
+    queue = filled(live(0, 1, 5), live(1, 2), live(2, 1, 0), live(3, 2), live(4, 1, -5))
+    assert names(queue) == ["1.4", "2.1", "1.2", "2.3", "1.0"]
+
+
+def test_an_urgent_request_gains_nothing_where_its_key_has_no_other() -> None:
+    assert names(filled(live(0, 2), live(1, 3), live(2, 1, -100))) == ["2.0", "3.1", "1.2"]
+
+
+def test_one_key_alone_is_ordered_as_ever() -> None:
+    assert names(filled(live(0, 0, 5), live(1, 0), live(2, 0, -5))) == ["0.2", "0.1", "0.0"]
+
+
+def test_equal_priorities_keep_their_order() -> None:
+    queue = filled(live(0, 1, 1), live(1, 1, 1), live(2, 1), live(3, 1), live(4, 1, 1))
+    assert names(queue) == ["1.2", "1.3", "1.0", "1.1", "1.4"]
+
+
+def test_what_has_its_blocks_here_goes_first_whatever_its_priority() -> None:
+    queue = filled(live(0, 1, -5), live(1, 2), live(2, 1, 9, turn=-math.inf), live(3, 1, -9))
+    assert names(queue) == ["1.2", "1.3", "2.1", "1.0"]
+
+
+def test_one_that_comes_back_takes_its_place_again() -> None:
+    """As a preempted one does, with the turn that it had."""
+    queue = filled(worse := live(0, 1, 3), live(1, 2), better := live(2, 1))
+    queue.remove(better)
+    queue.add(better)
+    assert names(queue) == ["1.2", "2.1", "1.0"]
+    queue.remove(worse)
+    queue.add(live(9, 1, -1))
+    assert names(queue) == ["1.9", "2.1", "1.2"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(-2, 2), st.booleans()), max_size=24),
+    st.randoms(use_true_random=False),
+)
+def test_whatever_comes_and_goes(moves: list[tuple[int, int, bool]], random: Random) -> None:
+    """Each line is in the order of its priorities, and the turns are those that came, line by line."""
+    queue = SequenceQueue()
+    turns: dict[int, list[Order]] = {1: [], 2: [], 3: []}
+    for arrival, (line, priority, leaves) in enumerate(moves):
+        if leaves and len(queue):
+            gone = random.choice(queue.items)
+            queue.remove(gone)
+            turns[gone.spec.line].remove(gone.order)
+            continue
+        newcomer = live(arrival, line, priority)
+        turns[line].append(newcomer.order)
+        queue.add(newcomer)
+        assert [one.order for one in queue] == sorted(one.order for one in queue)
+        for key, own in turns.items():
+            members = [one for one in queue if one.spec.line == key]
+            assert [one.order for one in members] == sorted(own)
+            assert [one.spec.priority for one in members] == sorted(one.spec.priority for one in members)
