@@ -1,10 +1,14 @@
 """Grammars as llguidance reads them, and what it says of those that it refuses."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits
 
+from hardware.nesting import parse_json
 from serving.errors import GrammarError
+from serving.grammar.schema import sound_schema
 from serving.values.sequence import Grammar, GrammarKind
 
 MOST_TEXT = 256 << 10
@@ -31,9 +35,25 @@ def guidance_text(grammar: Grammar) -> str:
     if grammar.kind is GrammarKind.LARK:
         return str(LLMatcher.grammar_from_lark(grammar.text))
     try:
-        return str(LLMatcher.grammar_from_json_schema(grammar.text, overrides=json_options(grammar)))
+        text = schema_text(parse_json(grammar.text))
+        return str(LLMatcher.grammar_from_json_schema(text, overrides=json_options(grammar)))
     except ValueError as error:
         raise GrammarError(complaint(str(error))) from error
+
+
+def schema_text(schema: object, **more: object) -> str:
+    """A schema as llguidance can follow it to the letter.
+
+    Args:
+        more: keywords that are added at its top.
+    Raises: GrammarError.
+    """
+    if not isinstance(schema, Mapping):
+        raise GrammarError("a JSON schema must be an object")
+    try:
+        return json.dumps({**sound_schema(schema), **more}, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise GrammarError("it has a number that JSON cannot write") from error
 
 
 def json_options(grammar: Grammar) -> Any:  # noqa: ANN401

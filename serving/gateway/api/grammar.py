@@ -18,6 +18,7 @@ from serving.gateway.api.foreign_fields import Foreign
 from serving.gateway.api.schema import GenerationRequest
 from serving.gateway.api.settings import ServedModel
 from serving.gateway.api.unknown_fields import unsupported
+from serving.grammar.schema import closed_schema, sound_schema
 from serving.grammar.text import MOST_TEXT, json_options
 from serving.values.sequence import Grammar, GrammarKind
 
@@ -200,18 +201,6 @@ def _dumped(schema: object) -> str:
     return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
 
 
-def closed_schema(schema: Any) -> Any:  # noqa: ANN401
-    """The schema, with objects that say nothing of further properties having none."""
-    if isinstance(schema, list):
-        return [closed_schema(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {name: closed_schema(value) for name, value in schema.items()}
-    if schema.get("type") == "object" and "additionalProperties" not in schema and "patternProperties" not in schema:
-        closed["additionalProperties"] = False
-    return closed
-
-
 def _choice(value: object) -> str:
     if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
         raise GrammarError("it must be a list of texts, at least one")
@@ -245,6 +234,6 @@ def _structural_tag(value: object, *, free: bool) -> str:
         trigger = next((t for t in triggers if isinstance(t, str) and t and begin.startswith(t)), None)
         if trigger is None:
             raise GrammarError(f"no trigger begins the structure {begin[:40]!r}")
-        schema = {**_schema(one.get("schema") or {}), "x-guidance": options}
+        schema = {**sound_schema(_schema(one.get("schema") or {})), "x-guidance": options}
         tags.append(StructTag(trigger=trigger, begin=begin, grammar=schema, end=one.get("end", "")))
     return str(StructTag.to_grammar(tags, assume_special=False))

@@ -8,7 +8,7 @@ from typing import Any
 from hardware.nesting import parse_json
 from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.api.tools.typed_text import types_of
-from serving.grammar.text import json_options
+from serving.grammar.text import json_options, schema_text
 from serving.values.sequence import Grammar, GrammarKind
 
 _OPTIONS = json_options(Grammar(GrammarKind.JSON_SCHEMA, ""))
@@ -61,7 +61,7 @@ def json_of(schema: Mapping[str, Any] | str, options: Mapping[str, Any] = _OPTIO
         options: of llguidance's compiler of schemas.
     """
     plain = parse_json(schema) if isinstance(schema, str) else schema
-    return "%json " + json.dumps({**plain, "x-guidance": options}, ensure_ascii=False)
+    return "%json " + schema_text(plain, **{"x-guidance": options})
 
 
 def either(options: Sequence[str]) -> str:
