@@ -125,7 +125,7 @@ class _Comparison:
             for one in schema["allOf"]:
                 self._gather(one, depth - 1, facts)
         if isinstance(schema.get("$ref"), str):
-            self._gather(_referred(schema["$ref"], self._root), depth - 1, facts)
+            self._gather(referred(schema["$ref"], self._root), depth - 1, facts)
 
     def _disjoint(self, one: _Facts, other: _Facts, depth: int) -> bool:
         """Whether no value can have both. False if that is not known."""
@@ -249,8 +249,12 @@ def _text(value: object) -> str:
     return json.dumps(plain, sort_keys=True)
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> object:
-    """The schema of a reference within this document; None = not found."""
+def referred(reference: str, root: Mapping[str, Any]) -> object:
+    """The schema of a reference within this document; None = not found.
+
+    Args:
+        root: the document.
+    """
     if reference == "#":
         return root
     if not reference.startswith("#/"):

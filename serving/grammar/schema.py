@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from serving.errors import GrammarError
+from serving.grammar.endless import endless_reference
 from serving.grammar.numbers import check_value, sound_numbers
 from serving.grammar.one_of import overlapping
 
@@ -48,6 +49,9 @@ def sound_schema(schema: Mapping[str, Any]) -> Schema:
 
     Raises: GrammarError telling what cannot be followed to the letter.
     """
+    endless = endless_reference(schema)
+    if endless is not None:
+        raise GrammarError(f"no finite value can follow it: the reference '{endless[:80]}' always leads back to itself")
     definitions = schema.get("$defs", {})
     shared = isinstance(definitions, dict) and not _names_itself(schema)
     used = False
@@ -67,12 +71,13 @@ def sound_schema(schema: Mapping[str, Any]) -> Schema:
     return found
 
 
-def closed_schema(schema: Any, *, within: bool = False) -> Any:  # noqa: ANN401
+def closed_schema(schema: Any, *, named: bool = False, within: bool = False) -> Any:  # noqa: ANN401
     """The schema, with objects that say nothing of further properties having none.
 
     Objects whose properties other parts of the schema may add to stay open: closed ones would exclude each other.
 
     Args:
+        named: objects of which no property is named stay open, too.
         within: it is one of several that hold together.
     """
     if not isinstance(schema, Mapping):
@@ -84,15 +89,17 @@ def closed_schema(schema: Any, *, within: bool = False) -> Any:  # noqa: ANN401
         together = (name == "allOf" and (len(schema["allOf"]) > 1 or "properties" in schema or within)) or (
             name in ("anyOf", "oneOf") and ("properties" in schema or within)
         )
-        return closed_schema(one, within=together)
+        return closed_schema(one, named=named, within=together)
 
     closed = parts_of(schema, visit)
     for place in ("$defs", "definitions"):
         if isinstance(schema.get(place), Mapping):
             closed[place] = {
-                key: closed_schema(one, within=f"#/{place}/{key}" in added_to) for key, one in schema[place].items()
+                key: closed_schema(one, named=named, within=f"#/{place}/{key}" in added_to)
+                for key, one in schema[place].items()
             }
-    if schema.get("type") == "object" and not within and not joined:
+    open_ended = named and not schema.get("properties")
+    if schema.get("type") == "object" and not within and not joined and not open_ended:
         if "additionalProperties" not in schema and "patternProperties" not in schema:
             closed["additionalProperties"] = False
     return closed

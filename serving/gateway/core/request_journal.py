@@ -26,6 +26,10 @@ Commands = tuple[Command, ...]
 _FINAL = {  # ends that would be the same at any instance
     FinishReason.DEADLINE: (FailKind.DEADLINE, "the deadline passed at the instance"),
     FinishReason.GRAMMAR: (FailKind.INVALID, "no token can follow that the request's grammar or its token lists allow"),
+    FinishReason.GRAMMAR_LIMIT: (
+        FailKind.INVALID,
+        "the request's grammar is too large for this server: too much may come next in its output",
+    ),
 }
 
 

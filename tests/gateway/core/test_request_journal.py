@@ -203,6 +203,13 @@ def test_a_grammar_that_allows_no_token_ends_it_without_another_try() -> None:
     assert journal.done
 
 
+def test_a_grammar_that_is_too_large_is_said_to_be() -> None:
+    (last,) = decoding().on_news(Tokens(sid(2), 1, finish_reason=FinishReason.GRAMMAR_LIMIT))
+    assert isinstance(last, Fail)
+    assert last.kind is FailKind.INVALID
+    assert "too large for this server" in last.reason
+
+
 def test_the_deadline_ends_it() -> None:
     journal = decoding()
     late = journal.on_news(Tokens(sid(2), 1, (12,), finish_reason=FinishReason.DEADLINE))
