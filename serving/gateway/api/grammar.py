@@ -1,7 +1,9 @@
 """A request's constraint on its output as a `Grammar`: one of many spellings of OpenAI, vLLM and its old releases.
 
-All of them mean the same here, strict or not: the whole output matches, unless its length is cut. A grammar is compiled
-before anything is queued, so that whatever is wrong with it is told at once and names its field.
+All of them mean the same here, strict or not: the whole output matches, unless its length is cut. Only what a schema of
+`response_format` leaves open is told by `strict`: true = no object has properties that the schema does not name (OpenAI
+demands that the schema says so itself); absent = none where it names some; false = as JSON Schema has it. A grammar is
+compiled before anything is queued, so that whatever is wrong with it is told at once and names its field.
 """
 
 import json
@@ -135,8 +137,10 @@ def _response_format(form: object) -> list[_Wish]:
     inner = form.get("json_schema")
     if not isinstance(inner, dict):
         raise _wrong(f"{field}.json_schema", "must be an object with a 'schema'")
-    schema = inner.get("schema", inner.get("json_schema"))
-    return [_Wish(f"{field}.json_schema", "json", _ANY_OBJECT if schema is None else schema, {})]
+    schema, strict = inner.get("schema", inner.get("json_schema")), inner.get("strict")
+    if not isinstance(strict, bool | None):
+        raise _wrong(f"{field}.json_schema.strict", "must be true or false")
+    return [_Wish(f"{field}.json_schema", "json", _ANY_OBJECT if schema is None else schema, {"strict": strict})]
 
 
 def _structured(value: object) -> list[_Wish]:
@@ -171,8 +175,9 @@ def _grammar(wish: _Wish) -> Grammar:
     free = wish.options.get("disable_any_whitespace") is False
     if wish.kind in ("json", "json_object"):
         schema = _ANY_OBJECT if wish.kind == "json_object" else _schema(wish.value)
-        if wish.options.get("disable_additional_properties"):
-            schema = closed_schema(schema)
+        strict = wish.options.get("strict", False)
+        if wish.options.get("disable_additional_properties") or strict is not False:
+            schema = closed_schema(schema, named=strict is None)
         return Grammar(GrammarKind.JSON_SCHEMA, _dumped(schema), free, pattern)
     if pattern:
         raise GrammarError("'whitespace_pattern' is for JSON only")

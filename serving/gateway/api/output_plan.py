@@ -132,7 +132,7 @@ def _grammar(
     form = OutputForm(
         tools=[] if use is None else [CallRule(tool.name, _arguments(tool)) for tool in use.callable],
         forced=use is not None and use.forced,
-        several=use is None or use.several,
+        most=_most_calls(use, model),
         answer=None if wished is None else wished.grammar,
         thinking=thinking,
         budget=budget,
@@ -172,6 +172,13 @@ def _usable(tools: Sequence[Tool], model: ServedModel) -> list[CallRule]:
             schema = {"type": "object"}
         rules.append(CallRule(tool.name, schema))
     return rules
+
+
+def _most_calls(use: ToolUse | None, model: ServedModel) -> int | None:
+    """Calls of a turn: without a bound where the model may end the turn itself, small ones repeat calls for ever."""
+    if use is None or (use.several and not use.forced):
+        return None
+    return (model.most_calls or None) if use.several else 1
 
 
 def _arguments(tool: Tool) -> dict[str, Any]:

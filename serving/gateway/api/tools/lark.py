@@ -69,6 +69,17 @@ def either(options: Sequence[str]) -> str:
     return " | ".join(options)
 
 
+def further(rule: str, most: int | None) -> str:
+    """Repetitions of a rule behind its first time.
+
+    Args:
+        most: times in all; None = any number.
+    """
+    if most is None:
+        return f" {rule}*"
+    return f" {rule}{{0,{most - 1}}}" if most > 1 else ""
+
+
 @dataclass(frozen=True, slots=True)
 class ArgumentForm:
     """Rules for one argument, as a family writes it.
