@@ -3,33 +3,20 @@
 import json
 import random
 import re
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
 from serving.errors import GrammarError
-from serving.grammar.compile import Grammars
 from serving.grammar.matcher import Matcher
 from serving.grammar.text import complaint, is_limit
 from serving.grammar.whitespace import FREE_WHITESPACE, bounded_whitespace
-from serving.values.sequence import Grammar, GrammarKind
+from tests.grammar.outputs import matcher_of
 from tests.grammar.storyteller import STOP, tokenizer
-from tests.grammar.storyteller import grammars as storyteller_grammars
 
 PAIR = {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}}, "required": ["a", "b"]}
 CLOSED = {**PAIR, "additionalProperties": False}
-
-
-@cache
-def grammars() -> Grammars:
-    return storyteller_grammars()
-
-
-def compiled(schema: dict[str, Any], **options: Any) -> Matcher:
-    grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema), **options)
-    return Matcher(grammars().fresh(grammar), grammars().vocabulary.size, (STOP,))
 
 
 def with_most_blanks(one: Matcher) -> str:
@@ -52,7 +39,7 @@ def with_most_blanks(one: Matcher) -> str:
     "options", [{"free_whitespace": True}, {"whitespace_pattern": r"\s*"}, {"whitespace_pattern": "[ \n]+"}]
 )
 def test_free_whitespace_is_bounded(options: dict[str, Any]) -> None:
-    text = with_most_blanks(compiled(CLOSED, **options))
+    text = with_most_blanks(matcher_of(CLOSED, **options))
     assert json.loads(text) == {"a": 1, "b": 2}
     assert len(text) < 700
     assert max(map(len, re.findall(r"\s+", text))) <= 62
@@ -60,7 +47,7 @@ def test_free_whitespace_is_bounded(options: dict[str, Any]) -> None:
 
 def test_free_whitespace_has_room_for_usual_indentation() -> None:
     value = {"a": {"b": [1, {"c": [2]}]}}
-    one = compiled({"type": "object", "additionalProperties": {}}, free_whitespace=True)
+    one = matcher_of({"type": "object", "additionalProperties": {}}, free_whitespace=True)
     for token in tokenizer().encode(json.dumps(value, indent=4), add_special_tokens=False):
         assert one.allowed()[token]
         one.take((token,))
@@ -86,7 +73,7 @@ def test_patterns_are_bounded(pattern: str, bounded: str) -> None:
 )
 def test_other_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(GrammarError, match="pattern of whitespace"):
-        compiled(CLOSED, whitespace_pattern=pattern)
+        matcher_of(CLOSED, whitespace_pattern=pattern)
 
 
 def test_whitespace_of_any_form_is_bounded() -> None:
@@ -104,7 +91,7 @@ def optional(count: int) -> dict[str, Any]:
 
 
 def test_many_optional_properties_can_be_followed() -> None:
-    compiled(optional(700))
+    matcher_of(optional(700))
 
 
 @pytest.mark.parametrize(
@@ -129,20 +116,20 @@ def test_many_optional_properties_can_be_followed() -> None:
 )
 def test_reasons_are_the_schema_s_and_never_the_library_s_state(schema: dict[str, Any], words: str) -> None:
     with pytest.raises(GrammarError, match=words) as refused:
-        compiled(schema)
+        matcher_of(schema)
     assert not re.search(r"<state>|Parser|NoExtension|compute_time|\{ \"", str(refused.value))
 
 
 def test_recursion_with_an_end_stays() -> None:
     tree = {"type": "object", "properties": {"left": {"$ref": "#/$defs/tree"}}}
-    compiled({"$defs": {"tree": tree}, "$ref": "#/$defs/tree"})
+    matcher_of({"$defs": {"tree": tree}, "$ref": "#/$defs/tree"})
     chain = {
         "type": "object",
         "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}},
         "required": ["next"],
     }
-    compiled(chain)
-    compiled({"type": "array", "items": {"$ref": "#"}})
+    matcher_of(chain)
+    matcher_of({"type": "array", "items": {"$ref": "#"}})
 
 
 def test_complaints_show_no_state() -> None:

@@ -8,7 +8,7 @@ import pytest
 from serving.grammar.schema import closed_schema
 from tests.gateway.api.errors import check
 from tests.gateway.api.support import Harness, chat, post
-from tests.grammar.test_sound_schemas import accepts
+from tests.grammar.outputs import accepts
 
 INNER = {"type": "object", "properties": {"b": {"type": "null"}}}
 ANY_OBJECT = {"type": "object"}
