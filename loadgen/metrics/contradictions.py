@@ -15,7 +15,7 @@ _CALLS = ("tool_calls", "function_call")
 
 
 def contradiction(record: RequestRecord) -> str:
-    """What contradicts what in a successful answer; empty if nothing does."""
+    """Contradiction in a successful answer, in words; empty if there is none."""
     tokens = record.output_tokens
     if (record.cached_tokens or 0) > (record.input_tokens if record.input_tokens is not None else float("inf")):
         return f"{record.cached_tokens} cached tokens of {record.input_tokens} in the prompt"
