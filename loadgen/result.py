@@ -209,6 +209,7 @@ class RunResult(msgspec.Struct, kw_only=True):
         interrupted: ended early by the user or by the loss of a worker; what is here is what was finished.
         duration_s: from the first send to the last end, warm-up excluded. drain_s: part of it after the last send.
         requests: measured ones sent. outcomes: `RequestOutcome` -> count. warmup_requests: left out.
+        contradictions: successful answers that contradict the server's own usage, see `metrics.contradictions`.
         peak_concurrency, mean_concurrency: requests open at once: exact maximum, time average.
         metrics: name (see `metrics.definitions`) -> distribution.
         lengths: "input" and "output" -> asked beside sent. turns_left_out: by all conversations together, because their
@@ -235,6 +236,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     requests: int = 0
     warmup_requests: int = 0
     outcomes: dict[str, int] = {}
+    contradictions: int = 0
     errors: list[ErrorCount] = []
     peak_concurrency: int = 0
     mean_concurrency: float = 0.0

@@ -86,7 +86,7 @@ def _add_detail_flags(group: "argparse._ArgumentGroup") -> None:
         type=values.share,
         default=0.0,
         metavar="SHARE",
-        help="exit with 5 if more requests than this fail (default 0: any)",
+        help="exit with 5 if more requests than this fail or contradict their usage (default 0: any)",
     )
     group.add_argument(
         "--disable-tqdm",

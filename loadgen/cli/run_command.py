@@ -100,6 +100,7 @@ def _status(bench: Bench, results: list[RunResult], *, stopped: int) -> int:
     if stopped:
         return stopped
     failed = sum(count for result in results for name, count in result.outcomes.items() if name in FAILURES)
+    failed += sum(result.contradictions for result in results)
     counted = sum(count for result in results for name, count in result.outcomes.items() if name not in NOT_COUNTED)
     if counted == 0 or failed / counted > bench.flags.max_failure_share:
         return TOO_MANY_FAILURES

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from loadgen.metrics.contradictions import contradiction_cautions
 from loadgen.metrics.distribution import name_of
 from loadgen.metrics.facts import GeneratorFacts
 from loadgen.metrics.lengths import length_cautions
@@ -27,6 +28,7 @@ def cautions(
         *_interrupted(facts),
         *_nothing(good),
         *_failures(records),
+        *contradiction_cautions(good),
         *_tokens(good),
         *length_cautions(records),
         *_untestable(slo),

@@ -38,6 +38,7 @@ def merge(results: Sequence[RunResult], records: Sequence[Sequence[RequestRecord
         requests=sum(result.requests for result in results),
         warmup_requests=sum(result.warmup_requests for result in results),
         outcomes=_sum([result.outcomes for result in results]),
+        contradictions=sum(result.contradictions for result in results),
         errors=_errors(results),
         peak_concurrency=max(result.peak_concurrency for result in results),
         mean_concurrency=_mean([result.mean_concurrency for result in results]),

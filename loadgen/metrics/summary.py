@@ -6,6 +6,7 @@ import numpy as np
 
 from loadgen.metrics.cautions import cautions
 from loadgen.metrics.concurrency import Concurrency, concurrency
+from loadgen.metrics.contradictions import contradictions
 from loadgen.metrics.definitions import BY_NAME, DEFINITIONS, Definition, tokens_of
 from loadgen.metrics.distribution import distribution
 from loadgen.metrics.facts import GeneratorFacts, Identity
@@ -68,6 +69,7 @@ def summarize(
         requests=len(measured),
         warmup_requests=len(records) - len(measured),
         outcomes=_outcomes(measured),
+        contradictions=contradictions(measured),
         errors=_errors(measured),
         peak_concurrency=open_requests.peak,
         mean_concurrency=open_requests.mean(begin_s, end_s),

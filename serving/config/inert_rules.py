@@ -86,7 +86,7 @@ _IN_VIRTUAL_TIME = (
     Rule(
         VIRTUAL,
         (
-            *keys_of("model", "tokenizer tools dtype device short_weights expert_results version"),
+            *keys_of("model", "tokenizer tools most_calls dtype device short_weights expert_results version"),
             *keys_of("gateway", "host port server api_keys max_body_bytes max_head_bytes head_timeout_s"),
             *keys_of(
                 "gateway",

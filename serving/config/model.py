@@ -57,6 +57,12 @@ class ModelConfig:
         "form in which the model calls tools and reasons; `auto` = as its chat template tells, `none` = it does not",
         default="auto",
     )
+    most_calls: int = key(
+        "calls of a turn where `tool_choice` demands one: small models repeat calls up to `max_tokens`; 0 = no bound",
+        default=8,
+        low=0,
+        high=1000,
+    )
     version: str = key(
         "names these weights in the pool; empty = the Hub's commit, or from the files' names, sizes and times",
         default="",

@@ -7,14 +7,17 @@ from functools import cached_property
 from threading import Lock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from serving.errors import GrammarError
 from serving.grammar.guidance import Compile, GuidanceRoute, PythonRoute, RawMatcher
-from serving.grammar.text import complaint, guidance_text
+from serving.grammar.text import complaint, guidance_text, is_limit
 from serving.grammar.vocabulary import Vocabulary
 from serving.values.sequence import Grammar
 
 MOST_COMPILED = 64
+_TRIED = 6
+"""Steps of an output that are tried."""
 
 
 class Grammars:
@@ -98,4 +101,27 @@ class Grammars:
             raise GrammarError(complaint(matcher.get_error()))
         if not words.any():
             raise GrammarError("no token of this model's vocabulary can begin such an output")
+        _try(matcher.deep_copy(), words, vocabulary.size)
         return matcher
+
+
+def _try(matcher: RawMatcher, words: NDArray[np.uint32], size: int) -> None:
+    """Follow one output a little: limits of llguidance are often met behind the first token.
+
+    Args:
+        words: the first mask.
+    Raises: GrammarError.
+    """
+    for _ in range(_TRIED):
+        forced = matcher.compute_ff_tokens()
+        open_bits = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")[:size])
+        if not forced and not len(open_bits):
+            return
+        for token in forced or [int(open_bits[0])]:
+            matcher.consume_token(token)
+        matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if matcher.is_error():
+            words_of_it = complaint(matcher.get_error())
+            if is_limit(words_of_it):
+                raise GrammarError(words_of_it)
+            return

@@ -31,6 +31,12 @@ class FinishReason(Enum):
     ERROR = "error"
     GRAMMAR = "grammar"
     """No token could follow that its grammar, or its lists of tokens, allow; the same anywhere: not tried again."""
+    GRAMMAR_LIMIT = "grammar_limit"
+    """To follow its grammar takes more than this server allows; the same anywhere, too."""
+
+
+TOO_LARGE = "it is too large for this server: "
+"""Beginning of what is said of a grammar that reached a bound of this server."""
 
 
 class GrammarKind(Enum):

@@ -1,7 +1,9 @@
 """A request's constraint on its output as a `Grammar`: one of many spellings of OpenAI, vLLM and its old releases.
 
-All of them mean the same here, strict or not: the whole output matches, unless its length is cut. A grammar is compiled
-before anything is queued, so that whatever is wrong with it is told at once and names its field.
+All of them mean the same here, strict or not: the whole output matches, unless its length is cut. Only what a schema of
+`response_format` leaves open is told by `strict`: true = no object has properties that the schema does not name (OpenAI
+demands that the schema says so itself); absent = none where it names some; false = as JSON Schema has it. A grammar is
+compiled before anything is queued, so that whatever is wrong with it is told at once and names its field.
 """
 
 import json
@@ -18,6 +20,7 @@ from serving.gateway.api.foreign_fields import Foreign
 from serving.gateway.api.schema import GenerationRequest
 from serving.gateway.api.settings import ServedModel
 from serving.gateway.api.unknown_fields import unsupported
+from serving.grammar.schema import closed_schema, sound_schema
 from serving.grammar.text import MOST_TEXT, json_options
 from serving.values.sequence import Grammar, GrammarKind
 
@@ -134,8 +137,10 @@ def _response_format(form: object) -> list[_Wish]:
     inner = form.get("json_schema")
     if not isinstance(inner, dict):
         raise _wrong(f"{field}.json_schema", "must be an object with a 'schema'")
-    schema = inner.get("schema", inner.get("json_schema"))
-    return [_Wish(f"{field}.json_schema", "json", _ANY_OBJECT if schema is None else schema, {})]
+    schema, strict = inner.get("schema", inner.get("json_schema")), inner.get("strict")
+    if not isinstance(strict, bool | None):
+        raise _wrong(f"{field}.json_schema.strict", "must be true or false")
+    return [_Wish(f"{field}.json_schema", "json", _ANY_OBJECT if schema is None else schema, {"strict": strict})]
 
 
 def _structured(value: object) -> list[_Wish]:
@@ -170,8 +175,9 @@ def _grammar(wish: _Wish) -> Grammar:
     free = wish.options.get("disable_any_whitespace") is False
     if wish.kind in ("json", "json_object"):
         schema = _ANY_OBJECT if wish.kind == "json_object" else _schema(wish.value)
-        if wish.options.get("disable_additional_properties"):
-            schema = closed_schema(schema)
+        strict = wish.options.get("strict", False)
+        if wish.options.get("disable_additional_properties") or strict is not False:
+            schema = closed_schema(schema, named=strict is None)
         return Grammar(GrammarKind.JSON_SCHEMA, _dumped(schema), free, pattern)
     if pattern:
         raise GrammarError("'whitespace_pattern' is for JSON only")
@@ -198,18 +204,6 @@ def _schema(value: object) -> dict[str, Any]:
 
 def _dumped(schema: object) -> str:
     return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
-
-
-def closed_schema(schema: Any) -> Any:  # noqa: ANN401
-    """The schema, with objects that say nothing of further properties having none."""
-    if isinstance(schema, list):
-        return [closed_schema(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {name: closed_schema(value) for name, value in schema.items()}
-    if schema.get("type") == "object" and "additionalProperties" not in schema and "patternProperties" not in schema:
-        closed["additionalProperties"] = False
-    return closed
 
 
 def _choice(value: object) -> str:
@@ -245,6 +239,6 @@ def _structural_tag(value: object, *, free: bool) -> str:
         trigger = next((t for t in triggers if isinstance(t, str) and t and begin.startswith(t)), None)
         if trigger is None:
             raise GrammarError(f"no trigger begins the structure {begin[:40]!r}")
-        schema = {**_schema(one.get("schema") or {}), "x-guidance": options}
+        schema = {**sound_schema(_schema(one.get("schema") or {})), "x-guidance": options}
         tags.append(StructTag(trigger=trigger, begin=begin, grammar=schema, end=one.get("end", "")))
     return str(StructTag.to_grammar(tags, assume_special=False))

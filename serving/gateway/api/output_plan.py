@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from serving.errors import GrammarError, InvalidRequestError
-from serving.gateway.api.grammar import Wished, closed_schema, compiled, grammar_of, wished_grammar
+from serving.gateway.api.grammar import Wished, compiled, grammar_of, wished_grammar
 from serving.gateway.api.schema import ChatCompletionRequest, GenerationRequest
 from serving.gateway.api.settings import ServedModel
 from serving.gateway.api.tool_fields import Tool, ToolUse, tool_use
@@ -17,6 +17,7 @@ from serving.gateway.api.tools.lark import CallRule
 from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.api.tools.output_rules import OutputForm, Thinking, output_grammar
 from serving.gateway.api.tools.reader import Schemas
+from serving.grammar.schema import any_of_for_one_of, closed_schema
 from serving.values.sequence import Grammar, GrammarKind
 
 _TAIL = 8
@@ -131,9 +132,9 @@ def _grammar(
     elif wished is None and budget is None and (use is None or body.ignore_eos or body.min_tokens):
         return None  # outputs that go on where they might end are not bound, unless they must be
     form = OutputForm(
-        tools=[] if use is None else [CallRule(tool.name, closed_schema(tool.parameters)) for tool in use.callable],
+        tools=[] if use is None else [CallRule(tool.name, _arguments(tool)) for tool in use.callable],
         forced=use is not None and use.forced,
-        several=use is None or use.several,
+        most=_most_calls(use, model),
         answer=None if wished is None else wished.grammar,
         thinking=thinking,
         budget=budget,
@@ -164,7 +165,7 @@ def _usable(tools: Sequence[Tool], model: ServedModel) -> list[CallRule]:
     """
     rules = []
     for tool in tools:
-        schema: dict[str, Any] = closed_schema(tool.parameters)
+        schema = _arguments(tool)
         try:
             model.grammars.fresh(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
         except (GrammarError, ValueError) as error:
@@ -173,6 +174,19 @@ def _usable(tools: Sequence[Tool], model: ServedModel) -> list[CallRule]:
             schema = loosened(tool.parameters)
         rules.append(CallRule(tool.name, schema))
     return rules
+
+
+def _most_calls(use: ToolUse | None, model: ServedModel) -> int | None:
+    """Calls of a turn: without a bound where the model may end the turn itself, small ones repeat calls for ever."""
+    if use is None or (use.several and not use.forced):
+        return None
+    return (model.most_calls or None) if use.several else 1
+
+
+def _arguments(tool: Tool) -> dict[str, Any]:
+    """Schema of a tool's arguments. One that is not strict may be called with what two options of a `oneOf` allow."""
+    schema: dict[str, Any] = closed_schema(tool.parameters)
+    return schema if tool.strict else any_of_for_one_of(schema)
 
 
 def _field(body: ChatCompletionRequest, use: ToolUse | None, wished: Wished | None) -> str:

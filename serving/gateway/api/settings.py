@@ -73,6 +73,8 @@ class ServedModel:
     """Rows of the model's embedding, when that differs from the tokenizer's size."""
     tools: str = "auto"
     """Name of the family by which it calls tools and reasons; `auto` = as its template tells, `none` = it does not."""
+    most_calls: int = 8
+    """Calls of a turn where the request demands one; 0 = no bound."""
     fingerprint: str = ""
     """Answers' `system_fingerprint`; empty = they have none."""
 

@@ -4,7 +4,6 @@ Its phases are those of `JournalPhase`. Everything sent to an instance carries a
 News of any other than the live one is late: it changes nothing, and whoever still works on it is told to stop. News
 carries the position of its first token, so what was delivered is never delivered again, and a missing frame shows as a
 gap and leads to a resubmission.
-
 An instance that drains is no failure: what it declines, or asks to have moved, goes elsewhere and is not counted.
 Methods return the commands to carry out, in order; nothing here waits or sends.
 """
@@ -26,6 +25,7 @@ Commands = tuple[Command, ...]
 _FINAL = {  # ends that would be the same at any instance
     FinishReason.DEADLINE: (FailKind.DEADLINE, "the deadline passed at the instance"),
     FinishReason.GRAMMAR: (FailKind.INVALID, "no token can follow that the request's grammar or its token lists allow"),
+    FinishReason.GRAMMAR_LIMIT: (FailKind.INVALID, "the request's grammar is too large for this server"),
 }
 
 

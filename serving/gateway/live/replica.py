@@ -365,7 +365,10 @@ def _served_model(config: ServeConfig, created: int) -> ServedModel:
     )
     if config.engine.executor != "simulated":  # a simulated one knows what its tokenizer knows
         served = replace(served, vocab_size=checkpoint.vocab_size)
-    return replace(served, root=model_root(folder), tools=config.model.tools, fingerprint=system_fingerprint(config))
+    tools, calls = config.model.tools, config.model.most_calls
+    return replace(
+        served, root=model_root(folder), tools=tools, most_calls=calls, fingerprint=system_fingerprint(config)
+    )
 
 
 def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = "") -> ApiSettings:

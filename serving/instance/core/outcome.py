@@ -9,11 +9,12 @@ from serving.instance.core.finish import Accepted, accept_tokens
 from serving.instance.core.scheduler import PlannedStep
 from serving.instance.core.sequence import LiveSequence
 from serving.values.news import Tokens
-from serving.values.sequence import DraftUse, FinishReason, TokenLogprobs
+from serving.values.sequence import TOO_LARGE, DraftUse, FinishReason, TokenLogprobs
 from serving.values.step_plan import SequenceResult, SequenceStep, StepResult
 
 _PROMPT_ONLY = Accepted((), FinishReason.LENGTH)
 _DEAD_END = Accepted((), FinishReason.GRAMMAR)
+_GRAMMAR_LIMIT = Accepted((), FinishReason.GRAMMAR_LIMIT)
 
 
 def answered(planned: PlannedStep, result: StepResult) -> Iterator[tuple[LiveSequence, SequenceStep, SequenceResult]]:
@@ -54,7 +55,7 @@ def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceR
         # With max_tokens = 0 only the prompt is computed, for its log-probabilities.
         return _PROMPT_ONLY if sequence.num_missing == 0 else None
     if outcome.failure:
-        return _DEAD_END
+        return _GRAMMAR_LIMIT if outcome.failure.startswith(TOO_LARGE) else _DEAD_END
     if not outcome.tokens:
         raise LedgerError(f"the executor sampled nothing for {sequence.sequence_id}")
     output, total = len(sequence.output), len(sequence.tokens)

@@ -13,6 +13,7 @@ from tests.nested import arrays
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TEXT = json.dumps(SCHEMA, separators=(",", ":"))
 RECORD = Grammar(GrammarKind.JSON_SCHEMA, TEXT)
+CLOSED = Grammar(GrammarKind.JSON_SCHEMA, TEXT[:-1] + ',"additionalProperties":false}')
 ANY_OBJECT = Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}')
 GBNF = 'root ::= "yes" | "no"'
 TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f"]}
@@ -37,8 +38,8 @@ def named(schema: object) -> dict[str, Any]:
         ({"response_format": {}}, None),
         ({"guided_json": None, "guided_json_object": False}, None),
         ({"response_format": {"type": "json_object"}}, ANY_OBJECT),
-        (named(SCHEMA), RECORD),
-        ({"response_format": {"type": "json_schema", "json_schema": {"strict": True, "schema": SCHEMA}}}, RECORD),
+        (named(SCHEMA), CLOSED),
+        ({"response_format": {"type": "json_schema", "json_schema": {"strict": True, "schema": SCHEMA}}}, CLOSED),
         ({"guided_json": SCHEMA}, RECORD),
         ({"guided_json": TEXT}, RECORD),
         ({"guided_json": SCHEMA, "guided_decoding_backend": "outlines"}, RECORD),

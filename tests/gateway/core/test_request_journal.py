@@ -217,6 +217,13 @@ def test_a_deadline_that_passed_here_cancels_it_there() -> None:
     assert decoding().give_up(FailKind.DEADLINE, "over") == (Send(D0, Cancel(sid(2))), Fail(FailKind.DEADLINE, "over"))
 
 
+def test_a_grammar_that_is_too_large_is_said_to_be() -> None:
+    (last,) = decoding().on_news(Tokens(sid(2), 1, finish_reason=FinishReason.GRAMMAR_LIMIT))
+    assert isinstance(last, Fail)
+    assert last.kind is FailKind.INVALID
+    assert "too large for this server" in last.reason
+
+
 def test_cancel_frees_every_place() -> None:
     assert SequenceJournal(SPEC, 0.0).cancel() == ()
     assert at_prefill().cancel() == (Send(P0, Cancel(sid(1))),)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
+from serving.gateway.api.tools.lark import CallRule, Spelling, either, further, json_of, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 from serving.gateway.api.tools.section import read_arguments, read_section
 
@@ -40,22 +40,21 @@ def _call(reader: Reader) -> Steps[None]:
     yield from read_arguments(reader, ends)
 
 
-def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     """Rules of V3.1."""
     heads = [f"{quoted(tool.name)} {spelling.mark(_SEPARATOR)} a{i}" for i, tool in enumerate(tools)]
     return [
-        f"calls: {spelling.mark(_BEGIN_ALL)} call{'+' if several else ''} {spelling.mark(_END_ALL)}",
+        f"calls: {spelling.mark(_BEGIN_ALL)} call{further('call', most)} {spelling.mark(_END_ALL)}",
         f"call: {spelling.mark(_BEGIN)} ({either(heads)}) {spelling.mark(_END)}",
         *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
     ]
 
 
-def _older_rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+def _older_rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     """Rules of V3 and R1."""
     heads = [f"{quoted(tool.name + _BLOCK)} a{i}" for i, tool in enumerate(tools)]
-    further = " (NL call)*" if several else ""
     return [
-        f"calls: {spelling.mark(_BEGIN_ALL)} call{further} {spelling.mark(_END_ALL)}",
+        f"calls: {spelling.mark(_BEGIN_ALL)} call{further('(NL call)', most)} {spelling.mark(_END_ALL)}",
         f'call: {spelling.mark(_BEGIN)} "function" {spelling.mark(_SEPARATOR)} ({either(heads)}) '
         f"{quoted(_END_BLOCK)} {spelling.mark(_END)}",
         r"NL: /\n?/",

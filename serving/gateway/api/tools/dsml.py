@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from serving.gateway.api.tools.arguments import Arguments
 from serving.gateway.api.tools.closing import Closing
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.lark import ArgumentForm, CallRule, Spelling, call_heads, either, quoted
+from serving.gateway.api.tools.lark import ArgumentForm, CallRule, Spelling, call_heads, either, further, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _TOKEN = "｜DSML｜"
@@ -81,7 +81,7 @@ def _attributes(text: str) -> dict[str, str]:
     return dict(_ATTRIBUTE.findall(text))
 
 
-def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     token = spelling.mark(_TOKEN)
 
     def before(name: str, is_string: str) -> str:
@@ -97,7 +97,7 @@ def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list
     section = f'{token} " "? ({either([quoted(word) for word in _ALL])})'
     return [
         'calls: "<" calls_behind',
-        f'calls_behind: {section} ">\\n" call{"+" if several else ""} "</" {section} ">"',
+        f'calls_behind: {section} ">\\n" call{further("call", most)} "</" {section} ">"',
         f'call: "<" {token} " "? ({either(heads)}) NL "</" {token} " "? "invoke>\\n"',
         *rules,
         r"TEXT: /(?s:.*)<\//",

@@ -10,8 +10,10 @@ from serving.gateway.api.tools.marks import TextMarks, ToolMarks
 from serving.gateway.api.tools.reader import Reader, Schemas, Steps
 from serving.gateway.api.tools.sinks import NewId, call_id
 
-Rules = Callable[[Spelling, Sequence[CallRule], bool], list[str]]
-"""Rules of a grammar, `calls` among them, from a vocabulary, the tools that may be called, and whether several may."""
+Rules = Callable[[Spelling, Sequence[CallRule], int | None], list[str]]
+"""Rules of a grammar, `calls` among them, from a vocabulary, the tools that may be called, and how many calls may come.
+
+None = any number."""
 
 _AS_JSON = re.compile(r"arguments['\"]?\]?\s*\|\s*tojson")
 HistoryId = Callable[[str, str, int], str]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from serving.gateway.api.tools.arguments import Arguments
 from serving.gateway.api.tools.closing import Closing
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.lark import ArgumentForm, CallRule, Spelling, call_heads, either, quoted
+from serving.gateway.api.tools.lark import ArgumentForm, CallRule, Spelling, call_heads, either, further, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -47,7 +47,7 @@ def _read(reader: Reader) -> Steps[None]:
         call.end()
 
 
-def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     """With line breaks or without, as the model has learnt it."""
     key, value, end = (spelling.mark(name) for name in (_KEY, _VALUE, _END_VALUE))
 
@@ -57,7 +57,7 @@ def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list
     form = ArgumentForm(before, before, f"TEXT {end}", end)
     heads, rules = call_heads(tools, form, lambda tool: quoted(tool.name))
     return [
-        f"calls: call{' (NL call)*' if several else ''}",
+        f"calls: call{further('(NL call)', most)}",
         f"call: {spelling.mark(_BEGIN)} ({either(heads)}) NL {spelling.mark(_END)}",
         *rules,
         r"NL: /\n?/",

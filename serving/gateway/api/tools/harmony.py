@@ -85,7 +85,7 @@ def _none(reader: Reader) -> Steps[None]:
     yield from reader.front()
 
 
-def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     """One call, behind the word `assistant`; the marker behind it ends the turn."""
     channel, constrain, message = (spelling.mark(name) for name in (_CHANNEL, _CONSTRAIN, _MESSAGE))
     names = [f"{quoted(f'{_FUNCTIONS}{tool.name}')}" for tool in tools]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from serving.gateway.api.tools.call_object import CallObject, CallOutcome
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
+from serving.gateway.api.tools.lark import CallRule, Spelling, either, further, json_of, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -32,10 +32,10 @@ def _read(reader: Reader) -> Steps[None]:
         reader.prose.write(begin + call.raw)
 
 
-def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     heads = [f"{quoted(_head(tool))} a{i}" for i, tool in enumerate(tools)]
     return [
-        "calls: call (NL call)*" if several else "calls: call",
+        f"calls: call{further('(NL call)', most)}",
         f'call: {spelling.mark(_BEGIN)} NL ({either(heads)}) "}}" NL {spelling.mark(_END)}',
         *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
         r"NL: /\n?/",

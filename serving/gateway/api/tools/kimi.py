@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
+from serving.gateway.api.tools.lark import CallRule, Spelling, either, further, json_of, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 from serving.gateway.api.tools.section import read_arguments, read_section
 
@@ -35,11 +35,11 @@ def _call(reader: Reader) -> Steps[None]:
     yield from read_arguments(reader, ends)
 
 
-def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     arguments = spelling.mark(_ARGUMENTS)
     heads = [f"{quoted(f'functions.{tool.name}:')} NUMBER {arguments} a{i}" for i, tool in enumerate(tools)]
     return [
-        f"calls: {spelling.mark(_BEGIN_ALL)} call{'+' if several else ''} {spelling.mark(_END_ALL)}",
+        f"calls: {spelling.mark(_BEGIN_ALL)} call{further('call', most)} {spelling.mark(_END_ALL)}",
         f"call: {spelling.mark(_BEGIN)} ({either(heads)}) {spelling.mark(_END)}",
         *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
         "NUMBER: /[0-9]{1,4} ?/",

@@ -8,7 +8,7 @@ from typing import Any
 from hardware.nesting import parse_json
 from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.api.tools.typed_text import types_of
-from serving.grammar.text import json_options
+from serving.grammar.text import json_options, schema_text
 from serving.values.sequence import Grammar, GrammarKind
 
 _OPTIONS = json_options(Grammar(GrammarKind.JSON_SCHEMA, ""))
@@ -61,12 +61,23 @@ def json_of(schema: Mapping[str, Any] | str, options: Mapping[str, Any] = _OPTIO
         options: of llguidance's compiler of schemas.
     """
     plain = parse_json(schema) if isinstance(schema, str) else schema
-    return "%json " + json.dumps({**plain, "x-guidance": options}, ensure_ascii=False)
+    return "%json " + schema_text(plain, **{"x-guidance": options})
 
 
 def either(options: Sequence[str]) -> str:
     """One of several."""
     return " | ".join(options)
+
+
+def further(rule: str, most: int | None) -> str:
+    """Repetitions of a rule behind its first time.
+
+    Args:
+        most: times in all; None = any number.
+    """
+    if most is None:
+        return f" {rule}*"
+    return f" {rule}{{0,{most - 1}}}" if most > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)

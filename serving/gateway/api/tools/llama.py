@@ -54,7 +54,7 @@ def _none(reader: Reader) -> Steps[None]:
     yield from reader.front()
 
 
-def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     """One call; the form has no room for several."""
     heads = [f"{quoted(_head(tool))} a{i}" for i, tool in enumerate(tools)]
     return [f'calls: ({either(heads)}) "}}"', *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools))]

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from serving.gateway.api.tools.call_object import CallObject, CallOutcome
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.json_text import json_value
-from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
+from serving.gateway.api.tools.lark import CallRule, Spelling, either, further, json_of, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _BEGIN, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -65,16 +65,16 @@ def _list(reader: Reader) -> Steps[None]:
         reader.take(1)
 
 
-def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     """Names and arguments, or a list where the vocabulary has no marker between them."""
     begin, arguments = spelling.mark(_BEGIN), spelling.mark(_ARGUMENTS)
     values = [f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)]
     if spelling.has_token(_ARGUMENTS):
         heads = [f"{quoted(tool.name)} {arguments} a{i}" for i, tool in enumerate(tools)]
-        return [f"calls: call{'+' if several else ''}", f"call: {begin} ({either(heads)})", *values]
+        return [f"calls: call{further('call', most)}", f"call: {begin} ({either(heads)})", *values]
     heads = [f"{quoted(_head(tool))} a{i}" for i, tool in enumerate(tools)]
-    further = ' (", " call)*' if several else ""
-    return [f'calls: {begin} " [" call{further} "]"', f'call: ({either(heads)}) "}}"', *values]
+    more = further('(", " call)', most)
+    return [f'calls: {begin} " [" call{more} "]"', f'call: ({either(heads)}) "}}"', *values]
 
 
 def _head(tool: CallRule) -> str:

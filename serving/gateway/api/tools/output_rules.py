@@ -30,14 +30,14 @@ class OutputForm:
     Args:
         tools: that may be called.
         forced: one must be.
-        several: more than one call may come.
+        most: calls that may come; None = any number.
         answer: the grammar of an output without calls, behind its reasoning; None = any text.
         budget: most tokens of reasoning.
     """
 
     tools: Sequence[CallRule] = ()
     forced: bool = False
-    several: bool = True
+    most: int | None = None
     answer: Grammar | None = None
     thinking: Thinking = Thinking.NO
     budget: int | None = None
@@ -48,7 +48,7 @@ def output_grammar(family: Family, spelling: Spelling, form: OutputForm) -> Gram
 
     Raises: GrammarError if such a form cannot be written.
     """
-    calls = family.rules(spelling, form.tools, form.several) if form.tools else []
+    calls = family.rules(spelling, form.tools, form.most) if form.tools else []
     answer, rules = _answer(form.answer)
     if family.frame is not None:
         rules += family.frame(spelling, "calls" if calls else None, answer, form.forced, form.budget)

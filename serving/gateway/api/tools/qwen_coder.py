@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from serving.gateway.api.tools.arguments import Arguments
 from serving.gateway.api.tools.closing import Closing
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.lark import ArgumentForm, CallRule, Spelling, call_heads, either, quoted
+from serving.gateway.api.tools.lark import ArgumentForm, CallRule, Spelling, call_heads, either, further, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -67,14 +67,14 @@ def _function(reader: Reader, name: str) -> Steps[bool]:
             return False
 
 
-def _rules(spelling: Spelling, tools: Sequence[CallRule], several: bool) -> list[str]:
+def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     def before(name: str) -> str:
         return quoted(f"{_PARAMETER}{name}>\n")
 
     form = ArgumentForm(before, before, "text", quoted(f"\n{_END_PARAMETER}\n"))
     heads, rules = call_heads(tools, form, lambda tool: quoted(f"\n{_FUNCTION}{tool.name}>\n"))
     return [
-        'calls: call ("\\n" call)*' if several else "calls: call",
+        "calls: call" + further('("\\n" call)', most),
         f"call: {spelling.mark(_BEGIN)} ({either(heads)}) {quoted(_END_FUNCTION + chr(10))} {spelling.mark(_END)}",
         *rules,
         r"text[lazy]: /(?s:.*)\n<\/parameter>\n/",
