@@ -42,15 +42,15 @@ def _is_per_change(test: str) -> bool:
     if not name or not (ROOT / path).exists():
         return False
     tree = ast.parse((ROOT / path).read_text())
-    nodes: list[ast.stmt] = tree.body
+    nodes, found = list[ast.AST](tree.body), list[ast.AST]()
     for part in name.split("::"):
-        (found,) = [one for one in nodes if getattr(one, "name", "") == part] or [None]
-        if found is None:
-            return False
-        nodes = getattr(found, "body", [])
+        found = [one for one in nodes if getattr(one, "name", "") == part]
+        nodes = [inner for one in found for inner in getattr(one, "body", ())]
+    if not found:
+        return False
     marks = [one for one in tree.body if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "pytestmark"]
     whole = [mark for assigned in marks for mark in ast.walk(assigned)]
-    return not any(_is_marker(mark, "nightly") for mark in (*whole, *getattr(found, "decorator_list", ())))
+    return not any(_is_marker(mark, "nightly") for mark in (*whole, *getattr(found[0], "decorator_list", ())))
 
 
 def test_named_tests_run_for_every_change() -> None:
