@@ -1,4 +1,4 @@
-"""What a Hub, or a mirror of it, may call a file: only what cannot be a path.
+"""Names that a Hub, or a mirror of it, gives to files: only such as cannot be a path.
 
 `huggingface_hub` makes names on the disk of what it is told: of `ETag` and `X-Linked-ETag` the name of a blob and of
 its lock, of `X-Repo-Commit` a folder, also where the answer is 404, of `X-Xet-Hash` the name in a shared store, of the
