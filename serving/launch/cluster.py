@@ -149,12 +149,13 @@ class LocalCluster:
 
     def tend(self) -> str | None:
         """Start again what has died and nobody else starts again: the GCS, nodes other than the first, Ray's
-        dashboard and monitors. Free the memory that dead replicas left.
+        dashboard and monitors, and the reaper. Free the memory that dead replicas left.
 
         Returns: why the system cannot go on, or None. Call it twice a second, from the thread that called `start`: the
             kernel ends what a thread started when that thread ends.
         Raises: RuntimeError, OSError from Ray when something does not come up; to be tried again.
         """
+        self._tend_reaper()
         head = self._nodes.head_node
         if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or it did not come up again
             if not self._storage.survives:
@@ -178,6 +179,13 @@ class LocalCluster:
         self._helpers.tend(head)
         self._sweep()
         return None
+
+    def _tend_reaper(self) -> None:
+        try:
+            if self._reaper is not None and self._reaper.tend():
+                logger.warning("what cleans up after a launcher that is killed has died; another one is there")
+        except OSError as error:  # no process, no memory: the rest is to be tended nevertheless
+            logger.warning("what cleans up after a launcher that is killed cannot be started again (%s)", error)
 
     def _sweep(self) -> None:
         """Sweep what earlier starts left, as replicas do, since there may be none."""

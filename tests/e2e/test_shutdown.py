@@ -104,6 +104,7 @@ def test_what_a_killed_system_leaves_the_next_start_removes(guessing: Server, co
     Replicas that end last may have removed the memory of the first. What none of them has touched stays for certain.
     """
     (reaper,) = (pid for pid, title in guessing.processes().items() if "reaper.py" in title)
+    guessing.process.send_signal(signal.SIGSTOP)  # it would start another one
     os.kill(reaper, signal.SIGKILL)
     left = guessing.kill_launcher()
     assert len(left) == 3, "one for each replica"
