@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from loadgen.errors import INTERRUPTED, LoadgenError
+from loadgen.heeded import heed_interrupt
 
 COMMANDS = {
     "run": "send requests to a server and measure its answers",
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             command = _load(name)
             command.add_flags(subparser)
     flags = parser.parse_args(arguments)
+    heed_interrupt()
     try:
         return command.run(flags)
     except LoadgenError as error:

@@ -121,8 +121,10 @@ def _run(arguments: argparse.Namespace) -> int:
     import logging
 
     from hardware.errors import HardwareError
+    from loadgen.heeded import heed_interrupt
     from serving.errors import ServingError
 
+    heed_interrupt()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         code: int = arguments.run(arguments)

@@ -202,6 +202,11 @@ LONGEST_PARENT = 13
 """Ray's longest socket path below a session is 94 bytes; the kernel takes 107."""
 
 
+def temporary_folder() -> Path:
+    """Where the folders of this user's starts are. Effects: none."""
+    return _temporary()
+
+
 def _temporary() -> Path:
     """The user's temporary folder, or /tmp when sockets below it would have too long a path."""
     own = tempfile.gettempdir()

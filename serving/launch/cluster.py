@@ -18,6 +18,7 @@ from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.launch.deploying import endpoint, is_ready
+from serving.launch.disk_watch import DiskWatch
 from serving.launch.ports import any_free_port
 from serving.launch.ray_parts import (
     HelperTender,
@@ -59,6 +60,7 @@ class LocalCluster:
         """Nodes that Ray has given up, dead or frozen."""
         self._helpers = HelperTender()
         self._reaper: Reaper | None = None
+        self._disk = DiskWatch(session.folder, logger.warning)
         self._connecting = threading.Lock()
         self._sweep_at = 0.0
 
@@ -149,13 +151,15 @@ class LocalCluster:
 
     def tend(self) -> str | None:
         """Start again what has died and nobody else starts again: the GCS, nodes other than the first, Ray's
-        dashboard and monitors, and the reaper. Free the memory that dead replicas left.
+        dashboard and monitors, and the reaper. Free the memory that dead replicas left. Say
+        that the disk is full.
 
         Returns: why the system cannot go on, or None. Call it twice a second, from the thread that called `start`: the
             kernel ends what a thread started when that thread ends.
         Raises: RuntimeError, OSError from Ray when something does not come up; to be tried again.
         """
         self._tend_reaper()
+        self._disk.tend()
         head = self._nodes.head_node
         if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or it did not come up again
             if not self._storage.survives:

@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from ray import serve
@@ -21,6 +22,7 @@ from serving.gateway.live.sealing import salt_of, sealed
 from serving.http_client import fetch
 from serving.kvpool.live.pool_control import control_settings, start_pool_control
 from serving.launch.app import APP_NAME, build
+from serving.launch.disk_watch import full_disk
 from serving.launch.rollout import Rollout
 from serving.scaling.live.scaling_board import start_board
 
@@ -66,21 +68,24 @@ def deploy_and_wait(config: ServeConfig, cluster: Cluster, say: Callable[[str], 
     Returns: base URL of a gateway.
     Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
     """
-    with _telling_what_is_missing(say):
+    with _telling_what_is_missing(say, cluster.session.folder):
         deploy(config, cluster, say)
     return wait_ready(config, cluster)
 
 
 @contextlib.contextmanager
-def _telling_what_is_missing(say: Callable[[str], None]) -> Iterator[None]:
-    """Within the block, say now and then which replicas do not come: others on this Ray may have their place."""
+def _telling_what_is_missing(say: Callable[[str], None], folder: Path | None = None) -> Iterator[None]:
+    """Within the block, say now and then which replicas do not come: others on this Ray may have their place, or the
+    disk of the session's folder is full.
+    """
     over = threading.Event()
 
     def tell() -> None:
         while not over.wait(TELL_PERIOD_S):
             with contextlib.suppress(Exception):  # whatever Ray raises; the deployment itself goes on
-                for line in missing_replicas():
-                    say(line)
+                for line in [*missing_replicas(), full_disk(folder) if folder is not None else None]:
+                    if line is not None:
+                        say(line)
 
     teller = threading.Thread(target=tell, name="missing-replicas", daemon=True)
     teller.start()

@@ -21,6 +21,7 @@ from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
 from serving.launch.cluster import LocalCluster
 from serving.launch.deploying import StartError, deploy_and_wait
+from serving.launch.disk_watch import full_disk
 from serving.launch.ray_parts import too_slow
 from serving.terminal import ending_signals
 
@@ -40,6 +41,8 @@ def serve_forever(config: ServeConfig, session: SystemSession) -> int:
     try:
         code = _serve(config, cluster, Interrupt())
         keep_logs = code != 0
+        if code and (why := full_disk(session.folder)) is not None:
+            print_text(f"cloudmatrix: {why}", sys.stderr)
     finally:
         cluster.stop(keep_logs=keep_logs)
     return code

@@ -10,11 +10,13 @@ from safetensors import SafetensorError
 
 from hardware.units import MIB
 from serving.accounted_kv import accounted_kv
+from serving.cluster.session import temporary_folder
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
 from serving.instance.live.npu_of import npu_of
+from serving.launch.disk_watch import full_disk
 from serving.launch.ports import GATEWAY_PORT, require_free
 from serving.launch.room import require_room
 from serving.model.architecture import Architecture
@@ -35,9 +37,9 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         own_ray: Ray will be started, and the gateway listen, on this machine.
     Raises: SpecError (the simulated device, its engine or the model's shape cannot be read, or the model cannot
         draft), ConfigError (a port is taken, a block is larger than a memory server, contexts are to be longer than is
-        computed, the weights are larger than an instance's HBM or this machine's memory, the folder of the SSD tier
-        cannot be written, the Redis does not answer), ModelError (the model folder or the tokenizer's cannot be
-        served, or they do not belong together).
+        computed, the weights are larger than an instance's HBM or this machine's memory, the folder of starts or of the
+        SSD tier cannot be written, the disk is full, the Redis does not answer), ModelError (the model folder or the
+        tokenizer's cannot be served, or they do not belong together).
     Effects: makes the folder of the SSD tier.
     """
     model = served_architecture(config)
@@ -52,6 +54,7 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     else:
         _require_hbm(config, model, here=own_ray)
     if own_ray:
+        _require_session_folder()
         _require_ports(config)
         if config.cluster.gcs_storage.startswith("redis"):
             _require_redis(config.cluster.gcs_storage, "[cluster] gcs_storage")
@@ -97,6 +100,15 @@ def _require_ports(config: ServeConfig) -> None:
     require_free(config.gateway.host, config.gateway.port, GATEWAY_PORT)
     if config.cluster.dashboard_port:
         require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, _ANY_DASHBOARD_PORT)
+
+
+def _require_session_folder() -> None:
+    """Whether a start can have its folder, with Ray's logs and sockets."""
+    folder = temporary_folder()
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{folder} cannot be written, and a start has its folder there: set TMPDIR to one that can")
+    if (line := full_disk(folder)) is not None:
+        raise ConfigError(line)
 
 
 def _require_tokenizer(config: ServeConfig, model: Architecture) -> None:
