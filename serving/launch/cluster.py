@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -17,11 +18,13 @@ from serving.cluster.session import SystemSession
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
+from serving.launch.banner import say
 from serving.launch.deploying import endpoint, is_ready
 from serving.launch.disk_watch import DiskWatch
 from serving.launch.ports import any_free_port
 from serving.launch.ray_parts import (
     HelperTender,
+    be_patient,
     dead,
     end_started,
     hide_command_line,
@@ -45,11 +48,20 @@ WATCH_PERIOD_S = 1.0
 class LocalCluster:
     """Starts Ray for one configuration, keeps its parts alive, and ends everything that it started.
 
+    Args:
+        asked: whether a wait for Ray is to end because somebody wants it.
     Effects: owns this session's UB segments and its folder.
     """
 
-    def __init__(self, config: ClusterConfig, session: SystemSession, health: HealthConfig | None = None) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        session: SystemSession,
+        health: HealthConfig | None = None,
+        asked: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.session = session
+        self._asked = asked
         self._config = config
         self._health = health or HealthConfig()
         self._storage = ray_storage(config.gcs_storage, session)
@@ -75,6 +87,7 @@ class LocalCluster:
             logger.info("removed %s, left behind by a crash", path)
         silence_npu_probe()
         keep_agents()
+        be_patient(say, self._asked)
         hide_command_line()
         if self._reaper is None:
             self._reaper = Reaper(system_file_prefixes(self.session.name), self.session.pool_folder)
