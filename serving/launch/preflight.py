@@ -10,14 +10,12 @@ from safetensors import SafetensorError
 
 from hardware.units import MIB
 from serving.accounted_kv import accounted_kv
-from serving.cluster.session import temporary_folder
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
 from serving.instance.live.npu_of import npu_of
-from serving.launch.disk_watch import full_disk
-from serving.launch.ports import GATEWAY_PORT, require_free
+from serving.launch.ports import GATEWAY_PORT, require_places
 from serving.launch.room import require_room
 from serving.model.architecture import Architecture
 from serving.model.quantization import Quantization
@@ -26,8 +24,6 @@ from serving.served_architecture import served_architecture
 from serving.simulated_cost import simulated_cost
 
 logger = logging.getLogger(__name__)
-
-_ANY_DASHBOARD_PORT = "[cluster] dashboard_port (any free one: --set cluster.dashboard_port=0)"
 
 
 def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
@@ -42,6 +38,13 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         tokenizer's cannot be served, or they do not belong together).
     Effects: makes the folder of the SSD tier.
     """
+    if own_ray:
+        require_places(config.gateway.host, config.gateway.port, GATEWAY_PORT, config.cluster)
+        if config.cluster.gcs_storage.startswith("redis"):
+            _require_redis(config.cluster.gcs_storage, "[cluster] gcs_storage")
+    if config.kvcache.replicas:
+        _require_folder(config.kvcache)
+        _require_directory(config.kvcache)
     model = served_architecture(config)
     _require_computed(config, model)
     _tell_longest(config, model)
@@ -53,15 +56,8 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
     else:
         _require_hbm(config, model, here=own_ray)
-    if own_ray:
-        _require_session_folder()
-        _require_ports(config)
-        if config.cluster.gcs_storage.startswith("redis"):
-            _require_redis(config.cluster.gcs_storage, "[cluster] gcs_storage")
     if config.kvcache.replicas:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
-        _require_folder(config.kvcache)
-        _require_directory(config.kvcache)
 
 
 def _require_computed(config: ServeConfig, model: Architecture) -> None:
@@ -94,21 +90,6 @@ def _tell_longest(config: ServeConfig, model: Architecture) -> None:
             model.indexer.top_k,
             model.indexer.top_k,
         )
-
-
-def _require_ports(config: ServeConfig) -> None:
-    require_free(config.gateway.host, config.gateway.port, GATEWAY_PORT)
-    if config.cluster.dashboard_port:
-        require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, _ANY_DASHBOARD_PORT)
-
-
-def _require_session_folder() -> None:
-    """Whether a start can have its folder, with Ray's logs and sockets."""
-    folder = temporary_folder()
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"{folder} cannot be written, and a start has its folder there: set TMPDIR to one that can")
-    if (line := full_disk(folder)) is not None:
-        raise ConfigError(line)
 
 
 def _require_tokenizer(config: ServeConfig, model: Architecture) -> None:
