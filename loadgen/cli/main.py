@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
-from loadgen.errors import INTERRUPTED, LoadgenError
+from loadgen.command_words import heed_interrupt, unknown_command
+from loadgen.errors import INTERRUPTED, LoadgenError, UsageError
 
 COMMANDS = {
     "run": "send requests to a server and measure its answers",
@@ -54,13 +55,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     chosen = next((argument for argument in arguments if argument in COMMANDS), None)
+    first = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if first is not None and first not in COMMANDS:
+        print(f"loadgen: {unknown_command(first, COMMANDS, 'loadgen')}", file=sys.stderr)
+        raise SystemExit(UsageError.exit_status)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
         if name == chosen:
             command = _load(name)
             command.add_flags(subparser)
+    if not arguments:
+        parser.print_help()
+        print("loadgen: no COMMAND was given", file=sys.stderr)
+        raise SystemExit(UsageError.exit_status)
     flags = parser.parse_args(arguments)
+    heed_interrupt()
     try:
         return command.run(flags)
     except LoadgenError as error:

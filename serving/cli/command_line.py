@@ -67,6 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in words if not word.startswith("-")), "")
+    if not words:
+        command_parser("").print_help()
+        print("cloudmatrix: no COMMAND was given", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE)
+    if chosen and chosen not in COMMANDS:
+        from loadgen.command_words import unknown_command
+
+        print(f"cloudmatrix: {unknown_command(chosen, COMMANDS, 'cloudmatrix')}", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE)
     return _run(command_parser(chosen).parse_args(words))
 
 
@@ -121,8 +130,10 @@ def _run(arguments: argparse.Namespace) -> int:
     import logging
 
     from hardware.errors import HardwareError
+    from loadgen.command_words import heed_interrupt
     from serving.errors import ServingError
 
+    heed_interrupt()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         code: int = arguments.run(arguments)

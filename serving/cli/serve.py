@@ -78,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     address = address_of(arguments)
     if arguments.dry_run and not address:
         raise ConfigError("--dry-run is for --address: without it nothing runs that could be upgraded")
+    if not address:
+        _require_places(arguments)
     config = with_overrides(
         configured(arguments, "deploy" if address else "serve", arguments.model),
         host=arguments.host,
@@ -108,6 +110,21 @@ def run(arguments: argparse.Namespace) -> int:
             session.remove()
             raise
         return serve_forever(config, session)
+
+
+def _require_places(arguments: argparse.Namespace) -> None:
+    """See that ports and the folder of a start can be had, before a model is fetched or anything heavy is imported.
+
+    Raises: ConfigError if they cannot, or the file or a setting is wrong.
+    """
+    from serving.cli.engine_option import engine_setting
+    from serving.config.load import read_config
+    from serving.launch.ports import GATEWAY_PORT, require_places
+
+    settings = [*arguments.set, *engine_setting(arguments)]
+    config = read_config(arguments.config, model=arguments.model, settings=settings).config
+    port = config.gateway.port if arguments.port is None else arguments.port
+    require_places(arguments.host or config.gateway.host, port, GATEWAY_PORT, config.cluster)
 
 
 def _warn_of_shown_secrets(arguments: argparse.Namespace) -> None:

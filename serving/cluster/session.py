@@ -114,6 +114,9 @@ def enter() -> SystemSession:
         RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
         # A dashboard that dies is noticed at once; one that a busy machine starts late is waited for.
         RAY_DASHBOARD_STARTUP_TIMEOUT_S="300",
+        # What Serve says of slow replicas ("waiting for the cluster to auto-scale") is wrong where all nodes are here;
+        # who waits is told by the launcher.
+        RAY_SERVE_SLOW_STARTUP_WARNING_S="3600",
         **EVERY_HOST,
     )
     return session
@@ -200,6 +203,11 @@ KEPT_LOGS_S = 7 * 24 * 3600.0
 """How long logs of a start that failed or was killed stay."""
 LONGEST_PARENT = 13
 """Ray's longest socket path below a session is 94 bytes; the kernel takes 107."""
+
+
+def temporary_folder() -> Path:
+    """Where the folders of this user's starts are. Effects: none."""
+    return _temporary()
 
 
 def _temporary() -> Path:

@@ -34,6 +34,10 @@ _OF_THE_MACHINE = ("device", "short_weights")
 """Keys of `[model]` that hold for any model; what else is said there is about the one that it names."""
 _FLAGS = {"host": "--host", "port": "--port", "api_keys": "--api-key", "drain_s": "--drain"}
 
+_SHIPPED = Path(__file__).resolve().parents[2] / "deploy"
+_MOST_NAMED = 8
+"""Of files, where one is missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -141,11 +145,24 @@ def _read_toml(file: Path, flag: str) -> dict[str, Any]:
     try:
         return parse_toml(read_regular_text(file))
     except FileNotFoundError:
-        raise ConfigError(f"no configuration file {file}: name one with {flag}") from None
+        there = _others(file, flag)
+        raise ConfigError(f"no configuration file {file.absolute()}: name one with {flag}{there}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     except ValueError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
+
+
+def _others(file: Path, flag: str) -> str:
+    """Files that could have been meant: those beside the missing one, and of topologies those that come with us."""
+    beside = sorted(path.name for path in file.absolute().parent.glob("*.toml"))
+    near = difflib.get_close_matches(file.name, beside, n=_MOST_NAMED, cutoff=0.5)
+    named = [*near, *(name for name in beside if name not in near)][:_MOST_NAMED]
+    words = f"; {file.absolute().parent} has {', '.join(named)}" if named else ""
+    shipped = sorted(path.name for path in _SHIPPED.glob("*.toml")) if flag == "--config" else []
+    if shipped and file.absolute().parent != _SHIPPED:
+        words += f"; {_SHIPPED} has {', '.join(shipped)}"
+    return words
 
 
 def _sections(file: Path, tables: Mapping[str, Any], kind: type[Root]) -> Root:

@@ -64,7 +64,7 @@ class ModelConfig:
         high=1000,
     )
     version: str = key(
-        "names these weights in the pool; empty = the Hub's commit, or from the files' names, sizes and times",
+        "names these weights in the pool; empty = the Hub's commit, or a digest of their content",
         default="",
     )
     reasoning: bool = key(

@@ -30,6 +30,8 @@ Values = Mapping[str, Any]
 Section = TypeVar("Section")
 
 NEW_CODE = "new code"
+WEIGHTS = "model.weights"
+"""A value that no file has: name of the content of the model's weights, which may change in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,12 @@ def _restarts(party: str, key: str, before: Values, after: Values) -> bool:
     return bool(_essence(party, key, before) != _essence(party, key, after))
 
 
+def other_weights(before: Values, after: Values) -> bool:
+    """Whether the weights are known to be others; where one side does not know them they are not. Effects: none."""
+    names = {values.get(WEIGHTS) for values in (before, after)} - {None, ""}
+    return len(names) > 1
+
+
 def essence(party: str, values: Values) -> dict[str, Any]:
     """Everything of a configuration for which a party's replicas are replaced if it changes.
 
@@ -132,8 +140,9 @@ def version_of(party: str, values: Values, code: str) -> str:
 
 @cache
 def rules_by_key() -> Mapping[str, UpgradeRule]:
-    """The rule of each key."""
-    return {key: rule for rule in UPGRADE_RULES for key in expand(rule.keys)}
+    """The rule of each key, and of the weights, for which the same are replaced as for their folder."""
+    found = {key: rule for rule in UPGRADE_RULES for key in expand(rule.keys)}
+    return found | {WEIGHTS: found["model.path"]}
 
 
 def values_of(config: ServeConfig) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -17,10 +18,13 @@ from serving.cluster.session import SystemSession
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
+from serving.launch.banner import say
 from serving.launch.deploying import endpoint, is_ready
+from serving.launch.disk_watch import DiskWatch
 from serving.launch.ports import any_free_port
 from serving.launch.ray_parts import (
     HelperTender,
+    be_patient,
     dead,
     end_started,
     hide_command_line,
@@ -44,11 +48,20 @@ WATCH_PERIOD_S = 1.0
 class LocalCluster:
     """Starts Ray for one configuration, keeps its parts alive, and ends everything that it started.
 
+    Args:
+        asked: whether a wait for Ray is to end because somebody wants it.
     Effects: owns this session's UB segments and its folder.
     """
 
-    def __init__(self, config: ClusterConfig, session: SystemSession, health: HealthConfig | None = None) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        session: SystemSession,
+        health: HealthConfig | None = None,
+        asked: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.session = session
+        self._asked = asked
         self._config = config
         self._health = health or HealthConfig()
         self._storage = ray_storage(config.gcs_storage, session)
@@ -59,6 +72,7 @@ class LocalCluster:
         """Nodes that Ray has given up, dead or frozen."""
         self._helpers = HelperTender()
         self._reaper: Reaper | None = None
+        self._disk = DiskWatch(session.folder, logger.warning)
         self._connecting = threading.Lock()
         self._sweep_at = 0.0
 
@@ -73,6 +87,7 @@ class LocalCluster:
             logger.info("removed %s, left behind by a crash", path)
         silence_npu_probe()
         keep_agents()
+        be_patient(say, self._asked)
         hide_command_line()
         if self._reaper is None:
             self._reaper = Reaper(system_file_prefixes(self.session.name), self.session.pool_folder)
@@ -149,12 +164,15 @@ class LocalCluster:
 
     def tend(self) -> str | None:
         """Start again what has died and nobody else starts again: the GCS, nodes other than the first, Ray's
-        dashboard and monitors. Free the memory that dead replicas left.
+        dashboard and monitors, and the reaper. Free the memory that dead replicas left. Say
+        that the disk is full.
 
         Returns: why the system cannot go on, or None. Call it twice a second, from the thread that called `start`: the
             kernel ends what a thread started when that thread ends.
         Raises: RuntimeError, OSError from Ray when something does not come up; to be tried again.
         """
+        self._tend_reaper()
+        self._disk.tend()
         head = self._nodes.head_node
         if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or it did not come up again
             if not self._storage.survives:
@@ -178,6 +196,13 @@ class LocalCluster:
         self._helpers.tend(head)
         self._sweep()
         return None
+
+    def _tend_reaper(self) -> None:
+        try:
+            if self._reaper is not None and self._reaper.tend():
+                logger.warning("what cleans up after a launcher that is killed has died; another one is there")
+        except OSError as error:  # no process, no memory: the rest is to be tended nevertheless
+            logger.warning("what cleans up after a launcher that is killed cannot be started again (%s)", error)
 
     def _sweep(self) -> None:
         """Sweep what earlier starts left, as replicas do, since there may be none."""

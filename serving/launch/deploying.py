@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from ray import serve
@@ -21,6 +22,8 @@ from serving.gateway.live.sealing import salt_of, sealed
 from serving.http_client import fetch
 from serving.kvpool.live.pool_control import control_settings, start_pool_control
 from serving.launch.app import APP_NAME, build
+from serving.launch.disk_watch import full_disk
+from serving.launch.patience import Patience, load_and_cores, load_here, slowness
 from serving.launch.rollout import Rollout
 from serving.scaling.live.scaling_board import start_board
 
@@ -28,6 +31,10 @@ READY_DEADLINE_S = 120.0
 TELL_PERIOD_S = 30.0
 """How often a start that takes long says what it waits for."""
 _LAST_WORD_S = 5.0
+_NOT_PLACED = re.compile(
+    r"have taken more than .* to be scheduled.*each replica: (?P<takes>\{.*?\}),"
+    r" total resources available: (?P<there>\{.*?\})"
+)
 _RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
 
 
@@ -66,14 +73,16 @@ def deploy_and_wait(config: ServeConfig, cluster: Cluster, say: Callable[[str], 
     Returns: base URL of a gateway.
     Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
     """
-    with _telling_what_is_missing(say):
+    with _telling_what_is_missing(say, cluster.session.folder):
         deploy(config, cluster, say)
-    return wait_ready(config, cluster)
+    return wait_ready(config, cluster, READY_DEADLINE_S * slowness(*load_and_cores()), say)
 
 
 @contextlib.contextmanager
-def _telling_what_is_missing(say: Callable[[str], None]) -> Iterator[None]:
-    """Within the block, say now and then which replicas do not come: others on this Ray may have their place."""
+def _telling_what_is_missing(say: Callable[[str], None], folder: Path | None = None) -> Iterator[None]:
+    """Within the block, say now and then which replicas do not come: others on this Ray may have their place, or the
+    disk of the session's folder is full.
+    """
     over = threading.Event()
 
     def tell() -> None:
@@ -81,6 +90,8 @@ def _telling_what_is_missing(say: Callable[[str], None]) -> Iterator[None]:
             with contextlib.suppress(Exception):  # whatever Ray raises; the deployment itself goes on
                 for line in missing_replicas():
                     say(line)
+                if folder is not None:
+                    say(full_disk(folder) or f"this machine has {load_here()}")
 
     teller = threading.Thread(target=tell, name="missing-replicas", daemon=True)
     teller.start()
@@ -101,10 +112,21 @@ def missing_replicas() -> list[str]:
     for name, deployment in application.deployments.items() if application else ():
         counts = replica_counts(deployment.replica_states)
         if set(counts) - {"running"} or not counts:
-            why = deployment.message.strip().partition("\n")[0]
+            why = without_alarm(deployment.message.strip().partition("\n")[0])
             there = in_words(counts) or "no replica yet"
             lines.append(f"still waiting for {name}: {there}{f'; {why}' if why else ''}")
     return lines
+
+
+def without_alarm(message: str) -> str:
+    """Serve's words about a deployment, but for its alarm that replicas take longer than usual: on a busy machine they
+    do, and no cluster has to grow for it. What they need and what there is stays.
+
+    Effects: none.
+    """
+    if (facts := _NOT_PLACED.search(message)) is not None:
+        return f"each takes {facts['takes']}, and there is {facts['there']}"
+    return "" if "have taken more than" in message else message
 
 
 def replica_counts(states: Mapping[Any, int]) -> dict[str, int]:
@@ -197,13 +219,21 @@ def _cause(failure: str) -> str:
     return next((message for message in messages if message), failure).splitlines()[0]
 
 
-def wait_ready(config: ServeConfig, cluster: Cluster, deadline_s: float = READY_DEADLINE_S) -> str:
+def wait_ready(
+    config: ServeConfig,
+    cluster: Cluster,
+    deadline_s: float = READY_DEADLINE_S,
+    say: Callable[[str], object] = lambda _: None,
+) -> str:
     """Wait until a gateway says that it can serve. Returns: its base URL. Raises: StartError if none does in time."""
     deadline = time.monotonic() + deadline_s
+    patience = Patience("a gateway that can serve", time.monotonic())
     while True:
         ready = cluster.ready_gateways(config)
         if ready:
             return ready[0]
+        if (line := patience.line(time.monotonic(), *load_and_cores())) is not None:
+            say(line)
         if time.monotonic() > deadline:
             raise StartError(
                 f"no gateway is ready on port {config.gateway.port} after {deadline_s:.0f} s"

@@ -13,6 +13,7 @@ from hardware.units import MIB
 from serving.cluster.host_environment import EVERY_HOST, MANY_HOSTS, TLS, differing_here, value_here
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY
 from serving.launch.hosts import Host
+from serving.model.parcel import weights_digest
 from serving.regular_file import read_regular
 from serving.version import VERSION
 
@@ -30,7 +31,7 @@ class HostFacts:
 
     Args:
         version, python: of this package and of Python there.
-        model: digest of the model folder's small files and of the weights' names and sizes; empty = not there.
+        model: digest of the model folder's small files and of the weights' content; empty = not there.
         memory_free, memory_total: of /dev/shm [bytes]; what our own segments hold counts as free.
         environment: variables that Ray's processes there lack, as NAME=value.
         tls: whether Ray's TLS is on. tls_missing: files of it that cannot be read.
@@ -72,15 +73,14 @@ def facts_here(model: Path | None) -> HostFacts:
 
 
 def digest_of(model: Path) -> str:
-    """Tells one model folder from another without reading its weights; empty if it is none."""
+    """Tells one model folder from another by its content; empty if it is none. Effects: see `weights_digest`."""
     if not (model / "config.json").is_file():
         return ""
     whole = blake2b(digest_size=6)
     for name in _PARTS:
         if (model / name).is_file():
             whole.update(name.encode() + read_regular(model / name, most_bytes=MOST_BYTES))
-    for weights in sorted(model.glob("*.safetensors")):
-        whole.update(f"{weights.name} {weights.stat().st_size}".encode())
+    whole.update(weights_digest(model).encode())
     return whole.hexdigest()
 
 

@@ -21,6 +21,8 @@ from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
 from serving.launch.cluster import LocalCluster
 from serving.launch.deploying import StartError, deploy_and_wait
+from serving.launch.disk_watch import full_disk
+from serving.launch.patience import load_here
 from serving.launch.ray_parts import too_slow
 from serving.terminal import ending_signals
 
@@ -35,11 +37,14 @@ def serve_forever(config: ServeConfig, session: SystemSession) -> int:
 
     Effects: whatever happens, what was started is ended. Logs stay unless it ended as it was asked to.
     """
-    cluster = LocalCluster(config.cluster, session, config.health)
+    interrupt = Interrupt()
+    cluster = LocalCluster(config.cluster, session, config.health, interrupt.asked)
     keep_logs = True
     try:
-        code = _serve(config, cluster, Interrupt())
+        code = _serve(config, cluster, interrupt)
         keep_logs = code != 0
+        if code and (why := full_disk(session.folder)) is not None:
+            print_text(f"cloudmatrix: {why}", sys.stderr)
     finally:
         cluster.stop(keep_logs=keep_logs)
     return code
@@ -132,6 +137,10 @@ class Interrupt:
                 self._signals.get(timeout=seconds)
         return self._asked
 
+    def asked(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._asked
+
     def hurried(self) -> bool:
         """Whether it was asked once more. Effects: takes back SIGTERM, which Ray may have taken on another thread."""
         self.install()
@@ -180,10 +189,16 @@ def _start_ray(cluster: LocalCluster, interrupt: Interrupt) -> None:
             return cluster.start()
         except Exception as error:  # Ray raises bare Exception, of many lines
             if tries_left and too_slow(error):
-                say(f"Ray did not start in time: is the machine busy? Trying once again in {RETRY_PAUSE_S:.0f} s ...")
+                say(
+                    f"Ray did not start in time: is the machine busy? Trying once again in"
+                    f" {RETRY_PAUSE_S:.0f} s ({load_here()}) ..."
+                )
                 cluster.abandon()
                 if interrupt.wait(RETRY_PAUSE_S):
                     raise Interrupted from None
                 continue
+            if interrupt.asked():
+                cluster.abandon()
+                raise Interrupted from None
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise StartError(f"Ray did not start: {reason} (logs: {cluster.logs})") from error

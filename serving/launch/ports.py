@@ -1,14 +1,19 @@
 """Ports of this machine that a system is going to listen on. Imports no Ray."""
 
 import errno
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from serving.cluster.session import temporary_folder
+from serving.config.cluster import ClusterConfig
 from serving.errors import ConfigError
+from serving.launch.disk_watch import full_disk
 
 GATEWAY_PORT = "[gateway] port or --port"
 """What a user would change."""
+_ANY_DASHBOARD_PORT = "[cluster] dashboard_port (any free one: --set cluster.dashboard_port=0)"
 
 
 def require_free(host: str, port: int, setting: str) -> None:
@@ -21,6 +26,24 @@ def require_free(host: str, port: int, setting: str) -> None:
     """
     with _bound(host, port, setting):
         pass
+
+
+def require_places(host: str, port: int, setting: str, cluster: ClusterConfig) -> None:
+    """See that a start on this machine can have its ports, the dashboard's included, and its folder.
+
+    Args:
+        setting: as `require_free`.
+    Raises: ConfigError if a port is taken, the folder of starts cannot be written, or its disk is full.
+    """
+    if 0 < port < 1 << 16:  # else its range is what is wrong with it
+        require_free(host, port, setting)
+    if cluster.dashboard_port:
+        require_free(cluster.dashboard_host, cluster.dashboard_port, _ANY_DASHBOARD_PORT)
+    folder = temporary_folder()
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{folder} cannot be written, and a start has its folder there: set TMPDIR to one that can")
+    if (line := full_disk(folder)) is not None:
+        raise ConfigError(line)
 
 
 def any_free_port(host: str) -> int:

@@ -15,7 +15,7 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
 from serving.instance.live.npu_of import npu_of
-from serving.launch.ports import GATEWAY_PORT, require_free
+from serving.launch.ports import GATEWAY_PORT, require_places
 from serving.launch.room import require_room
 from serving.model.architecture import Architecture
 from serving.model.quantization import Quantization
@@ -25,8 +25,6 @@ from serving.simulated_cost import simulated_cost
 
 logger = logging.getLogger(__name__)
 
-_ANY_DASHBOARD_PORT = "[cluster] dashboard_port (any free one: --set cluster.dashboard_port=0)"
-
 
 def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     """Find mistakes while nothing runs yet.
@@ -35,11 +33,18 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         own_ray: Ray will be started, and the gateway listen, on this machine.
     Raises: SpecError (the simulated device, its engine or the model's shape cannot be read, or the model cannot
         draft), ConfigError (a port is taken, a block is larger than a memory server, contexts are to be longer than is
-        computed, the weights are larger than an instance's HBM or this machine's memory, the folder of the SSD tier
-        cannot be written, the Redis does not answer), ModelError (the model folder or the tokenizer's cannot be
-        served, or they do not belong together).
+        computed, the weights are larger than an instance's HBM or this machine's memory, the folder of starts or of the
+        SSD tier cannot be written, the disk is full, the Redis does not answer), ModelError (the model folder or the
+        tokenizer's cannot be served, or they do not belong together).
     Effects: makes the folder of the SSD tier.
     """
+    if own_ray:
+        require_places(config.gateway.host, config.gateway.port, GATEWAY_PORT, config.cluster)
+        if config.cluster.gcs_storage.startswith("redis"):
+            _require_redis(config.cluster.gcs_storage, "[cluster] gcs_storage")
+    if config.kvcache.replicas:
+        _require_folder(config.kvcache)
+        _require_directory(config.kvcache)
     model = served_architecture(config)
     _require_computed(config, model)
     _tell_longest(config, model)
@@ -51,14 +56,8 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         raise ModelError(f"{config.model.path} has no *.safetensors: give the folder of a Hugging Face checkpoint")
     else:
         _require_hbm(config, model, here=own_ray)
-    if own_ray:
-        _require_ports(config)
-        if config.cluster.gcs_storage.startswith("redis"):
-            _require_redis(config.cluster.gcs_storage, "[cluster] gcs_storage")
     if config.kvcache.replicas:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
-        _require_folder(config.kvcache)
-        _require_directory(config.kvcache)
 
 
 def _require_computed(config: ServeConfig, model: Architecture) -> None:
@@ -91,12 +90,6 @@ def _tell_longest(config: ServeConfig, model: Architecture) -> None:
             model.indexer.top_k,
             model.indexer.top_k,
         )
-
-
-def _require_ports(config: ServeConfig) -> None:
-    require_free(config.gateway.host, config.gateway.port, GATEWAY_PORT)
-    if config.cluster.dashboard_port:
-        require_free(config.cluster.dashboard_host, config.cluster.dashboard_port, _ANY_DASHBOARD_PORT)
 
 
 def _require_tokenizer(config: ServeConfig, model: Architecture) -> None:

@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from serving.launch import agent_keeper
+from serving.launch.patience import processor_ticks, wait_patiently
 from serving.terminal import ending_signals
 
 logger = logging.getLogger(__name__)
@@ -22,6 +24,7 @@ RETRY_S = 5.0
 RAYLET_DEADLINE_S = 30
 _TOO_SLOW = ("timed out", "overloaded", "took too long")
 """In what Ray says of a start that failed: it may succeed if it is tried again."""
+_NEEDED = ("gcs_server", "raylet")
 _AGENTS = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
 
 
@@ -30,10 +33,21 @@ class _Started:
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.fresh: list[tuple[str, subprocess.Popen[bytes]]] = []
+        """Those of `_NEEDED` since the last wait for some: without one of them there is nothing to wait for."""
 
-    def add(self, process: subprocess.Popen[bytes]) -> None:
+    def add(self, process: subprocess.Popen[bytes], program: str = "") -> None:
         self.processes = [known for known in self.processes if known.poll() is None]
         self.processes.append(process)
+        if program in _NEEDED:
+            self.fresh.append((program, process))
+
+    def ended(self) -> str:
+        """What has ended instead of coming up, in words; empty = nothing."""
+        for program, process in self.fresh:
+            if process.poll() is not None:
+                return f"Ray's {program} has ended with code {process.returncode}"
+        return ""
 
 
 _started = _Started()
@@ -51,8 +65,13 @@ def end_started() -> None:
 def leave_ray() -> None:
     """Disconnect this process from Ray, if it is connected. Only in the main thread.
 
-    Effects: handlers of signals stay. Ray's C++ code gives SIGTERM back its default, which would end this process.
+    Effects: handlers of signals stay. Ray's C++ code gives SIGTERM back its default, which would end this process. Ray
+        connects by itself no more: a thread of Serve's that still asks for something would connect through a node that
+        is about to end, and end this process with it.
     """
+    from ray._private import auto_init_hook  # not Ray's public interface
+
+    auto_init_hook.enable_auto_connect = False
     before = {kind: signal.getsignal(kind) for kind in ending_signals()}
     ray.shutdown()
     for kind, handler in before.items():
@@ -78,11 +97,78 @@ def keep_agents() -> None:
 
     def start_ray_process(command: list[str], *arguments: Any, **options: Any) -> Any:
         info = start(kept(command), *arguments, **options)
-        _started.add(info.process)
+        _started.add(info.process, Path(command[0]).name)
         return info
 
     start_ray_process.keeps_agents = True  # type: ignore[attr-defined]
     services.start_ray_process = start_ray_process
+
+
+def be_patient(say: Callable[[str], object], asked: Callable[[], bool]) -> None:
+    """From now on, this process waits for Ray's GCS and nodes while anything moves, not for a fixed time.
+
+    Args:
+        say: is told what is awaited, now and then.
+        asked: whether the waiting is to end because somebody wants it.
+    Effects: changes how Ray's own library waits; its times are constants there. `keep_agents` comes first.
+    """
+    from ray._private import node, services  # heavy
+
+    if hasattr(services.get_node, "is_patient"):
+        return
+    get_node, wait_for_node = services.get_node, services.wait_for_node
+    ray_node: Any = node
+    wait_for_port = ray_node.wait_for_persisted_port
+
+    def patient(what: str, attempt: Callable[[], Any]) -> Any:
+        return patiently(what, attempt, say, asked)
+
+    def patient_get_node(*arguments: Any, **options: Any) -> Any:
+        return patient("a node of Ray", lambda: get_node(*arguments, **options))
+
+    def patient_wait_for_node(gcs_address: str, node_plasma_store_socket_name: str, timeout: int = 0) -> Any:
+        return patient(
+            "a node of Ray in its table", lambda: wait_for_node(gcs_address, node_plasma_store_socket_name, 1)
+        )
+
+    def patient_wait_for_port(*arguments: Any, timeout_ms: int, **options: Any) -> Any:
+        if not timeout_ms:
+            return wait_for_port(*arguments, timeout_ms=0, **options)
+        return patient("Ray's GCS", lambda: wait_for_port(*arguments, timeout_ms=500, **options))
+
+    patient_get_node.is_patient = True  # type: ignore[attr-defined]
+    services.get_node, services.wait_for_node = patient_get_node, patient_wait_for_node
+    ray_node.wait_for_persisted_port = patient_wait_for_port
+
+
+def patiently(what: str, attempt: Callable[[], Any], say: Callable[[str], object], asked: Callable[[], bool]) -> Any:
+    """Try until it succeeds. Returns: its answer.
+
+    Args:
+        what: is awaited, in words.
+        attempt: raises TimeoutError or RuntimeError as long as it is not there.
+    Raises: RuntimeError with the cause to wait no longer.
+    """
+    answers: list[Any] = []
+
+    def look() -> bool:
+        try:
+            answers.append(attempt())
+        except (TimeoutError, RuntimeError) as error:
+            logger.debug("%s: %s", what, error)
+        return bool(answers)
+
+    def moved() -> int:
+        return processor_ticks(process.pid for process in _started.processes)
+
+    def ended() -> str:
+        return "it was asked to end" if asked() else _started.ended()
+
+    try:
+        wait_patiently(what, look, moved, ended, say)
+    finally:
+        _started.fresh.clear()
+    return answers[0]
 
 
 def hide_command_line() -> None:

@@ -29,11 +29,27 @@ class Reaper:
     """
 
     def __init__(self, prefixes: Sequence[Path], folder: Path) -> None:
-        command = [sys.executable, "-I", "-S", __file__, str(folder), *map(str, prefixes)]
+        self._command = [sys.executable, "-I", "-S", __file__, str(folder), *map(str, prefixes)]
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         silent = subprocess.DEVNULL
-        self._process = subprocess.Popen(
-            command, bufsize=0, stdin=subprocess.PIPE, stdout=silent, stderr=silent, start_new_session=True
+        return subprocess.Popen(
+            self._command, bufsize=0, stdin=subprocess.PIPE, stdout=silent, stderr=silent, start_new_session=True
         )
+
+    def tend(self) -> bool:
+        """Start another one if this one has ended. Returns: whether it had.
+
+        Raises: OSError if no process can be started; to be tried again.
+        Effects: what has ended is no zombie any more.
+        """
+        if self._process.poll() is None or self._process.stdin is None or self._process.stdin.closed:
+            return False
+        ended, self._process = self._process, self._start()
+        if ended.stdin is not None:
+            ended.stdin.close()
+        return True
 
     def dismiss(self) -> None:
         """Say that nothing is left to be removed, and wait until the process has ended. Safe to call twice.

@@ -22,9 +22,11 @@ from hardware.ray_resources import NPU, UB_MEMORY
 from serving.cluster.gcs_store import GcsStore
 from serving.compiled import fingerprint
 from serving.config.serve import ServeConfig
-from serving.config.upgrade import UpgradePlan, live_values, upgrade_plan, values_of, version_of
+from serving.config.upgrade import WEIGHTS, UpgradePlan, live_values, other_weights, upgrade_plan, values_of, version_of
 from serving.config.upgrade_rules import AUTOSCALER, GATEWAY, KVCACHE
+from serving.errors import ModelError
 from serving.kvpool.core.messages import PROTOCOL as POOL_PROTOCOL
+from serving.model.model_version import model_version
 from serving.wire.messages import PROTOCOL as LINK_PROTOCOL
 
 RECORD_KEY = "deployed"
@@ -96,7 +98,7 @@ class Rollout:
         self._store = store
         self._running = _running(app)
         self._before = read_record(store) if self._running else None
-        code, values = fingerprint(), values_of(config)
+        code, values = fingerprint(), values_of(config) | {WEIGHTS: weights_of(config)}
         self.names = deployments(config)
         self._after = Record(
             code,
@@ -117,7 +119,12 @@ class Rollout:
     def at_once(self) -> bool:
         """Whether all change together: what is new does not speak with what is old, or other pools are there."""
         before = self._before
-        return before is None or before.protocols != PROTOCOLS or set(before.versions) != set(self.names)
+        return (
+            before is None
+            or before.protocols != PROTOCOLS
+            or set(before.versions) != set(self.names)
+            or other_weights(before.values, self._after.values)  # nobody takes their KV
+        )
 
     def stages(self) -> Iterator[dict[str, Order]]:
         """Orders for all deployments, once for each that changes; the caller deploys them before it asks for the next.
@@ -168,6 +175,17 @@ def deployments(config: ServeConfig) -> list[str]:
     """Deployments of a configuration, in the order in which they are upgraded: who is asked before who asks."""
     names = [*([KVCACHE] if config.kvcache.replicas else []), *config.pools, GATEWAY]
     return [*names, AUTOSCALER] if config.autoscaler.policy != "none" else names
+
+
+def weights_of(config: ServeConfig) -> str:
+    """Name of the weights that instances will load: as the file has it, else of their content; empty if unknown here.
+
+    Effects: reads files.
+    """
+    try:
+        return config.model.version or model_version(config.model.path)
+    except ModelError:  # an instance says so
+        return ""
 
 
 def read_record(store: GcsStore) -> Record | None:

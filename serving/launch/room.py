@@ -33,9 +33,9 @@ def require_room(config: ServeConfig, weights: int, block: int, *, here: bool) -
         dies = pool.dies_per_instance
         if -(-weights // dies) + block > usable:
             raise ConfigError(
-                f"the weights of {name} take {weights / MIB:,.0f} MiB, and an instance of the {pool_name} pool has"
-                f" {dies} dies of {hardware.hbm_per_die_bytes // MIB:,} MiB; with dies of {_gib(enough)} GiB they fit:"
-                f" add --set hardware.hbm_per_die_mib={enough}, or raise [{pool_name}] npus_per_instance"
+                f"the weights of {name} take {weights / GIB:,.3g} GiB, and an instance of the {pool_name} pool has"
+                f" {dies} dies of {hardware.hbm_per_die_bytes / GIB:,.3g} GiB; with dies of {_gib(enough)} GiB they"
+                f" fit: add --set hardware.hbm_per_die_mib={enough}, or raise [{pool_name}] npus_per_instance"
             )
 
 

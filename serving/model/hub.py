@@ -27,6 +27,7 @@ from loadgen.report import numbers
 from serving.config.hub_reference import HubReference
 from serving.errors import ConfigError, ModelError, ServingError
 from serving.model.config import read_architecture
+from serving.model.hub_headers import is_digest, names_checked
 from serving.model.hub_line import hub_line
 from serving.model.weight_files import INDEX, indexed_files
 
@@ -66,13 +67,14 @@ def fetch(
         tokenizer: a model without tokenizer is refused, before its weights are fetched.
         check: called before they are, with the folder of the small files and the bytes of all files of weights; may
             refuse the model.
-    Raises: ModelError if there is no such model or revision, or it is not shown to this user; if its architecture is
-        not served, or it has no safetensors or tokenizer.json; if the Hub cannot be reached and the cache lacks it; if
-        a file comes cut short or is another one than was listed. ConfigError if the disk is too small.
+    Raises: ModelError if there is no such model or revision, or it is not shown to this user; if the Hub gives a file
+        or commit a name that could be a path; if the architecture is not served, or it has no safetensors or
+        tokenizer.json; if the Hub cannot be reached and the cache lacks it; if a file comes cut short or is another
+        one than was listed. ConfigError if the disk is too small.
     Effects: network, writes into the cache.
     """
     try:
-        with _own_log():
+        with _own_log(), names_checked():
             return _Download(reference, tell).run(part, tokenizer=tokenizer, check=check)
     except ServingError:
         raise
@@ -89,7 +91,8 @@ class _Listing(HfApi):
     def repo_info(self, repo_id: str, *, revision: str | None = None, **_: object) -> ModelInfo:
         """The files that the Hub lists. Effects: network; keeps their sizes."""
         found = self.model_info(repo_id, revision=revision, files_metadata=True, timeout=ANSWER_S)
-        self.sizes = {file.rfilename: file.size or 0 for file in found.siblings or ()}
+        _check_commit(found.sha, repo_id)
+        self.sizes = {file.rfilename: file.size or 0 for file in found.siblings or () if file.rfilename.isprintable()}
         return found
 
 
@@ -101,6 +104,7 @@ class _Download:
         self._tell = tell
         listing = _Listing()
         self._commit = listing.resolve_revision(reference.repository, revision=reference.revision).resolved
+        _check_commit(self._commit, reference.repository)
         if self._commit == reference.revision:
             _look_up(listing, reference)
         self._sizes = listing.sizes
@@ -194,6 +198,15 @@ class _Download:
         )
 
 
+def _check_commit(commit: str | None, repository: str) -> None:
+    """Raises: ModelError unless a commit, which becomes a folder, is a digest."""
+    if not is_digest(commit):
+        raise ModelError(
+            f"{repository} is at commit {ascii(commit)[:80]}, which is no digest (40 to 64 hexadecimal digits) and"
+            " could be a path: nothing was written; take the Hub itself, or another mirror (HF_ENDPOINT)"
+        )
+
+
 def _look_up(listing: _Listing, reference: HubReference) -> None:
     """List a model whose commit is known; without the Hub the cache may do."""
     try:
@@ -201,6 +214,8 @@ def _look_up(listing: _Listing, reference: HubReference) -> None:
     except HfHubHTTPError as error:
         if error.response.status_code < 500:
             raise
+    except ServingError:
+        raise
     except Exception as error:  # a transport's: the cache is asked next, and says what it lacks
         logger.debug("%s cannot be listed: %s", reference, error)
 

@@ -15,7 +15,6 @@ import math
 import struct
 import zlib
 from collections.abc import Container
-from pathlib import Path
 
 import msgspec
 import torch
@@ -126,29 +125,11 @@ def config_fingerprint(config: Architecture) -> str:
     return hashlib.blake2b(repr(config).encode(), digest_size=8).hexdigest()
 
 
-def model_version(folder: str | Path) -> str:
-    """Short name of a checkpoint's content: from config.json, and names, sizes and times of the weight files.
-
-    Weights are not read. Copies of a folder on other nodes have the same version if they kept the times.
-
-    Raises: ModelError if the folder cannot be read.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    try:
-        digest.update((Path(folder) / "config.json").read_bytes())
-        for path in sorted(Path(folder).glob("*.safetensors")):
-            facts = path.stat()
-            digest.update(f"\0{path.name}\0{facts.st_size}\0{facts.st_mtime_ns}".encode())
-    except OSError as error:
-        raise ModelError(f"model folder {folder} cannot be read ({error}): fetch it again") from error
-    return digest.hexdigest()
-
-
 def image_key(config: Architecture, version: str, dtype: torch.dtype, device: torch.device, forms: ProductForms) -> str:
     """Under which name an image is kept: whoever has the same key can use the same bytes.
 
     Args:
-        version: of the weights, see `model_version`.
+        version: of the weights, see `serving.model.model_version`.
         forms: that its products take.
     """
     parts = [f"{config.model_type}-{config_fingerprint(config)}@{version}", f"image-{FORMAT}"]

@@ -17,11 +17,12 @@ from serving.model.checkpoint import Checkpoint, Progress
 from serving.model.config import read_architecture
 from serving.model.dense_form import without_indexers
 from serving.model.forms import ProductForms, TorchForms
-from serving.model.image import image_key, model_version
+from serving.model.image import image_key
 from serving.model.image_model import assemble_from, plan_image, write_image
 from serving.model.image_store import ImageStore, MappedImage
 from serving.model.last_level_cache import last_level_cache_bytes
 from serving.model.model import Model
+from serving.model.model_version import model_version
 from serving.model.native.absent import WithoutExperts
 from serving.model.native.library import Library
 from serving.model.native.library import load as load_library
@@ -69,7 +70,7 @@ def load_model(
         dtype: of weights, activations and KV cache; `auto` = as the configuration says (float16 becomes float32).
         progress: called after each tensor that is read, with (tensors read, tensors to read).
         images: where weights may lie ready, and are put for the others.
-        version: names these weights among images; empty = from the files' names, sizes and times.
+        version: names these weights among images; empty = from their content, see `model_version`.
         native: products as the native library's panels; CPU only.
         coarse_drafts: with `native`, draft layers in INT8: quicker guesses, hardly worse ones.
         short: with `native`, bfloat16 weights in twelve bits a number where they can be; None = where that is

@@ -1,28 +1,27 @@
 """A model folder without its weights, as one value that can travel to a host that has no such folder.
 
-Small files travel whole. Of a file of weights go its header and the places that a fingerprint looks at; where it is
-unpacked it has its whole size, as a hole, and its time, so that size, version and fingerprint of the model are the same
-there. A mark says that the weights are not: whoever would read them is refused.
+Small files travel whole. Of a file of weights goes its header; where it is unpacked it has its whole size, as a hole,
+so that the size of the model is the same there. A mark says that the weights are not, and which they are: version and
+fingerprint are the same, and whoever would read them is refused.
 """
 
 import os
 import shutil
 import socket
 import zlib
-from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
 from serving.errors import ModelError
+from serving.model.identity import content_digest
 from serving.regular_file import check_regular, open_regular, read_regular
 
 MARK = "weights-are-elsewhere"
-"""File of an unpacked folder; holds the path of the folder that it stands for."""
+"""File of an unpacked folder; holds the digest of the weights, and the path of the folder that it stands for."""
 MOST_BYTES = 64 << 20
 """Of a parcel, before it is compressed: a large tokenizer has 20 MB."""
-SAMPLES, SAMPLE_BYTES = 8, 4096
 _WEIGHTS = ".safetensors"
 _SMALL = (".json", ".jinja", ".txt", ".model")
 _LENGTH_BYTES = 8
@@ -39,9 +38,10 @@ class ParcelFile(msgspec.Struct, frozen=True):
 
 
 class Parcel(msgspec.Struct, frozen=True):
-    """A folder. `path`: where it was."""
+    """A folder. `path`: where it was; `weights`: digest of what is not in it."""
 
     path: str
+    weights: str
     files: list[ParcelFile]
 
 
@@ -51,12 +51,13 @@ def pack(folder: Path) -> bytes:
     Raises: ModelError if a file cannot be read, or the small files are too large to travel.
     """
     try:
+        weights = weights_digest(folder)
         files = [_file(path) for path in sorted(folder.iterdir()) if path.is_file() and _travels(path)]
     except OSError as error:
         raise ModelError(f"a file of {folder} cannot be read ({error}): fetch it again") from error
     if sum(len(piece) for file in files for _, piece in file.pieces) > MOST_BYTES:
         raise ModelError(f"{folder} has more than {MOST_BYTES >> 20} MiB beside its weights: copy it to every host")
-    return zlib.compress(msgspec.msgpack.encode(Parcel(str(folder), files)), level=1)
+    return zlib.compress(msgspec.msgpack.encode(Parcel(str(folder), weights, files)), level=1)
 
 
 def unpack(parcel: bytes, folder: Path) -> None:
@@ -71,7 +72,7 @@ def unpack(parcel: bytes, folder: Path) -> None:
         fresh.mkdir(mode=0o700, parents=True)
         for file in whole.files:
             _write(fresh / Path(file.name).name, file)
-        (fresh / MARK).write_text(whole.path)
+        (fresh / MARK).write_text(f"{whole.weights}\n{whole.path}")
         fresh.rename(folder)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -82,7 +83,7 @@ def unpack(parcel: bytes, folder: Path) -> None:
 def require_weights(folder: Path) -> None:
     """Raises: ModelError, with the host's name, if this folder stands for one on another host."""
     if lacks_weights(folder):
-        path = read_regular(folder / MARK, most_bytes=MOST_BYTES).decode()
+        path = _mark(folder)[1]
         raise ModelError(
             f"host {socket.gethostname()} has no {path}, and no memory server offers its weights: copy or mount the"
             " folder there, or let [kvcache] replicas and models keep weights, and an instance run where the folder is"
@@ -94,15 +95,24 @@ def lacks_weights(folder: Path) -> bool:
     return (folder / MARK).is_file()
 
 
+def weights_digest(folder: Path) -> str:
+    """Digest of the content of a folder's weights, also where they are on another host.
+
+    Raises: OSError if a file cannot be read.
+    Effects: reads files, see `content_digest`.
+    """
+    return _mark(folder)[0] if lacks_weights(folder) else content_digest(folder)
+
+
 def name_of(parcel: bytes) -> str:
     """Tells one parcel from another, and a damaged one."""
     return blake2b(parcel, digest_size=12).hexdigest()
 
 
-def sampled_places(size: int) -> Iterator[int]:
-    """Places of a file at which a fingerprint looks, `SAMPLE_BYTES` each: beginning, end, some between."""
-    for i in range(SAMPLES):
-        yield max(0, size - SAMPLE_BYTES) * i // (SAMPLES - 1)
+def _mark(folder: Path) -> tuple[str, str]:
+    """Digest of the weights, and the path of the folder that has them."""
+    weights, _, path = read_regular(folder / MARK, most_bytes=MOST_BYTES).decode().partition("\n")
+    return weights, path
 
 
 def _travels(path: Path) -> bool:
@@ -119,7 +129,6 @@ def _file(path: Path) -> ParcelFile:
         else:
             header = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             pieces = [(0, os.pread(file.fileno(), min(_LENGTH_BYTES + header, size, MOST_BYTES), 0))]
-            pieces += [(place, os.pread(file.fileno(), SAMPLE_BYTES, place)) for place in sampled_places(size)]
     return ParcelFile(path.name, size, times.st_mtime_ns, pieces)
 
 

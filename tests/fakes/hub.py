@@ -32,6 +32,9 @@ class FakeHub:
         moves_to: a commit to which the branch is moved as soon as it has been listed.
         answers_as: a commit that a mirror serves instead of the one that is asked for.
         longer: file -> bytes that are added to it after it has been listed.
+        headers: put into every answer about a file, in place of the Hub's own of that name.
+        redirects: headers of a redirect to the same place, once per file, before the answer; None = no redirect.
+        listed_commit: the commit that the listing names, in place of the right one.
         stalls: a file that comes half-way, and no further.
         stalled: it has.
     """
@@ -46,6 +49,9 @@ class FakeHub:
         self.moves_to: str | None = None
         self.answers_as: str | None = None
         self.longer: dict[str, int] = {}
+        self.headers: dict[str, str] = {}
+        self.redirects: dict[str, str] | None = None
+        self.listed_commit: str | None = None
         self.stalls = ""
         self.stalled, self.ends = threading.Event(), threading.Event()
         self.url = ""
@@ -125,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         if commit is None:
             return self._refuse(404, {"X-Error-Code": "RevisionNotFound"})
         siblings = [_listed(path) for path in sorted(hub.folders[commit].iterdir()) if path.is_file()]
-        body = json.dumps({"id": NAME, "sha": commit, "siblings": siblings}).encode()
+        body = json.dumps({"id": NAME, "sha": hub.listed_commit or commit, "siblings": siblings}).encode()
         if hub.moves_to is not None:
             hub.revisions[revision] = hub.moves_to
         self.send_response(200)
@@ -139,13 +145,16 @@ class _Handler(BaseHTTPRequestHandler):
         if hub.token is not None and self.headers.get("Authorization") != f"Bearer {hub.token}":
             return self._refuse(401, {"X-Error-Code": "GatedRepo"})
         if commit is None or not (hub.folders[commit] / name).is_file():
-            return self._refuse(404, {"X-Error-Code": "EntryNotFound"})
+            return self._refuse(404, {"X-Error-Code": "EntryNotFound", **hub.headers})
+        if hub.redirects is not None and not urlsplit(self.path).query:
+            return self._refuse(307, {"Location": f"{urlsplit(self.path).path}?again", **hub.redirects})
         content = (hub.folders[commit] / name).read_bytes()
         begin = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
         body = (content + b"x" * hub.longer.get(name, 0))[begin:]
         self.send_response(206 if "Range" in self.headers else 200)
-        self.send_header("X-Repo-Commit", hub.answers_as or commit)
-        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        own = {"X-Repo-Commit": hub.answers_as or commit, "ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
+        for header, value in (own | hub.headers).items():
+            self.send_header(header, value)
         self.send_header("Content-Length", str(len(body)))
         if self.command == "HEAD":
             self.send_header("X-Linked-Size", str(len(content)))

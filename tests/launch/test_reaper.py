@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from serving.cluster.session import SystemSession
+from serving.config.cluster import ClusterConfig
+from serving.launch.cluster import LocalCluster
 from serving.launch.reaper import LAST_WORDS_S, Reaper
 
 LAUNCHER = """
@@ -78,3 +81,48 @@ def test_a_reaper_that_was_killed_is_not_missed(tmp_path: Path) -> None:
     reaper.dismiss()
     assert time.monotonic() - begun < LAST_WORDS_S / 2, "nobody waits for its last words"
     assert process_of(reaper).returncode == -signal.SIGKILL
+
+
+def test_a_reaper_that_dies_is_replaced_and_leaves_no_zombie(tmp_path: Path) -> None:
+    """What it is there for still happens: the second one removes what a killed launcher leaves."""
+    decode, *_ = left_by_a_start(tmp_path)
+    command = [sys.executable, "-c", TENDING_LAUNCHER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        first = int(launcher.stdout.readline())
+        os.kill(first, signal.SIGKILL)
+        second = int(launcher.stdout.readline())
+        assert second != first
+        assert not Path(f"/proc/{first}").exists(), "no zombie"
+        launcher.kill()
+    end = time.monotonic() + 60
+    while decode.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    os.kill(second, signal.SIGKILL)
+
+
+TENDING_LAUNCHER = LAUNCHER.replace(
+    "time.sleep(600)",
+    "while not reaper.tend(): time.sleep(0.01)\nprint(reaper._process.pid, flush=True)\ntime.sleep(600)",
+)
+
+
+def test_the_launcher_tends_it_while_it_tends_ray(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    launcher = LocalCluster(ClusterConfig(), SystemSession("abc123", tmp_path, "token"))
+    launcher._reaper = Reaper([tmp_path / "ub-abc123-"], tmp_path / "pool")
+    launcher._tend_reaper()
+    first = launcher._reaper._process
+    first.kill()
+    first.wait()
+    launcher._tend_reaper()
+    assert launcher._reaper._process.poll() is None
+    assert "another one is there" in caplog.text
+    launcher._reaper._command = ["/nowhere/python"]
+    launcher._reaper._process.kill()
+    launcher._reaper._process.wait()
+    launcher._tend_reaper()  # and Ray is tended nevertheless
+    assert "cannot be started again" in caplog.text
+    launcher._reaper.dismiss()
+    launcher._tend_reaper()
+    assert not launcher._reaper.tend(), "dismissed, it is not started any more"

@@ -1,13 +1,10 @@
 """The `system_fingerprint` of answers: two systems with the same one say the same to the same seeded request."""
 
 import hashlib
-import os
-from pathlib import Path
-from stat import S_ISREG
 
 from serving.config.serve import ServeConfig
 from serving.errors import ModelError
-from serving.model.parcel import SAMPLE_BYTES, sampled_places
+from serving.model.parcel import weights_digest
 from serving.version import VERSION
 
 _WHOLE = ("config.json", "generation_config.json")
@@ -21,7 +18,7 @@ def system_fingerprint(config: ServeConfig) -> str:
 
     Simulated NPUs compute no tokens, so theirs ends in `PLACEHOLDER`.
 
-    Weight files are sampled, not read; times of files do not count, so that copies on several nodes agree.
+    Of weights counts the content (see `serving.model.identity`), not the times of files: copies on several nodes agree.
 
     Raises: ModelError if a file cannot be read.
     """
@@ -35,19 +32,7 @@ def system_fingerprint(config: ServeConfig) -> str:
         for path in [*(model.path / name for name in _WHOLE), *(model.tokenizer_folder / name for name in _TEXT)]:
             if path.is_file():  # a pipe would never end
                 digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
-        for path in sorted(model.path.glob("*.safetensors")):
-            _sample(path, digest)
+        digest.update(f"\0{weights_digest(model.path)}".encode())
     except OSError as error:
         raise ModelError(f"model folder {model.path} cannot be read ({error}): fetch it again") from error
     return f"fp_{digest.hexdigest()}{PLACEHOLDER if engine.executor == 'simulated' else ''}"
-
-
-def _sample(path: Path, digest: "hashlib.blake2b") -> None:
-    """Size, beginning, end and some places between."""
-    facts = path.stat()
-    digest.update(f"\0{path.name}\0{facts.st_size}\0".encode())
-    if not S_ISREG(facts.st_mode):
-        return
-    with path.open("rb") as file:
-        for place in sampled_places(facts.st_size):
-            digest.update(os.pread(file.fileno(), SAMPLE_BYTES, place))

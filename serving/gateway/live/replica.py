@@ -356,12 +356,9 @@ def _door_limits(config: ServeConfig) -> DoorLimits:
 
 def _served_model(config: ServeConfig, created: int) -> ServedModel:
     folder, checkpoint = config.model.path, served_architecture(config)
-    model_len = config.engine.max_model_len or checkpoint.max_position_embeddings
+    name, length = config.model.served_name, config.engine.max_model_len or checkpoint.max_position_embeddings
     served = ServedModel.from_folder(
-        config.model.tokenizer_folder,
-        names=(config.model.served_name,),
-        max_model_len=model_len,
-        created=created,
+        config.model.tokenizer_folder, names=(name,), max_model_len=length, created=created
     )
     if config.engine.executor != "simulated":  # a simulated one knows what its tokenizer knows
         served = replace(served, vocab_size=checkpoint.vocab_size)

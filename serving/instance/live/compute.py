@@ -136,8 +136,8 @@ class Attached:
     """A compute that has its blocks.
 
     Args:
-        layout: fingerprint of model, dtype and block shape: what handoffs must agree on.
-        pool_layout: the same with the weights' version: what blocks of the pool are filed under.
+        layout: fingerprint of model, weights, dtype and block shape: what handoffs and ranks must agree on.
+        pool_layout: what blocks of the pool are filed under: the same, with the weights' version in any case.
         mirror: set when the arena is only the image of a device's memory.
         group: set if this is a rank that computes with its peers.
         grammars: compiled for its sequences; None = it knows none.

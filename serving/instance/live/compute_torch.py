@@ -31,11 +31,11 @@ from serving.instance.live.pool_access import PoolAccess
 from serving.instance.live.rank_parts import RankParts
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
-from serving.model.image import model_version
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvLayout
 from serving.model.loader import load_model, product_forms
 from serving.model.model import Model
+from serving.model.model_version import model_version
 from serving.model.native import library
 from serving.model.size import rank_weight_bytes, weight_bytes
 from serving.model.split_layers import split_layers
@@ -114,11 +114,11 @@ class TorchCompute:
         )
         if not on_cpu:
             mirror = DeviceMirror(cache.tensor, arena)
-        layout, section = cache.layout_fingerprint, self._config.model
-        version = section.version or model_version(section.path)
+        section = self._config.model
+        layout = f"{cache.layout_fingerprint}-{section.version or model_version(section.path)}"
         executor = self._executor(cache)
         end_idle_workers()  # from here on the engine's thread computes
-        return Attached(executor, layout, f"{layout}-{version}", mirror, self._rank, self._grammars)
+        return Attached(executor, layout, layout, mirror, self._rank, self._grammars)
 
     def transport(self, moves: UbTransport) -> KvTransport:
         """Returns the transport unchanged."""

@@ -28,6 +28,7 @@ PROGRAMS = {
     "dashboard.py": "dashboard",
     "log_monitor.py": "monitors",
     "monitor.py": "monitors",
+    "reaper.py": "reaper",
 }
 """Parts that have a command line: its program, or what Python runs."""
 _ENGINE = re.compile(r"ray::ServeReplica:\w+:(?:prefill|decode|aggregated)\b")
@@ -63,7 +64,7 @@ def part_of(line: str) -> str | None:
     for title, part in TITLES.items():
         if line.startswith(title):
             return part
-    program, *arguments = line.split(maxsplit=3) or [""]
+    program, *arguments = line.split(maxsplit=4) or [""]
     script = next((argument for argument in arguments if not argument.startswith("-")), "")
     named = PurePath(script if script.endswith(".py") else program).name
     return PROGRAMS.get(named)

@@ -16,7 +16,7 @@ FaultKind = Literal["kill", "kill_part", "freeze", "bit_flip", "slow_link", "ful
 ENGINES = ("prefill", "decode", "aggregated")
 PARTS = (
     "agents", "dashboard", "monitors", "node", "controller", "gcs", "board", "pool_control", "membership", "gateway",
-    "shell",
+    "reaper", "shell",
 )  # fmt: skip
 """What stands beside the pools; `serving.tools.chaos.parts` finds their processes."""
 ONLY_IF_NAMED = ("node", "shell")

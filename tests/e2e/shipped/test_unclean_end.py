@@ -49,6 +49,7 @@ def test_the_next_start_removes_what_a_killed_system_leaves(server: Server, conf
     Replicas that end last may have removed the memory of the first. A segment that none of them knows stays.
     """
     (reaper,) = (pid for pid, title in server.processes().items() if "reaper.py" in title)
+    server.process.send_signal(signal.SIGSTOP)  # it would start another one
     os.kill(reaper, signal.SIGKILL)
     left = server.kill_launcher()
     assert len(left) == 3, "one for each replica"

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from serving.grammar.schema import closed_schema
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, chat, post
+from tests.gateway.api.support import Harness, chat, check, post
 from tests.grammar.outputs import accepts
 
 INNER = {"type": "object", "properties": {"b": {"type": "null"}}}

@@ -5,8 +5,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import MAX_MODEL_LEN, Harness, post, request
+from tests.gateway.api.support import MAX_MODEL_LEN, Harness, check, post, request
 
 PATH = "/v1/responses"
 ITEMS = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "A"}]

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.cases.tool_vocabulary import may_begin
-from tests.gateway.api.errors import check
-from tests.gateway.api.support import Harness, chat, post
+from tests.gateway.api.support import Harness, chat, check, post
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 GOOD = {"name": "good", "parameters": CITY}

@@ -1,0 +1,104 @@
+"""Room on the disk of the session's folder: without it Ray starts no process any more, and says nothing of why.
+
+Every replica begins with a log file there. One that dies while the disk is full is tried again and again, in vain,
+until there is room.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hardware.units import MIB
+from loadgen.report import numbers
+
+LEAST_BYTES = 32 * MIB
+"""Less, and the disk counts as full: a dozen replicas that start write that much within a minute."""
+LEAST_FILES = 100
+PERIOD_S = 5.0
+SAY_AGAIN_S = 60.0
+_ANY_NUMBER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRoom:
+    """Room that a user's processes have on the disk of a folder. `files`: that can still be made."""
+
+    bytes: int
+    files: int
+
+    @property
+    def full(self) -> bool:
+        """Whether what starts may fail for it."""
+        return self.bytes < LEAST_BYTES or self.files < LEAST_FILES
+
+
+def disk_room(folder: Path) -> DiskRoom:
+    """Room on the disk on which a folder lies, or would lie.
+
+    Raises: OSError if the disk does not say.
+    """
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    facts = os.statvfs(folder)
+    # Some file systems have no limit of files, and say 0 of 0.
+    return DiskRoom(facts.f_bavail * facts.f_frsize, facts.f_favail if facts.f_files else _ANY_NUMBER)
+
+
+def full_line(folder: Path, room: DiskRoom) -> str | None:
+    """A line that says that the disk is full, what of, and what to do; None if it is not. Effects: none."""
+    if not room.full:
+        return None
+    left = numbers.size(room.bytes) if room.bytes < LEAST_BYTES else f"{room.files} more files"
+    return (
+        f"the disk of {folder} is full ({left} left): what starts there fails, and what dies is not replaced; make room"
+        f" (`df {folder}`), or start with TMPDIR on another disk"
+    )
+
+
+def full_disk(folder: Path) -> str | None:
+    """`full_line` of a folder now; None also where the disk does not say."""
+    try:
+        return full_line(folder, disk_room(folder))
+    except OSError:
+        return None
+
+
+class DiskWatch:
+    """Says that a folder's disk is full, once a minute as long as it is, and that there is room again.
+
+    Args:
+        folder: of the session.
+        say: is given the line.
+        look: as `disk_room`.
+        clock: monotonic [s].
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        say: Callable[[str], object],
+        look: Callable[[Path], DiskRoom] = disk_room,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._say, self._look, self._clock = folder, say, look, clock
+        self._look_at = self._say_at = 0.0
+        self._full = False
+
+    def tend(self) -> None:
+        """Look, if it is time. Effects: may say something."""
+        now = self._clock()
+        if now < self._look_at:
+            return
+        self._look_at = now + PERIOD_S
+        try:
+            line = full_line(self._folder, self._look(self._folder))
+        except OSError:
+            return
+        if line is not None and (not self._full or now >= self._say_at):
+            self._say(line)
+            self._say_at = now + SAY_AGAIN_S
+        elif line is None and self._full:
+            self._say(f"the disk of {self._folder} has room again")
+        self._full = line is not None

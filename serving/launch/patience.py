@@ -1,0 +1,115 @@
+"""How long a start waits for Ray: while anything moves, however busy the machine is, and until there is a cause to end.
+
+Ray itself gives up after fixed times (30 s for a node, for the GCS's port, for the client table), which a machine with
+many times more to do than it has cores exceeds although nothing is wrong. Causes to end are: one of Ray's processes has
+ended; none of them has computed anything for a while; or it has taken longer than any start may.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+STILL_S = 90.0
+"""Without a tick of processor time in any of the processes: on a busy machine each gets some within seconds."""
+LONGEST_S = 1200.0
+SAY_EVERY_S = 15.0
+PAUSE_S = 0.2
+_PROC = Path("/proc")
+
+
+class Patience:
+    """One wait. Time is passed in.
+
+    Args:
+        what: is awaited, in words.
+        now: monotonic [s].
+    """
+
+    def __init__(self, what: str, now: float) -> None:
+        self._what = what
+        self._begun = self._moved_at = self._said_at = now
+        self._moved = -1
+
+    def cause(self, now: float, moved: int, ended: str) -> str:
+        """Why to wait no longer; empty = go on.
+
+        Args:
+            moved: a number that changes whenever something moves, such as ticks of processor time.
+            ended: process that has ended though it should run, in words; empty = none.
+        """
+        if moved != self._moved:
+            self._moved, self._moved_at = moved, now
+        if ended:
+            return f"{self._what} does not come: {ended}"
+        if now - self._moved_at > STILL_S:
+            return f"{self._what} does not come: nothing has moved for {now - self._moved_at:.0f} s"
+        if now - self._begun > LONGEST_S:
+            return f"{self._what} does not come: it has taken {now - self._begun:.0f} s"
+        return ""
+
+    def line(self, now: float, load: float, cores: int) -> str | None:
+        """What to say now and then; None = nothing."""
+        if now - self._said_at < SAY_EVERY_S:
+            return None
+        self._said_at = now
+        return f"still waiting for {self._what} after {now - self._begun:.0f} s: {load_words(load, cores)}"
+
+
+def load_words(load: float, cores: int) -> str:
+    """The machine's load, in words."""
+    plural = "s" * (cores != 1)
+    return f"load {load:.0f} on {cores} core{plural}{', so everything takes longer' if load > 2 * cores else ''}"
+
+
+def load_and_cores() -> tuple[float, int]:
+    """The load of the last minute, and cores of this machine."""
+    return os.getloadavg()[0], os.cpu_count() or 1
+
+
+def load_here() -> str:
+    """`load_words` of this machine now."""
+    return load_words(*load_and_cores())
+
+
+def slowness(load: float, cores: int) -> float:
+    """How many times longer things may take than alone; at least once."""
+    return max(1.0, load / cores)
+
+
+def processor_ticks(pids: Iterable[int]) -> int:
+    """Processor time of processes and of their ended children, in the kernel's ticks; those that are gone count 0."""
+    total = 0
+    for pid in pids:
+        try:
+            fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += sum(map(int, fields[11:15]))
+    return total
+
+
+def wait_patiently(
+    what: str,
+    look: Callable[[], bool],
+    moved: Callable[[], int],
+    ended: Callable[[], str],
+    say: Callable[[str], object],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Look until it is there.
+
+    Args:
+        look: whether it is there; asked again and again.
+        moved, ended: as in `Patience.cause`.
+    Raises: RuntimeError with the cause to wait no longer.
+    """
+    patience = Patience(what, clock())
+    while not look():
+        now = clock()
+        if cause := patience.cause(now, moved(), ended()):
+            raise RuntimeError(cause)
+        if (line := patience.line(now, *load_and_cores())) is not None:
+            say(line)
+        sleep(PAUSE_S)

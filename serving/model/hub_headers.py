@@ -1,0 +1,75 @@
+"""Names that a Hub, or a mirror of it, gives to files: only such as cannot be a path.
+
+`huggingface_hub` makes names on the disk of what it is told: of `ETag` and `X-Linked-ETag` the name of a blob and of
+its lock, of `X-Repo-Commit` a folder, also where the answer is 404, of `X-Xet-Hash` the name in a shared store, of the
+commit in a listing a folder and the content of a reference. All of these are digests. They are checked in the
+library's own transport, before it sees them, so that no second answer can differ from the one that was checked.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+from huggingface_hub import set_client_factory
+from huggingface_hub.utils._http import default_client_factory
+
+from serving.errors import ModelError
+
+_DIGEST = re.compile("[0-9a-fA-F]{40,64}")
+_NAMES = ("x-linked-etag", "x-repo-commit", "x-xet-hash")
+"""Headers that become names. `etag` is one only where `x-linked-etag` is absent, in the answer to HEAD."""
+
+
+def is_digest(text: object) -> bool:
+    """Whether a text is 40 to 64 hexadecimal digits, which is no path whatever it is joined to."""
+    return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
+
+
+@contextmanager
+def names_checked() -> Iterator[None]:
+    """Let the library see no header that could become a path.
+
+    Within it a request raises ModelError where such a header comes.
+
+    Effects: the library's connections are made anew, and afterwards again.
+    """
+    set_client_factory(_checking_client)
+    try:
+        yield
+    finally:
+        set_client_factory(default_client_factory)
+
+
+def _checking_client() -> httpx2.Client:
+    client = default_client_factory()
+    hooks = client.event_hooks
+    client.event_hooks = {**hooks, "response": [*hooks["response"], _check_names]}
+    return client
+
+
+def _check_names(response: httpx2.Response) -> None:
+    """Raises: ModelError for a header that would become a name and is no digest."""
+    for name in _NAMES:
+        _check_header(response, name)
+    if response.request.method != "HEAD" or "x-linked-etag" in response.headers or "etag" not in response.headers:
+        return
+    if response.is_redirect and not is_digest(_bare(response.headers["etag"])):
+        del response.headers["etag"]  # a redirect's own, e.g. of its empty page: of no file
+        return
+    _check_header(response, "etag")
+
+
+def _check_header(response: httpx2.Response, name: str) -> None:
+    value = response.headers.get(name)
+    if value is not None and not is_digest(_bare(value) if "etag" in name else value):
+        raise ModelError(
+            f"{response.request.url.copy_with(query=None)} calls its file {ascii(value)[:80]} ({name}), which is no"
+            " digest (40 to 64 hexadecimal digits) and could be a path: nothing was written; take the Hub itself, or"
+            " another mirror (HF_ENDPOINT)"
+        )
+
+
+def _bare(etag: str) -> str:
+    """An entity tag without mark and quotes, as the library takes it."""
+    return etag.lstrip("W/").strip('"')
