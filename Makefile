@@ -33,8 +33,8 @@ export TORCH_PIP_ARGS PIP_ARGS CONSTRAINTS # for deploy/install.sh
 
 # A process that dies is a failure; started again, it would leave the others waiting for ever.
 PARALLEL  := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# One process more than cores: some tests wait.
-QUICK     := -m "not slow and not nightly" --numprocesses $$(( $$(nproc) + 1 )) $(PARALLEL)
+# Two processes more than cores: many tests wait for a moment.
+QUICK     := -m "not slow and not nightly" --numprocesses $$(( $$(nproc) + 2 )) $(PARALLEL)
 # Real systems, two at once: one alone leaves the processor idle for a third of its time. Each has ports and folders of its
 # own. Those that take longest come first, so that both processes end together.
 SYSTEMS   := $(addprefix tests/,e2e/test_two_nodes.py deploy/test_places.py e2e/one_node e2e/test_expert_parallel.py e2e deploy \

@@ -96,6 +96,7 @@ def test_a_resumed_sequence_gives_the_same_tokens(model: Model, expected: dict[s
     assert told.output == {name: tokens[5:] for name, tokens in expected.items()}
 
 
+@pytest.mark.nightly("tests/instance/test_torch_drafts.py::test_random_weights_give_the_same_tokens")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_demo_model_guesses_well_and_says_the_same(temperature: float) -> None:
     from tokenizers import Tokenizer

@@ -53,10 +53,10 @@ async def test_handoffs_between_nodes(started: Start, reference: Reference) -> N
 
 
 PREEMPTED = [("one-and-one", None), ("aggregated", LETTERS)]
-PREEMPTED_AS = "tests/live/test_token_exact.py::test_preempted_sequences"
 
 
-@pytest.mark.parametrize(("topology", "grammar"), mostly_nightly(PREEMPTED, PREEMPTED[1:], PREEMPTED_AS))
+@pytest.mark.nightly("tests/live/test_token_exact.py::test_varied_requests_at_once")
+@pytest.mark.parametrize(("topology", "grammar"), PREEMPTED)
 async def test_preempted_sequences(
     started: Start, topology: str, grammar: Grammar | None, reference: Reference
 ) -> None:

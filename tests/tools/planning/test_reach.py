@@ -63,6 +63,9 @@ def test_lost_is_what_no_further_request_can_mend(late: int, of: int, attainment
     assert reach.lost == (not np.isclose((of - late) / of, attainment) and (of - late) / of < attainment)
 
 
+@pytest.mark.nightly(
+    "tests/tools/planning/test_planner.py::test_the_plan_holds_one_instance_less_does_not_and_the_others_say_why"
+)
 def test_a_plan_that_misses_is_ended_early_with_the_same_answer(tmp_path: Path) -> None:
     path = steady(tmp_path / "t1.jsonl", rate_per_s=60.0, seconds=45.0)
     whole, ended = (measure(setting(path), PlanProbe(FEW, may_stop=stops)) for stops in (False, True))
@@ -132,6 +135,9 @@ def test_why_a_candidate_misses_is_told(tmp_path: Path) -> None:
     assert "answers of at most 16 tokens, slowed by the handoff" in verdict.why
 
 
+@pytest.mark.nightly(
+    "tests/tools/planning/test_planner.py::test_the_plan_holds_one_instance_less_does_not_and_the_others_say_why"
+)
 def test_the_same_probe_is_simulated_once_and_alike_in_any_number_of_processes(tmp_path: Path) -> None:
     one = setting(steady(tmp_path / "t.jsonl", rate_per_s=10.0, seconds=10.0))
     probes = [PlanProbe(PLAN), PlanProbe(dataclasses.replace(PLAN, prefills=1)), PlanProbe(PLAN)]

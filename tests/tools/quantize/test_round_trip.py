@@ -176,6 +176,7 @@ def test_a_tied_head_is_untied_only_when_it_is_quantised(tmp_path: Path) -> None
     assert torch.equal(original["model.embed_tokens.weight"], embedded["model.embed_tokens.weight"])
 
 
+@pytest.mark.nightly("tests/tools/quantize/test_round_trip.py::test_every_variant_computes_nearly_the_same")
 def test_the_same_seed_gives_the_same_bytes_and_steps_touch_nothing_else(
     original: Path, quantised: Path, tmp_path: Path
 ) -> None:
@@ -191,6 +192,7 @@ def test_the_same_seed_gives_the_same_bytes_and_steps_touch_nothing_else(
     assert all(torch.equal(before[name], after[name]) for name in kept)
 
 
+@pytest.mark.nightly("tests/tools/quantize/test_round_trip.py::test_every_variant_computes_nearly_the_same")
 def test_all_steps_together_beat_plain_rounding(original: Path, tmp_path: Path) -> None:
     report = quick(original, tmp_path / "int8", Settings(tokens=2048, window=64))
     assert list(report.trials) == [

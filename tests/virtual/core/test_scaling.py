@@ -221,6 +221,7 @@ def scripted_run(seed: int) -> bytes:
     return result_json(replace(result, wall_s=0.0), summarize(result), requests=True)
 
 
+@pytest.mark.nightly("tests/virtual/core/test_simulation.py::test_one_seed_gives_one_history")
 def test_the_same_seed_gives_the_same_history() -> None:
     assert scripted_run(1) == scripted_run(1)
     assert scripted_run(1) != scripted_run(2)

@@ -20,6 +20,7 @@ def share(rate: float, number: int, count: int) -> RequestStream:
     return synthetic_workload(rate / count, 2.0, 2048, 40, seed=number)
 
 
+@pytest.mark.nightly("tests/virtual/core/test_shards.py::test_the_whole_is_the_sum_of_its_parts")
 def test_processes_change_nothing() -> None:
     plan = Plan(config(simulation={"supernodes": 3}), partial(share, 30.0), check=True)
     told: list[int] = []

@@ -86,6 +86,7 @@ def test_without_ids_lengths_scale_exactly() -> None:
     assert half.output_tokens.tolist() == [5, 1]
 
 
+@pytest.mark.nightly("tests/virtual/workload/test_scaling.py::test_the_share_that_two_prompts_have_in_common_stays")
 def test_an_opened_trace_is_scaled_and_says_so(tmp_path: Path) -> None:
     path = written(tmp_path, CHAT, "chat")
     workload = open_workload(path, rate=2, length=0.25, output_length=3)
