@@ -203,7 +203,10 @@ class WatchedGateway:
     def is_bounded(self) -> None:
         """No more waits and runs than may, and who is served is served to the end."""
         limits = self.core.settings.limits
-        assert len(self.core.room) <= limits.max_queued_requests
+        may_wait = limits.max_queued_requests
+        if limits.shared:  # what the instances cannot run yet waits here
+            may_wait += limits.max_running_sequences
+        assert len(self.core.room) <= may_wait
         most = max([len(self.clients[number].work.sequences) for number in self.core.numbers()], default=0)
         assert len(self.core.choices) <= max(limits.max_running_sequences, most)
         for client in self.clients.values():
