@@ -46,9 +46,17 @@ class GatewayConfig:
     )
     request_timeout_s: float = key("a request's whole life [s]; beyond it 408", default=600.0, low=0.1, high=86_400)
     max_running_sequences: int = key(
-        "sequences in the pools at once, per replica; further requests wait", default=256, low=1
+        "sequences in the pools at once, per replica; further requests wait; with several API keys no more than the "
+        "instances can run now, and one key leaves a tenth to the others",
+        default=256,
+        low=1,
     )
-    max_queued_requests: int = key("requests that may wait, per replica; beyond it 429", default=512, low=0)
+    max_queued_requests: int = key(
+        "requests that may wait, per replica; beyond it 429; with several API keys so many more as the instances run "
+        "fewer than `max_running_sequences`",
+        default=512,
+        low=0,
+    )
     max_queued_tokens: int = key(
         "prompt tokens that may wait, per replica; beyond it 429; a request needs at most half of it free, "
         "so one may exceed it, and none is too large to get in",

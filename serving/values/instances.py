@@ -35,3 +35,6 @@ class Status(Value, frozen=True, gc=False):
     """Free blocks that still hold a prefix."""
     share: float = 1.0
     """Of the sequences that it would get otherwise: less for a rank that is slower than its peers."""
+    max_sequences: int = 0
+    max_step_tokens: int = 0
+    """Bounds of what runs at once: sequences, tokens of a step; 0 = not told."""

@@ -199,6 +199,11 @@ class DecodeInstance:
         """See `Instance`."""
         return 0, len(self._booked), max(0, self.kv_blocks - sum(self._balance.blocks))
 
+    def bounds(self) -> tuple[int, int]:
+        """See `Instance`. Only open groups take sequences."""
+        groups, settings = self._balance.open, self._settings
+        return groups * settings.max_sequences, groups * settings.max_step_tokens
+
     def tokens_per_s(self) -> float:
         """See `Instance`. Only prompts' instances are chosen by it."""
         return 0.0

@@ -83,11 +83,12 @@ class VirtualGateway:
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    def submit(self, request: tuple[int, int, int, tuple[BlockHash, ...]]) -> None:
+    def submit(self, request: tuple[int, int, int, tuple[BlockHash, ...]], key: str = "") -> None:
         """Take a request in.
 
         Args:
             request: its row, prompt tokens, output tokens, and the hashes of its full blocks.
+            key: whose it is.
         """
         row, prompt, output, hashes = request
         now, name = self._queue.now, self._settings.name
@@ -102,7 +103,7 @@ class VirtualGateway:
             time_left_s=self._timeout_s,
             prompt_hashes=hashes,
         )
-        self._tell(Submit(row, GenerationJob(RequestId(""), (spec,), mark=row + 1)))
+        self._tell(Submit(row, GenerationJob(RequestId(""), (spec,), key, mark=row + 1)))
 
     def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
         """See `Owner`."""
@@ -123,15 +124,19 @@ class VirtualGateway:
     def report(self, instance: InstancePort) -> None:
         """An instance tells its load now."""
         tokens, inside, free = instance.status()
+        # What runs at once is of use only where keys share: else a report shall cost no more.
+        waiting, bounds = (instance.waiting(), instance.bounds()) if self._settings.limits.shared else (0, (0, 0))
         status = Status(
             queued_tokens=tokens,
-            waiting=0,
-            running=inside,
+            waiting=waiting,
+            running=inside - waiting,
             blocks_free=free,
             draining=instance.draining,
             progress_age_s=0.0,
             tokens_per_s=instance.tokens_per_s(),
             gateways=self._gateways,
+            max_sequences=bounds[0],
+            max_step_tokens=bounds[1],
         )
         self._reported_at[instance.name] = now = self._queue.now
         self._oldest_report = min(self._oldest_report, now)

@@ -74,6 +74,14 @@ class InstancePort(Protocol):
         """Tokens to be computed, sequences inside, free KV blocks."""
         ...
 
+    def bounds(self) -> tuple[int, int]:
+        """Bounds of what runs at once: sequences, tokens of a step."""
+        ...
+
+    def waiting(self) -> int:
+        """Sequences without blocks."""
+        ...
+
     def tokens_per_s(self) -> float:
         """Tokens recently computed per second of step time; 0 = not known."""
         ...

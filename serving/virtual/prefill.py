@@ -106,6 +106,11 @@ class PrefillInstance:
         inside = len(scheduler.running) + len(scheduler.waiting)
         return scheduler.queued_tokens(), inside, scheduler.blocks.pool.num_free
 
+    def bounds(self) -> tuple[int, int]:
+        """See `Instance`."""
+        settings = self._engine.settings
+        return settings.max_sequences, settings.max_step_tokens
+
     def tokens_per_s(self) -> float:
         """See `Instance`."""
         return self._speed.tokens_per_s

@@ -364,7 +364,7 @@ class Supernode:
         if self.config.engine.prefix_reuse:
             hashes = names.names(request.prompt_tokens, request.blocks, row)
         order = row, request.prompt_tokens, request.output_tokens, hashes
-        self.gateways[row % len(self.gateways)].submit(order)
+        self.gateways[row % len(self.gateways)].submit(order, request.key)
 
     def _all_arrived(self) -> None:
         self.load.over(self.queue.now, self.work_done())

@@ -12,7 +12,8 @@ wait for it.
 
 Where several keys share the queue, a key that has as many requests or prompt tokens waiting as there is room left must
 come back later, and room is kept only from newcomers of its own key. So however many keys fill it, and whatever they
-were told, some places are left for one that has none.
+were told, some places are left for one that has none. There, seats are those of the instances, see `seats`: what would
+wait in the pools otherwise may wait here.
 """
 
 from collections import OrderedDict
@@ -24,6 +25,7 @@ from serving.gateway.core.drain_rate import DrainRate
 from serving.gateway.core.fair_lines import FairLines
 from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, Applicant
 from serving.gateway.core.retry_promises import Promise, RetryPromises
+from serving.gateway.core.seats import SeatLedger
 from serving.values.throughput import MAX_RETRY_S
 
 CAUTION = 2.0
@@ -47,6 +49,8 @@ class AdmissionQueue:
         self._rate = DrainRate(limits.max_running_sequences)
         self._deadlines: list[tuple[float, int]] = []
         self._since: OrderedDict[int, float] = OrderedDict()
+        self._places = limits.max_queued_requests
+        """Requests that may wait now."""
         self._waited_from: float | None = None
         """Time up to which waiting for a seat is accounted; None while nothing waits for one."""
 
@@ -54,13 +58,18 @@ class AdmissionQueue:
         """Go on with other bounds; what waits and what was promised stays."""
         self._limits = limits
         self._promises.bound(PROMISES_PER_PLACE * max(1, limits.max_queued_requests))
-        self._rate.seats = limits.max_running_sequences
+        self._heed(None)
 
     # ---- what is there ---------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Requests that wait."""
         return len(self._lines)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several keys use it."""
+        return self._limits.shared
 
     @property
     def tokens(self) -> int:
@@ -74,21 +83,25 @@ class AdmissionQueue:
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
-    def offer(self, one: Applicant, running: int, now: float, is_open: bool = True) -> AdmissionDecision:
+    def offer(
+        self, one: Applicant, running: int, now: float, is_open: bool = True, seats: SeatLedger | None = None
+    ) -> AdmissionDecision:
         """A request comes.
 
         Args:
             running: sequences in the pools.
             is_open: an instance is there to start it on; else it waits for one.
+            seats: of the instances; None = as many as configured.
         Returns: accepted: it waits, and the next `take` may be it. A refusal says when to come back.
         Effects: books it, or keeps room for its return.
         """
         if not is_open:  # that nothing starts now says nothing of how fast the queue is worked off when it can be
             self._waited_from = None
+        self._heed(seats)
         self._promises.expire(now)
         claimed = self._promises.claim(one.mark, now)
         waits = len(self._lines)
-        if is_open and not waits and self._fits(one.sequences, running):
+        if is_open and not waits and self._fits(one, running, seats):
             self._add(one, now)
             return AdmissionDecision(True, "starts at once")
         refusal = self._bounds(one, claimed, now) or (self._too_late(one, now) if waits else None)
@@ -99,19 +112,20 @@ class AdmissionQueue:
             self._waited_from = now
         return AdmissionDecision(True, f"{waits} requests, {self.tokens - one.tokens} tokens wait")
 
-    def take(self, running: int, now: float) -> int | None:
+    def take(self, running: int, now: float, seats: SeatLedger | None = None) -> int | None:
         """The next request to start now: call until it is None, but only while an instance is there.
 
         Args:
-            running: sequences in the pools.
+            running, seats: as in `offer`.
         Returns: a number, which no longer waits; None if nobody may start.
         """
-        one = self._lines.next()
+        self._heed(seats)
+        one = self._lines.next(None if seats is None or not running else seats.held)
         if self._waited_from is not None:
             self._rate.waited(max(0.0, now - self._waited_from))
             self._waited_from = now
-        if one is None or not self._fits(one.sequences, running):
-            self._waited_from = None if one is None else now
+        if one is None or not self._fits(one, running, seats):
+            self._waited_from = now if self._lines else None
             return None
         queued = self._waited_from is not None
         self._lines.start(one)
@@ -153,9 +167,20 @@ class AdmissionQueue:
 
     # ---- judgement -------------------------------------------------------------------------------------------------
 
-    def _fits(self, sequences: int, running: int) -> bool:
+    def _fits(self, one: Applicant, running: int, seats: SeatLedger | None) -> bool:
         """The largest request may start when nothing else runs."""
-        return not running or running + sequences <= self._limits.max_running_sequences
+        if not running:
+            return True
+        if running + one.sequences > self._limits.max_running_sequences:
+            return False
+        return seats is None or not (seats.held(one) or seats.full(one))
+
+    def _heed(self, seats: SeatLedger | None) -> None:
+        """Take note of how many seats there are."""
+        limits, most = self._limits, None if seats is None else seats.most
+        may_run = limits.max_running_sequences if most is None else min(most, limits.max_running_sequences)
+        self._rate.seats = may_run
+        self._places = limits.max_queued_requests + limits.max_running_sequences - may_run
 
     def _add(self, one: Applicant, now: float) -> None:
         self._lines.add(one)
@@ -166,7 +191,7 @@ class AdmissionQueue:
 
     def _bounds(self, one: Applicant, claimed: bool, now: float) -> AdmissionDecision | None:
         """Whether it is one too many. Where nothing waits, nothing is: else a whole bound of 1 would let nobody in."""
-        if not self._lines and self._limits.max_queued_requests:
+        if not self._lines and self._places:
             return None
         requests, tokens = self._excess(one, told=False)
         if requests > 0 or tokens > 0:
@@ -193,7 +218,7 @@ class AdmissionQueue:
         else:
             due, due_tokens = (promises.requests, promises.tokens) if told else (0, 0)
             more, more_tokens = 1 + due, room + due_tokens
-        return len(lines) + more - limits.max_queued_requests, self.tokens + more_tokens - limits.max_queued_tokens
+        return len(lines) + more - self._places, self.tokens + more_tokens - limits.max_queued_tokens
 
     def _room_for(self, one: Applicant) -> int:
         """Prompt tokens for which there must be room before it may wait.
@@ -208,9 +233,9 @@ class AdmissionQueue:
         limits, waits, tokens = self._limits, len(self._lines), self.tokens
         own, own_tokens = self._lines.of(one.key)
         if requests > 0:
-            places = limits.max_queued_requests - waits
+            places = self._places - waits
             if places < 1:
-                return f"{waits} requests wait, {limits.max_queued_requests} may"
+                return f"{waits} requests wait, {self._places} may"
             return f"{own} requests of the key wait, {places} places are left for all"
         room = limits.max_queued_tokens - tokens
         if self._room_for(one) > room:
@@ -220,7 +245,7 @@ class AdmissionQueue:
     def _promised_in_words(self, one: Applicant) -> str:
         limits, promises = self._limits, self._promises
         if self._excess(one, told=True)[0] > 0:
-            told = f"{promises.requests} were told to come back, {limits.max_queued_requests} may"
+            told = f"{promises.requests} were told to come back, {self._places} may"
             return f"{len(self._lines)} requests wait, and {told}"
         told = f"{promises.tokens} were told to come back, {limits.max_queued_tokens} may"
         return f"{self.tokens} prompt tokens wait, and {told}"
@@ -229,7 +254,7 @@ class AdmissionQueue:
         """Room is kept for those who were told to come back, but not while the queue is about to run dry: they may not
         come, and who asks again and again is given promise after promise; neither must leave seats empty.
         """
-        dry = min(self._limits.max_queued_requests / 2, self._rate.requests_per_s * DRY_S)
+        dry = min(self._places / 2, self._rate.requests_per_s * DRY_S)
         return len(self._lines) + 1 > dry and max(self._excess(one, told=True)) > 0
 
     def _too_late(self, one: Applicant, now: float) -> AdmissionDecision | None:

@@ -10,7 +10,7 @@ request. So no priority waits for ever: a request with n older ones in its line 
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
 from serving.errors import LedgerError
@@ -42,6 +42,10 @@ class _Line:
         while self.by_priority[0][1] not in self.order:
             heappop(self.by_priority)
         return self.order[self.by_priority[0][1]]
+
+
+def _virtual(line: _Line) -> float:
+    return line.virtual
 
 
 class FairLines:
@@ -81,14 +85,19 @@ class FairLines:
         self._key_of[one.number] = one.key
         self.tokens += one.tokens
 
-    def next(self) -> Applicant | None:
-        """The request that would start now. Effects: none that matter."""
+    def next(self, held: Callable[[Applicant], bool] | None = None) -> Applicant | None:
+        """The request that would start now. Effects: none that matter.
+
+        Args:
+            held: whether a request's key may start nothing now, so that others pass.
+        """
         if not self._key_of:
             return None
-        if len(self._lines) == 1:
-            return next(iter(self._lines.values())).next()
         waiting = [line for line in self._lines.values() if line.order]
-        return min(waiting, key=lambda line: line.virtual).next()
+        if held is None:
+            return min(waiting, key=_virtual).next()
+        firsts = (line.next() for line in sorted(waiting, key=_virtual))
+        return next((one for one in firsts if not held(one)), None)
 
     def start(self, one: Applicant) -> None:
         """Start a request and charge its key. Effects: lines without debts in which nothing waits are forgotten."""

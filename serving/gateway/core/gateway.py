@@ -65,7 +65,7 @@ class Gateway:
         """Time of the last event [s]."""
         self.instances = Instances(settings.max_age_s)
         self.routes = Routes(self.instances, settings.pools, settings.block_tokens, settings.router())
-        self.room = WaitingRoom(settings.queue(), settings.role_wait_s)
+        self.room = WaitingRoom(settings.queue(), settings.role_wait_s, self.routes.seats)
         self.choices: dict[SequenceId, Choice] = {}
         """Sequences under way, by the base of their ids."""
         self._running: dict[int, Job] = {}
@@ -244,8 +244,7 @@ class Gateway:
                 self._carry_out(choice, choice.journal.start())
 
     def _stop(self, number: int, index: int) -> None:
-        job = self._running.get(number)
-        if job is None:
+        if (job := self._running.get(number)) is None:
             return
         choice = job.choices[index]
         self._ready(choice)
@@ -276,11 +275,10 @@ class Gateway:
         if job.closed or not choice.journal.done:
             return
         self._leave(choice)
-        for one in job.choices:
-            if not one.journal.done:
-                self._let_in()
-                return
-        self._close(job)
+        if all(one.journal.done for one in job.choices):
+            self._close(job)
+        else:
+            self._let_in()
 
     def _leave(self, choice: Choice) -> None:
         """A sequence needs no place and no room any more, however long others of its job go on."""
@@ -288,7 +286,7 @@ class Gateway:
         if self.choices.pop(name, None) is not None:
             self._needy.pop(name, None)
             self.routes.ended(name)
-            self.room.finished(self.now - choice.job.started)
+            self.room.finished(choice, self.now)
 
     def _close(self, job: Job) -> None:
         """Forget a job, and let the next one in."""
@@ -322,6 +320,7 @@ class Gateway:
         self.routes.grew(choice.journal.spec.sequence_id, len(news.tokens))
         if news.cached_tokens is not None:
             queue_s = job.started - job.submitted + choice.waited_s
+            self.room.computed(choice, news.cached_tokens, self.now)
         failures = choice.journal.attempts.total
         self._out.append(SequenceUpdate(choice.index, news, queue_s, failures, job.number, choice.preempted))
 
@@ -343,6 +342,7 @@ class Gateway:
         decodes = type(need) is NeedDecode
         self._out.append(Routed(journal.spec.sequence_id, decision, decodes))
         if decodes:
+            self.room.placed(choice)
             routed = journal.decode_routed
         elif self.routes.decodes_nowhere(now) > self.settings.empty_role_s:
             routed = journal.serve_whole
@@ -414,6 +414,8 @@ class Gateway:
                 self._leave_if_done(choice)
             except Exception as error:
                 self._break(job, error)
+        if self.room.may_go_on:
+            self._let_in()
 
     def _decline(self, replica: ReplicaId, item: News) -> None:
         """News of a job that is over: the instance that still works on it, or holds blocks for it, is told to stop."""
@@ -480,15 +482,12 @@ class Gateway:
         else:
             self._route(choice, need)
         turns = isinstance(need, NeedTrial) or need.alone or bool(self._quarantine.closed)
-        if not self._waits(choice) or waited_s <= limit_s or (turns and self.routes.open(self.now)):
+        if choice.need is None or choice.job.closed or waited_s <= limit_s or (turns and self.routes.open(self.now)):
             return
         if not (job.begun and self._coming):
             role = "decode" if isinstance(need, NeedDecode) else "prefill"
             reason = f"no {role} instance came up within {limit_s:g} s"
             self._fail(job, Fail(FailKind.UNAVAILABLE, reason))
-
-    def _waits(self, choice: Choice) -> bool:
-        return choice.need is not None and not choice.job.closed
 
     def _known(self, number: int) -> bool:
         return number in self._running or self.room.find(number) is not None

@@ -98,6 +98,9 @@ class Instances:
             tokens_per_s=status.tokens_per_s,
             gateways=status.gateways,
             share=status.share,
+            waiting=status.waiting,
+            max_sequences=status.max_sequences,
+            max_step_tokens=status.max_step_tokens,
         )
 
     def unreachable(self, replica: ReplicaId) -> None:

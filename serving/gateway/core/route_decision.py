@@ -23,6 +23,8 @@ class InstanceView(Struct, frozen=True, gc=False):
         tokens_per_s: recently computed there; 0 = not known.
         gateways: that send work there, this one included.
         share: of the sequences that it would get otherwise.
+        waiting: of the `sequences`, those without KV blocks.
+        max_sequences, max_step_tokens: bounds of what runs there at once; 0 = not known.
     """
 
     replica: ReplicaId
@@ -41,6 +43,9 @@ class InstanceView(Struct, frozen=True, gc=False):
     tokens_per_s: float = 0.0
     gateways: int = 1
     share: float = 1.0
+    waiting: int = 0
+    max_sequences: int = 0
+    max_step_tokens: int = 0
 
 
 class RouteDecision(Struct, frozen=True, gc=False):

@@ -13,6 +13,7 @@ from serving.gateway.core.journal_phase import JournalPhase
 from serving.gateway.core.output_reserve import OutputReserve
 from serving.gateway.core.request_journal import SequenceJournal
 from serving.gateway.core.route_decision import InstanceView, RouteDecision
+from serving.gateway.core.seats import PoolSeats
 from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.values.link_health import decodes_to_avoid, prefills_to_avoid
 from serving.values.news import Leaving, News, Prefilled
@@ -50,12 +51,32 @@ class Routes:
         self._block_tokens = block_tokens
         self._reserve = OutputReserve(block_tokens)
         self._no_decode_since: float | None = None
+        self._books_prompts = False
+        """Where keys share, it counts what answers grow by from their prompts on, wherever these are computed."""
         self.moved: Counter[ReplicaId] = Counter()
         """Sequences that instances which leave have handed to others, while such an instance is known."""
 
     def open(self, now: float) -> bool:
         """Whether a request that comes now finds an instance."""
         return self._instances.any_open(self._pools, now)
+
+    def seats(self, now: float) -> PoolSeats | None:
+        """This gateway's share of what the instances run at once; None if some do not tell, or none is there."""
+        self._books_prompts = self._prefill == self._decode
+        prefills = self._staying(self._prefill, now)
+        decodes = prefills if self._decode == self._prefill else self._staying(self._decode, now)
+        apart = decodes is not prefills and bool(prefills and decodes)
+        prefills, decodes = prefills or decodes, decodes or prefills  # either role stands in for the other
+        if not decodes or not all([view.max_sequences for view in (*prefills, *decodes)]):
+            return None
+        return PoolSeats(
+            int(sum([_seats(view) for view in decodes])),
+            int(sum([view.max_step_tokens / view.gateways for view in prefills])),
+            max([view.max_step_tokens for view in prefills]),
+            int(sum([view.kv_blocks_total / view.gateways for view in decodes]) * self._block_tokens),
+            int(sum([_free(view) for view in decodes]) * self._block_tokens),
+            apart,
+        )
 
     def decodes_nowhere(self, now: float) -> float:
         """For how long there has been no decode instance [s]. Effects: time counts from the first call of those."""
@@ -145,6 +166,8 @@ class Routes:
             exclude = (*exclude, *prefills_to_avoid([view.replica for view in views], troubles))
         decision = self._router.prefill(views, need.tokens, exclude, spec.prompt_hashes)
         self._instances.reserve(decision.replica, decision.tokens, blocks)
+        if self._books_prompts:
+            self._reserve.book(spec.sequence_id, decision.replica, left)
         return decision
 
     def idlest(self, journal: SequenceJournal, now: float) -> Idlest | None:
@@ -193,3 +216,22 @@ class Routes:
 
 def _open(views: list[InstanceView], closed: Collection[ReplicaId | None]) -> list[InstanceView]:
     return [view for view in views if view.replica not in closed] if closed else views
+
+
+def _starved(view: InstanceView) -> bool:
+    """Whether sequences wait there for blocks, not for a seat or a step: what is free would not do for one more."""
+    used = view.kv_blocks_total - view.kv_blocks_free
+    return view.waiting > 0 and view.kv_blocks_free * (view.sequences - view.waiting) < used
+
+
+def _seats(view: InstanceView) -> float:
+    """Sequences that run there at once, of one gateway: without blocks for more, as many as have some."""
+    most = max(1, view.sequences - view.waiting) if _starved(view) else view.max_sequences
+    return min(most, view.max_sequences) / view.gateways
+
+
+def _free(view: InstanceView) -> float:
+    """Blocks for what one gateway sends next."""
+    if _starved(view):
+        return 0.0
+    return max(0, view.kv_blocks_free / view.gateways - view.reserved_blocks - view.promised_blocks)

@@ -1,12 +1,14 @@
 """Jobs that wait for their turn at one gateway: an `AdmissionQueue`, with the jobs themselves."""
 
+from collections.abc import Callable
 from math import inf, nextafter
 from zlib import crc32
 
 from serving.gateway.core.admission_queue import AdmissionQueue
 from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, Applicant
-from serving.gateway.core.jobs import Job
+from serving.gateway.core.jobs import Choice, Job
 from serving.gateway.core.output_reserve import RESERVE_TOKENS
+from serving.gateway.core.seats import PoolSeats, SeatLedger
 from serving.values.jobs import Fail, GenerationJob
 from serving.values.news import FailKind
 
@@ -19,10 +21,14 @@ class WaitingRoom:
     Args:
         queue: decides; was asked nothing yet.
         role_wait_s: how long a job waits while there is no instance at all [s].
+        pools: what the instances can run now; asked only where keys share.
     """
 
-    def __init__(self, queue: AdmissionQueue, role_wait_s: float) -> None:
+    def __init__(self, queue: AdmissionQueue, role_wait_s: float, pools: Callable[[float], PoolSeats | None]) -> None:
         self._queue = queue
+        self._pools = pools
+        self._shared = queue.shared
+        self._seats = SeatLedger()
         self._role_wait_s = role_wait_s
         self._waiting: dict[int, Job] = {}
         self._closed_since: float | None = None
@@ -47,7 +53,7 @@ class WaitingRoom:
         Args:
             number: of the job; they only grow. running: sequences in the pools. is_open: an instance is there.
         """
-        return self._queue.offer(applicant(number, job, now), running, now, is_open)
+        return self._queue.offer(applicant(number, job, now), running, now, is_open, self._look(running, now))
 
     def enter(self, job: Job) -> None:
         """The job that was just given a place."""
@@ -56,6 +62,7 @@ class WaitingRoom:
     def configure(self, limits: AdmissionLimits, role_wait_s: float) -> None:
         """Go on with other bounds; what waits stays."""
         self._queue.configure(limits)
+        self._shared = limits.shared
         self._role_wait_s = role_wait_s
 
     def find(self, number: int) -> Job | None:
@@ -64,8 +71,22 @@ class WaitingRoom:
 
     def next(self, running: int, now: float) -> Job | None:
         """The job that starts now; ask only while an instance is there."""
-        number = self._queue.take(running, now)
-        return None if number is None else self._waiting.pop(number)
+        number = self._queue.take(running, now, self._look(running, now))
+        if number is None:
+            return None
+        job = self._waiting.pop(number)
+        if self._shared:
+            for choice in job.choices:
+                spec, key = choice.journal.spec, job.work.key
+                expected = min(spec.sampling.max_tokens, RESERVE_TOKENS)
+                self._seats.start(spec.sequence_id, key, len(spec.prompt) + len(spec.output), expected, now)
+        return job
+
+    def _look(self, running: int, now: float) -> SeatLedger | None:
+        if not self._shared:
+            return None
+        self._seats.look(self._pools(now), running, now)
+        return self._seats
 
     def all(self) -> tuple[Job, ...]:
         """Those that wait."""
@@ -76,9 +97,25 @@ class WaitingRoom:
         if self._waiting.pop(job.number, None) is not None:
             self._queue.withdraw(job.number)
 
-    def finished(self, residence_s: float) -> None:
-        """A sequence of a job that was started is over, so long after."""
-        self._queue.finished(residence_s)
+    @property
+    def may_go_on(self) -> bool:
+        """Whether somebody may start since a prompt is computed."""
+        return self._seats.freed and len(self._waiting) > 0
+
+    def computed(self, choice: Choice, cached_tokens: int, now: float) -> None:
+        """The prompt of a sequence is computed."""
+        if self._shared:
+            self._seats.computed(choice.journal.spec.sequence_id, cached_tokens, now)
+
+    def placed(self, choice: Choice) -> None:
+        """A sequence has its room where it generates."""
+        if self._shared:
+            self._seats.placed(choice.journal.spec.sequence_id)
+
+    def finished(self, choice: Choice, now: float) -> None:
+        """A sequence of a job that was started is over."""
+        self._queue.finished(now - choice.job.started)
+        self._seats.ended(choice.journal.spec.sequence_id, now)
 
     def overdue(self, now: float, is_open: bool) -> list[tuple[Job, Fail]]:
         """Those that wait no longer, and why: their time is over, or no instance came."""
@@ -96,6 +133,7 @@ class WaitingRoom:
     def check(self) -> None:
         """Prove that queue and jobs agree. Raises: LedgerError if they do not."""
         self._queue.check()
+        self._seats.check()
         assert len(self._queue) == len(self._waiting), "a place without a job, or a job without a place"
 
 

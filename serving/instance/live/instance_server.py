@@ -86,6 +86,8 @@ class InstanceServer:
         """Sequences that came in, those handed over from other instances among them."""
         self.share = 1.0
         """See `Status.share`."""
+        self.max_sequences = self.max_step_tokens = 0
+        """See `Status`."""
 
     async def start(self, engine_loop: EngineLoop, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
         """Listen on `host` at a free port of a range.
@@ -323,6 +325,8 @@ class InstanceServer:
             fetching=snapshot.fetching,
             blocks_cached=snapshot.kv_blocks_cached,
             share=self.share,
+            max_sequences=self.max_sequences,
+            max_step_tokens=self.max_step_tokens,
         )
         for connection, hello in self._gateways.items():
             if hello is not None:

@@ -15,12 +15,14 @@ class TraceRequest(NamedTuple):
         blocks: prefix identity of each of the prompt's leading blocks of `RequestStream.block_tokens` tokens (the last
             may be partly filled): equal numbers at equal places mean an equal prompt up to there. Empty = nothing
             known, hence nothing shared.
+        key: whose it is: keys have turns where the configuration has several.
     """
 
     arrival_s: float
     prompt_tokens: int
     output_tokens: int
     blocks: tuple[int, ...] = ()
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

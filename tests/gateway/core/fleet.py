@@ -101,7 +101,9 @@ class FakeInstance:
         """Its load."""
         queued = sum(len(work.spec.prompt) for work in self.works.values() if not work.begun)
         age, limit = (9.0, 5.0) if stuck else (0.0, 5.0)
-        return Status(queued, 0, len(self.works), KV_BLOCKS, self.draining, age, 100.0, limit)
+        # Where keys share, the gateway keeps to so few seats, so that some requests wait for them.
+        bounds = {"max_sequences": 1, "max_step_tokens": 8}
+        return Status(queued, 0, len(self.works), KV_BLOCKS, self.draining, age, 100.0, limit, **bounds)
 
     def lose_link(self) -> None:
         """What it has it goes on with, and what it says may still arrive."""

@@ -204,7 +204,10 @@ class WatchedGateway:
     def is_bounded(self) -> None:
         """No more waits and runs than may, and who is served is served to the end."""
         limits = self.core.settings.limits
-        assert len(self.core.room) <= limits.max_queued_requests
+        may_wait = limits.max_queued_requests
+        if limits.shared:  # what the instances cannot run yet waits here
+            may_wait += limits.max_running_sequences
+        assert len(self.core.room) <= may_wait
         largest = max([len(spec.prompt) for c in self.clients.values() for spec in c.work.sequences], default=0) * 5
         half = limits.max_queued_tokens // 2
         assert len(self.core.room) <= 1 or self.core.room.tokens <= limits.max_queued_tokens + largest - half

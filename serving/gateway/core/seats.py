@@ -1,0 +1,214 @@
+"""Seats of the instances, shared by keys: what these could not run yet waits in the gateway, where keys have turns.
+
+    waiting room ──start──► prompt is computed ──computed──► [handoff] ──placed──► generates ──ended──►
+                            two steps of tokens               room for its KV       a seat
+
+An instance serves in order of arrival and knows no keys. So a gateway that several keys share lets in no more than the
+instances can run now, by their own reports, and this gateway's share of it where there are several. Three things bound
+what runs: seats of the sequences that generate, room for their KV, and tokens of prompts.
+
+A key that has something running leaves a part of each to the others, or its streams would have to end before another
+key's first request begins. A sequence needs no seat of a decode instance while another instance computes its prompt: as
+many as that was lately are let in beyond the seats, or so many of these would be empty.
+"""
+
+from collections import Counter
+
+from msgspec import Struct
+
+from serving.errors import LedgerError
+from serving.gateway.core.gateway_admission import Applicant
+
+LEFT_SHARE = 10
+"""A key leaves one seat for every so many of its own, at least one: of 64 it gets 59. A larger part costs throughput
+where one key is busy, and the autoscaler would not take its pool for full; a smaller one makes some requests of another
+key wait that come together."""
+STEPS_AHEAD = 2
+"""Steps of prompts that may be on their way for each instance: one that runs, and one that is there when that ends."""
+HALF_LIFE_S = 10.0
+"""Prompts on their way are counted in the mean: a burst of them is no reason to let more in."""
+_NEWEST_SHARE = 0.1
+"""Weight of the newest prompt in how much of them is cached."""
+
+
+class PoolSeats(Struct, frozen=True, gc=False):
+    """Bounds of what the instances run at once: one gateway's share.
+
+    Args:
+        sequences: that generate.
+        step_tokens: of one step of all that compute prompts. chunk_tokens: of the largest of these.
+        kv_tokens, free_tokens: tokens whose KV fits where sequences generate, in all and now.
+        apart: prompts are computed by other instances than those that generate.
+    """
+
+    sequences: int
+    step_tokens: int
+    chunk_tokens: int
+    kv_tokens: int
+    free_tokens: int
+    apart: bool
+
+
+class _Seat:
+    """One sequence in the pools. `work`, `kv`: that are still booked for its prompt and its KV [tokens]."""
+
+    __slots__ = ("key", "kv", "prompt", "work")
+
+    def __init__(self, key: str, prompt: int, work: int, kv: int) -> None:
+        self.key = key
+        self.prompt = prompt
+        self.work = work
+        self.kv = kv
+
+
+class SeatLedger:
+    """Sequences of one gateway that run, by key, and what may run beside them."""
+
+    def __init__(self) -> None:
+        self._seats: dict[str, _Seat] = {}
+        self._own: Counter[str] = Counter()
+        self._computing: Counter[str] = Counter()
+        """Prompts of a key that are not computed yet."""
+        self._work = 0
+        self._kv = 0
+        self._fresh = 1.0
+        """Share of prompts that had to be computed, lately."""
+        self._before = 0.0
+        """Prompts that were on their way lately, in the mean, until `_mean_at`."""
+        self._mean_at = 0.0
+        self._pools: PoolSeats | None = None
+        self._running = 0
+        self.freed = False
+        """A prompt was computed since somebody was let in: perhaps the next may come."""
+
+    def look(self, pools: PoolSeats | None, running: int, now: float) -> None:
+        """Note what the instances can run now, None = they do not tell, and this gateway's sequences there."""
+        self._pass(now)
+        self._pools = pools
+        self._running = running
+        self.freed = False
+
+    @property
+    def most(self) -> int | None:
+        """Sequences that may be in the pools; None = as many as configured."""
+        pools = self._pools
+        if pools is None:
+            return None
+        return max(1, pools.sequences + (min(int(self._before), pools.sequences) if pools.apart else 0))
+
+    def of(self, key: str) -> int:
+        """Sequences of a key in the pools."""
+        return self._own[key]
+
+    # ---- judgement -------------------------------------------------------------------------------------------------
+
+    def held(self, one: Applicant) -> bool:
+        """Whether its key has its part, so that others may pass. A key of which nothing runs has not."""
+        pools, most, own = self._pools, self.most, self._own[one.key]
+        if pools is None or most is None or not own:
+            return False
+        seats = _bounded(one.sequences, most)
+        if most - self._running - seats < max(1, (own + seats) // LEFT_SHARE):
+            return True
+        if self._computing[one.key] and self._work >= STEPS_AHEAD * pools.step_tokens:
+            return True
+        return self._room_after(one, pools) < pools.kv_tokens // LEFT_SHARE
+
+    def full(self, one: Applicant) -> bool:
+        """Whether it finds no seat, or no room for its KV: then all wait, or a large one never had its turn."""
+        pools, most = self._pools, self.most
+        if pools is None or most is None:
+            return False
+        return self._running + _bounded(one.sequences, most) > most or self._room_after(one, pools) < 0
+
+    def _room_after(self, one: Applicant, pools: PoolSeats) -> int:
+        """Tokens of KV that would be free beside it and all that will soon need theirs."""
+        return pools.free_tokens - self._kv - _bounded(one.tokens + one.expected_tokens, pools.kv_tokens)
+
+    # ---- events ----------------------------------------------------------------------------------------------------
+
+    def start(self, name: str, key: str, prompt: int, expected: int, now: float) -> None:
+        """A sequence goes to the pools. `expected`: tokens that it is likely to generate.
+
+        Raises: LedgerError if it is there already.
+        """
+        if name in self._seats:
+            raise LedgerError(f"sequence {name} has a seat already")
+        self._pass(now)
+        # A prompt longer than a step keeps one instance busy, and no other one.
+        chunk = self._pools.chunk_tokens if self._pools is not None else prompt
+        work = max(1, min(round(prompt * self._fresh), chunk))
+        self._seats[name] = _Seat(key, prompt, work, prompt + expected)
+        self._own[key] += 1
+        self._computing[key] += 1
+        self._work += work
+        self._kv += prompt + expected
+
+    def computed(self, name: str, cached: int, now: float) -> None:
+        """The prompt of a sequence is computed, `cached` tokens of it were there. Unknown names are ignored."""
+        seat = self._seats.get(name)
+        if seat is None or not seat.work:
+            return
+        if seat.prompt:
+            self._fresh += _NEWEST_SHARE * (max(0.0, 1.0 - cached / seat.prompt) - self._fresh)
+        self._pass(now)
+        self._drop_work(seat)
+        self.freed = True
+        if self._pools is not None and not self._pools.apart:
+            self._drop_kv(seat)
+
+    def placed(self, name: str) -> None:
+        """Note that its room is booked where it generates. Unknown names are ignored."""
+        if (seat := self._seats.get(name)) is not None:
+            self._drop_kv(seat)
+
+    def ended(self, name: str, now: float) -> None:
+        """A sequence has left the pools. Unknown names are ignored."""
+        seat = self._seats.pop(name, None)
+        if seat is None:
+            return
+        self._pass(now)
+        self._drop_work(seat)
+        self._drop_kv(seat)
+        _less(self._own, seat.key)
+
+    def _pass(self, now: float) -> None:
+        """Time has passed with as many prompts on their way as there are."""
+        if now > self._mean_at:
+            keep = 0.5 ** ((now - self._mean_at) / HALF_LIFE_S)
+            self._before = self._computing.total() * (1.0 - keep) + self._before * keep
+            self._mean_at = now
+
+    def _drop_work(self, seat: _Seat) -> None:
+        if seat.work:
+            self._work -= seat.work
+            seat.work = 0
+            _less(self._computing, seat.key)
+
+    def _drop_kv(self, seat: _Seat) -> None:
+        self._kv -= seat.kv
+        seat.kv = 0
+
+    def check(self) -> None:
+        """Prove that the sums are those of the seats.
+
+        Raises: LedgerError if they are not.
+        """
+        seats = self._seats.values()
+        if self._own != Counter([seat.key for seat in seats]):
+            raise LedgerError("keys have other seats than those that are taken")
+        if self._computing != Counter([seat.key for seat in seats if seat.work]):
+            raise LedgerError("keys compute other prompts than those on their way")
+        if (self._work, self._kv) != (sum([seat.work for seat in seats]), sum([seat.kv for seat in seats])):
+            raise LedgerError("tokens on their way are not those of the seats")
+
+
+def _bounded(wanted: int, most: int) -> int:
+    """A request may be larger than all there is; half of it becomes free while it has its turn."""
+    return min(wanted, max(1, most // 2))
+
+
+def _less(counter: Counter[str], key: str) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
