@@ -23,7 +23,7 @@ from serving.http_client import fetch
 from serving.kvpool.live.pool_control import control_settings, start_pool_control
 from serving.launch.app import APP_NAME, build
 from serving.launch.disk_watch import full_disk
-from serving.launch.patience import Patience, load_and_cores, load_here, slowness
+from serving.launch.patience import StartWait, load_and_cores, load_here, slowness
 from serving.launch.rollout import Rollout
 from serving.scaling.live.scaling_board import start_board
 
@@ -227,7 +227,7 @@ def wait_ready(
 ) -> str:
     """Wait until a gateway says that it can serve. Returns: its base URL. Raises: StartError if none does in time."""
     deadline = time.monotonic() + deadline_s
-    patience = Patience("a gateway that can serve", time.monotonic())
+    patience = StartWait("a gateway that can serve", time.monotonic())
     while True:
         ready = cluster.ready_gateways(config)
         if ready:

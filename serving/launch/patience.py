@@ -18,7 +18,7 @@ PAUSE_S = 0.2
 _PROC = Path("/proc")
 
 
-class Patience:
+class StartWait:
     """One wait. Time is passed in.
 
     Args:
@@ -49,7 +49,7 @@ class Patience:
         return ""
 
     def line(self, now: float, load: float, cores: int) -> str | None:
-        """What to say now and then; None = nothing."""
+        """Progress line, at most one every `SAY_EVERY_S`; None = not due."""
         if now - self._said_at < SAY_EVERY_S:
             return None
         self._said_at = now
@@ -102,10 +102,10 @@ def wait_patiently(
 
     Args:
         look: whether it is there; asked again and again.
-        moved, ended: as in `Patience.cause`.
+        moved, ended: as in `StartWait.cause`.
     Raises: RuntimeError with the cause to wait no longer.
     """
-    patience = Patience(what, clock())
+    patience = StartWait(what, clock())
     while not look():
         now = clock()
         if cause := patience.cause(now, moved(), ended()):

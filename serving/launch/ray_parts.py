@@ -43,7 +43,7 @@ class _Started:
             self.fresh.append((program, process))
 
     def ended(self) -> str:
-        """What has ended instead of coming up, in words; empty = nothing."""
+        """Words for a part that ended instead of starting; empty = none did."""
         for program, process in self.fresh:
             if process.poll() is not None:
                 return f"Ray's {program} has ended with code {process.returncode}"

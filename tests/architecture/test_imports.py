@@ -38,6 +38,7 @@ LAYERS = (
     "loadgen.trace",
     "loadgen.report",
     "loadgen.progress_bar",
+    "loadgen.command_words",
     "serving.compiled",
     "serving.version",
     "serving.ids",
@@ -162,7 +163,7 @@ BANNED = {
     "hardware": {"serving", "loadgen", "torch"},
     "serving": {"loadgen", "tests", "deploy", "docs"},
 }
-SHARED = ("loadgen.trace", "loadgen.report", "loadgen.progress_bar")
+SHARED = ("loadgen.trace", "loadgen.report", "loadgen.progress_bar", "loadgen.command_words")
 """Parts of `loadgen` that `serving` imports; they reach only one another, down the layers, and `LEAVES`."""
 LEAVES = ("loadgen.quantities", "loadgen.errors", "loadgen.json_text", "loadgen.output", "loadgen.regular_file")
 """Modules of `loadgen` that everybody shares; they import nothing of ours but one another."""

@@ -40,7 +40,8 @@ def returned(request: pytest.FixtureRequest) -> Iterator[None]:
 
     def at_rest() -> bool:
         status = server.cluster()
-        listed = sum(len(pool["replicas"]) for pool in status["pools"]) + len(status["kvcache"]["servers"])
+        servers = status["kvcache"]["servers"] if "kvcache" in status else []
+        listed = sum(len(pool["replicas"]) for pool in status["pools"]) + len(servers)
         return not server.busy() and len(server.segments_now()) <= listed
 
     try:

@@ -11,7 +11,7 @@ from ray._private import auto_init_hook
 from serving.launch import deploying, patience, ray_parts
 from serving.launch.deploying import without_alarm
 from serving.launch.launch import Interrupt, Interrupted, _start_ray
-from serving.launch.patience import LONGEST_S, STILL_S, Patience, load_words, processor_ticks, slowness, wait_patiently
+from serving.launch.patience import LONGEST_S, STILL_S, StartWait, load_words, processor_ticks, slowness, wait_patiently
 from serving.launch.ray_parts import patiently
 
 
@@ -119,7 +119,7 @@ def test_a_busy_machine_is_said_and_given_more_time() -> None:
     assert load_words(0.4, 1) == "load 0 on 1 core"
     assert slowness(38.0, 2) == 19
     assert slowness(0.1, 2) == 1
-    assert Patience("it", 0.0).line(1.0, 1.0, 1) is None
+    assert StartWait("it", 0.0).line(1.0, 1.0, 1) is None
     assert deploying.READY_DEADLINE_S >= 120
 
 

@@ -64,7 +64,7 @@ def test_a_block_larger_than_a_server(config: ServeConfig) -> None:
 def test_weights_larger_than_an_instance(config: ServeConfig) -> None:
     scarce = HardwareConfig(hbm_per_die_mib=1, workspace_share=0.9)
     with pytest.raises(
-        ConfigError, match=r"^the weights of model take 1 MiB.* prefill pool has 4 dies of 1 MiB"
+        ConfigError, match=r"^the weights of model take 0.000977 GiB.* prefill pool has 4 dies of 0.000977 GiB"
     ) as told:
         preflight(replace(config, hardware=scarce))
     enough = re.search(

@@ -65,6 +65,7 @@ class Columns:
                 self.prompt_tokens.tolist(),
                 self.output_tokens.tolist(),
                 self.id_tuples(),
+                repeat(""),  # a trace file names no keys
                 strict=False,
             ),
         )

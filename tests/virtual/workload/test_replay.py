@@ -164,6 +164,6 @@ def test_portions_and_stretches_that_cannot_be() -> None:
 
 def test_requests_are_plain_values(tmp_path: Path) -> None:
     request = listed(open_workload(written(tmp_path, CHAT), rate=3, length=1.5))[0]
-    assert [type(value) for value in request] == [float, int, int, tuple]
+    assert [type(value) for value in request] == [float, int, int, tuple, str]
     assert type(request) is TraceRequest
     assert all(type(block) is int for block in request.blocks)
