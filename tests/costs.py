@@ -61,7 +61,7 @@ _spent_s = 0.0
 def pytest_runtest_makereport() -> Iterator[None]:
     """Notes in the report what the phase cost; xdist carries attributes of reports."""
     global _spent_s
-    report: pytest.TestReport = yield  # type: ignore[assignment,misc]
+    report: pytest.TestReport = yield  # type: ignore[assignment]
     now_s = _processor_s()
     report.cpu_s = round(now_s - _spent_s, 3)  # type: ignore[attr-defined]
     report.systems = _systems.copy()  # type: ignore[attr-defined]

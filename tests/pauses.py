@@ -108,7 +108,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Turns the last failure of a `real_time` test into "not judged" if the machine did not keep time."""
-    report: pytest.TestReport = yield  # type: ignore[assignment,misc]
+    report: pytest.TestReport = yield  # type: ignore[assignment]
     last = getattr(item, "execution_count", ATTEMPTS) >= ATTEMPTS
     if report.failed and last and WATCH in item.stash and (verdict := item.stash[WATCH].verdict()):
         report.outcome = "skipped"

@@ -36,7 +36,7 @@ class SimulatedPools(Pools):
         instance = Instance(self.config, place, SECRET, self._pool_view)
         host, port = await instance.start()
         self.instances.append(instance)
-        self._members[place.replica] = Member(place.replica, pool, node, host, port)
+        self.members[place.replica] = Member(place.replica, pool, node, host, port)
         return instance
 
 

@@ -102,8 +102,8 @@ class FakeInstance:
         queued = sum(len(work.spec.prompt) for work in self.works.values() if not work.begun)
         age, limit = (9.0, 5.0) if stuck else (0.0, 5.0)
         # Where keys share, the gateway keeps to so few seats, so that some requests wait for them.
-        bounds = {"max_sequences": 1, "max_step_tokens": 8}
-        return Status(queued, 0, len(self.works), KV_BLOCKS, self.draining, age, 100.0, limit, **bounds)
+        load = (queued, 0, len(self.works), KV_BLOCKS, self.draining, age, 100.0, limit)
+        return Status(*load, max_sequences=1, max_step_tokens=8)
 
     def lose_link(self) -> None:
         """What it has it goes on with, and what it says may still arrive."""

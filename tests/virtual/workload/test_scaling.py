@@ -31,7 +31,7 @@ def requests_of(prompts: list[tuple[int, bool]]) -> list[TraceRequest]:
 
 def scaled(requests: list[TraceRequest], scaling: Scaling) -> list[TraceRequest]:
     """The same, scaled."""
-    return list(scaling.apply(columns_of(requests), BLOCK).requests())
+    return list(scaling.apply(columns_of([request[:4] for request in requests]), BLOCK).requests())
 
 
 def shared(one: TraceRequest, other: TraceRequest, block: int) -> int:
