@@ -87,12 +87,12 @@ _IN_VIRTUAL_TIME = (
         VIRTUAL,
         (
             *keys_of("model", "tokenizer tools most_calls dtype device short_weights expert_results version"),
-            *keys_of("gateway", "host port server api_keys max_body_bytes max_head_bytes head_timeout_s"),
+            *keys_of("gateway", "host port server max_body_bytes max_head_bytes head_timeout_s"),
             *keys_of(
                 "gateway",
                 "body_timeout_s max_connections address_share max_n max_request_sequences max_logprob_entries",
             ),
-            *keys_of("gateway", "admin_keys allowed_origins allowed_hosts api_key_file drain_s"),
+            *keys_of("gateway", "allowed_origins allowed_hosts api_key_file drain_s"),
             *keys_of("gateway", "response_store kept_responses kept_responses_mib kept_response_s root_path"),
             *keys_of("gateway", "timelines trace_endpoint trace_share"),
             *keys_of("cluster", "dashboard_host dashboard_port gcs_storage port_range restart_nodes nodes.cpus"),

@@ -32,6 +32,13 @@ def harness(application: Harness) -> Harness:
 
 
 @pytest.fixture
+def refusing(application: Harness) -> Harness:
+    """The same for many requests that are refused: they leave nothing in it."""
+    application.backend.jobs.clear()
+    return application
+
+
+@pytest.fixture
 def fresh(served: ServedModel) -> Harness:
     """An application of its own, for tests of what it remembers."""
     return Harness(served)

@@ -72,7 +72,7 @@ def test_the_plan_is_printed_and_nothing_done(capsys: pytest.CaptureFixture[str]
         (["--scenario", "none.toml"], "name one with --scenario"),
         (["--scenario", "{scenario}"], "give --config FILE, or --url"),
         (["--scenario", "{scenario}", "--url", "http://127.0.0.1:1"], "no gateway at"),
-        (["--scenario", "{scenario}", "--config", "none.toml"], "no configuration file none.toml"),
+        (["--scenario", "{scenario}", "--config", "none.toml"], "none.toml: name one with --config"),
         (["--scenario", "{scenario}", "--url", "http://127.0.0.1:1", "--out", "{scenario}/x"], "name another folder"),
     ],
 )

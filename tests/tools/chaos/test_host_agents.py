@@ -14,6 +14,7 @@ from serving.tools.chaos.host_agents import HostAgents
 from serving.tools.chaos.parts import PROGRAMS, TITLES, Process, find_parts, of_session, part_of
 from serving.tools.chaos.scenario import PARTS
 from serving.tools.chaos.targets import ListedProcess, Target
+from tests.e2e.server import wait_for
 
 SESSION = "abc"
 
@@ -162,8 +163,8 @@ def test_only_parts_of_the_session_are_known() -> None:
 def test_processes_of_this_machine_are_found() -> None:
     gcs = ["/x/gcs_server", "-I", "-S", "-c", "input()", "--log_dir=/tmp/cloudmatrix-fedcba/ray"]
     with subprocess.Popen(gcs, executable=sys.executable, stdin=subprocess.PIPE) as process:
-        found = find_parts("fedcba")
-        assert [(one.pool, one.pid) for one in found] == [("gcs", process.pid)]
+        wait_for(lambda: find_parts("fedcba") != [], "it has become what its command says")
+        assert [(one.pool, one.pid) for one in find_parts("fedcba")] == [("gcs", process.pid)]
         assert find_parts("fedcb0") == []
         process.communicate()
     assert find_parts("fedcba") == []

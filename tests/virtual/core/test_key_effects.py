@@ -33,6 +33,8 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "gateway.max_queued_requests": ("moved", 0),
     "gateway.max_queued_tokens": ("moved", 1),
     "gateway.routing": ("plain", "round_robin"),
+    "gateway.api_keys": ("plain", ("one", "two")),  # where keys share, each leaves a seat to the others
+    "gateway.admin_keys": ("plain", ("one", "two")),
     "gateway.role_wait_s": ("moved", 0.0),
     "cluster.nodes.npus": ("plain", 300),
     "cluster.nodes.ub_memory_mib": ("moved", 1700),
