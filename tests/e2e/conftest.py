@@ -45,7 +45,7 @@ def returned(request: pytest.FixtureRequest) -> Iterator[None]:
         status = server.cluster()
         servers = status["kvcache"]["servers"] if "kvcache" in status else []
         listed = sum(len(pool["replicas"]) for pool in status["pools"]) + len(servers)
-        grouped = any(replica.get("ranks", 1) > 1 for pool in status["pools"] for replica in pool["replicas"])
+        grouped = any((replica["ranks"] or 1) > 1 for pool in status["pools"] for replica in pool["replicas"])
         return not server.busy() and (grouped or len(server.segments_now()) <= listed)
 
     try:
