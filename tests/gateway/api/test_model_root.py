@@ -25,7 +25,7 @@ def test_no_answer_has_the_folders_path(served: ServedModel, model_folder: Path)
     [
         ("/srv/models/storyteller", "storyteller"),
         ("models/tiny/", "tiny"),
-        ("/root/.cache/huggingface/hub/models--org--some-name/snapshots/0a1b", "org/some-name"),
+        ("/home/user/.cache/huggingface/hub/models--org--some-name/snapshots/0a1b", "org/some-name"),
         ("/srv/snapshots/mine", "mine"),
     ],
 )
