@@ -1,7 +1,7 @@
-"""Room on the disk of the session's folder: without it Ray starts no process any more, and says nothing of why.
+"""Free space on the disk of the session folder. On a full disk Ray fails to start processes and reports no cause.
 
-Every replica begins with a log file there. One that dies while the disk is full is tried again and again, in vain,
-until there is room.
+Every replica opens a log file there at its start, so one that dies while the disk is full is restarted in a loop until
+space is free again.
 """
 
 import os
@@ -14,7 +14,7 @@ from hardware.units import MIB
 from loadgen.report import numbers
 
 LEAST_BYTES = 32 * MIB
-"""Less, and the disk counts as full: a dozen replicas that start write that much within a minute."""
+"""With less the disk counts as full: a dozen starting replicas write that much within a minute."""
 LEAST_FILES = 100
 PERIOD_S = 5.0
 SAY_AGAIN_S = 60.0
@@ -23,31 +23,31 @@ _ANY_NUMBER = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class DiskRoom:
-    """Room that a user's processes have on the disk of a folder. `files`: that can still be made."""
+    """Free space for processes without root's reserve. `files`: free inodes."""
 
     bytes: int
     files: int
 
     @property
     def full(self) -> bool:
-        """Whether what starts may fail for it."""
+        """Whether a process may fail to start for lack of space."""
         return self.bytes < LEAST_BYTES or self.files < LEAST_FILES
 
 
 def disk_room(folder: Path) -> DiskRoom:
-    """Room on the disk on which a folder lies, or would lie.
+    """Free space on the disk of a folder, or of its nearest parent that exists.
 
-    Raises: OSError if the disk does not say.
+    Raises: OSError if the file system does not report it.
     """
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     facts = os.statvfs(folder)
-    # Some file systems have no limit of files, and say 0 of 0.
+    # File systems without a limit of inodes report 0 of 0.
     return DiskRoom(facts.f_bavail * facts.f_frsize, facts.f_favail if facts.f_files else _ANY_NUMBER)
 
 
 def full_line(folder: Path, room: DiskRoom) -> str | None:
-    """A line that says that the disk is full, what of, and what to do; None if it is not. Effects: none."""
+    """Message that names what has run out and the remedy; None if the disk is not full."""
     if not room.full:
         return None
     left = numbers.size(room.bytes) if room.bytes < LEAST_BYTES else f"{room.files} more files"
@@ -58,7 +58,7 @@ def full_line(folder: Path, room: DiskRoom) -> str | None:
 
 
 def full_disk(folder: Path) -> str | None:
-    """`full_line` of a folder now; None also where the disk does not say."""
+    """`full_line` of a folder now; None also if the file system reports nothing."""
     try:
         return full_line(folder, disk_room(folder))
     except OSError:

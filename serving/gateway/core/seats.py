@@ -1,15 +1,15 @@
-"""Seats of the instances, shared by keys: what these could not run yet waits in the gateway, where keys have turns.
+"""Capacity of the instances, shared by API keys: requests beyond it wait in the gateway, where keys take turns.
 
     waiting room ──start──► prompt is computed ──computed──► [handoff] ──placed──► generates ──ended──►
                             two steps of tokens               room for its KV       a seat
 
-An instance serves in order of arrival and knows no keys. So a gateway that several keys share lets in no more than the
-instances can run now, by their own reports, and this gateway's share of it where there are several. Three things bound
-what runs: seats of the sequences that generate, room for their KV, and tokens of prompts.
+An instance serves in order of arrival and has no notion of keys. Where several keys are configured, a gateway therefore
+starts no more than the instances report that they can run now, divided by the number of gateways. Three limits apply:
+seats of generating sequences, KV capacity, and prompt tokens on their way.
 
-A key that has something running leaves a part of each to the others, or its streams would have to end before another
-key's first request begins. A sequence needs no seat of a decode instance while another instance computes its prompt: as
-many as that was lately are let in beyond the seats, or so many of these would be empty.
+A key with running sequences leaves part of each limit to the others; otherwise another key's first request would wait
+for one of its streams to end. A sequence whose prompt another instance computes needs no decode seat yet, so the mean
+number of such sequences is added to the seats, which would be empty otherwise.
 """
 
 from collections import Counter
