@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -33,10 +34,38 @@ def renew_actor(actor_class: Any, name: str, *arguments: Any) -> Any:
             time.sleep(_PAUSE_S)
 
 
-def end_actors() -> list[str]:
-    """End every actor of the system that has a name. Returns: their names. Raises: what Ray raises."""
-    names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True) if one["namespace"] == NAMESPACE]
-    for name in names:
-        with contextlib.suppress(ValueError):  # gone meanwhile
-            ray.kill(ray.get_actor(name, NAMESPACE))
-    return sorted(names)
+def _named_actors() -> list[str]:
+    listed = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(one["name"] for one in listed if one["namespace"] == NAMESPACE)
+
+
+def _kill(name: str) -> None:
+    with contextlib.suppress(ValueError):  # gone meanwhile
+        ray.kill(ray.get_actor(name, NAMESPACE))
+
+
+def end_actors(
+    listed: Callable[[], list[str]] = _named_actors, kill: Callable[[str], None] = _kill, patience_s: float = TAKEN_S
+) -> list[str]:
+    """End every actor of the system that has a name, and wait until Ray lists none of them.
+
+    `ray.kill` returns before Ray has acted on it, and a memory server that leaves last may have made the pool's
+    controller anew meanwhile, so what is still listed is killed again.
+
+    Args:
+        listed: names of those that are alive. kill: asks for the end of one.
+        patience_s: how long they may take together.
+
+    Returns: their names.
+    Raises: SilentError if one is still there after that; what Ray raises. Blocks.
+    """
+    ended: set[str] = set()
+    end = time.monotonic() + patience_s
+    while names := listed():
+        if ended and time.monotonic() > end:
+            raise SilentError(f"{', '.join(names)} did not end within {patience_s:.0f} s; run `cloudmatrix down` again")
+        ended.update(names)
+        for name in names:
+            kill(name)
+        time.sleep(_PAUSE_S)
+    return sorted(ended)
