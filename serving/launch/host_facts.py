@@ -49,6 +49,11 @@ class HostFacts:
     clock: float
 
 
+def segment_bytes(folder: Path) -> int:
+    """Bytes that our own segments take in that folder: a new deployment may have them."""
+    return sum(path.stat().st_blocks * 512 for path in folder.glob(f"{SEGMENT_PREFIX}*"))
+
+
 def facts_here(model: Path | None) -> HostFacts:
     """Facts about the host of this process, which Ray has started.
 
@@ -56,14 +61,13 @@ def facts_here(model: Path | None) -> HostFacts:
         model: folder to look for; None = none.
     """
     usage = shutil.disk_usage(SHARED_MEMORY)
-    ours = sum(path.stat().st_blocks * 512 for path in SHARED_MEMORY.glob(f"{SEGMENT_PREFIX}*"))
     lacking = {name: value for name, value in MANY_HOSTS.items() if not value_here(name)}
     tls = value_here(TLS) == "1"
     return HostFacts(
         VERSION,
         platform.python_version(),
         digest_of(model) if model is not None else "",
-        usage.free + ours,
+        usage.free + segment_bytes(SHARED_MEMORY),
         usage.total,
         (*differing_here(EVERY_HOST), *(f"{name}={value}" for name, value in lacking.items())),
         tls,

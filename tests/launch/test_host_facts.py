@@ -8,8 +8,7 @@ import pytest
 
 from hardware.units import MIB
 from serving.cluster.host_environment import EVERY_HOST, MANY_HOSTS
-from serving.launch import host_facts
-from serving.launch.host_facts import HostFacts, digest_of, facts_here, problems, rows
+from serving.launch.host_facts import HostFacts, digest_of, facts_here, problems, rows, segment_bytes
 from serving.launch.hosts import Host
 
 LEFT = Host("left", "10.0.0.1", "aa", 8, 1024, head=True)
@@ -58,14 +57,18 @@ def test_a_row_a_host() -> None:
     ]
 
 
-def test_facts_of_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_facts, "SHARED_MEMORY", tmp_path)
+def test_our_own_segments_count_as_free(tmp_path: Path) -> None:
+    (tmp_path / "of-somebody-else").write_bytes(bytes(1 << 20))
+    assert segment_bytes(tmp_path) == 0
+    (tmp_path / "cloudmatrix-ub-abc-node-decode").write_bytes(bytes(1 << 20))
+    assert segment_bytes(tmp_path) >= 1 << 20
+
+
+def test_facts_of_this_host(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (EVERY_HOST | MANY_HOSTS).items():
         monkeypatch.setenv(name, value)
     before = facts_here(None)
     assert (before.environment, before.tls, before.tls_missing, before.model) == ((), False, (), "")
-    (tmp_path / "cloudmatrix-ub-abc-node-decode").write_bytes(bytes(1 << 20))
-    assert facts_here(None).memory_free >= before.memory_free - (64 << 10), "our own segments count as free"
     monkeypatch.setenv("RAY_worker_niceness", "15")
     monkeypatch.setenv("RAY_USE_TLS", "1")
     after = facts_here(None)
