@@ -33,12 +33,12 @@ export TORCH_PIP_ARGS PIP_ARGS CONSTRAINTS # for deploy/install.sh
 
 # A process that dies is a failure; started again, it would leave the others waiting for ever.
 PARALLEL  := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# Two processes more than cores: many tests wait for a moment.
-QUICK     := -m "not slow and not nightly" --numprocesses $$(( $$(nproc) + 2 )) $(PARALLEL)
+# One process more than cores: some tests wait for a moment, and each process reads all tests before its first.
+QUICK     := -m "not slow and not nightly" --numprocesses $$(( $$(nproc) + 1 )) $(PARALLEL)
 # Real systems, two at once: one alone leaves the processor idle for a third of its time. Each has ports and folders of its
 # own. Those that take longest come first, so that both processes end together.
 SYSTEMS   := $(addprefix tests/,e2e/test_two_nodes.py deploy/test_places.py e2e/one_node e2e/test_expert_parallel.py e2e deploy \
-	hardware/test_ray_resources.py kvpool/test_pool_control.py)
+	hardware/test_ray_resources.py)
 SLOW      := -m "slow and not nightly" --numprocesses 2 $(PARALLEL) $(SYSTEMS)
 # Gets the processor only when nothing else wants it: clusters are as quick as alone.
 IDLE      := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
@@ -76,8 +76,8 @@ slow: $(VENV)/.installed-test ## the tests with a real system
 all-tests: $(VENV)/.installed-test
 	@types=$$(mktemp) && { $(IDLE) env --default-signal=INT,QUIT $(BIN)/mypy $(PRODUCT) > "$$types" 2>&1 & } && mypy=$$! && \
 	trap 'kill $$mypy 2> /dev/null || true; rm "$$types"' EXIT && result=0 && \
-	{ $(BIN)/python -m pytest $(QUICK) $(COSTS:%=--costs %/quick.json) || result=$$?; } && \
-	{ $(BIN)/python -m pytest $(SLOW) $(COSTS:%=--costs %/slow.json) || result=$$?; } && \
+	{ $(BIN)/python -m pytest $(QUICK) $(COSTS:%=--costs=%/quick.json) || result=$$?; } && \
+	{ $(BIN)/python -m pytest $(SLOW) $(COSTS:%=--costs=%/slow.json) || result=$$?; } && \
 	{ wait $$mypy || result=$$?; } && cat "$$types" && exit $$result
 
 # Each of these names the test of `make test` that keeps the same guarantee for every change.

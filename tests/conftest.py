@@ -50,12 +50,15 @@ _files_since = 0
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Sets aside what modules and fixtures keep, after every 25 files: tests that collect garbage look through less."""
+    """Sets aside what modules and fixtures keep, after every 25 files: tests that collect garbage look through less.
+
+    Old garbage is set aside, too: to look for it takes seconds.
+    """
     global _files_since
     _files_since += nextitem is not None and nextitem.path != item.path
     if _files_since >= FILES_BETWEEN:
         _files_since = 0
-        gc.collect()
+        gc.collect(1)
         gc.freeze()
 
 

@@ -1,6 +1,6 @@
 """What a run of the tests cost: wall seconds, processor seconds and started systems of each file.
 
-pytest --costs build/costs.json      # records them
+pytest --costs=build/costs.json      # records them
 python -m tests.costs build/costs.json      # writes the table in tests/README.md; `make costs` does both
 """
 

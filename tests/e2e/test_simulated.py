@@ -131,6 +131,7 @@ def _has(server: Server, replicas: int) -> bool:
     return len(server.replicas("prefill")) == replicas
 
 
+@pytest.mark.nightly("tests/e2e/one_node/test_serving.py::test_the_decode_pool_grows_and_shrinks_under_load")
 def test_the_prefill_pool_grows_and_shrinks(server: Server) -> None:
     for replicas in (7, 6):
         server.post(

@@ -39,6 +39,7 @@ def run_case(*directories: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly("tests/e2e/test_aggregated.py::test_the_gcs_dies_and_redis_remembers")
 def test_the_controller_embedded_and_with_a_redis(tmp_path: Path) -> None:
     """Without a Redis here, the embedded one alone."""
     if REDIS_SERVER is None:

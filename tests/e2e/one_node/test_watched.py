@@ -83,7 +83,7 @@ def test_every_query_of_every_board_and_rule_has_an_answer(server: Server, tmp_p
         for job in ("cloudmatrix", "ray"):
             wait_for(lambda job=job: prometheus.sees(job), f"{job} is scraped")  # type: ignore[misc]
         _ask_something(server, 0)
-        asked = {**_boards(), **_rules(), **queries()}
+        asked = {**_boards(), **_rules(), **_of_ray()}
         assert len(asked) > 80
         end = time.monotonic() + 90.0
         silent = {where: query for where, query in asked.items() if not prometheus.ask(query)}
@@ -114,6 +114,11 @@ def _boards() -> dict[str, str]:
                 where = f"{path.stem}: {panel['title']}: {target['refId']}"
                 found[where] = target["expr"].replace("$__rate_interval", "1m")
     return found
+
+
+def _of_ray() -> dict[str, str]:
+    """Queries of Ray's own boards. A subquery's steps end with whole minutes: this test would wait for the next."""
+    return {where: query.replace("[24h:1m]", "[1h:1s]") for where, query in queries().items()}
 
 
 def _rules() -> dict[str, str]:

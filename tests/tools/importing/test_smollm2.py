@@ -15,7 +15,8 @@ from tests.model.smollm2 import smollm2
 
 QUESTION = "What is the capital of France?"
 ANSWER = "The capital of France is Paris.<|im_end|>"
-pytestmark = [pytest.mark.downloads, pytest.mark.timeout(900)]
+SAME_AS = "tests/tools/importing/test_command.py::test_smollm2_without_a_network"
+pytestmark = [pytest.mark.downloads, pytest.mark.timeout(900), pytest.mark.nightly(SAME_AS)]
 
 
 def test_files_of_the_folder() -> None:
