@@ -39,6 +39,8 @@ ServingError
 A message says what to do next. Nothing here is raised bare: always the most specific class.
 """
 
+import re
+
 import msgspec
 
 from hardware.nesting import NestedTooDeeply
@@ -228,3 +230,11 @@ class ProofError(LinkError):
 
 class LedgerError(ServingError):
     """A ledger does not balance. Always a bug of ours."""
+
+
+def in_words(error: BaseException) -> str:
+    """Text of an error without numbers and wrappers of libraries: `Connection reset by peer`."""
+    text = re.sub(
+        r"\[Errno -?\d+\] ?", "", re.sub(r"^<urlopen error (.*)>$", r"\1", str(error), flags=re.DOTALL)
+    ).strip()
+    return text or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)

@@ -26,7 +26,7 @@ from typing import IO, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from hardware.nesting import parse_json
-from serving.errors import SilentError, UnavailableError
+from serving.errors import SilentError, UnavailableError, in_words
 from serving.server_address import server_address
 
 MOST_ANSWER_BYTES = 256 << 20
@@ -236,7 +236,7 @@ def _mistakes_in_one_line(server: ServerKind, url: str, deadline_s: float) -> It
     except (OSError, ValueError, argparse.ArgumentTypeError) as error:
         if is_timeout(error):
             raise SilentError(f"the {server.name} at {url} does not answer within {deadline_s:g} s") from error
-        raise UnavailableError(f"no {server.name} at {url} ({error}); {server.absent}") from error
+        raise UnavailableError(f"no {server.name} at {url} ({in_words(error)}); {server.absent}") from error
 
 
 def _json_object(text: bytes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from string import Template
 import msgspec
 
 from loadgen.report.page import Page
+from loadgen.report.palette import with_colors
 
 _SCRIPTS = ("format.js", "plot.js", "lines.js", "scatter.js", "bars.js", "filter.js", "page.js")
 
@@ -39,7 +40,7 @@ def render(page: Page, author: str) -> str:
 
 def stylesheet() -> str:
     """The look of every page of this project."""
-    return _asset("report.css")
+    return with_colors(_asset("report.css"))
 
 
 def _asset(name: str) -> str:

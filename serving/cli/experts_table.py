@@ -97,16 +97,20 @@ def _load(console: Console, group: dict[str, Any]) -> None:
         return
     worst = min(range(len(balance)), key=balance.__getitem__)
     mean = sum(balance) / len(balance)
-    console.print(f"balancedness {mean:.2f}, worst layer {worst}: {balance[worst]:.2f}", highlight=False)
+    names = group["layer_names"]
+    console.print(
+        f"balancedness {mean:.2f}, worst layer {worst} ({names[worst]} in the model): {balance[worst]:.2f}",
+        highlight=False,
+    )
     if rows is None:
-        table = plain_table((), ("layer", "balancedness"))
+        table = plain_table((), ("layer", "in the model", "balancedness"))
         for layer, value in enumerate(balance):
-            table.add_row(str(layer), f"{value:.2f}")
+            table.add_row(str(layer), names[layer], f"{value:.2f}")
     else:
-        table = plain_table((), ("layer", "balancedness"))
+        table = plain_table((), ("layer", "in the model", "balancedness"))
         table.add_column(f"rows by expert, 0 to {group['experts'] - 1}", no_wrap=True)
         for layer, value in enumerate(balance):
-            table.add_row(str(layer), f"{value:.2f}", f"|{heat(rows[layer])}|")
+            table.add_row(str(layer), names[layer], f"{value:.2f}", f"|{heat(rows[layer])}|")
     console.print(table, markup=False)
     if rows is not None:
         console.print(f"shades: '{SHADES}' from no rows to those of the layer's busiest expert", markup=False)

@@ -18,8 +18,8 @@ GROUPS: tuple[tuple[str, str, float, tuple[str, ...]], ...] = (
     ("at the gateway", "grey", 1.0, (t.TOKENIZING, t.WAITING, t.ROUTING, t.WRITING, t.OTHER_CHOICES)),
     ("waiting at an instance", "orange", 1.0, (t.INSTANCE_QUEUE, t.STEP_WAIT, t.OTHER_STEPS, t.BETWEEN)),
     ("KV moved", "green", 1.0, (t.POOL_GET, t.CHECKSUMS, t.HANDOFF)),
-    ("prefill", "blue", 1.0, (t.PREFILL,)),
-    ("decode", "violet", 1.0, (t.DECODE,)),
+    ("prefill", "prefill", 1.0, (t.PREFILL,)),
+    ("decode", "decode", 1.0, (t.DECODE,)),
     ("network and frames", "grey", 0.5, (t.NETWORK, t.NO_NEWS)),
     ("resumed", "red", 1.0, (t.RESUMING,)),
 )

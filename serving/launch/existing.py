@@ -27,7 +27,7 @@ from serving.cluster.session import SystemSession, deployed_session
 from serving.config.checks import replicas_at_start
 from serving.config.packing import can_pack
 from serving.config.serve import ServeConfig
-from serving.errors import ConfigError
+from serving.errors import ConfigError, in_words
 from serving.gateway.live.sealing import salt_of
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
@@ -258,7 +258,7 @@ def _require_head(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
         _ask_head(head)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error) or "it is silent"
+        reason = in_words(error)
         raise StartError(
             f"no Ray answers at {head} ({reason}): is it the port of its head's GCS? If the head is lost, what runs"
             " serves on: start it again at that address, then say this again"

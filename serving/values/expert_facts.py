@@ -55,6 +55,7 @@ class ExpertFacts(Struct, frozen=True):
         held_count, borrowed_count: experts over all layers, in its own slots and in place of lost ranks.
         borrowed: [layer, expert] of the latter, the first ones.
         exchange: None where nobody counts it.
+        layer_names: [layer] its number in the model, or `draft`; empty from ranks that do not say.
     """
 
     epoch: int
@@ -70,6 +71,7 @@ class ExpertFacts(Struct, frozen=True):
     borrowed: tuple[tuple[int, int], ...] = ()
     borrowed_count: int = 0
     exchange: ExchangeFacts | None = None
+    layer_names: tuple[str, ...] = ()
 
     @property
     def sent(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from serving.errors import ConfigError, LinkError, ProofError
+from serving.errors import ConfigError, LinkError, ProofError, in_words
 from serving.sockets.proof import Channel, Prover, Verifier, framed, refusal
 from serving.sockets.secrets import ClusterSecrets
 from serving.sockets.tls import binding_of, tls_ends
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end; asyncio calls this once per connection."""
         self._transport = None
-        self._on_closed(self, str(exc) if exc else self._reason)
+        self._on_closed(self, in_words(exc) if exc else self._reason)
 
     @property
     def open(self) -> bool:

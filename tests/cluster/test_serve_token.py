@@ -33,5 +33,5 @@ def test_serve_s_server_in_a_replica_asks_for_the_token_where_ray_does(mode: str
 
 def test_the_page_says_so() -> None:
     (row,) = [line for line in (ROOT / "SECURITY.md").read_text().splitlines() if "Serve's gRPC server" in line]
-    assert "whoever has Ray's token" in row
-    assert "without that mode it asks for nothing" in row
+    assert "holders of Ray's token" in row
+    assert "without that mode it requires no token" in row

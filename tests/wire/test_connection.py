@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 from itertools import pairwise
+from urllib.error import URLError
 
 import pytest
 from hypothesis import given
@@ -80,6 +81,23 @@ def test_a_frame_that_is_refused_ends_the_link() -> None:
     peer.connection.connection_lost(None)
     assert peer.transport.aborted
     assert peer.ends == ["nonsense"]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer"),
+        (OSError("Multiple exceptions: [Errno 111] first, [Errno 101] second"), "Multiple exceptions: first, second"),
+        (URLError(ConnectionRefusedError(111, "Connection refused")), "Connection refused"),
+        (TimeoutError(), "no answer in time"),
+        (BrokenPipeError(), "BrokenPipeError"),
+    ],
+)
+def test_why_a_link_ended_is_in_words(error: OSError, words: str) -> None:
+    told = list[str]()
+    link = c.Connection(lambda *_: None, lambda _, reason: told.append(reason))
+    link.connection_lost(error)
+    assert told == [words]
 
 
 def test_a_peer_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as kinds
-from grafana_foundation_sdk.models.dashboard import DashboardLinkType, DataSourceRef
+from grafana_foundation_sdk.models.dashboard import DashboardLinkType, DataSourceRef, DynamicConfigValue
+
+from loadgen.report.palette import COLORS, POOLS
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="prometheus")
 """As deploy/grafana/provisioning names it."""
+POOL_COLORS = {
+    f"/^({'|'.join(pool for pool in POOLS if POOLS[pool] == color)})$/": COLORS[color][1]
+    for color in dict.fromkeys(POOLS.values())
+}
+"""By a pattern of legends. The dark values: Grafana is dark unless its reader chooses otherwise."""
 WIDTH, HEIGHT, NUMBER_WIDTH, NUMBER_HEIGHT = 8, 8, 4, 4
 """Of a panel, in Grafana's 24 columns, and rows of 30 pixels."""
 
@@ -72,6 +79,10 @@ def _lines(one: Panel) -> timeseries.Panel:
         panel = panel.stacking(common.StackingConfig().mode(kinds.StackingMode.NORMAL))
     for letter, (legend, query) in zip("ABCDEFGH", one.lines, strict=False):
         panel = panel.with_target(prometheus.Dataquery().expr(query).legend_format(legend).ref_id(letter))
+    if any(legend in ("{{pool}}", *POOLS) for legend, _ in one.lines):
+        for pattern, color in POOL_COLORS.items():
+            fixed = [DynamicConfigValue("color", {"mode": "fixed", "fixedColor": color})]
+            panel = panel.override_by_regexp(pattern, fixed)
     return panel
 
 

@@ -2,7 +2,8 @@
 
     python -m deploy.grafana.source.picture user http://127.0.0.1:9090 10 board.png      the last 10 minutes
 
-Panels lie where the board puts them, with its titles, units, legends and queries; colours and fonts are not Grafana's.
+Panels lie where the board puts them, with its titles, units, legends and queries, and with
+the palette of our pages; fonts are not Grafana's.
 """
 
 import json
@@ -16,15 +17,18 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot
+from cycler import cycler
+from matplotlib import pyplot, rcParams
 from matplotlib.axes import Axes
 
 from deploy.grafana.source.all import FOLDER
+from loadgen.report.palette import COLORS, POOLS
 
 COLUMNS, POINTS = 24, 120
 ROW_INCHES, WIDTH_INCHES = 0.3, 15.0
 MOST_LINES = 6
 """In a legend; the board itself shows all."""
+rcParams["axes.prop_cycle"] = cycler(color=[light for light, _ in COLORS.values()])
 _FACTORS = {"s": (1e3, "ms"), "Bps": (1e-6, "MB/s"), "bytes": (2**-20, "MiB"), "percentunit": (100.0, "%")}
 
 
@@ -65,7 +69,14 @@ def _draw(axes: Axes, panel: dict[str, Any], url: str, span: tuple[float, float]
         axes.stackplot([at - times[-1] for at in times], heights, labels=[legend for legend, _ in lines], alpha=0.6)
     else:
         for legend, points in lines:
-            axes.plot([at - points[-1][0] for at, _ in points], [v * factor for _, v in points], lw=1, label=legend)
+            color = COLORS[POOLS[legend]][0] if legend in POOLS else None
+            axes.plot(
+                [at - points[-1][0] for at, _ in points],
+                [v * factor for _, v in points],
+                lw=1,
+                label=legend,
+                color=color,
+            )
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
     if any(legend for legend, _ in lines):

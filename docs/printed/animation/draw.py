@@ -5,6 +5,7 @@ from html import escape
 from docs.printed.animation.motion import Motion, number
 from docs.printed.animation.story import Story, story_of
 from docs.printed.animation.timeline import Timeline
+from loadgen.report.palette import COLORS, POOLS
 
 WIDTH, HEIGHT = 860, 414
 LEFT, TOP = 24, 36
@@ -17,10 +18,17 @@ PLOT_TOP, PLOT_HEIGHT = 178, 70
 PLOT_WIDTH = COLUMNS * SQUARE + (COLUMNS - 1) * GAP
 CAPTION_TOP = 282
 _NAMES = (("p", "prefill"), ("d", "decode"), ("x", "dead"), ("i", "idle"))
-_STYLE = """
-svg{--card:#fff;--ink:#1f2328;--soft:#59636e;--line:#d1d9e0;--p:#2f6fdd;--d:#8250df;--x:#d1242f;--i:#e6eaef}
-@media(prefers-color-scheme:dark){svg{--card:#0d1117;--ink:#e6edf3;--soft:#9198a1;--line:#3d444d;--p:#4493f8;--d:#ab7df8;
---x:#f85149;--i:#262c36}}
+_LIGHT, _DARK = (
+    f"--p:{COLORS[POOLS['prefill']][dark]};--d:{COLORS[POOLS['decode']][dark]};--x:{COLORS['red'][dark]}"
+    for dark in (False, True)
+)
+_GROUND = f"""
+svg{{--card:#fff;--ink:#1f2328;--soft:#59636e;--line:#d1d9e0;{_LIGHT};--i:#e6eaef}}
+@media(prefers-color-scheme:dark){{svg{{--card:#0d1117;--ink:#e6edf3;--soft:#9198a1;--line:#3d444d;{_DARK};--i:#262c36}}}}
+"""
+_STYLE = (
+    _GROUND
+    + """\
 text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:var(--ink);
 white-space:pre}
 .s,.k{fill:var(--soft);font-size:12px}.k{fill:var(--ink)}.c{font-weight:600}.card{fill:var(--card);stroke:var(--line)}
@@ -28,6 +36,7 @@ white-space:pre}
 .rate{fill:none;stroke:var(--d);stroke-width:2;stroke-linejoin:round}.area{fill:var(--d);opacity:.14}.axis{stroke:var(--line)}
 .kill{stroke:var(--x);stroke-width:1.5;stroke-dasharray:4 3}.q{fill:var(--p)}.r{fill:var(--x)}
 """
+)
 
 
 def draw(timeline: Timeline, at_s: float | None = None) -> str:

@@ -8,7 +8,7 @@ function makeBars(view) {
   options.axes[1] = many
     ? { ...options.axes[1], show: false }
     : { ...options.axes[1], size: laneNamesWidth(view), splits: () => [], values: () => [], grid: { show: false } };
-  options.padding = [6, options.padding[1], 0, many ? 14 : 0];
+  options.padding = [topPadding(spec, 6), options.padding[1], 0, many ? 14 : 0];
   options.cursor.points = { show: false };
   options.series = [{}, { stroke: "transparent", points: { show: false }, paths: () => null }];
   options.hooks.draw.unshift((plot) => drawBars(plot, view));

@@ -28,7 +28,22 @@ function axis(spec, vertical) {
     horizontal.grid = { ...shared.grid, show: true };
     horizontal.filter = (plot, splits) => splits;
   }
+  const { values } = horizontal;
+  horizontal.values = (plot, splits) => {
+    const labels = values(plot, splits);
+    plot.lastLabel = labels.filter(Boolean).at(-1) || "";
+    return labels;
+  };
   return horizontal;
+}
+
+// Room for the half of the last label that is right of its tick. Charts over time have the same, so that they are aligned.
+function rightPadding(plot, spec) {
+  plot.ctx.save();
+  plot.ctx.font = FONT;
+  const width = plot.ctx.measureText(plot.lastLabel || "").width;
+  plot.ctx.restore();
+  return Math.max(spec.x.unit === "clock" ? 26 : 14, 3 + width / 2);
 }
 
 // The ticks that are in view and have room.
@@ -85,7 +100,7 @@ function baseOptions(view) {
   const group = view.spec.group;
   return {
     width: view.plotBox.clientWidth || 300, height: view.height,
-    legend: { show: false }, padding: [10, view.spec.x.unit === "clock" ? 26 : 14, 0, 0],
+    legend: { show: false }, padding: [topPadding(view.spec, 10), (plot) => rightPadding(plot, view.spec), 0, 0],
     cursor: {
       y: false, drag: { x: true, y: false, setScale: false, dist: 6 }, points: { size: 7, width: 1.5 },
       bind: { dblclick: () => () => { zoom(view, null); return null; } },
@@ -105,6 +120,12 @@ function baseOptions(view) {
   };
 }
 
+// Names of upright limits stand above the plot, where no curve is.
+function topPadding(spec, least) {
+  return (spec.limits || []).some((limit) => limit.vertical) ? 20 : least;
+}
+
+// A line's name and value are in the legend; an upright one is named above it, since it may be left or right of the view.
 function drawLimits(plot, view) {
   const { ctx, bbox } = plot;
   const unit = uPlot.pxRatio;
@@ -120,15 +141,13 @@ function drawLimits(plot, view) {
     ctx.textAlign = "left"; ctx.textBaseline = "bottom";
     ctx.font = FONT.replace("12px", `${11 * unit}px`);
     if (limit.vertical) {
-      const bottom = bbox.top + bbox.height;
       const left = outside < 0 || (!outside && at < bbox.left + bbox.width / 2);
       ctx.textAlign = left ? "left" : "right";
-      if (!outside) strokeLine(ctx, at, bbox.top, at, bottom);
+      if (!outside) strokeLine(ctx, at, bbox.top, at, bbox.top + bbox.height);
       const text = outside < 0 ? `← ${limit.name}` : outside > 0 ? `${limit.name} →` : limit.name;
-      ctx.fillText(text, Math.min(high, Math.max(low, at)) + (left ? 4 : -4) * unit, bottom - 4 * unit);
+      ctx.fillText(text, Math.min(high, Math.max(low, at)), bbox.top - 3 * unit);
     } else {
       strokeLine(ctx, bbox.left, at, bbox.left + bbox.width, at);
-      ctx.fillText(limit.name, bbox.left + 4 * unit, at - 2 * unit);
     }
     ctx.restore();
   }

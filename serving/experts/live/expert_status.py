@@ -36,7 +36,7 @@ def expert_status(ep: Mapping[str, int], members: Iterable[AnnouncedMember]) -> 
         ep: ranks of a group by pool; 1 = one process computes all experts.
         members: instances and ranks; instances are left out.
     Returns: of a group, `exchange` has `worked_s` [rank], `waited_s` [rank][peer that was there last] and `bytes`
-        [from][to]: rows and results.
+        [from][to]: rows and results; `layer_names` has what the model calls the layers, which orders count from 0.
     """
     groups: dict[str, list[AnnouncedMember]] = {}
     for member in members:
@@ -87,6 +87,7 @@ def _group(name: str, members: list[AnnouncedMember]) -> dict[str, Any]:
         "map_version": newest.map_version,
         "members": list(newest.members),
         "experts": newest.experts,
+        "layer_names": list(newest.layer_names or map(str, range(len(loads)))),
         "balancedness": balance,
         "rows": rows,
         "busiest": _busiest(facts, rows),

@@ -31,10 +31,13 @@ class RankFacts:
         map_: the newest one.
         number: the rank's own. own_slots: of a layer; those behind them hold experts of lost ranks.
         members: ranks that compute together.
+        layer_names: of the layers with experts, as the model numbers them.
     """
 
-    def __init__(self, map_: ExpertMap, number: int, own_slots: int, members: Sequence[int]) -> None:
-        self._ranks, self._members = len(map_.slots), tuple(members)
+    def __init__(
+        self, map_: ExpertMap, number: int, own_slots: int, members: Sequence[int], layer_names: Sequence[str] = ()
+    ) -> None:
+        self._ranks, self._members, self._names = len(map_.slots), tuple(members), tuple(layer_names)
         self._shares = rank_shares(map_)
         contents = [map_.placement(layer)[number] for layer in range(len(map_.layers))]
         self._held = [tuple(one for one in slots[:own_slots] if one is not None) for slots in contents]
@@ -66,6 +69,7 @@ class RankFacts:
             borrowed=tuple(self._borrowed[:MOST_NAMED]),
             borrowed_count=len(self._borrowed),
             exchange=exchange,
+            layer_names=self._names,
         )
 
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from serving.config.ports import ANY_PORT, PortRange
-from serving.errors import UNREADABLE, LinkError
+from serving.errors import UNREADABLE, LinkError, in_words
 from serving.gateway.core.timeline import RequestTimes
 from serving.gateway.core.timeline_shelf import Choose
 from serving.sockets.proof import Channel
@@ -202,7 +202,7 @@ class GatewayPeers:
         except ConnectionRefusedError:
             self._peers.pop(name, None)
         except (OSError, TimeoutError, LinkError) as error:
-            logger.warning("gateway %s does not tell its numbers (%s)", name, str(error) or "no answer in time")
+            logger.warning("gateway %s does not tell its numbers (%s)", name, in_words(error))
 
     async def find(self, wish: TimesWish) -> list[RequestTimes]:
         """Time lines of the other gateways that fit. One that does not answer in time has none."""
@@ -215,7 +215,7 @@ class GatewayPeers:
         try:
             return (await self._put_to(peer, wish, FoundTimes)).found
         except (OSError, TimeoutError, LinkError) as error:
-            logger.warning("gateway %s does not tell its time lines (%s)", name, str(error) or "no answer in time")
+            logger.warning("gateway %s does not tell its time lines (%s)", name, in_words(error))
             return ()
 
     async def _put_to(self, peer: _Peer, question: Value, kind: type[Answer]) -> Answer:

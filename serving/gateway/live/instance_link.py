@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from serving.errors import LinkError
+from serving.errors import LinkError, in_words
 from serving.ids import GatewayId, ReplicaId
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.health import hangs
@@ -64,9 +64,7 @@ class InstanceLink:
                 await self._welcomed
         except (OSError, TimeoutError, LinkError) as error:
             self._give_up()
-            raise LinkError(
-                f"no link to {self.replica} at {host}:{port}: {str(error) or 'no answer in time'}"
-            ) from error
+            raise LinkError(f"no link to {self.replica} at {host}:{port}: {in_words(error)}") from error
         except asyncio.CancelledError:
             self._give_up()
             raise

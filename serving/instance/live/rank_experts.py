@@ -21,7 +21,7 @@ from serving.model.forms import ProductForms
 from serving.model.model import Model
 from serving.model.native.layout import NativeLinear
 from serving.model.slots.expert_slots import ExpertSlots, SlotTable, fill_all, make_slots
-from serving.model.slots.expert_sources import expert_source
+from serving.model.slots.expert_sources import expert_source, layer_names
 from serving.model.slots.slot_region import PeerSlots, SlotsOffer
 from serving.values.expert_facts import ExpertFacts
 from serving.values.expert_map import ExpertMap
@@ -65,6 +65,7 @@ class RankExperts:
     ) -> None:
         self._number = place.number
         self._source = source = expert_source(model, folder, forms)
+        self._layer_names = layer_names(model)
         shape = model.config.experts
         if shape is None:
             raise ConfigError(f"a model of {model.config.model_type} has no routed experts to share: set ep to 1")
@@ -221,7 +222,7 @@ class RankExperts:
         with self._small_lock:
             self._given = {version: one for version, one in self._given.items() if version > new.version}
         members = [rank for rank, slots in enumerate(new.slots) if slots]
-        self._facts = RankFacts(new, self._number, self.own, members)
+        self._facts = RankFacts(new, self._number, self.own, members, self._layer_names)
 
     def _borrowing(self, of: ExpertMap) -> list[tuple[int, int]]:
         """Experts (layer, expert) that a map puts into this rank's reserve."""

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import msgpack
 
 from hardware.ub.copy import checksum
-from serving.errors import ConfigError, HandoffError, HandoffExpiredError, HandoffTimeoutError, LinkError
+from serving.errors import ConfigError, HandoffError, HandoffExpiredError, HandoffTimeoutError, LinkError, in_words
 from serving.instance.live.segment_server import ANSWER, LENGTH, PLACES, SEGMENT_CHANNEL, AnswerStatus, ReadSegment
 from serving.sockets.bulk import receive_views, tune_bulk
 from serving.sockets.opening import open_proved
@@ -99,7 +99,7 @@ class SegmentReader:
         except TimeoutError as error:
             raise HandoffTimeoutError(f"{place.host}:{place.port} did not deliver in time") from error
         except (OSError, LinkError, ConfigError) as error:
-            raise HandoffError(f"{place.host}:{place.port} did not deliver: {error}") from error
+            raise HandoffError(f"{place.host}:{place.port} did not deliver: {in_words(error)}") from error
         return digests
 
     def close(self) -> None:

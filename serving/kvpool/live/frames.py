@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from serving.errors import UNREADABLE, PoolError, PoolTimeoutError, PoolUnreachableError
+from serving.errors import UNREADABLE, PoolError, PoolTimeoutError, PoolUnreachableError, in_words
 from serving.kvpool.core.messages import MAX_BODY_BYTES, MAX_CHUNK_BYTES, PROTOCOL, encoder
 from serving.sockets.bulk import AT_ONCE, NOTHING, PIECE_BYTES, receive_views
 from serving.sockets.proof import Channel
@@ -63,7 +63,7 @@ def tune(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
     except OSError as error:
-        raise PoolUnreachableError(f"the connection broke ({error}); connect again") from error
+        raise PoolUnreachableError(f"the connection broke ({in_words(error)}); connect again") from error
 
 
 def send(sock: socket.socket, message: msgspec.Struct, payload: Iterable[bytes | bytearray | memoryview] = ()) -> None:
@@ -95,7 +95,7 @@ def send(sock: socket.socket, message: msgspec.Struct, payload: Iterable[bytes |
     except (TimeoutError, BlockingIOError) as error:
         raise PoolTimeoutError(f"{left} bytes of a frame were not taken in time") from error
     except OSError as error:
-        raise PoolUnreachableError(f"the connection broke while sending ({error})") from error
+        raise PoolUnreachableError(f"the connection broke while sending ({in_words(error)})") from error
     finally:
         _restore(sock, timeout)
 
@@ -131,7 +131,7 @@ def receive(
     except (TimeoutError, BlockingIOError) as error:
         raise PoolTimeoutError("no whole frame came in time") from error
     except OSError as error:
-        raise PoolUnreachableError(f"the connection broke while receiving ({error})") from error
+        raise PoolUnreachableError(f"the connection broke while receiving ({in_words(error)})") from error
     except UNREADABLE as error:
         raise PoolError(f"an unreadable frame ({error}); the other side speaks another protocol") from error
     finally:

@@ -19,7 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from serving.errors import ConfigError, PoolError, PoolTimeoutError, PoolUnreachableError
+from serving.errors import ConfigError, PoolError, PoolTimeoutError, PoolUnreachableError, in_words
 from serving.kvpool.live.control_store import ControlState
 from serving.values.pool_view import NamespaceRecord, ServerRecord
 
@@ -135,7 +135,7 @@ class RedisStore:
         except redis.exceptions.TimeoutError as error:
             raise PoolTimeoutError(f"the Redis of {self._setting} did not answer in time ({error})") from error
         except (redis.exceptions.ConnectionError, OSError) as error:
-            raise PoolUnreachableError(f"the Redis of {self._setting} cannot be reached ({error})") from error
+            raise PoolUnreachableError(f"the Redis of {self._setting} cannot be reached ({in_words(error)})") from error
         except redis.exceptions.RedisError as error:
             raise PoolError(f"the Redis of {self._setting} refuses ({error})") from error
 

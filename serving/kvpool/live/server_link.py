@@ -20,7 +20,15 @@ from enum import Enum, auto
 from typing import TypeVar
 
 from hardware.ub.process import ProcessStamp
-from serving.errors import ConfigError, PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError, ProofError
+from serving.errors import (
+    ConfigError,
+    PoolError,
+    PoolRefusedError,
+    PoolTimeoutError,
+    PoolUnreachableError,
+    ProofError,
+    in_words,
+)
 from serving.ids import NodeId
 from serving.kvpool.core.messages import (
     Chunk,
@@ -334,7 +342,7 @@ class ServerLink:
         except TimeoutError as error:
             raise PoolTimeoutError(f"memory server {self.name} at {address} takes no connection") from error
         except (OSError, ConfigError, ProofError) as error:
-            raise PoolUnreachableError(f"memory server {self.name} at {address}: {error}") from error
+            raise PoolUnreachableError(f"memory server {self.name} at {address}: {in_words(error)}") from error
         self._state = _State.PROVING
         self._greet_until = time.monotonic() + CONNECT_S
 
@@ -356,7 +364,7 @@ class ServerLink:
             self._broken(late)
             raise late from error
         except (OSError, ProofError) as error:
-            gone = PoolUnreachableError(f"memory server {self.name} does not take us: {error}")
+            gone = PoolUnreachableError(f"memory server {self.name} does not take us: {in_words(error)}")
             self._broken(gone)
             raise gone from error
         except PoolError as error:

@@ -172,6 +172,11 @@ def expert_layers(model: Model) -> dict[int, ExpertLayer]:
     return {number: block.feed for number, block in enumerate(blocks) if isinstance(block.feed, ExpertLayer)}
 
 
+def layer_names(model: Model) -> tuple[str, ...]:
+    """Names of the layers with routed experts: the number in the model, or `draft`."""
+    return tuple("draft" if number == len(model.blocks) else str(number) for number in expert_layers(model))
+
+
 def packed_expert(gate_up: Linear, down: Linear) -> PackedExpert:
     """An expert on the memory of its products.
 

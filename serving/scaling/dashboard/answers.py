@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from loadgen.report.palette import with_colors
 from serving.errors import ScaleError
 from serving.scaling.dashboard.port import JsonObject
 
@@ -81,4 +82,5 @@ def file_answer(name: str) -> web.Response:
 @cache
 def page_files() -> dict[str, bytes]:
     """The page's files by name. Read once: a process serves one version of the page."""
-    return {path.name: path.read_bytes() for path in _PAGE.iterdir() if path.is_file()}
+    files = {path.name: path.read_bytes() for path in _PAGE.iterdir() if path.is_file()}
+    return files | {"page.css": with_colors(files["page.css"].decode()).encode()}

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from loadgen.report.chart import Bar, BarChart, Chart, Key, Line, Marks
+from loadgen.report.palette import POOLS
 from loadgen.report.time_axis import TimeAxis
 from serving.tools.chaos.findings import pauses_of, stops_streams
 from serving.tools.chaos.result import ChaosRun, Event
@@ -23,7 +24,6 @@ COLORS = {
     "full_disk": "green",
     "cancel_burst": "grey",
 }
-_POOL_COLORS = {"prefill": "blue", "decode": "violet", "aggregated": "violet", "kvcache": "green"}
 
 
 def time_line(run: ChaosRun) -> list[Chart]:
@@ -40,7 +40,7 @@ def time_line(run: ChaosRun) -> list[Chart]:
     replicas = [
         Line(
             name=pool, values=[float(sample.replicas.get(pool, 0)) for sample in run.samples],
-            color=_POOL_COLORS.get(pool, "grey"), steps=True,
+            color=pool if pool in POOLS else "grey", steps=True,
         )
         for pool in pools
     ]  # fmt: skip

@@ -53,7 +53,7 @@ def latency_chart(
     groups = _by_bin(floats(result.requests.arrival_s), present, values, edges)
     lines = [
         Line(name=f"p{percentile}", values=_percentiles(groups, percentile), color=color, dash=percentile > 50)
-        for percentile, color in ((50, "blue"), (99, "violet"))
+        for percentile, color in ((50, "blue"), (99, "orange"))
     ]
     return axis.chart(chart_id, title, _middles(edges), lines, "s", limits=_limits(limit_s))
 

@@ -11,7 +11,7 @@ from serving.virtual.report.latencies import Floats, Latencies, floats
 from serving.virtual.result import RequestColumns
 
 PARTS = ("queue", "prefill", "transfer", "decode")
-_COLORS = ("grey", "blue", "orange", "violet")
+_COLORS = ("grey", "prefill", "green", "decode")
 _SHOWN, _DRAWN = 50, 20
 _LANE_PX = 20
 _KINDS = ("TTFT", "TPOT", "end to end")

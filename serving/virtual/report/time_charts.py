@@ -16,23 +16,23 @@ _Curve = tuple[str, str, str]
 """Name, field of `TimelinePoint`, colour."""
 
 _PANELS: tuple[tuple[str, str, str, bool, tuple[_Curve, ...]], ...] = (
-    ("queue", "Tokens queued for prefill", "count", False, (("tokens", "prefill_queue_tokens", "blue"),)),
+    ("queue", "Tokens queued for prefill", "count", False, (("tokens", "prefill_queue_tokens", "prefill"),)),
     (
         "waiting", "Sequences waiting for KV blocks", "count", False,
-        (("prefill", "prefill_waiting", "blue"), ("decode", "decode_waiting", "violet")),
+        (("prefill", "prefill_waiting", "prefill"), ("decode", "decode_waiting", "decode")),
     ),
-    ("batch", "Sequences decoding", "count", False, (("sequences", "decode_batch", "violet"),)),
-    ("step", "Decode step", "s", False, (("step", "step_s", "violet"),)),
+    ("batch", "Sequences decoding", "count", False, (("sequences", "decode_batch", "decode"),)),
+    ("step", "Decode step", "s", False, (("step", "step_s", "decode"),)),
     (
         "kv", "KV blocks in use", "share", False,
-        (("prefill", "prefill_kv_share", "blue"), ("decode", "decode_kv_share", "violet")),
+        (("prefill", "prefill_kv_share", "prefill"), ("decode", "decode_kv_share", "decode")),
     ),
-    ("pool", "KV-cache pool's memory in use", "share", False, (("pool", "pool_share", "green"),)),
-    ("servers", "Memory servers", "count", True, (("servers", "memory_servers", "green"),)),
+    ("pool", "KV-cache pool's memory in use", "share", False, (("pool", "pool_share", "kvcache"),)),
+    ("servers", "Memory servers", "count", True, (("servers", "memory_servers", "kvcache"),)),
     (
         "npus", "NPUs", "count", True,
         (
-            ("prefill", "prefill_npus", "blue"), ("decode", "decode_npus", "violet"),
+            ("prefill", "prefill_npus", "prefill"), ("decode", "decode_npus", "decode"),
             ("starting", "starting_npus", "orange"), ("draining", "draining_npus", "red"),
             ("idle", "idle_npus", "grey"),
         ),

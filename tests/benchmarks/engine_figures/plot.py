@@ -2,17 +2,18 @@
 
 from pathlib import Path
 
+from loadgen.report.palette import COLORS
 from tests.benchmarks.engine_figures.book import Book, Shape
 from tests.benchmarks.engine_figures.goals import ENGINES, OURS_BF16, OURS_INT8, OURS_INT8_KV, OURS_PLAIN, OURS_TORCH
 
 _OURS = {
-    OURS_BF16: "#1f6fb4",
+    OURS_BF16: COLORS["blue"][0],
     OURS_INT8: "#0b3d66",
     OURS_INT8_KV: "#0a2237",
     OURS_PLAIN: "#5a9bd0",
     OURS_TORCH: "#9ec9e8",
 }
-_PEERS = ("#e08a2e", "#b8651b", "#c0504d", "#8c2f2b", "#7f8c5a")
+_PEERS = tuple(COLORS[name][0] for name in ("orange", "red", "green", "violet", "grey"))
 
 
 def plot(book: Book, path: Path, caption: str) -> None:

@@ -39,7 +39,7 @@ def member(rank: int, facts: RankFacts, epoch: int = 1, rows: Any = ROWS) -> Mem
 
 
 def two_ranks() -> dict[str, Any]:
-    both = [member(rank, RankFacts(OPENING, rank, 2, (0, 1))) for rank in (1, 0)]
+    both = [member(rank, RankFacts(OPENING, rank, 2, (0, 1), ("1", "draft"))) for rank in (1, 0)]
     alone = Member(ReplicaId("prefill#b"), "prefill", NodeId("n"), "127.0.0.1", 1, "x", {})
     return expert_status({"prefill": 1, "decode": 2}, [*both, alone])
 
@@ -47,6 +47,7 @@ def two_ranks() -> dict[str, Any]:
 def test_a_group_is_the_sum_of_its_ranks() -> None:
     (group,) = two_ranks()["groups"]
     loads = rank_loads(OPENING.layers[0], [18, 0, 2, 4], 2)
+    assert group["layer_names"] == ["1", "draft"]
     assert group["rows"] == [[18, 0, 2, 4], [0, 0, 0, 0]]
     assert group["balancedness"] == [balancedness(loads), 1.0]
     assert group["rank_rows"] == loads
@@ -101,6 +102,7 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     print_experts(two_ranks(), "load", as_json=False)
     text = capsys.readouterr().out
     assert "ranks 0,1 of 2 compute together, epoch 1" in text
+    assert re.search(r"1 +draft +1\.00", text), "the second one's name in the model"
     assert "|@ .:|" in text.replace(heat([18, 0, 2, 4]), "@ .:")
     print_experts(two_ranks(), "ranks", as_json=False)
     shown = capsys.readouterr().out

@@ -36,6 +36,13 @@ addEventListener("load", () => setTimeout(() => {
       }
       return colours;
     };
+    // Pixels of text in the canvas's last column: a label that goes on behind it.
+    const cut = (figure) => {
+      const canvas = figure.querySelector("canvas");
+      if (!canvas || !canvas.width) return 0;
+      const column = canvas.getContext("2d").getImageData(canvas.width - 1, 0, 1, canvas.height).data;
+      return column.filter((value, at) => at % 4 === 3 && value > 60).length;
+    };
     const rgb = (name) => {
       const probe = document.createElement("i");
       probe.style.color = `var(--${name})`;
@@ -69,7 +76,8 @@ addEventListener("load", () => setTimeout(() => {
     const theme = document.documentElement.dataset.theme;
     const figures = {};
     for (const figure of document.querySelectorAll("figure.chart")) {
-      figures[figure.id] = { drawn: figure.dataset.drawn || "", colours: inked(figure), ...touch(figure) };
+      const look = { drawn: figure.dataset.drawn || "", colours: inked(figure), cut: cut(figure) };
+      figures[figure.id] = { ...look, ...touch(figure) };
     }
     const filters = [...document.querySelectorAll(".filter")].flatMap((bar) => {
       const [words, shown] = [bar.querySelector("input"), bar.querySelector(".shown")];
@@ -78,7 +86,7 @@ addEventListener("load", () => setTimeout(() => {
       words.dispatchEvent(new Event("input"));
       return [all, shown.textContent];
     });
-    const names = ["blue", "orange", "green", "red", "violet", "grey"];
+    const names = ["blue", "orange", "green", "red", "violet", "grey", "prefill", "decode", "kvcache"];
     const seen = { theme, filters,
       ready: document.documentElement.dataset.ready || "", overflow: document.documentElement.scrollWidth - innerWidth,
       palette: Object.fromEntries(names.map((name) => [name, rgb(name)])), figures };

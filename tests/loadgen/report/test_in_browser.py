@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,11 +55,11 @@ FRONT = ScatterChart(
     ],
 )  # fmt: skip
 SIDES = BarChart(
-    id="sides", title="Side by side", x=Axis(unit="number", low=0.0, high=100.0), lanes=["a", "a long name " * 9],
+    id="sides", title="Side by side", x=Axis(unit="number", low=0.0, high=1e5), lanes=["a", "a long name " * 9],
     lane_px=40, parts=2, keys=[Key(name="published", color="orange"), Key(name="ours", color="blue")],
     bars=[
-        Bar(0, 0.0, 80.0, 0, "published 80"), Bar(0, 0.0, 90.0, 1, "ours 90", after="+12.5 %", part=1),
-        Bar(1, 0.0, 100.0, 0, "published 100", after="no room"), Bar(1, 0.0, 50.0, 1, "ours 50", part=1),
+        Bar(0, 0.0, 8e4, 0, "published 80"), Bar(0, 0.0, 9e4, 1, "ours 90", after="+12.5 %", part=1),
+        Bar(1, 0.0, 1e5, 0, "published 100", after="no room"), Bar(1, 0.0, 5e4, 1, "ours 50", part=1),
     ],
 )  # fmt: skip
 LAYER = BarChart(
@@ -87,6 +88,7 @@ def test_every_kind_of_chart(tmp_path: Path, width: int, dark: bool) -> None:
         assert figure["drawn"] == "yes", name
         assert figure["left"] == "", name
         assert figure["zoomed"] == 1, name
+        assert figure["cut"] == 0, f"{name}: the last label of its axis is cut"
     said = {name: figure["pointed"] for name, figure in seen["figures"].items()}
     assert said["over-time"] == "30:00"
     assert said["front"] == "the best: 5.00/s at 60.00"
@@ -101,25 +103,43 @@ def test_a_page_without_charts_is_whole() -> None:
     assert 'id="chart-data">[]<' in text
 
 
+def test_a_text_beside_a_point_covers_no_line(tmp_path: Path) -> None:
+    """By where lines go from the point: each as points on it."""
+    script = (importlib.resources.files("loadgen.report") / "assets" / "scatter.js").read_text(encoding="utf-8")
+    found = _computed(
+        tmp_path, script, """[[-1, -1], [1, 1], [-1, 0], [0, -1]].map(([across, down]) => {
+          const line = Array.from({ length: 40 }, (_, at) => [100 + 3 * at * across, 100 + 3 * at * down]);
+          const box = { left: 0, top: 0, width: 200, height: 200 };
+          const [left, top, width, height] = freePlace([100, 100], [60, 12], 5, box, line, []);
+          return line.filter(([x, y]) => x > left && x < left + width && y > top && y < top + height).length;
+        }).concat(freePlace([5, 5], [60, 12], 5, { left: 0, top: 0, width: 20, height: 20 }, [], []))""",
+    )  # fmt: skip
+    assert found == [0, 0, 0, 0, None]
+
+
 def test_a_page_writes_numbers_as_python_does(tmp_path: Path) -> None:
     """The page's script formats what the cursor points at by the rules of `numbers`."""
     values = [0.0, 1.0, 0.974, 0.9996, 1e-9, 84e-6, 0.0123, 0.9999, 9.996, 59.9, 75.0, 125.4, 3723.0, 8000.0, 45_000.0]
     script = (importlib.resources.files("loadgen.report") / "assets" / "format.js").read_text(encoding="utf-8")
-    ask = f"""{script}
-    const ways = [significant, formatDuration, formatClock, formatShare];
-    const found = {json.dumps(values)}.map((one) => ways.map((way) => way(one)));
-    document.body.textContent = JSON.stringify(found);"""
-    page = f"<!DOCTYPE html><meta charset=utf-8><body><script>{ask}</script></body>"
-    (tmp_path / "page.html").write_text(page, encoding="utf-8")
-    run = subprocess.run(
-        [chromium(), *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "page.html").as_uri()],
-        capture_output=True, text=True, timeout=50, check=True,
-    )  # fmt: skip
-    body = re.search(r"<body>(.*?)</body>", run.stdout, re.DOTALL)
-    assert body, run.stderr[-500:]
-    for value, (figure, length, moment, share) in zip(values, json.loads(html.unescape(body[1])), strict=True):
+    ways = "[significant, formatDuration, formatClock, formatShare]"
+    found = _computed(tmp_path, script, f"{json.dumps(values)}.map((one) => {ways}.map((way) => way(one)))")
+    for value, (figure, length, moment, share) in zip(values, found, strict=True):
         assert figure == numbers.significant(value)
         assert length == numbers.duration(value)
         assert moment == numbers.clock(value)
         if value <= 1:
             assert share == numbers.share(value)
+
+
+def _computed(folder: Path, script: str, expression: str) -> Any:
+    """Value of an expression behind a script, in the browser."""
+    ask = f"{script}\ndocument.body.textContent = JSON.stringify({expression});"
+    page = f"<!DOCTYPE html><meta charset=utf-8><body><script>{ask}</script></body>"
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    run = subprocess.run(
+        [chromium(), *FLAGS, f"--user-data-dir={folder / 'profile'}", (folder / "page.html").as_uri()],
+        capture_output=True, text=True, timeout=50, check=True,
+    )  # fmt: skip
+    body = re.search(r"<body>(.*?)</body>", run.stdout, re.DOTALL)
+    assert body, run.stderr[-500:]
+    return json.loads(html.unescape(body[1]))

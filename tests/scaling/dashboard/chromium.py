@@ -224,6 +224,20 @@ class Page:
         shot = await self.send("Page.captureScreenshot", format="png")
         return base64.b64decode(shot["data"])
 
+    async def colors(self) -> set[str]:
+        """All colours of the picture that the window shows, as `#rrggbb`."""
+        picture = base64.b64encode(await self.view()).decode()
+        await self.send("Page.navigate", url="about:blank")  # a page's own policy lets in no such image
+        found: list[str] = await self.run(f"""(async () => {{
+          const image = new Image(); image.src = "data:image/png;base64,{picture}"; await image.decode();
+          const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+          context.drawImage(image, 0, 0);
+          const pixels = new Uint32Array(context.getImageData(0, 0, image.width, image.height).data.buffer);
+          const hex = (one, shift) => ((one >> shift) & 255).toString(16).padStart(2, "0");
+          return [...new Set(pixels)].map((one) => `#${{hex(one, 0)}}${{hex(one, 8)}}${{hex(one, 16)}}`);
+        }})()""")
+        return set(found)
+
     async def picture(self) -> bytes:
         """All of the page, as PNG."""
         shot = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)

@@ -41,6 +41,10 @@ SHAPES = {
 }
 
 
+NAMES = {3: ("1", "2", "draft"), 16: (*map(str, range(1, 16)), "draft")}
+"""Of the layers in the model, by their count; of the large group they are not known."""
+
+
 @dataclass(frozen=True)
 class FakeMember:
     """A rank that has announced itself."""
@@ -94,7 +98,8 @@ def _rank(shape: Shape, rank: int, there: tuple[int, ...]) -> FakeMember:
             to_ranks[layer][homes[expert]] += count
     peers = [one if one != rank and one in there else None for one in range(shape.ranks)]
     facts = ExpertFacts(
-        epoch=3, map_version=7, members=there, ranks=shape.ranks, experts=shape.experts,
+        epoch=3, map_version=7, members=there, layer_names=NAMES.get(shape.layers, ()),
+        ranks=shape.ranks, experts=shape.experts,
         to_ranks=tuple(map(tuple, to_ranks)), rows=tuple(map(tuple, rows)) if shape.table else (),
         busiest=() if shape.table else tuple(ExpertRows(layer, 5, 90 - layer) for layer in range(9)),
         held=(own,) * shape.layers if shape.table else (), held_count=len(own) * shape.layers,

@@ -203,6 +203,7 @@ class FakePools:
             pool.settle(time.time(), 0.0, 0.0)
             new = list(pool.serves_at)[-1]
             self._happen(pool, "replaced", new, f"serves in place of {pool.dead}, 3.1 s after the loss")
+            self._happen(pool, "started", new, "serves 2.6 s after it was asked for")
             pool.dead = ""
 
     def _happen(self, pool: FakePool, kind: str, replica: str, text: str) -> None:

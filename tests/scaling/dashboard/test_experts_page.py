@@ -34,13 +34,24 @@ async def test_a_group_and_its_experts(browser: Chromium, dashboard: FakeDashboa
     async with browser.page() as page:
         await open_experts(page, dashboard, "small")
         group = await text(page, GROUP)
-        for words in ("epoch 3", "map 7", "2 ranks", "Balancedness 0.", "Rows by layer and expert", "Busiest: layer"):
+        for words in (
+            "epoch 3",
+            "map 7",
+            "2 ranks",
+            "Balancedness 0.",
+            "Rows by layer and expert",
+            "Busiest: draft layer expert 4",
+        ):
             assert words in group, words
         assert await page.run("document.querySelectorAll('.heat .cell').length") == 3 * 8
         alone, shared = await cell(page, 0, 1), await cell(page, 2, 4)
         assert alone["title"].endswith("held by r0")
         assert alone["mark"] == ""
-        assert shared["title"].startswith("layer 2, expert 4: ")
+        assert shared["title"].startswith("draft layer, expert 4: ")
+        assert (await cell(page, 1, 1))["title"].startswith("layer 2, expert 1: ")
+        heads = await page.run("[...document.querySelectorAll('.heat tbody th')].map((e) => e.innerText)")
+        assert heads == ["1", "2", "draft"]
+        assert "counts those with experts, from 0" in group
         assert shared["title"].endswith("held by r0, r1")
         assert (shared["mark"], shared["read"]) == ("redundant", shared["title"])
         assert "pid 5001" in group

@@ -198,8 +198,8 @@ def test_events_by_pool_and_after_an_id(dashboard: FakeDashboard) -> None:
     assert (died["kind"], died["pool"]) == ("died", "decode")
     assert dashboard.pool("decode")["dead"] == 1
     dashboard.wish()
-    (replaced,) = dashboard.ask("GET", f"/api/pools/events?after={died['id']}&pool=decode")[2]["events"]
-    assert replaced["kind"] == "replaced"
+    started, replaced = dashboard.ask("GET", f"/api/pools/events?after={died['id']}&pool=decode")[2]["events"]
+    assert (started["kind"], replaced["kind"]) == ("started", "replaced")
     assert dashboard.ask("GET", "/api/pools/events?pool=prefill")[2]["events"] == []
 
 

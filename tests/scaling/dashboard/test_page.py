@@ -40,6 +40,32 @@ async def test_it_shows_what_there_is(browser: Chromium, dashboard: FakeDashboar
         assert {url.split("/")[2] for url in page.requested} == {dashboard.url.split("/")[2]}
 
 
+async def test_curves_have_scales_and_end_with_what_the_cards_show(browser: Chromium, dashboard: FakeDashboard) -> None:
+    dashboard.wish(load=0.8, dead=["decode"])
+    async with browser.page() as page:
+        await open_page(page, dashboard)
+        dashboard.wish(load=0.8)
+        await page.wait("document.querySelector('#decisions').innerText.includes('started')")
+        first = "#curves figure:first-of-type"
+        await page.wait(f"document.querySelector('{first} .line[d*=L]')")
+        curve = await text(page, first)
+        assert "1.9 s\n" in curve, "the samples' last value is not known, the card's is"
+        for words in ("TTFT p99", "SLO 2 s", "3 s", "0", "−15", "−5", "now"):
+            assert words in curve, words
+        marks = f"document.querySelector('{first} .lost').getAttribute('d').split('M').length - 1"
+        assert await page.run(marks) == 1, "who died; neither replacement nor start is a loss"
+        legend = await text(page, "#curve-legend")
+        assert all(words in legend for words in ("pool scaled", "replica or host lost", "SLO", "decode replicas"))
+        assert await page.run("document.querySelector('#curves figure:nth-of-type(5) .big').title") == (
+            "prefill 2, decode 3, kvcache 1"
+        )
+        middle = "const s = document.querySelector('#curves figure:nth-of-type(2) svg'), b = s.getBoundingClientRect();"
+        move = "new PointerEvent('pointermove', {clientX: b.left + b.width / 2, clientY: b.top + 9, bubbles: true})"
+        await page.run(f"{{ {middle} s.dispatchEvent({move}); }}")
+        assert "32 ms\nat " in await text(page, "#curves figure:nth-of-type(2)"), "the sample that is pointed at"
+        assert page.faults == []
+
+
 async def test_ranks_stand_below_their_group_with_their_processes(browser: Chromium, dashboard: FakeDashboard) -> None:
     dashboard.wish(load=0.8, ranks=2)
     async with browser.page() as page:

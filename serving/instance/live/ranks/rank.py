@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from serving.errors import ConfigError, GroupError
+from serving.errors import ConfigError, GroupError, in_words
 from serving.instance.core.group_course import LONGEST_AGE_S
 from serving.instance.core.rank_life import RankLife, counted_size
 from serving.instance.live.collector import collector_off
@@ -68,7 +68,7 @@ class Rank:
                 self._instance = await asyncio.to_thread(self._make)
         except Exception as error:
             logger.exception("%s could not be built", self.place.replica)
-            self._life.enter(RankPhase.FAILED, str(error) or type(error).__name__)
+            self._life.enter(RankPhase.FAILED, in_words(error))
         else:
             self._life.enter(RankPhase.OFFERED)
 

@@ -6,7 +6,7 @@ import { Orders } from "./expert_orders.js";
 import { pairs } from "./expert_pairs.js";
 import { rebalances } from "./expert_moves.js";
 import { rankTable } from "./expert_ranks.js";
-import { bytes, count, plural, seconds } from "./words.js";
+import { bytes, count, layerName, plural, seconds } from "./words.js";
 
 export function groupCard({ group }, afterwards) {
   const orders = new Orders(group, afterwards);
@@ -39,7 +39,7 @@ function update({ chips, words, orders, heat, busiest, ranks, moved, waits, reba
   orders.update(group, controls);
   heat.update(group);
   show(busiest, group.busiest.length > 0);
-  write(busiest, `Busiest: ${group.busiest.slice(0, 5).map(({ layer, expert, rows }) => `layer ${layer} expert ${expert} (${count(rows)})`).join(", ")}`);
+  write(busiest, `Busiest: ${group.busiest.slice(0, 5).map(({ layer, expert, rows }) => `${layerName(group.layer_names[layer])} expert ${expert} (${count(rows)})`).join(", ")}`);
   ranks.update(group, controls);
   moved.update(exchange.bytes, all);
   waits.update(exchange.waited_s, all);
@@ -47,10 +47,10 @@ function update({ chips, words, orders, heat, busiest, ranks, moved, waits, reba
 }
 
 /** Of layers with rows: the draft layer has none where nobody guesses. */
-function balance({ balancedness, rank_layer_rows: rows }) {
+function balance({ balancedness, rank_layer_rows: rows, layer_names: names }) {
   const known = balancedness.filter((_, layer) => rows[layer].some(Boolean));
   if (!known.length) return "No rows yet: nobody has asked for anything.";
   const mean = known.reduce((sum, one) => sum + one, 0) / known.length;
   const worst = balancedness.indexOf(Math.min(...known));
-  return `Balancedness ${mean.toFixed(2)} (1 = even), worst layer ${worst}: ${balancedness[worst].toFixed(2)}.`;
+  return `Balancedness ${mean.toFixed(2)} (1 = even), worst ${layerName(names[worst])}: ${balancedness[worst].toFixed(2)}.`;
 }

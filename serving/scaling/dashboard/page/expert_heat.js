@@ -1,7 +1,7 @@
 // Rows by layer and expert, or, of a large model, by layer and rank. One table for eyes and for screen readers.
 
-import { make, show, write } from "./dom.js";
-import { count, dash } from "./words.js";
+import { make, write } from "./dom.js";
+import { count, dash, layerName } from "./words.js";
 
 export function heatMap(group) {
   const body = make("tbody");
@@ -15,9 +15,9 @@ export function heatMap(group) {
   element.update = (state) => {
     const shown = state.rows ? byExpert(state) : byRank(state);
     const { title, columns, rows } = shown;
-    if (`${columns.length} ${rows.length}` !== size) {
-      size = `${columns.length} ${rows.length}`;
-      cells = build(head, body, rows.length, columns);
+    if (`${columns.length} ${state.layer_names}` !== size) {
+      size = `${columns.length} ${state.layer_names}`;
+      cells = build(head, body, state.layer_names, columns);
       table.style.setProperty("--columns", columns.length);
       write(caption, `${title}, and balancedness of each layer`);
       write(element.querySelector("h3"), title);
@@ -26,18 +26,23 @@ export function heatMap(group) {
       row.forEach((cell, column) => paint(cells[layer].cells[column], cell));
       write(cells[layer].balance, state.rank_layer_rows[layer].some(Boolean) ? state.balancedness[layer].toFixed(2) : dash);
     });
-    write(legend, shown.legend);
-    show(legend, shown.legend !== "");
+    write(legend, `${shown.legend} ${numbering(state.layer_names)}`.trim());
   };
   return element;
 }
 
-function build(head, body, layers, columns) {
+/** Orders count the layers with experts from 0, whatever the model calls them. */
+function numbering(names) {
+  const same = names.every((name, number) => name === `${number}`);
+  return same ? "" : "Layers have the model's numbers; cloudmatrix experts move counts those with experts, from 0.";
+}
+
+function build(head, body, names, columns) {
   head.replaceChildren(make("th", { scope: "col" }, "layer"), ...columns.map((name, at) => make("th", { scope: "col" }, labelled(name, at, columns.length))), make("th", { scope: "col", title: "balancedness: mean over largest of the ranks' rows" }, "balance"));
-  const rows = Array.from({ length: layers }, (_, layer) => {
+  const rows = names.map((name, number) => {
     const cells = columns.map(() => make("td.cell", {}, make("span.hidden")));
     const balance = make("td.balance");
-    return { line: make("tr", {}, make("th", { scope: "row" }, `${layer}`), ...cells, balance), cells, balance };
+    return { line: make("tr", {}, make("th", { scope: "row", title: `${layerName(name)}: number ${number} in orders` }, name), ...cells, balance), cells, balance };
   });
   body.replaceChildren(...rows.map(({ line }) => line));
   return rows;
@@ -58,7 +63,7 @@ function paint(cell, { heat, mark, words }) {
   }
 }
 
-function byExpert({ rows, ranks }) {
+function byExpert({ rows, ranks, layer_names: names }) {
   const homes = rows.map((row) => row.map(() => []));
   for (const { rank, held, borrowed } of ranks) {
     held.forEach((experts, layer) => experts.forEach((expert) => homes[layer][expert].push({ rank, borrowed: false })));
@@ -67,7 +72,7 @@ function byExpert({ rows, ranks }) {
   return {
     title: "Rows by layer and expert",
     columns: rows[0].map((_, expert) => `${expert}`),
-    rows: rows.map((row, layer) => shades(row).map((heat, expert) => expertCell(heat, row[expert], layer, expert, homes[layer][expert]))),
+    rows: rows.map((row, layer) => shades(row).map((heat, expert) => expertCell(heat, row[expert], names[layer], expert, homes[layer][expert]))),
     legend: "The fuller the colour, the more rows in its layer. A dot: several ranks hold it; a ring: it stands in for a lost rank.",
   };
 }
@@ -77,20 +82,20 @@ function expertCell(heat, rows, layer, expert, homes) {
   const held = homes.filter((home) => !home.borrowed).length;
   const where = homes.map((home) => `r${home.rank}${home.borrowed ? " in place of a lost rank" : ""}`).join(", ") || "no rank";
   const mark = borrowed ? "borrowed" : held > 1 ? "redundant" : "";
-  return { heat, mark, words: `layer ${layer}, expert ${expert}: ${count(rows)} rows; held by ${where}` };
+  return { heat, mark, words: `${layerName(layer)}, expert ${expert}: ${count(rows)} rows; held by ${where}` };
 }
 
-function byRank({ rank_layer_rows: rows, members }) {
+function byRank({ rank_layer_rows: rows, members, layer_names: names }) {
   return {
     title: "Rows by layer and rank",
     columns: rows[0].map((_, rank) => `r${rank}`),
-    rows: rows.map((row, layer) => shades(row).map((heat, rank) => rankCell(heat, row[rank], layer, rank, members))),
+    rows: rows.map((row, layer) => shades(row).map((heat, rank) => rankCell(heat, row[rank], names[layer], rank, members))),
     legend: "The fuller the colour, the more rows in its layer. The model has too many experts for a table of them.",
   };
 }
 
 function rankCell(heat, rows, layer, rank, members) {
-  return { heat, mark: members.includes(rank) ? "" : "borrowed", words: `layer ${layer}, r${rank}: ${count(rows)} rows` };
+  return { heat, mark: members.includes(rank) ? "" : "borrowed", words: `${layerName(layer)}, r${rank}: ${count(rows)} rows` };
 }
 
 /** Of the busiest one of the layer. */

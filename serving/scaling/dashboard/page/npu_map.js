@@ -101,5 +101,5 @@ function swatch(marks, label) {
 
 /** A pool's colour by its role; pools of other names have the one of the prompt's side. */
 export function poolColour(pool) {
-  return { decode: "decode", kvcache: "cache" }[pool] ?? "prefill";
+  return { decode: "decode", aggregated: "decode", kvcache: "kvcache" }[pool] ?? "prefill";
 }

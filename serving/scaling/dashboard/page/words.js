@@ -60,6 +60,11 @@ export function clock(at) {
   return new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 }
 
+/** layer 3, draft layer */
+export function layerName(name) {
+  return name === "draft" ? "draft layer" : `layer ${name}`;
+}
+
 export function plural(number, word) {
   return `${number} ${word}${number === 1 ? "" : "s"}`;
 }

@@ -1,0 +1,28 @@
+"""The palette of pages, reports, boards and plots: a colour has one meaning and one value in all of them.
+
+Charts and style sheets use the names. Light values have a contrast of at least 4.5 on white, dark ones on `#191d20`;
+only `grey` is too faint for text.
+"""
+
+COLORS = {
+    "blue": ("#2563c9", "#6ea8ff"),
+    "orange": ("#b45309", "#f0a052"),
+    "green": ("#157a4e", "#58c592"),
+    "red": ("#c92a3a", "#ff7a85"),
+    "violet": ("#7a4fc4", "#b594f2"),
+    "grey": ("#7b838b", "#8f989f"),
+}
+"""By name: the value on a light and on a dark page."""
+POOLS = {"prefill": "blue", "decode": "violet", "aggregated": "violet", "kvcache": "green"}
+"""Colours of the pools. Their names are colours, too."""
+
+
+def variables(*, dark: bool) -> str:
+    """All colours as declarations of CSS variables, one line."""
+    values = [f"--{name}: {shades[dark]};" for name, shades in COLORS.items()]
+    return " ".join(values + [f"--{pool}: var(--{color});" for pool, color in POOLS.items()])
+
+
+def with_colors(css: str) -> str:
+    """A style sheet with `$light` and `$dark` replaced by the declarations."""
+    return css.replace("$light", variables(dark=False)).replace("$dark", variables(dark=True))
