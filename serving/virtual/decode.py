@@ -23,7 +23,8 @@ from serving.instance.core.settings import EngineSettings
 from serving.values.orders import Add, Adopt, Cancel, Order, Release
 from serving.values.sequence import SequenceSpec
 from serving.virtual.decode_group import DecodeGroup
-from serving.virtual.meter import InstanceMeter, WorkDone
+from serving.virtual.instance import InstanceInVirtualTime
+from serving.virtual.meter import WorkDone
 from serving.virtual.seat import EngineSeat, Surroundings, WakeTimer
 
 REFRESH_STEPS = 64
@@ -31,7 +32,7 @@ REFRESH_STEPS = 64
 _ROUNDING = 1e-9
 
 
-class DecodeInstance:
+class DecodeInstance(InstanceInVirtualTime):
     """Adopts handoffs and generates.
 
     Args:
@@ -56,13 +57,8 @@ class DecodeInstance:
         refresh: int = REFRESH_STEPS,
         at_once: int = 1 << 30,
     ) -> None:
-        self.name = name
-        self.pool = pool
-        self.npus = npus
+        super().__init__(name, pool, npus)
         self.kv_blocks = kv_blocks * groups
-        self.draining = False
-        self.alive = True
-        self.meter = InstanceMeter()
         self.step_s = 0.0
         """Duration of the iteration that runs [s]; 0 when none does."""
         self._queue = around.queue
@@ -122,6 +118,15 @@ class DecodeInstance:
                 booked = self._booked.get(SequenceId(ticket_id.rpartition("!")[0]))
         if booked is not None:
             self._groups[booked[0]].seat.take(order)
+
+    def drain(self) -> None:
+        """Take nothing new."""
+        for group in self._groups:
+            group.seat.drain()
+
+    def at_rest(self) -> bool:
+        """See `EngineSeat`: all groups."""
+        return all([group.seat.at_rest() for group in self._groups])
 
     def move_out(self) -> None:
         """Hold what is inside at the next boundary, for whatever instance pulls it: it goes on elsewhere."""
@@ -252,6 +257,8 @@ class DecodeInstance:
         if booked is not None:
             self._balance.remove(*booked)
             self._groups[booked[0]].forget(sequence_id)
+            if self.on_empty is not None and not self._booked:
+                self.on_empty()
 
     def _kick(self, seat: EngineSeat) -> None:
         """A group has news: its plan ends at the next boundary."""

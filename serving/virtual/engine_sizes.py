@@ -6,12 +6,14 @@
                        └ has its NPUs; serves after the phases of its start
 
 Too many? First those go that wait or were lost, then those that start, the latest first, then those that serve, the
-emptiest first: it takes nothing new, finishes what ends soon, hands its streams on, and goes.
+emptiest first, which leave as `InstanceLife` says.
 """
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
+from serving.instance.core.life import BeginLeaving, Inside, LifeEffect, LifeEvent, LifePhase, Stored, Wake
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.start_phases import StartPhases, WarmProcesses
@@ -19,8 +21,8 @@ from serving.virtual.start_phases import StartPhases, WarmProcesses
 if TYPE_CHECKING:
     from serving.virtual.supernode import Supernode
 
-DRAIN_LOOK_S = 1.0
-"""A leaving instance is asked so often whether it is empty."""
+STORED_LOOK_S = 0.02
+"""How often an instance that leaves is asked whether its last blocks are stored, as live."""
 _FIRST_SERVED = ("decode", "prefill")
 """Who gets NPUs that have become free: requests that generate already are kept first."""
 
@@ -84,10 +86,9 @@ class EngineSizes:
             self._starts[pool].pop()
         staying = (one for one in self._node.instances(pool) if not one.draining)
         for instance in sorted(staying, key=lambda one: one.sequences)[: surplus - called_off]:
-            self._node.drain(instance)
-            self._node.queue.at(self._node.queue.now, self._drained, instance)
-            if isinstance(instance, DecodeInstance):
-                self._node.queue.at(self._node.queue.now + self._drain_s, self._move_out, instance)
+            instance.on_empty = partial(self._soon_count, instance)
+            self._tell(instance, Inside(instance.sequences))
+            self._tell(instance, BeginLeaving(self._drain_s))
         self.fill()
 
     def fill(self) -> None:
@@ -123,16 +124,40 @@ class EngineSizes:
         if self._node.placement.idle >= self._npus(pool):  # else a fault has taken them: it waits for others
             self._node.start_instance(pool)
 
-    def _move_out(self, instance: DecodeInstance) -> None:
-        """Send what has not ended by now elsewhere, if there is an elsewhere."""
-        if instance.alive and self.serving("decode"):
-            instance.move_out()
+    def _tell(self, instance: PrefillInstance | DecodeInstance, event: LifeEvent) -> None:
+        """Tell the life of an instance that leaves of an event, and do what it asks for."""
+        queue, life = self._node.queue, instance.life
+        awaited = life.next_wake()
+        for effect in life.on(event, queue.now):
+            match effect:
+                case LifeEffect.STOP_ADMITTING:
+                    self._node.drain(instance)
+                case LifeEffect.OFFER:
+                    instance.move_out()
+                case LifeEffect.AWAIT_STORES:
+                    queue.at(queue.now, self._look_at_stores, instance)
+                case LifeEffect.GO:
+                    self._node.stop_instance(instance)
+                    self.fill()
+        if (wake_at := life.next_wake()) is not None and wake_at != awaited:
+            queue.at(wake_at, self._wake, instance)
 
-    def _drained(self, instance: PrefillInstance | DecodeInstance) -> None:
-        if not instance.alive:
+    def _wake(self, instance: PrefillInstance | DecodeInstance) -> None:
+        if instance.alive:
+            self._tell(instance, Wake())
+
+    def _soon_count(self, instance: PrefillInstance | DecodeInstance) -> None:
+        """Count again once everything that happens at this moment has happened: the last sequence has left."""
+        self._node.queue.at(self._node.queue.now, self._count, instance)
+
+    def _count(self, instance: PrefillInstance | DecodeInstance) -> None:
+        if instance.alive:
+            self._tell(instance, Inside(instance.sequences))
+
+    def _look_at_stores(self, instance: PrefillInstance | DecodeInstance) -> None:
+        if not instance.alive or instance.life.phase is not LifePhase.EMPTY:
             return
-        if instance.sequences:
-            self._node.queue.at(self._node.queue.now + DRAIN_LOOK_S, self._drained, instance)
+        if instance.at_rest():
+            self._tell(instance, Stored())
         else:
-            self._node.stop_instance(instance)
-            self.fill()
+            self._node.queue.at(self._node.queue.now + STORED_LOOK_S, self._look_at_stores, instance)

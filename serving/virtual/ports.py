@@ -62,9 +62,13 @@ class InstancePort(Protocol):
     name: ReplicaId
     pool: str
     npus: int
-    draining: bool
     alive: bool
     kv_blocks: int
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes nothing new."""
+        ...
 
     def take(self, order: Order) -> None:
         """An order of a gateway."""

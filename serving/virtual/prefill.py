@@ -11,7 +11,8 @@ from serving.instance.core.settings import EngineSettings
 from serving.values.orders import Add, Order, Release
 from serving.values.step_plan import SequenceResult, StepPlan, StepResult
 from serving.values.throughput import BusyThroughput
-from serving.virtual.meter import InstanceMeter, WorkDone
+from serving.virtual.instance import InstanceInVirtualTime
+from serving.virtual.meter import WorkDone
 from serving.virtual.seat import EngineSeat, Surroundings, WakeTimer
 
 _TOKEN = (0,)
@@ -19,7 +20,7 @@ _UNHURT = (SequencePhase.HELD, SequencePhase.CLOSING)
 """Sequences that the loss of a die does not hurt: copied elsewhere, or wanted by nobody."""
 
 
-class PrefillInstance:
+class PrefillInstance(InstanceInVirtualTime):
     """Computes prompts and holds them until they are pulled.
 
     Args:
@@ -39,13 +40,8 @@ class PrefillInstance:
         slowdown: Callable[[int], float],
         attention_tokens: float = math.inf,
     ) -> None:
-        self.name = name
-        self.pool = pool
-        self.npus = npus
+        super().__init__(name, pool, npus)
         self.kv_blocks = kv_blocks
-        self.draining = False
-        self.alive = True
-        self.meter = InstanceMeter()
         self._queue = around.queue
         self._times = around.times
         self._slowdown = slowdown
@@ -71,8 +67,20 @@ class PrefillInstance:
             case Add(spec=spec):
                 self._inside.add(spec.sequence_id)
             case Release(ticket_id=ticket_id):
-                self._inside.discard(SequenceId(ticket_id.rpartition("!")[0]))
+                self._ended(SequenceId(ticket_id.rpartition("!")[0]))
         self._seat.take(order)
+
+    def drain(self) -> None:
+        """Take nothing new."""
+        self._seat.drain()
+
+    def move_out(self) -> None:
+        """Let what is inside go on elsewhere."""
+        self._seat.move_out()
+
+    def at_rest(self) -> bool:
+        """See `EngineSeat`."""
+        return self._seat.at_rest()
 
     def die(self) -> None:
         """Everything inside is gone."""
@@ -154,6 +162,8 @@ class PrefillInstance:
 
     def _ended(self, sequence_id: SequenceId) -> None:
         self._inside.discard(sequence_id)
+        if self.on_empty is not None and not self._inside:
+            self.on_empty()
 
     def _kick(self, _seat: EngineSeat) -> None:
         """Look again as soon as everything that happens now has happened, unless a step runs or nobody is there."""

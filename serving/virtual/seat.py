@@ -9,6 +9,7 @@ from serving.errors import HandoffError, LedgerError
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.events import (
+    Drain,
     EngineEffect,
     EngineEvent,
     FetchDone,
@@ -16,6 +17,7 @@ from serving.instance.core.events import (
     HandoffClosed,
     HandoffReady,
     MoveOut,
+    NextStep,
     PullDone,
     PullOrder,
     PullsNow,
@@ -197,10 +199,21 @@ class EngineSeat:
             self.on_end(order.sequence_id)
         self._kick(self)
 
+    def drain(self) -> None:
+        """Take nothing new."""
+        self.tell(Drain())
+
     def move_out(self) -> None:
         """Move everything inside elsewhere from the next step on, and take nothing new."""
         self.tell(MoveOut())
         self._kick(self)
+
+    def at_rest(self) -> bool:
+        """Whether the engine has let go of everything. Effects: what it still wants to store is on its way."""
+        if not self.engine.idle():
+            return False
+        self.tell(NextStep())
+        return not self.engine.storing_blocks
 
     def lose(self, sequence_id: SequenceId) -> int:
         """Drop a sequence whose KV is gone: the engine forgets it, its gateway sends it elsewhere.

@@ -174,8 +174,8 @@ class Supernode:
         return dies[: len(dies) - division.expert_dies : division.attention_tp]
 
     def drain(self, instance: PrefillInstance | DecodeInstance) -> None:
-        """Stop an instance from taking anything new from now on, and let every gateway know."""
-        instance.draining = True
+        """Let an instance take nothing new from now on: its engines and every gateway hear it."""
+        instance.drain()
         for gateway in self.gateways:
             gateway.report(instance)
 

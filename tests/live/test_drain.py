@@ -129,7 +129,7 @@ async def test_streams_that_end_soon_are_not_moved(started: Start, reference: Re
 async def test_the_only_instance_keeps_its_streams(
     started: Start, mode: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.instance.live.instance_server.OFFER_PERIOD_S", 0.1)
+    monkeypatch.setattr("serving.instance.core.life.OFFER_PERIOD_S", 0.1)
     pools = await started(*(("prefill", "decode") if mode == "disaggregated" else ("aggregated",)))
     slow_down(pools)
     jobs = begin(pools)

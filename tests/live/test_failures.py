@@ -1,6 +1,7 @@
 """Instances die, hang, corrupt and refuse; clients see a pause, each token once, and nothing is left behind."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,7 @@ async def test_a_full_gateway_refuses_and_says_when_to_come_back(started: Start)
 
 async def test_a_draining_prefill_pool_leaves_prompts_to_decode(started: Start, reference: Reference) -> None:
     pools = await started("prefill", "decode")
-    pools.of("prefill")[0].server.set_draining()
+    pools.of("prefill")[0].server.begin_to_leave(math.inf)
     told = await asyncio.wait_for(pools.ask(ASKS[0]), PATIENCE_S)
     assert told.tokens == reference.outputs(ASKS[0])
     assert pools.backend.ready(), "as it was just now"

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -171,7 +172,7 @@ async def test_a_draining_instance_says_so_and_refuses(pools: Pools) -> None:
     instance = pools.instances[1]
     gateway = await connect(instance)
     await gateway.read()
-    instance.server.set_draining()
+    instance.server.begin_to_leave(math.inf)
     status = await gateway.read()
     assert isinstance(status, Status)
     assert status.draining

@@ -5,6 +5,7 @@ random time; instances die, drain and come, links break, steps and pulls fail, c
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace as changed
@@ -311,7 +312,7 @@ class VirtualPath:
             wire.cut()
             Wire(wire.gate, node)
         elif not node.server.draining:
-            node.server.set_draining()
+            node.server.begin_to_leave(math.inf)
             node.offers_at = self.now() + 2 * rng.random()
 
     async def step(self, faults: float = 0.0) -> None:

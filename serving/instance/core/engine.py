@@ -220,6 +220,11 @@ class InstanceEngine:
         self._draining = True
         self._pool.hand_over()
 
+    @property
+    def storing_blocks(self) -> int:
+        """Blocks that are being stored in the KV-cache pool."""
+        return self._pool.pinned_blocks
+
     # ---- the step loop -------------------------------------------------------------------------------------------
 
     def _turn(self, now: float) -> None:

@@ -7,6 +7,7 @@ blocks never wait for a dead owner.
 import asyncio
 import contextlib
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
@@ -18,6 +19,16 @@ from serving.errors import LinkError
 from serving.grammar.compile import Grammars
 from serving.ids import SequenceId
 from serving.instance.core.events import Drain, HandoffClosed, MoveOut
+from serving.instance.core.life import (
+    BeginLeaving,
+    Inside,
+    InstanceLife,
+    LifeEffect,
+    LifeEvent,
+    LifePhase,
+    Stored,
+    Wake,
+)
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopNews
 from serving.sockets.secrets import ClusterSecrets
@@ -39,11 +50,8 @@ MAX_HELLO_BYTES = 64 << 10
 """All that is buffered for a stranger: who does not know the secret costs no memory."""
 MOST_STRANGERS = 64
 """Who says Hello says it at once: with more that have not, the oldest is closed, so that gateways always get in."""
-OFFER_PERIOD_S = 2.0
-"""How often a draining instance offers what is still here to others; each offer is a pause of some milliseconds."""
-STORE_DEADLINE_S = 5.0
-"""How long an instance that leaves waits for its last blocks to reach the KV-cache pool; they are only a cache."""
-REST_POLL_S = 0.02
+STORED_LOOK_S = 0.02
+"""How often the engine is asked whether the last blocks of an instance that leaves are stored: nothing tells it."""
 
 
 class InstanceServer:
@@ -74,14 +82,14 @@ class InstanceServer:
         self._owner: dict[SequenceId, Connection] = {}
         self._visits: defaultdict[Connection, list[VisitTimes]] = defaultdict(list)
         """Durations that wait for the next frame to each gateway: a handoff's news is made later than they are."""
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._life = InstanceLife()
+        self._life_moved = asyncio.Event()
+        """Something happened that an instance that leaves must look at before its next wake-up."""
         self._listener: Listener | None = None
         self._engine_loop: EngineLoop | None = None
         self._asyncio_loop: asyncio.AbstractEventLoop | None = None
         self._status_task: asyncio.Task[None] | None = None
         self._step = 0
-        self.draining = False
         self.taken = 0
         """Sequences that came in, those handed over from other instances among them."""
         self.share = 1.0
@@ -133,40 +141,51 @@ class InstanceServer:
         """Sequences that some gateway still owns here."""
         return len(self._owner)
 
-    async def leave(self, drain_s: float) -> None:
-        """Stop admitting; let what is here end; then hand on what does not. Returns when nothing is left to do.
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is taken."""
+        return self._life.leaving
 
-        Whatever nobody else can take goes on here to its end, and is offered again from time to time.
+    def begin_to_leave(self, drain_s: float) -> None:
+        """Refuse new sequences from now on, and tell every gateway at once. `leave` does the rest.
+
+        Args:
+            drain_s: see `BeginLeaving`.
+        """
+        self._live(Inside(len(self._owner)))
+        self._live(BeginLeaving(drain_s))
+
+    async def leave(self, drain_s: float) -> None:
+        """Do what `InstanceLife` says until the instance is gone.
 
         Args:
             drain_s: how long streams may go on, in case they end soon [s].
-        Effects: as `set_draining`; full blocks that the KV-cache pool has not got are stored there.
+        Effects: those of `begin_to_leave`.
         """
         assert self._engine_loop is not None
-        self.set_draining()
-        wait_s = drain_s
-        while not await self._empty_within(wait_s):
-            self._engine_loop.post(MoveOut())
-            wait_s = OFFER_PERIOD_S
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STORE_DEADLINE_S):
-                while not await asyncio.to_thread(self._engine_loop.at_rest):  # noqa: ASYNC110 - nothing tells it
-                    await asyncio.sleep(REST_POLL_S)
+        self.begin_to_leave(drain_s)
+        while (wake_at := self._life.next_wake()) is not None:
+            pause_s = max(0.0, wake_at - time.monotonic())
+            if self._life.phase is LifePhase.EMPTY:
+                if await asyncio.to_thread(self._engine_loop.at_rest):
+                    self._live(Stored())
+                    continue
+                pause_s = min(pause_s, STORED_LOOK_S)
+            self._life_moved.clear()
+            with contextlib.suppress(TimeoutError):
+                await within(self._life_moved.wait(), pause_s)
+            self._live(Wake())
 
-    def set_draining(self) -> None:
-        """Refuse new sequences from now on and tell every gateway at once."""
-        self.draining = True
-        if self._engine_loop is not None:
-            self._engine_loop.post(Drain())
-        self._send_status()
-
-    async def _empty_within(self, seconds: float) -> bool:
-        """Whether there comes a moment when no gateway owns a sequence here."""
-        try:
-            await within(self._empty.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
+    def _live(self, event: LifeEvent) -> None:
+        """Tell the life of an event, and do what it asks for."""
+        assert self._engine_loop is not None
+        for effect in self._life.on(event, time.monotonic()):
+            if effect is LifeEffect.STOP_ADMITTING:
+                self._engine_loop.post(Drain())
+                self._send_status()
+            elif effect is LifeEffect.OFFER:
+                self._engine_loop.post(MoveOut())
+        self._life_moved.set()
 
     def _accept_connection(self) -> Connection:
         assert self._asyncio_loop is not None
@@ -228,19 +247,23 @@ class InstanceServer:
         Args:
             back: its blocks are here, it only changes its name.
         """
-        if self.draining and not back:
+        if self.draining and (not back or self._life.phase is LifePhase.GONE):
             refused = Refused(sequence_id, FailKind.DRAINING, "the instance is draining")
             connection.send(m.Frame(self._step, (refused,)))
             return False
         self._owner[sequence_id] = connection
         self.taken += 1
-        self._empty.clear()
+        self._count()
         return True
 
     def _forget(self, sequence_id: SequenceId) -> None:
         self._owner.pop(sequence_id, None)
-        if not self._owner:
-            self._empty.set()
+        self._count()
+
+    def _count(self) -> None:
+        """An instance that leaves hears how many sequences are inside."""
+        if self.draining:
+            self._live(Inside(len(self._owner)))
 
     def _on_closed(self, connection: Connection, reason: str) -> None:
         self._strangers.pop(connection, None)

@@ -124,6 +124,19 @@ def test_a_leaving_decode_instance_hands_its_streams_on_unless_it_is_the_last() 
     assert at(result, 7.0).draining_npus == 160
 
 
+def test_a_leaving_prefill_instance_hands_its_queue_on() -> None:
+    """As live: after `drain_s` what waits there is taken to others, and the blocks that it skipped are stored."""
+    load = workload([(0.0, 16_000, 2)] * 400)
+    draining = {}
+    for drain_s in (1.0, 1000.0):
+        two = config(prefill={"replicas": 2}, engine={"drain_s": drain_s})
+        scaler = ScriptedScaler([(3.0, "prefill", 1)])
+        result = simulate(two, load, timeline_step_s=1.0, check=True, scaler=scaler)
+        assert finished(result)
+        draining[drain_s] = [at(result, second).draining_npus for second in (4.0, 6.0, 30.0)]
+    assert draining == {1.0: [16, 0, 0], 1000.0: [16, 16, 16]}
+
+
 def test_memory_servers_come_and_go_and_lost_ones_are_replaced() -> None:
     prefixes = [[n % 40 * 10 + block for block in range(8)] for n in range(600)]
     load = workload([(0.2 * n, 4096, 16) for n in range(600)], prefixes)

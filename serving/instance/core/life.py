@@ -1,0 +1,137 @@
+"""How an instance leaves: rules for live instances and for those in virtual time.
+
+    SERVING ── BeginLeaving ──► DRAINING ── nothing inside ──► EMPTY ── Stored, or STORE_DEADLINE_S ──► GONE
+                                 │    ▲                         │
+                                 │    └────── taken back ───────┘
+                                 └ after `drain_s`, then every OFFER_PERIOD_S: OFFER
+
+A draining instance takes nothing new. Sequences may end here for `drain_s`; then they are offered to other instances,
+again and again, since one that nobody can take goes on here to its end. Once it is empty, its last full blocks may
+reach the KV-cache pool: they are only a cache, so there is a deadline.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from serving.errors import LedgerError
+
+OFFER_PERIOD_S = 2.0
+"""How often a draining instance offers what is still here to others; each offer is a pause of some milliseconds."""
+STORE_DEADLINE_S = 5.0
+"""How long an empty instance waits for its last blocks to reach the KV-cache pool."""
+
+
+class LifePhase(Enum):
+    """See the module's picture."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+    EMPTY = "empty"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class BeginLeaving:
+    """The instance is to leave.
+
+    Args:
+        drain_s: how long sequences may go on, in case they end soon [s].
+    """
+
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """News of how many sequences are inside, in whatever state."""
+
+    sequences: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """News that no block is on its way to the KV-cache pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """The event that is due at `next_wake`."""
+
+
+class LifeEffect(Enum):
+    """Orders to the driver."""
+
+    STOP_ADMITTING = "stop admitting"
+    """Take nothing new, tell gateways, and tell the engine: `Drain`."""
+    OFFER = "offer"
+    """What is inside may go on elsewhere: `MoveOut`."""
+    AWAIT_STORES = "await stores"
+    """Answer with `Stored` as soon as it is true."""
+    GO = "go"
+    """Nothing is left to do here."""
+
+
+LifeEvent = BeginLeaving | Inside | Stored | Wake
+
+
+class InstanceLife:
+    """One instance from the moment at which it serves."""
+
+    def __init__(self) -> None:
+        self.phase = LifePhase.SERVING
+        self._inside = 0
+        self._wake_at: float | None = None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it takes nothing new."""
+        return self.phase is not LifePhase.SERVING
+
+    def on(self, event: LifeEvent, now: float) -> list[LifeEffect]:
+        """Take an event.
+
+        Args:
+            now: never before that of an earlier event [s].
+        Returns: what the driver is to do, in this order.
+        """
+        effects: list[LifeEffect] = []
+        match event:
+            case BeginLeaving(drain_s=drain_s) if self.phase is LifePhase.SERVING:
+                self._enter(LifePhase.DRAINING, now + drain_s)
+                effects.append(LifeEffect.STOP_ADMITTING)
+            case Inside(sequences=sequences):
+                self._inside = sequences
+                if sequences and self.phase is LifePhase.EMPTY:
+                    self._enter(LifePhase.DRAINING, now + OFFER_PERIOD_S)
+            case Stored() if self.phase is LifePhase.EMPTY:
+                return [self._go()]
+            case Wake() if self._wake_at is not None and now >= self._wake_at:
+                if self.phase is LifePhase.EMPTY:
+                    return [self._go()]
+                self._wake_at = now + OFFER_PERIOD_S
+                effects += [LifeEffect.OFFER] if self._inside else []
+        if self.phase is LifePhase.DRAINING and not self._inside:
+            self._enter(LifePhase.EMPTY, now + STORE_DEADLINE_S)
+            effects.append(LifeEffect.AWAIT_STORES)
+        return effects
+
+    def next_wake(self) -> float | None:
+        """When `Wake` is due, whatever else happens; None = never."""
+        return self._wake_at
+
+    def check(self) -> None:
+        """Raises: LedgerError if phase, sequences and wake-up do not fit together."""
+        timed = self.phase in (LifePhase.DRAINING, LifePhase.EMPTY)
+        if timed != (self._wake_at is not None):
+            raise LedgerError(f"an instance that is {self.phase.value} wakes at {self._wake_at}")
+        if self.phase is LifePhase.DRAINING and not self._inside:
+            raise LedgerError("an instance drains though nothing is inside")
+        if self.phase in (LifePhase.EMPTY, LifePhase.GONE) and self._inside:
+            raise LedgerError(f"{self._inside} sequences are in an instance that is {self.phase.value}")
+
+    def _enter(self, phase: LifePhase, wake_at: float) -> None:
+        self.phase, self._wake_at = phase, wake_at
+
+    def _go(self) -> LifeEffect:
+        self.phase, self._wake_at = LifePhase.GONE, None
+        return LifeEffect.GO
