@@ -1,4 +1,4 @@
-"""One deployment at a time: the next one waits and says for whom, and a deployer that has died is waited for briefly."""
+"""One deployment at a time: the next one waits and says for whom, but not for ever for one that has died."""
 
 import msgspec
 import pytest

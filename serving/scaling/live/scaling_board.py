@@ -25,6 +25,7 @@ from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.observe import RayCluster
 from serving.scaling.live.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
 from serving.scaling.live.signals import sizes_of
+from serving.values.deployment import DeploymentNotice
 from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
 from serving.values.signals import ScalingSignals
 from serving.values.traffic import BoardNews, GatewayReport
@@ -66,6 +67,11 @@ class ScalingBoardActor:
         await self.start()
         return await self._board.next_signals(period_s)
 
+    async def deploy(self, notice: DeploymentNotice) -> dict[str, int]:
+        """Implements `ScalingBoard.deploy`."""
+        await self.start()
+        return await self._board.deploy(notice)
+
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
         """Implements `ScalingBoard.apply`."""
         await self._board.apply(targets)
@@ -101,6 +107,23 @@ def start_board(config: ServeConfig, app: str, session: str) -> None:
     Effects: a detached actor, until the cluster ends; that of an earlier deployment ends.
     """
     renew_actor(ScalingBoardActor, BOARD, config, app, session).start.remote()
+
+
+def note_deployment(notice: DeploymentNotice, deadline_s: float) -> dict[str, int] | None:
+    """Tell the board of a deployment. Blocks.
+
+    Args:
+        deadline_s: for the answer; 0 = none is waited for.
+    Returns: see `ScalingBoard.deploy`; None if there is no answer.
+    """
+    try:
+        board: Any = ray.get_actor(BOARD, NAMESPACE)
+        answer = board.deploy.remote(notice)
+        targets: dict[str, int] | None = ray.get(answer, timeout=deadline_s) if deadline_s else None
+    except (ray.exceptions.RayError, ValueError) as error:
+        logger.warning("the scaling board does not answer (%s)", type(error).__name__)
+        return None
+    return targets
 
 
 class BoardClient:
