@@ -61,6 +61,10 @@ class Cluster(Protocol):
         """Where Ray's dashboard listens."""
 
     @property
+    def dashboard_place(self) -> str:
+        """The host that alone reaches the dashboard's address, which is not this one; empty if this one does."""
+
+    @property
     def token_flag(self) -> str:
         """The rest of a command that reaches the dashboard by its address."""
 

@@ -84,6 +84,11 @@ class ExistingCluster:
         return f"http://{self._dashboard}" if self._dashboard else ""
 
     @property
+    def dashboard_place(self) -> str:
+        """Implements `Cluster`."""
+        return str(dashboard_elsewhere(self) or "")
+
+    @property
     def token_flag(self) -> str:
         """Implements `Cluster`: the file is that of this user's environment."""
         if value_here(AUTHENTICATION) != "token":
