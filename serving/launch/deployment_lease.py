@@ -19,6 +19,7 @@ from typing import Protocol, Self
 
 import msgspec
 
+from hardware.nesting import parse_json
 from serving.errors import UNREADABLE, SilentError
 
 PREFIX = "deployments/"
@@ -31,7 +32,7 @@ TELL_S = 30.0
 
 
 class DeploymentClaim(msgspec.Struct, frozen=True):
-    """What a deployer writes about itself.
+    """A deployer's entry in the control store.
 
     Args:
         owner: unique to this deployment.
@@ -184,8 +185,8 @@ class DeploymentLease:
         key = max(self._store.keys(PREFIX), default="")
         kept = self._store.get(key) if key else None
         try:
-            return key, msgspec.json.decode(kept, type=DeploymentClaim) if kept is not None else None
-        except UNREADABLE:  # written by another version of this package, whose deployment may be long over
+            return key, msgspec.convert(parse_json(kept), DeploymentClaim) if kept is not None else None
+        except (*UNREADABLE, ValueError):  # written by another version of this package, whose deployment may be long over
             return key, None
 
     def _claimed(self, before: str) -> bool:

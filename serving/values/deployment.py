@@ -1,4 +1,4 @@
-"""What a deployer tells the scaling board about a deployment."""
+"""News of a deployment, from its deployer to the scaling board."""
 
 from msgspec import Struct
 

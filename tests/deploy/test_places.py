@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,17 @@ def short(status: dict[str, Any]) -> list[Any]:
     ]
 
 
+def until_decided(on: RayHosts, words: str, times: int) -> list[str]:
+    """Lines of `cloudmatrix decisions`, once so many of them have these words."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        lines = on.cloudmatrix("left", "decisions", "--last", "200").splitlines()
+        if sum(words in line for line in lines) >= times:
+            return lines
+        assert time.monotonic() < end, lines
+        time.sleep(0.5)
+
+
 def npus(status: dict[str, Any]) -> list[str]:
     """NPUs of all instances."""
     return [npu for pool in status["pools"] for replica in pool["replicas"] for npu in replica["npus"]]
@@ -168,16 +180,30 @@ def test_with_tls_neither_token_nor_secret_nor_prompt_is_in_a_packet(equal_hosts
         assert msgspec.msgpack.encode(prompt)[1:] not in packets
 
 
-def test_an_upgrade_under_load(equal_hosts: RayHosts) -> None:
-    """Live keys are applied in place, a pool whose keys changed is replaced, and no request fails or differs."""
+def test_two_upgrades_under_load(equal_hosts: RayHosts) -> None:
+    """Live keys are applied in place, a pool whose keys changed is replaced, no request fails or differs, and streams
+    move. The second upgrade waits for the first, and the events of before are still there.
+    """
     until(equal_hosts, whole)
     session = left_behind(equal_hosts, "left").splitlines()[-1]
     found: dict[str, Any] = {}
-    with steady(equal_hosts, "left", found):
-        live = ("--set", "gateway.max_n=3", "--set", "slo.ttft_s=7")
-        said = deploy(equal_hosts, *live, "--set", "decode.max_sequences=32")
-        assert "gateway goes on, and is told: gateway.max_n, slo.ttft_s" in said
-        assert "decode restarts: decode.max_sequences" in said
+    live = ("--set", "gateway.max_n=3", "--set", "slo.ttft_s=7", "--set", "decode.max_sequences=32")
+    with steady(equal_hosts, "left", found), ThreadPoolExecutor(1) as beside:
+        first = beside.submit(deploy, equal_hosts, *live)
+        until_decided(equal_hosts, "deploys configuration", 2)
+        second = deploy(equal_hosts, *live, "--set", "slo.tpot_s=0.5")
+        said = first.result()
+    assert "gateway goes on, and is told: gateway.max_n, slo.ttft_s" in said
+    assert "decode restarts: decode.max_sequences" in said
+    assert "waiting for another deployment to end: " in second
+    assert "(decode, 1 of 1)" in second
+    assert "gateway goes on, and is told: slo.tpot_s" in second, "what the first one deployed stands"
+    lines = until_decided(equal_hosts, "deploys configuration", 4)
+    stages = [line.rpartition(": ")[2] for line in lines if "deploys configuration" in line]
+    assert stages[-4:] == ["decode, 1 of 1", "done", "no replica changes", "done"]
+    assert any(" started " in line for line in lines[: -len(stages)]), "from before the upgrades"
+    assert any("stream" in line and " moved" in line for line in lines), lines
+    assert not any("set past the board" in line for line in lines), lines
     assert found["failures"] == []
     assert found["answers"] > 10
     assert found["texts"] == [1, 1, 1, 1]
