@@ -186,7 +186,7 @@ class DeploymentLease:
         kept = self._store.get(key) if key else None
         try:
             return key, msgspec.convert(parse_json(kept), DeploymentClaim) if kept is not None else None
-        except (*UNREADABLE, ValueError):  # written by another version of this package, whose deployment may be long over
+        except (*UNREADABLE, ValueError):  # of another version of this package; it may be long over
             return key, None
 
     def _claimed(self, before: str) -> bool:

@@ -12,7 +12,7 @@ const WIDTH = 180;
 const GAP_S = 12; // samples come every 5 s: where one is missing, so is the line
 const HEADROOM = 1.15;
 
-const UNMARKED = new Set(["replaced", "back", "left", "audit"]);
+const UNMARKED = new Set(["replaced", "back", "left", "audit", "deployed"]);
 
 const CURVES = [
   { title: "TTFT p99", window: "of each last minute", unit: seconds, values: ({ ttft_s: value }) => ({ all: value }), limit: ({ slo }) => slo.ttft_s },
