@@ -33,7 +33,7 @@ from serving.values.deployment import DeploymentNotice
 logger = logging.getLogger(__name__)
 
 READY_DEADLINE_S = 120.0
-BOARD_S = 10.0
+BOARD_S = 20.0
 """For a board that is just being started, on a busy machine."""
 TELL_PERIOD_S = 30.0
 """How often a start that takes long says what it waits for."""

@@ -228,13 +228,10 @@ class ScalingBoard:
         return self._answer(pool, target, f"{pool} stays at {target}: {reason}" if held_s else f"{pool}: {reason}")
 
     async def deploy(self, notice: DeploymentNotice) -> dict[str, int]:
-        """A stage of a deployment begins, or the deployment is over. Returns: the targets that it is to set.
-
-        Raises: ClusterSilentError.
+        """A stage of a deployment begins, or the deployment is over. Returns: the targets that it is to set, as far as
+        the last look saw them.
         """
-        async with self._lock:
-            if not notice.over:
-                await self._look()
+        async with self._lock:  # not while a target of the board's own is on its way
             return self._deployments.hear(notice, self._sight, self._clock())
 
     async def apply(self, targets: Sequence[PoolTarget]) -> None:

@@ -22,6 +22,8 @@ class DeploymentWatch:
         self._events = events
         self._quiet_until = 0.0
         self._over = False
+        self._author = ""
+        """Of the deployment that began last."""
 
     def hear(self, notice: DeploymentNotice, sight: Sight, now: float) -> dict[str, int]:
         """A stage begins, or the deployment is over.
@@ -29,10 +31,11 @@ class DeploymentWatch:
         Returns: the targets to deploy: the notice's, and of all other deployments those that stand.
         """
         self._events.deployed(notice, now)
-        self._over = notice.over
-        self._quiet_until = 0.0 if notice.over else now + QUIET_S
         if notice.over:
+            if notice.author == self._author:  # not one whose lease has passed to another
+                self._over, self._quiet_until = True, 0.0
             return {}
+        self._author, self._over, self._quiet_until = notice.author, False, now + QUIET_S
         standing = {name: seen.target for name, seen in {**sight.others, **sight.deployments}.items()}
         targets = standing | notice.targets
         self._holds.expect(targets)

@@ -6,7 +6,8 @@ be, and ledger and holds are in Ray's control store.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,9 @@ logger = logging.getLogger(__name__)
 LOOK_PERIOD_S = 1.0
 MOVING_PERIOD_S = 0.3
 """While replicas come or go, people watch."""
+FIRST_LOOK_S = 12.0
+"""A board that was just made takes seconds for its first look, on a busy machine."""
+PAUSE_S = 0.2
 SILENT = "Serve's controller does not answer; try again"
 
 
@@ -68,8 +72,10 @@ class ScalingBoardActor:
         return await self._board.next_signals(period_s)
 
     async def deploy(self, notice: DeploymentNotice) -> dict[str, int]:
-        """Implements `ScalingBoard.deploy`."""
+        """Implements `ScalingBoard.deploy`, by what is so now."""
         await self.start()
+        if not notice.over and not await looked(self._board.look, FIRST_LOOK_S):
+            logger.warning("%s", SILENT)
         return await self._board.deploy(notice)
 
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
@@ -99,6 +105,20 @@ class ScalingBoardActor:
                 self._complaint.make(error)
             except Exception:  # a bug in one look must not end all others
                 logger.exception("a look failed")
+
+
+async def looked(look: Callable[[], Awaitable[None]], patience_s: float, pause_s: float = PAUSE_S) -> bool:
+    """Look until the cluster answers. Returns: whether it has in time."""
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            await look()
+        except ClusterSilentError:
+            if time.monotonic() > end:
+                return False
+            await asyncio.sleep(pause_s)
+        else:
+            return True
 
 
 def start_board(config: ServeConfig, app: str, session: str) -> None:

@@ -8,7 +8,9 @@ import pytest
 from serving.cluster.kept_values import KeptValues
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.board import ScalingBoard
+from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.deployment_watch import QUIET_S
+from serving.scaling.live.scaling_board import looked
 from serving.values.deployment import DeploymentNotice
 from serving.values.scaling import ReadDecisions, ReadEvents, ScalePool
 from tests.scaling.live.case import FakeCluster, board_of, deployment, replica
@@ -23,6 +25,8 @@ def cluster() -> FakeCluster:
 
 
 def deploy(board: ScalingBoard, notice: DeploymentNotice = STAGE) -> dict[str, int]:
+    if not notice.over:
+        asyncio.run(board.look())
     return asyncio.run(board.deploy(notice))
 
 
@@ -106,6 +110,28 @@ def test_a_person_may_scale_meanwhile_and_a_later_stage_keeps_that(cluster: Fake
     asyncio.run(board.answer(ScalePool("decode", 2, None, "cli")))
     assert deploy(board, DeploymentNotice("ann", "abc", "gateway, 2 of 2"))["decode"] == 2
     assert [kind for *_, kind, _ in rows(board)] == ["deployed", "held"]
+
+
+def test_the_end_of_one_whose_lease_has_passed_changes_nothing(cluster: FakeCluster) -> None:
+    board = board_of(cluster)
+    deploy(board)
+    deploy(board, DeploymentNotice("ben@right (process 9)", "abc", "ended at decode, 1 of 2 (StartError)", over=True))
+    look(board, cluster)
+    cluster.set_past_the_board("decode", 3)
+    look(board, cluster)
+    assert [kind for *_, kind, _ in rows(board)] == ["deployed"]
+
+
+def test_a_first_look_is_waited_for_but_not_for_ever() -> None:
+    silent = [ClusterSilentError("the board is new"), ClusterSilentError("still")]
+
+    async def look() -> None:
+        if silent:
+            raise silent.pop()
+
+    assert asyncio.run(looked(look, 60.0, 0.0))
+    silent += [ClusterSilentError("no controller")] * 9
+    assert not asyncio.run(looked(look, -1.0, 0.0))
 
 
 def test_what_is_no_pool_keeps_its_target_too(cluster: FakeCluster) -> None:
