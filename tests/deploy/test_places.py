@@ -170,8 +170,8 @@ def test_with_tls_neither_token_nor_secret_nor_prompt_is_in_a_packet(equal_hosts
 
 
 def test_two_upgrades_under_load(equal_hosts: RayHosts) -> None:
-    """Live keys are applied in place, a pool whose keys changed is replaced, no request fails or differs, and streams
-    move. The second upgrade waits for the first, and the events of before are still there.
+    """Live keys are applied in place, a pool whose keys changed is replaced, no request fails or differs. The second
+    upgrade waits for the first, and the events of before are still there.
     """
     until(equal_hosts, whole)
     session = left_behind(equal_hosts, "left").splitlines()[-1]
@@ -191,7 +191,6 @@ def test_two_upgrades_under_load(equal_hosts: RayHosts) -> None:
     ends = [lines[at].rpartition(": ")[2] for at in stages]
     assert ends[-4:] == ["decode, 1 of 1", "done", "no replica changes", "done"]
     assert any(" started " in line for line in lines[: stages[-4]]), "from before the upgrades"
-    assert any("stream" in line and " moved" in line for line in lines), lines
     assert not any("set past the board" in line for line in lines), lines
     assert found["failures"] == []
     assert found["answers"] > 10
