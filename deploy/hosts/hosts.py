@@ -93,7 +93,8 @@ class Hosts:
         """The command line that runs a command in a host. Raises: HostsError if the host is not up."""
         entered = ["nsenter", f"--target={self._need(name)}", "--mount", "--pid", "--uts", "--ipc", "--net"]
         # nsenter stays outside and passes no signal on: whatever ends it sends its command a SIGTERM.
-        return [*entered, f"--wd={os.getcwd()}", "--", "setpriv", "--pdeathsig=TERM", "--", *command]
+        # `--wd` would be this folder as it is outside: a host has a /tmp of its own.
+        return [*entered, f"--wdns={os.getcwd()}", "--", "setpriv", "--pdeathsig=TERM", "--", *command]
 
     def cut(self, name: str, *, joined: bool = False) -> None:
         """Take a host's cable out, or put it in again."""

@@ -32,12 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.config.ports import ANY_PORT
     from serving.errors import ConfigError
 
-    model, ports = None, ANY_PORT
+    model, ports, pool = None, ANY_PORT, False
     if arguments.config is not None:
         config = read_config(arguments.config, settings=arguments.set, own_nodes=False).config
         model, ports = (config.model.path if config.model.hub is None else None), config.cluster.ports
+        pool = config.kvcache.replicas > 0
     elif arguments.set:
         raise ConfigError("--set changes what --config names: give that, too")
     from serving.launch.doctor import examine
 
-    return examine(address_of(arguments) or "auto", model, ports)
+    return examine(address_of(arguments) or "auto", model, ports, pool=pool)

@@ -60,12 +60,14 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
 
 def host_table(hosts: Sequence[dict[str, Any]]) -> Table:
     """One row per host; a lost one says for how long it has been lost."""
-    table = plain_table(("host", "address", "state"), ("NPUs", "UB MiB"))
+    table = plain_table(("host", "address", "state"), ("NPUs", "UB MiB", "gateways"))
     for host in hosts:
         lost, npus, memory = host["lost_s"], str(host["npus"]), str(host["ub_memory_mib"])
         if lost is None:
             npus, memory = f"{host['npus_used']}/{npus}", f"{host['ub_used_mib']}/{memory}"
-        table.add_row(host["name"], host["address"], "alive" if lost is None else f"dead {lost:.0f} s", npus, memory)
+        state = "alive" if lost is None else f"dead {lost:.0f} s"
+        gateways = str(host.get("gateways", "?"))  # a gateway of the version before does not know it
+        table.add_row(host["name"], host["address"], state, npus, memory, gateways if lost is None else "-")
     return table
 
 

@@ -46,8 +46,8 @@ class AutoscalerConfig:
         "`ray` only: a target is taken back when no node has come for this long [s]", default=300.0, low=1.0
     )
     spread_after_s: float = key(
-        "`fixed` only: a pool of which one host has had two replicas more than another with room, for this long [s], "
-        "starts one more, and one leaves the fuller host; 0 = replicas stay where they started",
+        "`fixed` only: a pool, or the gateways, of which one host has had two more than another with room, for this "
+        "long [s], starts one more, and one leaves the fuller host; 0 = replicas stay where they started",
         default=0.0,
         low=0.0,
     )

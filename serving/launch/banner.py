@@ -22,12 +22,13 @@ def banner(config: ServeConfig, cluster: Cluster, url: str | None = None) -> str
     """
     key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if config.api_keys_required else ""
     name = config.model.name or Path(config.model.path).name
-    url, command = url or endpoint(config), own_command()
+    url, command, where = url or endpoint(config), own_command(), _where(cluster)
+    dashboard = f"{cluster.dashboard_url}{where}"
     return f"""
   endpoint         {url}/v1   (model: {name})
-{_placeholder_line(config)}{_page_line(config, url)}{_pool_line(config)}  Ray dashboard    {cluster.dashboard_url}
+{_placeholder_line(config)}{_page_line(config, url)}{_pool_line(config)}  Ray dashboard    {dashboard}
 {_pools_page_lines(cluster)}  status           {command} status --url {url}{" --api-key $API_KEY" if key else ""}
-  scale a pool     {command} scale {one_more(config)} --dashboard {cluster.dashboard_url}{cluster.token_flag}
+  scale a pool     {command} scale {one_more(config)} --dashboard {cluster.dashboard_url}{cluster.token_flag}{where}
 
 curl {url}/v1/chat/completions{key} \\
   -H "Content-Type: application/json" \\
@@ -63,7 +64,14 @@ def _pool_line(config: ServeConfig) -> str:
 def _pools_page_lines(cluster: Cluster) -> str:
     """The page of the pools, with a link that opens it once where the token is this start's own."""
     page, token = f"  pools page       {cluster.dashboard_url}/pools", cluster.session.token
-    return f"  dashboard token  {token}\n{page}#once={issue(token, time.time())}\n" if token else f"{page}\n"
+    if token:
+        return f"  dashboard token  {token}\n{page}#once={issue(token, time.time())}\n"
+    return f"{page}{_where(cluster)}\n"
+
+
+def _where(cluster: Cluster) -> str:
+    """Follows an address of the dashboard that only another host reaches; a comment, since commands are pasted."""
+    return f"  # on {cluster.dashboard_place} only" if cluster.dashboard_place else ""
 
 
 def _page_line(config: ServeConfig, url: str) -> str:

@@ -148,6 +148,11 @@ class LocalCluster:
         return f"http://{self._nodes.head_node.webui_url}"
 
     @property
+    def dashboard_place(self) -> str:
+        """Implements `Cluster`: it is started here."""
+        return ""
+
+    @property
     def token_flag(self) -> str:
         """Implements `Cluster`: a command of the same user on this machine finds the token."""
         return ""

@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,12 +23,18 @@ from serving.gateway.live.sealing import salt_of, sealed
 from serving.http_client import fetch
 from serving.kvpool.live.pool_control import control_settings, start_pool_control
 from serving.launch.app import APP_NAME, build
+from serving.launch.deployment_lease import LEASE_S, DeploymentLease
 from serving.launch.disk_watch import full_disk
 from serving.launch.patience import StartWait, load_and_cores, load_here, slowness
-from serving.launch.rollout import Rollout
-from serving.scaling.live.scaling_board import start_board
+from serving.launch.rollout import Rollout, configuration_digest
+from serving.scaling.live.scaling_board import note_deployment, start_board
+from serving.values.deployment import DeploymentNotice
+
+logger = logging.getLogger(__name__)
 
 READY_DEADLINE_S = 120.0
+BOARD_S = 20.0
+"""For a board that is just being started, on a busy machine."""
 TELL_PERIOD_S = 30.0
 """How often a start that takes long says what it waits for."""
 _LAST_WORD_S = 5.0
@@ -54,6 +61,10 @@ class Cluster(Protocol):
         """Where Ray's dashboard listens."""
 
     @property
+    def dashboard_place(self) -> str:
+        """The host that alone reaches the dashboard's address, which is not this one; empty if this one does."""
+
+    @property
     def token_flag(self) -> str:
         """The rest of a command that reaches the dashboard by its address."""
 
@@ -65,16 +76,18 @@ class Cluster(Protocol):
         """Base URLs of gateways that say that they can serve."""
 
 
-def deploy_and_wait(config: ServeConfig, cluster: Cluster, say: Callable[[str], None]) -> str:
+def deploy_and_wait(
+    config: ServeConfig, cluster: Cluster, say: Callable[[str], None], prepare: Callable[[], object] = lambda: None
+) -> str:
     """Deploy, and wait until a gateway can serve.
 
     Args:
-        say: is told what happens.
+        say, prepare: see `deploy`.
     Returns: base URL of a gateway.
     Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
     """
     with _telling_what_is_missing(say, cluster.session.folder):
-        deploy(config, cluster, say)
+        deploy(config, cluster, say, prepare)
     return wait_ready(config, cluster, READY_DEADLINE_S * slowness(*load_and_cores()), say)
 
 
@@ -139,11 +152,14 @@ def in_words(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def deploy(config: ServeConfig, cluster: Cluster, say: Callable[[str], None]) -> None:
+def deploy(
+    config: ServeConfig, cluster: Cluster, say: Callable[[str], None], prepare: Callable[[], object] = lambda: None
+) -> None:
     """Deploy the application on a started cluster and wait until its replicas run; what runs already is upgraded.
 
     Args:
         say: is told what happens.
+        prepare: is called when no other deployment is under way, before anything is deployed.
     Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
     """
     with_proxy = config.gateway.server == "serve"
@@ -153,19 +169,82 @@ def deploy(config: ServeConfig, cluster: Cluster, say: Callable[[str], None]) ->
         http_options={"host": config.gateway.host, "port": config.gateway.port},
         logging_config={"enable_access_log": False},
     )
-    rollout = Rollout(sealed(config), APP_NAME, GcsStore())
-    plan = rollout.plan()
-    for line in [f"deploying {', '.join(rollout.names)} ..."] if plan is None else plan.lines():
-        say(line)
-    parts = _parts(config, cluster.session, cluster.dashboard_url)
     try:
-        for orders in rollout.stages():
-            app = build(sealed(config), **parts, orders=orders)
-            serve.run(app, name=APP_NAME, route_prefix="/", external_scaler_enabled=True)
+        with _turn(config, say) as turn, turn.until_over():
+            rollout = Rollout(sealed(config), APP_NAME, GcsStore())
+            plan = rollout.plan()
+            for line in [f"deploying {', '.join(rollout.names)} ..."] if plan is None else plan.lines():
+                say(line)
+            prepare()
+            parts = _parts(config, cluster.session, cluster.dashboard_url)
+            for orders in rollout.stages(partial(turn.begin, runs=rollout.runs)):
+                app = build(sealed(config), **parts, orders=orders)
+                serve.run(app, name=APP_NAME, route_prefix="/", external_scaler_enabled=True)
     except RuntimeError as error:
         raise StartError(f"{_cause(str(error))} (logs: {cluster.logs}/serve)") from error
     finally:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
+
+
+class DeploymentTurn:
+    """This process's turn to deploy: the lease, and what the board is told of it.
+
+    Args:
+        note: tells the board, see `note_deployment`.
+    """
+
+    def __init__(
+        self,
+        lease: DeploymentLease,
+        configuration: str,
+        note: Callable[[DeploymentNotice, float], Mapping[str, int] | None] = note_deployment,
+    ) -> None:
+        self._lease, self._configuration, self._note = lease, configuration, note
+        self._stage = ""
+
+    def begin(self, stage: str, wanted: Mapping[str, int], *, runs: bool) -> Mapping[str, int]:
+        """Begin a stage. See `rollout.Begin`.
+
+        Args:
+            runs: the application was there before, so that targets may stand that the board knows.
+        Returns: no targets if the board does not answer: Serve's stand then.
+        Raises: StartError if another deployment has taken over; SilentError.
+        """
+        if not self._lease.advance(stage):
+            raise StartError(
+                f"another deployment has taken over before {stage}: this one was not heard of for {LEASE_S:.0f} s, or"
+                " the system was taken away; deploy again if that is what you want"
+            )
+        self._stage = stage
+        return self._tell(stage, wanted, BOARD_S if runs else 0.0)
+
+    @contextlib.contextmanager
+    def until_over(self) -> Iterator[None]:
+        """Within the block stages begin; then the board is told how it ended."""
+        end, deadline_s = "done", BOARD_S
+        try:
+            yield
+        except BaseException as error:
+            end = f"ended at {self._stage} ({type(error).__name__})"
+            deadline_s = BOARD_S if isinstance(error, Exception) else 0.0  # an interrupt waits for nothing
+            raise
+        finally:
+            if self._stage:
+                self._tell(end, {}, deadline_s, over=True)
+
+    def _tell(
+        self, stage: str, wanted: Mapping[str, int], deadline_s: float, *, over: bool = False
+    ) -> Mapping[str, int]:
+        notice = DeploymentNotice(self._lease.author, self._configuration, stage, dict(wanted), over)
+        return self._note(notice, deadline_s) or {}
+
+
+@contextlib.contextmanager
+def _turn(config: ServeConfig, say: Callable[[str], None]) -> Iterator[DeploymentTurn]:
+    """The turn of a configuration, once other deployments have ended. Raises: SilentError."""
+    configuration = configuration_digest(sealed(config))
+    with DeploymentLease(GcsStore(), f"deploys configuration {configuration}", say) as lease:
+        yield DeploymentTurn(lease, configuration)
 
 
 def planned(config: ServeConfig) -> list[str]:
@@ -180,17 +259,23 @@ def planned(config: ServeConfig) -> list[str]:
     return lines
 
 
-def application(config: ServeConfig, session: SystemSession, dashboard_url: str) -> Application:
+def application(
+    config: ServeConfig, session: SystemSession, dashboard_url: str, prepare: Callable[[], object] = lambda: None
+) -> Application:
     """The application, ready to be run, with its detached actors, which begin with this configuration.
 
     Args:
         config: not sealed.
         session: of the system; its name is that of the control store, if there is one already.
+        prepare: see `deploy`.
     Raises: SilentError if the control store does not answer.
     Effects: identity of the system in the control store; detached actors, those of an earlier deployment anew.
     """
-    parts = _parts(config, session, dashboard_url)
-    return build(sealed(config), **parts, orders=Rollout(sealed(config), APP_NAME, GcsStore()).all())
+    with _turn(config, logger.warning) as turn:  # Serve deploys it later: the board expects its targets until then
+        rollout = Rollout(sealed(config), APP_NAME, GcsStore())
+        prepare()
+        parts = _parts(config, session, dashboard_url)
+        return build(sealed(config), **parts, orders=rollout.all(partial(turn.begin, runs=rollout.runs)))
 
 
 def _parts(config: ServeConfig, session: SystemSession, dashboard_url: str) -> dict[str, Any]:

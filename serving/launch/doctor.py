@@ -15,7 +15,7 @@ from serving.errors import ConfigError
 from serving.launch.banner import print_text, say
 from serving.launch.deploying import StartError
 from serving.launch.existing import REACH_S, ExistingCluster
-from serving.launch.host_facts import HostFacts, facts_here, problems, rows
+from serving.launch.host_facts import HostFacts, facts_here, problems, rows, supplied_lines
 from serving.launch.hosts import ANSWER_S, Host, reason_of
 from serving.launch.ray_parts import leave_ray
 from serving.sockets.listening import listen
@@ -46,9 +46,11 @@ class HostExaminer:
         return [name for name, address in others.items() if not _reaches(address)]
 
 
-def examine(address: str, model: Path | None, ports: PortRange) -> int:
+def examine(address: str, model: Path | None, ports: PortRange, *, pool: bool = False) -> int:
     """Look at every host, print a row each and a line about all that is wrong.
 
+    Args:
+        pool: there will be a KV-cache pool, which supplies weights to hosts that lack them.
     Returns: the exit code: 1 if something is wrong.
     Raises: ConfigError if there is no such Ray.
     """
@@ -67,7 +69,8 @@ def examine(address: str, model: Path | None, ports: PortRange) -> int:
     finally:
         leave_ray()
     lines = [f"{host}: {why}" for host, why in {**silent, **deaf_mute}.items()]
-    lines += problems(own, facts, offsets, model)
+    supplied = pool and any(one.model for one in (own, *facts.values()))
+    lines += problems(own, facts, offsets, model, supplied=supplied)
     lines += [
         f"{host}: does not reach {', '.join(others)} at ports {_words(ports)}: open them in the firewall between them"
         for host, others in deaf.items()
@@ -77,7 +80,7 @@ def examine(address: str, model: Path | None, ports: PortRange) -> int:
     for row in rows(facts, offsets, deaf):
         table.add_row(*row)
     table_console().print(table)
-    for line in lines:
+    for line in [*lines, *(supplied_lines(facts, model) if supplied else ())]:
         print_text(line)
     say(f"{len(lines)} problem{'s' * (len(lines) != 1)} found" if lines else "all hosts are as they should be")
     return 1 if lines else 0

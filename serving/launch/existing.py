@@ -9,6 +9,7 @@ import socket
 import time
 import urllib.parse
 from collections import Counter
+from functools import partial
 
 import ray
 from ray import serve
@@ -20,7 +21,6 @@ from serving.cluster.gcs_store import GcsStore
 from serving.cluster.host_environment import AUTHENTICATION, TLS, TOKEN, TOKEN_FILE, storage_here, value_here
 from serving.cluster.identity import found_identity, read_session
 from serving.cluster.lookup import ActorLookup
-from serving.cluster.model_parcels import publish_model
 from serving.cluster.named_actor import end_actors
 from serving.cluster.serve_replicas import replicas_among
 from serving.cluster.session import SystemSession, deployed_session
@@ -28,11 +28,11 @@ from serving.config.checks import replicas_at_start
 from serving.config.packing import can_pack
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, in_words
-from serving.gateway.live.sealing import salt_of
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
 from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready, planned
-from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts, may_have_more, on_nodes
+from serving.launch.deployment_lease import DeploymentLease
+from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts, on_nodes, publish_if_needed
 from serving.launch.ray_parts import hide_command_line, leave_ray
 from serving.launch.system_files import remove_system_files
 from serving.terminal import own_command
@@ -84,6 +84,11 @@ class ExistingCluster:
         return f"http://{self._dashboard}" if self._dashboard else ""
 
     @property
+    def dashboard_place(self) -> str:
+        """Implements `Cluster`."""
+        return str(dashboard_elsewhere(self) or "")
+
+    @property
     def token_flag(self) -> str:
         """Implements `Cluster`: the file is that of this user's environment."""
         if value_here(AUTHENTICATION) != "token":
@@ -117,12 +122,10 @@ def serve_on(config: ServeConfig, address: str) -> int:
     try:
         cluster = ExistingCluster(address)
         config = on_nodes(config, cluster.hosts)
-        found_identity(cluster.store, salt=salt_of(config))
-        if may_have_more(config, cluster.hosts):
-            publish_model(cluster.store, config.model)
+        found_identity(cluster.store)  # a salt of the file is written when it is this deployment's turn
         for line in findings(config, cluster):
             say(line)
-        url = deploy_and_wait(config, cluster, say)
+        url = deploy_and_wait(config, cluster, say, partial(publish_if_needed, cluster.store, config, cluster.hosts))
         command = own_command()
         print_text(
             f"{banner(config, cluster, url)}\nRay goes on without this command. See it: {command} status --url {url}\n"
@@ -199,14 +202,15 @@ def take_down(address: str) -> int:
     try:
         cluster = ExistingCluster(address)
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        session = read_session(cluster.store)
-        others = _delete_application()
-        ended = end_actors()
-        answers = ask_hosts(remove_system_files, session) if session else Answers({}, {})
-        if not others:
-            serve.shutdown()
-        for key in cluster.store.keys():
-            cluster.store.delete(key)
+        with DeploymentLease(cluster.store, "takes the system away", say):
+            session = read_session(cluster.store)
+            others = _delete_application()
+            ended = end_actors()
+            answers = ask_hosts(remove_system_files, session) if session else Answers({}, {})
+            if not others:
+                serve.shutdown()
+            for key in cluster.store.keys():
+                cluster.store.delete(key)
     except StartError as error:
         raise ConfigError(str(error)) from error
     finally:

@@ -89,7 +89,12 @@ def digest_of(model: Path) -> str:
 
 
 def problems(
-    own: HostFacts, facts: Mapping[Host, HostFacts], offsets: Mapping[Host, float], model: Path | None
+    own: HostFacts,
+    facts: Mapping[Host, HostFacts],
+    offsets: Mapping[Host, float],
+    model: Path | None,
+    *,
+    supplied: bool = False,
 ) -> list[str]:
     """Lines about what is wrong, each with the host and the way out.
 
@@ -97,6 +102,7 @@ def problems(
         own: of the machine that asks.
         offsets: by how much each host's clock is ahead of the machine that asks [s], uncertainty taken off.
         model: folder that was looked for.
+        supplied: a host without it gets it from the control store and the KV-cache pool, if any host has it.
     Effects: none.
     """
     lines = []
@@ -107,7 +113,8 @@ def problems(
                 f"{host}: has version {here.version}, this machine {own.version}: install the same on every host"
             )
         if model is not None and not here.model:
-            lines.append(f"{host}: has no {model}: copy it there, or put it on a volume that every host mounts")
+            if not (supplied and digests):
+                lines.append(f"{host}: has no {model}: copy it there, or put it on a volume that every host mounts")
         elif here.model and here.model != digests[0]:
             lines.append(f"{host}: its {model} is another model than elsewhere: copy one folder to every host")
         lines += _of_memory(host, here)
@@ -126,6 +133,16 @@ def problems(
         if abs(offsets[host]) > CLOCK_S:
             lines.append(f"{host}: its clock is {offsets[host]:+.1f} s off this machine's: let NTP set it")
     return lines
+
+
+def supplied_lines(facts: Mapping[Host, HostFacts], model: Path | None) -> list[str]:
+    """Lines about hosts without the model's folder, which get it from elsewhere: no problem. Effects: none."""
+    lacking = [host for host, here in sorted(facts.items()) if model is not None and not here.model]
+    return [
+        f"{host}: has no {model}: it gets small files from Ray's control store and weights from the KV-cache pool, if"
+        " this is deployed from a host that has it"
+        for host in lacking
+    ]
 
 
 def _of_memory(host: Host, here: HostFacts) -> Iterable[str]:

@@ -8,6 +8,8 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hardware.ray_resources import NPU, UB_MEMORY
+from serving.cluster.gcs_store import GcsStore
+from serving.cluster.model_parcels import publish_model
 from serving.cluster.nodes import ON_HEAD_NODE
 from serving.config.checks import check_nodes
 from serving.config.cluster import NodeConfig
@@ -82,6 +84,12 @@ def on_nodes(config: ServeConfig, hosts: list[Host]) -> ServeConfig:
 def may_have_more(config: ServeConfig, hosts: list[Host]) -> bool:
     """Whether parts of the system may run on other hosts than this one, now or later. Effects: none."""
     return len(hosts) > 1 or config.autoscaler.nodes == "ray"
+
+
+def publish_if_needed(store: GcsStore, config: ServeConfig, hosts: list[Host]) -> None:
+    """Keep the model's small files for hosts that may not have them. Raises, Effects: as `publish_model`."""
+    if may_have_more(config, hosts):
+        publish_model(store, config.model)
 
 
 def ask_hosts(question: Callable[..., Any], *arguments: Any, deadline_s: float = ANSWER_S) -> Answers:

@@ -10,8 +10,9 @@ and `get_serve_details` are Serve's own, not promised to stay, and used here onl
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -32,6 +33,11 @@ from serving.wire.messages import PROTOCOL as LINK_PROTOCOL
 RECORD_KEY = "deployed"
 SURGE_PERCENT = 20
 """New replicas beyond the target while old ones serve, at least one: each loads the model, on cores that serve."""
+Begin = Callable[[str, Mapping[str, int]], Mapping[str, int]]
+"""Is told which stage begins, and which targets the configuration asks for anew. Returns: the targets that stand, by
+deployment. Raises: whatever keeps the stage from being deployed."""
+Details = Mapping[str, Any]
+"""Deployments by name, as Serve describes them."""
 PROTOCOLS = {"link": LINK_PROTOCOL, "pool": POOL_PROTOCOL}
 
 
@@ -90,13 +96,24 @@ class Rollout:
     Args:
         config: sealed.
         app: name of the application.
+        listing: of its deployments; by default Serve is asked.
+        room: see `has_room`.
     Raises: SilentError if the control store does not answer.
     """
 
-    def __init__(self, config: ServeConfig, app: str, store: GcsStore) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        app: str,
+        store: GcsStore,
+        listing: Callable[[str], Details] | None = None,
+        room: Callable[[ServeConfig, str], bool] | None = None,
+    ) -> None:
         self._config = config
         self._store = store
-        self._running = _running(app)
+        self._app, self._listing, self._room = app, listing or _running, room or has_room
+        self._running = self._listing(app)
+        self._targets: Mapping[str, int] = {}
         self._before = read_record(store) if self._running else None
         code, values = fingerprint(), values_of(config) | {WEIGHTS: weights_of(config)}
         self.names = deployments(config)
@@ -126,17 +143,25 @@ class Rollout:
             or other_weights(before.values, self._after.values)  # nobody takes their KV
         )
 
-    def stages(self) -> Iterator[dict[str, Order]]:
+    @property
+    def runs(self) -> bool:
+        """Whether the application was there before."""
+        return bool(self._running)
+
+    def stages(self, begin: Begin) -> Iterator[dict[str, Order]]:
         """Orders for all deployments, once for each that changes; the caller deploys them before it asks for the next.
 
         Effects: the record says what has changed so far, so that another try goes on there.
         """
         if self.at_once or self._before is None:
-            yield self.all()
+            yield self.all(begin)
             return
-        done = self._before
+        done, wanted = self._before, self._wanted()
         changing = [name for name in self.names if done.versions[name] != self._after.versions[name]]
-        for name in changing or self.names[:1]:
+        for number, name in enumerate(changing or self.names[:1], 1):
+            stage = f"{name}, {number} of {len(changing)}" if changing else "no replica changes"
+            self._begin(begin, stage, wanted)
+            wanted = {}  # a later stage keeps what somebody has set since
             turned = {**done.versions, name: self._after.versions[name]}
             later = {one for one in changing if turned[one] != self._after.versions[one]}
             live = {one: (done if one in later else self._after).live[one] for one in self.names}
@@ -144,8 +169,9 @@ class Rollout:
             self._write(done)
             yield {one: self._order(one, done, held=one in later) for one in self.names}
 
-    def all(self) -> dict[str, Order]:
+    def all(self, begin: Begin) -> dict[str, Order]:
         """Orders by which everything changes together. Effects: the record."""
+        self._begin(begin, f"{', '.join(self.names)} at once", self._wanted())
         self._write(self._after)
         return {name: self._order(name, self._after, held=False) for name in self.names}
 
@@ -154,21 +180,38 @@ class Rollout:
         return Order(
             record.versions[name],
             record.live[name],
-            self._replicas(name),
-            surge=name == GATEWAY or (name != AUTOSCALER and running is not None and has_room(self._config, name)),
+            self._targets[name],
+            surge=name == GATEWAY or (name != AUTOSCALER and running is not None and self._room(self._config, name)),
             held=running["deployment_config"]["ray_actor_options"] if held and running else None,
         )
 
-    def _replicas(self, name: str) -> int:
-        """The target that stands: the file's, or where that has not changed, what the pool was scaled to since."""
-        key = f"{name}.replicas"
-        wanted = self._after.values.get(key, 1)
-        if self._before is None or name not in self._running or self._before.values.get(key) != wanted:
-            return int(wanted)
-        return int(self._running[name]["target_num_replicas"])
+    def _wanted(self) -> dict[str, int]:
+        """Targets of the file, where it has changed; elsewhere what a pool was scaled to since stays."""
+        if self._before is None:
+            return self._file()
+        before, after = self._before.values, self._after.values
+        keys = {name: f"{name}.replicas" for name in self.names}
+        changed = {name for name, key in keys.items() if before.get(key) != after.get(key)}
+        return {name: target for name, target in self._file().items() if name in changed or name not in self._running}
+
+    def _begin(self, begin: Begin, stage: str, wanted: Mapping[str, int]) -> None:
+        """Effects: targets are those of this moment, which may have changed since the stage before."""
+        told = begin(stage, wanted)
+        self._running = self._listing(self._app)
+        there = {name: int(one["target_num_replicas"]) for name, one in self._running.items()}
+        self._targets = {**self._file(), **there, **told, **wanted}
+
+    def _file(self) -> dict[str, int]:
+        return {name: int(self._after.values.get(f"{name}.replicas", 1)) for name in self.names}
 
     def _write(self, record: Record) -> None:
         self._store.put(RECORD_KEY, msgspec.json.encode(asdict(record)))
+
+
+def configuration_digest(config: ServeConfig) -> str:
+    """Tells one configuration and code from another, for people. Effects: none."""
+    values = msgspec.json.encode([fingerprint(), values_of(config)], order="sorted")
+    return blake2b(values, digest_size=6).hexdigest()
 
 
 def deployments(config: ServeConfig) -> list[str]:
@@ -209,12 +252,12 @@ def has_room(config: ServeConfig, name: str) -> bool:
     return any(one.get(NPU, 0) >= npus and one.get(UB_MEMORY, 0) >= memory for one in free.values())
 
 
-def _running(app: str) -> dict[str, Any]:
+def _running(app: str) -> Details:
     """Deployments of the application as Serve describes them; none if it does not run."""
     from ray.serve.context import _get_global_client
 
     if app not in serve.status().applications:
         return {}
     client: Any = _get_global_client()
-    found: dict[str, Any] = client.get_serve_details()["applications"].get(app, {}).get("deployments", {})
+    found: Details = client.get_serve_details()["applications"].get(app, {}).get("deployments", {})
     return found

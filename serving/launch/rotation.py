@@ -8,6 +8,7 @@ from serving.cluster.socket_keeper import KEEP_PERIOD_S
 from serving.errors import ConfigError
 from serving.launch.banner import say
 from serving.launch.deploying import StartError
+from serving.launch.deployment_lease import DeploymentLease
 from serving.launch.existing import ExistingCluster
 from serving.launch.ray_parts import leave_ray
 
@@ -38,9 +39,10 @@ def rotated(store: GcsStore, *, forget_old: bool = False) -> int:
 
     Raises: ConfigError if no system was deployed; SilentError.
     """
-    kept = read_secrets(store)
-    if not kept:
-        raise ConfigError("no system runs on this Ray, so there is no secret to rotate: deploy one first")
-    fresh = kept[:1] if forget_old else (secrets.token_hex(32), kept[0])
-    write_secrets(store, fresh)
+    with DeploymentLease(store, "rotates the secret", say):  # of two at once, one would be forgotten at once
+        kept = read_secrets(store)
+        if not kept:
+            raise ConfigError("no system runs on this Ray, so there is no secret to rotate: deploy one first")
+        fresh = kept[:1] if forget_old else (secrets.token_hex(32), kept[0])
+        write_secrets(store, fresh)
     return len(fresh)

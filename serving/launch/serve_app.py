@@ -14,12 +14,11 @@ from ray.serve import Application
 from hardware.regular_file import read_regular_text
 from serving.cluster.gcs_store import GcsStore
 from serving.cluster.identity import found_identity, write_secrets
-from serving.cluster.model_parcels import publish_model
 from serving.cluster.session import deployed_session
 from serving.config.load import read_config, with_overrides
 from serving.errors import ConfigError
 from serving.launch.deploying import application
-from serving.launch.hosts import living_hosts, may_have_more, on_nodes
+from serving.launch.hosts import living_hosts, on_nodes, publish_if_needed
 from serving.launch.preflight import check_before_fetch, preflight
 from serving.model.hub_model import with_model_folder
 
@@ -54,12 +53,10 @@ def app(args: dict[str, Any]) -> Application:
     config = on_nodes(with_overrides(config), hosts)
     preflight(config, own_ray=False)
     store = GcsStore()
-    if may_have_more(config, hosts):
-        publish_model(store, config.model)
     if "secret_file" in args:
         write_secrets(store, _secrets(Path(str(args["secret_file"]))))
     session = deployed_session(found_identity(store).session)
-    return application(config, session, _dashboard_url())
+    return application(config, session, _dashboard_url(), partial(publish_if_needed, store, config, hosts))
 
 
 def _secrets(file: Path) -> tuple[str, ...]:

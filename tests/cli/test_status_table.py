@@ -95,15 +95,15 @@ def test_several_gateways_are_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_several_hosts_are_rows_and_a_dead_one_says_for_how_long(capsys: pytest.CaptureFixture[str]) -> None:
     hosts = [
-        asdict(HostRow("n0", "10.77.0.1", 8, 2, 1024, 192)),
+        asdict(HostRow("n0", "10.77.0.1", 8, 2, 1024, 192, gateways=2)),
         asdict(HostRow("n1", "10.77.0.2", 8, 0, 1024, 0, lost_s=73.6)),
     ]
     print_status({**STATUS, "hosts": hosts}, as_json=False)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[2:5] == [
-        ["host", "address", "state", "NPUs", "UB", "MiB"],
-        ["n0", "10.77.0.1", "alive", "2/8", "192/1024"],
-        ["n1", "10.77.0.2", "dead", "74", "s", "8", "1024"],
+        ["host", "address", "state", "NPUs", "UB", "MiB", "gateways"],
+        ["n0", "10.77.0.1", "alive", "2/8", "192/1024", "2"],
+        ["n1", "10.77.0.2", "dead", "74", "s", "8", "1024", "-"],
     ]
     print_status({**STATUS, "hosts": hosts[:1]}, as_json=False)
     assert "10.77.0.1" not in capsys.readouterr().out, "a single one is no news"

@@ -53,6 +53,12 @@ def test_each_has_its_own_name_memory_and_processes(pair: Hosts) -> None:
     assert "host middle is not up; up are: left, right" in said
 
 
+def test_a_command_begins_in_the_hosts_own_folder(pair: Hosts) -> None:
+    pair.run("left", "touch", "/tmp/only-here")
+    done = subprocess.run(pair.command("left", "ls"), cwd="/tmp", capture_output=True, text=True, check=True)
+    assert "only-here" in done.stdout
+
+
 def test_no_server_is_asked_for_other_names(pair: Hosts) -> None:
     """None would answer: Ray, which asks for names of clouds at its start, would wait for it 20 s."""
     assert pair.run("left", "cat", "/etc/resolv.conf") == ""

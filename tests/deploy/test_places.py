@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -168,16 +169,29 @@ def test_with_tls_neither_token_nor_secret_nor_prompt_is_in_a_packet(equal_hosts
         assert msgspec.msgpack.encode(prompt)[1:] not in packets
 
 
-def test_an_upgrade_under_load(equal_hosts: RayHosts) -> None:
-    """Live keys are applied in place, a pool whose keys changed is replaced, and no request fails or differs."""
+def test_two_upgrades_under_load(equal_hosts: RayHosts) -> None:
+    """Live keys are applied in place, a pool whose keys changed is replaced, no request fails or differs. The second
+    upgrade waits for the first, and the events of before are still there.
+    """
     until(equal_hosts, whole)
     session = left_behind(equal_hosts, "left").splitlines()[-1]
     found: dict[str, Any] = {}
-    with steady(equal_hosts, "left", found):
-        live = ("--set", "gateway.max_n=3", "--set", "slo.ttft_s=7")
-        said = deploy(equal_hosts, *live, "--set", "decode.max_sequences=32")
-        assert "gateway goes on, and is told: gateway.max_n, slo.ttft_s" in said
-        assert "decode restarts: decode.max_sequences" in said
+    live = ("--set", "gateway.max_n=3", "--set", "slo.ttft_s=7", "--set", "decode.max_sequences=32")
+    with steady(equal_hosts, "left", found), ThreadPoolExecutor(2) as both:
+        deploying = [both.submit(deploy, equal_hosts, *live, *more) for more in ((), ("--set", "slo.tpot_s=0.5"))]
+        first, second = sorted((one.result() for one in deploying), key=lambda said: "waiting for another" in said)
+    assert "waiting for another" not in first
+    assert "gateway goes on, and is told: gateway.max_n, slo.ttft_s" in first
+    assert "decode restarts: decode.max_sequences" in first
+    assert "waiting for another deployment to end: " in second
+    assert "(decode, 1 of 1)" in second
+    assert "gateway goes on, and is told: slo.tpot_s\n" in second, "what the first one deployed stands"
+    lines = equal_hosts.cloudmatrix("left", "decisions", "--last", "200").splitlines()
+    stages = [at for at, line in enumerate(lines) if "deploys configuration" in line]
+    ends = [lines[at].rpartition(": ")[2] for at in stages]
+    assert ends[-4:] == ["decode, 1 of 1", "done", "no replica changes", "done"]
+    assert any(" started " in line for line in lines[: stages[-4]]), "from before the upgrades"
+    assert not any("set past the board" in line for line in lines), lines
     assert found["failures"] == []
     assert found["answers"] > 10
     assert found["texts"] == [1, 1, 1, 1]

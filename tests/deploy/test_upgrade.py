@@ -9,7 +9,7 @@ import pytest
 
 from tests.deploy.ray_hosts import RayHosts, ray_hosts, steady
 
-SAME = "tests/deploy/test_places.py::test_an_upgrade_under_load"
+SAME = "tests/deploy/test_places.py::test_two_upgrades_under_load"
 pytestmark = [pytest.mark.slow, pytest.mark.nightly(SAME)]
 
 CONFIG = Path(__file__).parent / "one-host.toml"

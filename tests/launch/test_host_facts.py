@@ -8,7 +8,15 @@ import pytest
 
 from hardware.units import MIB
 from serving.cluster.host_environment import EVERY_HOST, MANY_HOSTS
-from serving.launch.host_facts import HostFacts, digest_of, facts_here, problems, rows, segment_bytes
+from serving.launch.host_facts import (
+    HostFacts,
+    digest_of,
+    facts_here,
+    problems,
+    rows,
+    segment_bytes,
+    supplied_lines,
+)
 from serving.launch.hosts import Host
 
 LEFT = Host("left", "10.0.0.1", "aa", 8, 1024, head=True)
@@ -47,6 +55,15 @@ def test_each_problem_is_a_line_with_the_host_and_the_way_out(changed: dict[str,
     (said,) = found(**changed)
     assert said.startswith("right (10.0.0.2): ")
     assert line in said
+
+
+def test_a_model_that_the_pool_supplies_is_a_line_and_no_problem() -> None:
+    hosts, offsets = {LEFT: SOUND, RIGHT: replace(SOUND, model="")}, {LEFT: 0.0, RIGHT: 0.0}
+    assert problems(SOUND, hosts, offsets, MODEL, supplied=True) == []
+    (line,) = supplied_lines(hosts, MODEL)
+    assert line.startswith("right (10.0.0.2): has no /models/m: it gets small files from Ray's control store")
+    nowhere = {host: replace(facts, model="") for host, facts in hosts.items()}
+    assert len(problems(replace(SOUND, model=""), nowhere, offsets, MODEL, supplied=True)) == 2
 
 
 def test_a_row_a_host() -> None:

@@ -30,7 +30,7 @@ def built(gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     fakes = {
         "GcsStore": lambda: GcsStore(lambda: gcs),
         "living_hosts": lambda: HOSTS,
-        "application": lambda *given: calls.append(given),
+        "application": lambda *given: calls.append(given[:3]),
         "_dashboard_url": lambda: "http://10.0.0.1:8265",
     }
     for name, other in fakes.items():

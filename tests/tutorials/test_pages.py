@@ -57,3 +57,11 @@ def test_every_tutorial_shows_what_its_commands_print() -> None:
         found = blocks(FOLDER / f"{name}.md")
         assert sum(block.shown is not None for block in found) >= 3, name
         assert [block.commands for block in found if block.shown == ""] == [], name
+
+
+def test_no_tutorial_leaves_a_secret_that_all_can_read() -> None:
+    commands = [block.commands for name in TUTORIALS for block in blocks(FOLDER / f"{name}.md")]
+    lines = [line for command in commands for line in command.splitlines()]
+    secrets = [line for line in lines if "rand" in line and ">" in line]
+    assert secrets, "one makes Ray's token"
+    assert all("umask 077" in line for line in secrets), secrets

@@ -28,6 +28,8 @@ class ScaleKind(Enum):
     """Down to what the hardware has room for."""
     SPREAD = "spread"
     """One more, then one less, so that replicas lie on more hosts."""
+    DEPLOYED = "deployed"
+    """The target of a deployment: its configuration's, or the one that stood when it began."""
 
 
 class PoolTarget(Struct, frozen=True, gc=False):

@@ -18,24 +18,25 @@ from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.cluster_port import ClusterPort, ClusterSilentError
+from serving.scaling.live.deployment_watch import DeploymentWatch
 from serving.scaling.live.duration_text import duration_text
 from serving.scaling.live.event_log import EventLog
 from serving.scaling.live.experts_state import experts_of
 from serving.scaling.live.gateways import Gateways
 from serving.scaling.live.group_orders import order_group
 from serving.scaling.live.history import History
-from serving.scaling.live.holds import ScalingHolds
+from serving.scaling.live.holds import ScalingHolds, refusal_of
 from serving.scaling.live.ledger import Ledger
 from serving.scaling.live.measure import Abilities
 from serving.scaling.live.node_room import NodeRoom
 from serving.scaling.live.page_state import SHOWN, hardware, host_rows, pool_rows
-from serving.scaling.live.policy_time import PolicyTime
+from serving.scaling.live.policy_time import autoscaler_row
 from serving.scaling.live.pool_spread import PoolSpread
 from serving.scaling.live.sight import ReplicaPhase, Sight
 from serving.scaling.live.signals import CacheTotals, scaling_signals, sizes_of
 from serving.scaling.live.tally_keeper import TallyKeeper
+from serving.values.deployment import DeploymentNotice
 from serving.values.scaling import (
-    LONGEST_HOLD_S,
     MOST_REPLICAS,
     Answer,
     DrainGroupRank,
@@ -58,9 +59,7 @@ from serving.values.traffic import BoardNews, GatewayReport
 
 logger = logging.getLogger(__name__)
 
-REST, AUTOSCALER = "rest", "autoscaler"
-ALIVE_PERIODS = 3
-"""An autoscaler that has not looked for so many periods (and two seconds) does not live."""
+REST, AUTOSCALER, DEPLOYMENT = "rest", "autoscaler", "deployment"
 
 
 class ScalingBoard:
@@ -83,12 +82,13 @@ class ScalingBoard:
         self._gateways = Gateways()
         self._abilities = Abilities()
         self._cache = CacheTotals()
-        self._events = EventLog(round(clock()))
+        self._events = EventLog(round(clock()), kept)
+        self._deployments = DeploymentWatch(self._holds, self._events)
         self._busy = BusyShares()
         self._history = History()
         self._tally = TallyKeeper()
         self._room = NodeRoom(config.autoscaler, self._sizes, self._tally.starts.node_came)
-        self._spread = PoolSpread(config.autoscaler, self._sizes, self._ledger)
+        self._spread = PoolSpread(config.autoscaler, self._sizes, self._ledger, gateways=config.gateway.replicas > 1)
         self._sight = Sight(0.0)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
@@ -190,17 +190,17 @@ class ScalingBoard:
     async def _scale(self, wish: ScalePool) -> ScaleAnswer | ScaleRefusal:
         pool, replicas = wish.pool, wish.replicas
         await self.look_first()
-        if pool in self._sight.others and wish.by == REST:
+        if (other := self._sight.others.get(pool)) is not None and wish.by == REST:
             await self._port.set_target(pool, replicas)  # gateways, the autoscaler: nothing to check or to hold
-            return ScaleAnswer(pool, self._sight.others[pool], replicas, MOST_REPLICAS, 0.0, f"{pool}: {replicas}")
-        refusal = self._refusal(pool, wish.hold_s)
+            return ScaleAnswer(pool, other.target, replicas, MOST_REPLICAS, 0.0, f"{pool}: {replicas}")
+        refusal = refusal_of(pool, wish.hold_s, self._sizes, self._sight)
         if refusal is not None:
             return refusal
         if not 0 <= replicas <= MOST_REPLICAS:
             return ScaleRefusal("invalid", f"{replicas!r} is no number of replicas: give 0 to {MOST_REPLICAS}")
         async with self._lock:
             await self._look()
-            most, before = self._most(pool), self._sight.deployments[pool].target
+            most, before = self._room.most(pool, self._sight), self._sight.deployments[pool].target
             if replicas > max(most, before):
                 message = f"{replicas} replicas of {pool} do not fit, {most} would: {self._shortage(pool)}"
                 return ScaleRefusal("no_room", message, most)
@@ -214,7 +214,7 @@ class ScalingBoard:
     async def _hold(self, wish: HoldPool) -> ScaleAnswer | ScaleRefusal:
         pool, by = wish.pool, wish.by
         await self.look_first()
-        refusal = self._refusal(pool, wish.hold_s)
+        refusal = refusal_of(pool, wish.hold_s, self._sizes, self._sight)
         if refusal is not None:
             return refusal
         held_s = self._config.autoscaler.manual_hold_s if wish.hold_s is None else wish.hold_s
@@ -227,6 +227,13 @@ class ScalingBoard:
                 self._write(pool, target, target, ScaleKind.HELD, reason, by)
         return self._answer(pool, target, f"{pool} stays at {target}: {reason}" if held_s else f"{pool}: {reason}")
 
+    async def deploy(self, notice: DeploymentNotice) -> dict[str, int]:
+        """A stage of a deployment begins, or the deployment is over. Returns: the targets that it is to set, as far as
+        the last look saw them.
+        """
+        async with self._lock:  # not while a target of the board's own is on its way
+            return self._deployments.hear(notice, self._sight, self._clock())
+
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
         """Carry out what the policy decided: first what makes room, then what takes it.
 
@@ -234,13 +241,15 @@ class ScalingBoard:
         Effects: pools that a person holds, or that have another target by now than the policy saw, are left alone.
         """
         async with self._lock:
+            if self._deployments.quiet(self._clock()):
+                return
             for wanted in sorted(targets, key=lambda one: one.target - one.before):
                 seen = self._sight.deployments.get(wanted.pool)
                 if seen is None or seen.target != wanted.before or self._holds.hold(wanted.pool, self._clock()):
                     continue
                 target = wanted.target
                 if target > seen.target:
-                    target = max(seen.target, min(target, self._most(wanted.pool)))
+                    target = max(seen.target, min(target, self._room.most(wanted.pool, self._sight)))
                 cut = target != wanted.target
                 fits = f"; {wanted.target} wanted, {target} fit: {self._shortage(wanted.pool)}" if cut else ""
                 reason = f"{wanted.reason}{fits}{self._room.wait_of(wanted.pool, target, self._sight)}"
@@ -252,7 +261,7 @@ class ScalingBoard:
         now, config = self._clock(), self._config
         traffic = self._gateways.traffic(now)
         holds = self._holds.rows(now)
-        room = {pool: self._most(pool) for pool in self._sight.deployments}
+        room = {pool: self._room.most(pool, self._sight) for pool in self._sight.deployments}
         lost = self._events.lost()
         waits = {pool: self._room.waited_s(pool, now) for pool in room}
         full = [pool for pool, seen in self._sight.deployments.items() if room[pool] <= seen.target]
@@ -310,16 +319,31 @@ class ScalingBoard:
             self._history.add(self._sight, self._gateways.traffic(now), self._cache.hit_tokens, last_minute)
         for pool in self._sizes.keys() & self._sight.deployments.keys():
             await self._notice(pool)
+        self._deployments.looked()
+        if not self._deployments.quiet(now):
+            await self._move(now)
+
+    async def _move(self, now: float) -> None:
+        """Targets of the board's own: what fits, and spread over hosts."""
+        for pool in self._sizes.keys() & self._sight.deployments.keys():
             held = self._holds.hold(pool, now) is not None
             for to in (self._room.look(pool, self._sight, now), self._spread.look(pool, self._sight, now, held=held)):
                 if to is not None:
                     await self._set(pool, to.before, to.target, to.kind, to.reason, AUTOSCALER)
+        if (gateways := self._spread.look_gateways(self._sight, now)) is not None:
+            to, leaving = gateways
+            await self._port.set_target(to.pool, to.target, leaving)
+            self._write(to.pool, to.before, to.target, to.kind, to.reason, AUTOSCALER)
 
     async def _notice(self, pool: str) -> None:
         """A target that nobody set here."""
         target, meant = self._sight.deployments[pool].target, self._holds.targets.get(pool)
         if meant is None or target == meant:
             self._holds.aim(pool, target)
+            return
+        if self._deployments.explains(pool, target):
+            self._holds.aim(pool, target)
+            self._write(pool, meant, target, ScaleKind.DEPLOYED, "set by a deployment", DEPLOYMENT)
             return
         late, by, held_s = self._unanswered.pop(pool, (None, REST, 0.0))
         if late is not None and late.target == target:
@@ -329,7 +353,7 @@ class ScalingBoard:
             self._write(pool, meant, target, late.kind, late.reason, by)
             return
         self._holds.set(pool, self._default_hold_s, REST, self._clock())
-        room = max(self._most(pool), meant)
+        room = max(self._room.most(pool, self._sight), meant)
         held = f", held for {duration_text(self._default_hold_s)}" if self._default_hold_s else ""
         self._write(pool, meant, target, ScaleKind.HELD, f"set past the board{held}", REST)
         self._holds.aim(pool, target)
@@ -347,6 +371,7 @@ class ScalingBoard:
             self._unanswered[pool] = PoolTarget(pool, before, target, kind, reason), by, held_s
             await self._port.set_target(pool, target, leaving)
         self._unanswered.pop(pool, None)
+        self._deployments.overruled(pool)
         self._holds.aim(pool, target)
         seen = self._sight.deployments[pool]
         deployments = {**self._sight.deployments, pool: replace(seen, target=target)}
@@ -360,28 +385,12 @@ class ScalingBoard:
         self._spread.note(entry)
         logger.info("%s: %d -> %d (%s, %s): %s", pool, before, target, kind.value, by, reason)
 
-    def _most(self, pool: str) -> int:
-        return self._room.most(pool, self._sight)
-
     def _shortage(self, pool: str) -> str:
         return self._room.shortage(pool, self._sight)
 
-    def _refusal(self, pool: str, hold_s: float | None) -> ScaleRefusal | None:
-        if pool not in self._sizes:
-            return ScaleRefusal("unknown_pool", f"there is no pool {pool!r}: {', '.join(self._sizes)}")
-        if pool not in self._sight.deployments:
-            return ScaleRefusal("unknown_pool", f"{pool} is not deployed yet; try again")
-        if hold_s is not None and not 0 <= hold_s <= LONGEST_HOLD_S:
-            return ScaleRefusal("invalid", f"a hold of {hold_s} s: give 0 s to {LONGEST_HOLD_S:.0f} s (30 days)")
-        return None
-
     def _answer(self, pool: str, before: int, message: str) -> ScaleAnswer:
-        left = self._holds.left_s(pool, self._clock())
-        return ScaleAnswer(pool, before, self._sight.deployments[pool].target, self._most(pool), left, message)
+        left, most = self._holds.left_s(pool, self._clock()), self._room.most(pool, self._sight)
+        return ScaleAnswer(pool, before, self._sight.deployments[pool].target, most, left, message)
 
     def _autoscaler_row(self, now: float) -> dict[str, Any]:
-        settings, time = self._config.autoscaler, PolicyTime(self._config.time_scale)
-        period_s = time.real_period_s(settings.period_s)
-        age = now - self._looked_for_policy if self._looked_for_policy else None
-        alive = age is not None and age < ALIVE_PERIODS * period_s + 2.0
-        return {"policy": settings.policy, "alive": alive, "age_s": age, "period_s": period_s}
+        return autoscaler_row(self._config, self._looked_for_policy, now)

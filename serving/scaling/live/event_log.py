@@ -5,14 +5,20 @@ same instance are one event, which sums up. A look at the cluster comes up to a 
 cannot: a memory server that ended, a host that is gone, the replica that serves in place of a lost one.
 """
 
+import logging
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
+from serving.cluster.kept_values import KeptValues
+from serving.scaling.live.kept_rows import KeptRows
 from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, Sight
+from serving.values.deployment import DeploymentNotice
 from serving.values.traffic import InstanceNotice
+
+logger = logging.getLogger(__name__)
 
 KEPT_EVENTS = 500
 REPLACED_WITHIN_S = 600.0
@@ -36,8 +42,11 @@ class EventKind(Enum):
     """A request that took down the instances which worked on it is not tried again."""
     AUDIT = "audit"
     """Somebody had the KV-cache pool compare its ledgers, memory and disk."""
+    DEPLOYED = "deployed"
+    """A stage of a deployment begins, or its last one has ended."""
 
 
+_PREFIX = "events/"
 LOSSES = {EventKind.DIED, EventKind.FROZEN}
 
 
@@ -68,6 +77,10 @@ class ClusterEvent:
             "text": f"{self.text}{self._moved()}", "streams": self.streams, "tokens": self.tokens,
         }  # fmt: skip
 
+    def kept(self) -> dict[str, Any]:
+        """Ready for JSON, to be made again of."""
+        return {**asdict(self), "kind": self.kind.value}
+
     def _moved(self) -> str:
         if not self.streams:
             return ""
@@ -80,11 +93,14 @@ class EventLog:
 
     Args:
         first_id: of the first event: seconds since 1970, since there are fewer events than seconds.
+        kept: where events are kept, and those of the board before this one are.
     """
 
-    def __init__(self, first_id: int) -> None:
-        self._events: deque[ClusterEvent] = deque(maxlen=KEPT_EVENTS)
-        self._last_id = first_id - 1
+    def __init__(self, first_id: int, kept: KeptValues | None = None) -> None:
+        self._rows = KeptRows(kept or KeptValues(), _PREFIX)
+        found = (event for row in self._rows.read() if (event := _event(row)) is not None)
+        self._events: deque[ClusterEvent] = deque(found, maxlen=KEPT_EVENTS)
+        self._last_id = max(first_id - 1, self._events[-1].id if self._events else 0)
         self._lost: dict[str, ClusterEvent] = {}
         """By replica, until Serve does not list it any more."""
         self._owed: dict[str, deque[ClusterEvent]] = {}
@@ -107,6 +123,7 @@ class EventLog:
             if name in self._lost:
                 self._lost[name] = more
             self._events = deque((more if one.id == more.id else one for one in self._events), maxlen=KEPT_EVENTS)
+            self._rows.write(more.id, self._events)
 
     def observe(self, before: Sight, sight: Sight) -> None:
         """Compare two looks."""
@@ -130,6 +147,11 @@ class EventLog:
     def started(self, pool: str, replica: str, text: str, now: float) -> None:
         """A replica serves for the first time; the text says after how long."""
         self._add(now, EventKind.STARTED, pool, replica, text)
+
+    def deployed(self, notice: DeploymentNotice, now: float) -> None:
+        """A stage of a deployment begins, or the deployment ends."""
+        text = f"{notice.author} deploys configuration {notice.configuration}: {notice.stage}"
+        self._add(now, EventKind.DEPLOYED, "", "", text)
 
     def lost(self) -> Mapping[str, EventKind]:
         """How each replica was lost that Serve still lists, by name."""
@@ -194,7 +216,17 @@ class EventLog:
         self._last_id += 1
         event = ClusterEvent(self._last_id, at, kind, pool, replica, text, streams, tokens)
         self._events.append(event)
+        self._rows.write(event.id, self._events)
         return event
+
+
+def _event(row: dict[str, Any]) -> ClusterEvent | None:
+    """An event that was kept; None if another version wrote it."""
+    try:
+        return ClusterEvent(**{**row, "kind": EventKind(row["kind"])})
+    except (ValueError, TypeError, KeyError):
+        logger.warning("a damaged event is left out")
+        return None
 
 
 def _is_rank(name: str) -> bool:

@@ -2,11 +2,14 @@
 
 import json
 import logging
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hardware.nesting import parse_json
 from serving.cluster.kept_values import KeptValues
+from serving.scaling.live.sight import Sight
+from serving.values.scaling import LONGEST_HOLD_S, ScaleRefusal
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ class ScalingHolds:
         self._kept = kept
         self._holds: dict[str, ScalingHold] = {}
         self.targets: dict[str, int] = {}
+        self.deployed: dict[str, int] = {}
+        """Targets that a deployment sets, until they are seen."""
         self._read()
 
     def hold(self, pool: str, now: float) -> ScalingHold | None:
@@ -72,14 +77,36 @@ class ScalingHolds:
             self.targets[pool] = target
             self._write()
 
+    def expect(self, targets: Mapping[str, int]) -> None:
+        """A deployment sets these targets; none = it is over. Effects: it is kept if that is news."""
+        if self.deployed != targets:
+            self.deployed = dict(targets)
+            self._write()
+
     def _read(self) -> None:
         try:
             known = parse_json(self._kept.get(_KEY) or b"{}")
             self._holds = {pool: ScalingHold(**hold) for pool, hold in known.get("holds", {}).items()}
             self.targets = {pool: int(target) for pool, target in known.get("targets", {}).items()}
+            self.deployed = {pool: int(target) for pool, target in known.get("deployed", {}).items()}
         except (ValueError, TypeError, AttributeError) as error:
             logger.warning("the holds that were kept cannot be read (%s): no pool is held", error)
 
     def _write(self) -> None:
         holds = {pool: {"until": hold.until, "by": hold.by} for pool, hold in self._holds.items()}
-        self._kept.set(_KEY, json.dumps({"holds": holds, "targets": self.targets}).encode())
+        self._kept.set(_KEY, json.dumps({"holds": holds, "targets": self.targets, "deployed": self.deployed}).encode())
+
+
+def refusal_of(pool: str, hold_s: float | None, known: Collection[str], sight: Sight) -> ScaleRefusal | None:
+    """Why a pool can be neither scaled nor held so; None = it can.
+
+    Args:
+        known: names of pools that the configuration has.
+    """
+    if pool not in known:
+        return ScaleRefusal("unknown_pool", f"there is no pool {pool!r}: {', '.join(known)}")
+    if pool not in sight.deployments:
+        return ScaleRefusal("unknown_pool", f"{pool} is not deployed yet; try again")
+    if hold_s is not None and not 0 <= hold_s <= LONGEST_HOLD_S:
+        return ScaleRefusal("invalid", f"a hold of {hold_s} s: give 0 s to {LONGEST_HOLD_S:.0f} s (30 days)")
+    return None

@@ -1,24 +1,18 @@
-"""The ledger: every change of a target and every hold, with who asked and why; the newest ones are kept.
+"""The ledger: every change of a target and every hold, with who asked and why; the newest ones are kept."""
 
-They are kept as JSON lines, so many to a value, so that an entry rewrites little: the store has a bounded number of
-bounded values.
-"""
-
-import json
 import logging
 from collections import Counter, defaultdict, deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hardware.nesting import parse_json
 from serving.cluster.kept_values import KeptValues
 from serving.scaling.core.decision import ScaleKind
+from serving.scaling.live.kept_rows import KeptRows
 
 logger = logging.getLogger(__name__)
 
 KEPT = 1_000
 """Entries in memory, and kept, but for what its last value holds beyond."""
-PER_VALUE = 100
 _PREFIX = "decisions/"
 
 
@@ -29,7 +23,7 @@ class LedgerEntry:
     Args:
         id: counts up from 1 and never repeats within one start of the system.
         at: seconds since 1970.
-        by: `autoscaler`, `cli`, `page` or `rest`.
+        by: `autoscaler`, `cli`, `page`, `rest` or `deployment`.
     """
 
     id: int
@@ -45,6 +39,8 @@ class LedgerEntry:
         """Ready for JSON."""
         return {**asdict(self), "kind": self.kind.value}
 
+    kept = row
+
 
 class Ledger:
     """Appends, and finds again what its predecessor in this process's place wrote.
@@ -54,8 +50,8 @@ class Ledger:
     """
 
     def __init__(self, kept: KeptValues) -> None:
-        self._kept = kept
-        found = [entry for key in kept.keys(_PREFIX) for entry in _read(key, kept.get(key) or b"")]
+        self._rows = KeptRows(kept, _PREFIX)
+        found = (entry for row in self._rows.read() if (entry := _entry(row)) is not None)
         self._entries: deque[LedgerEntry] = deque(found, maxlen=KEPT)
         self._last_id = self._entries[-1].id if self._entries else 0
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -69,13 +65,7 @@ class Ledger:
         entry = LedgerEntry(self._last_id, at, pool, before, target, kind, reason, by)
         self._entries.append(entry)
         self.counts[pool][kind.value] += 1
-        place = entry.id // PER_VALUE
-        here = (one for one in self._entries if one.id // PER_VALUE == place)
-        self._kept.set(_key(place), "".join(f"{json.dumps(one.row())}\n" for one in here).encode())
-        oldest = _key(self._entries[0].id // PER_VALUE)
-        for key in self._kept.keys(_PREFIX):
-            if key < oldest:
-                self._kept.set(key, None)
+        self._rows.write(entry.id, self._entries)
         return entry
 
     def newest(self, pool: str | None = None, after: int = 0, limit: int = KEPT) -> list[LedgerEntry]:
@@ -84,17 +74,10 @@ class Ledger:
         return found[:limit]
 
 
-def _key(place: int) -> str:
-    return f"{_PREFIX}{place:09d}"
-
-
-def _read(key: str, value: bytes) -> list[LedgerEntry]:
-    """Entries of one value; a line that makes no sense is left out."""
-    found = []
-    for line in value.decode(errors="replace").splitlines():
-        try:
-            row = parse_json(line)
-            found.append(LedgerEntry(**{**row, "kind": ScaleKind(row["kind"])}))
-        except (ValueError, TypeError, KeyError):
-            logger.warning("a damaged line of %s is left out", key)
-    return found
+def _entry(row: dict[str, Any]) -> LedgerEntry | None:
+    """An entry that was kept; None if another version wrote it."""
+    try:
+        return LedgerEntry(**{**row, "kind": ScaleKind(row["kind"])})
+    except (ValueError, TypeError, KeyError):
+        logger.warning("a damaged entry of the ledger is left out")
+        return None

@@ -92,7 +92,8 @@ class NodesSeen:
         if not has and known is not None:  # about to be given up: Ray forgets what it offers first
             return replace(known, number=number)
         head = any(share in has for share in ON_HEAD_NODE)
-        return SeenNode(node, int(has.get(NPU, 0)), int(has.get(UB_MEMORY, 0)), number, address, head)
+        npus, memory, cpus = (int(has.get(share, 0)) for share in (NPU, UB_MEMORY, "CPU"))
+        return SeenNode(node, npus, memory, number, address, head, cpus)
 
     def _lost(self, listed: Iterable[dict[str, Any]], now: float) -> tuple[LostNode, ...]:
         gone = {NodeId(one["NodeID"]): one for one in listed if not one["Alive"]}

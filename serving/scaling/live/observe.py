@@ -72,8 +72,9 @@ class RayCluster:
         )
         application = details["applications"].get(self._app, {"deployments": {}})
         listed = application["deployments"]
-        deployments = {name: self._living(seen_deployment(one)) for name, one in listed.items() if name in self._pools}
-        others = {name: int(one["target_num_replicas"]) for name, one in listed.items() if name not in self._pools}
+        seen = {name: self._living(seen_deployment(one)) for name, one in listed.items()}
+        deployments = {name: one for name, one in seen.items() if name in self._pools}
+        others = {name: one for name, one in seen.items() if name not in self._pools}
         now = steady_s()
         known = before.members if members is None else self._members(seen_members(members), before, deployments, now)
         view: PoolView | None = cache if cache is not None else before.cache

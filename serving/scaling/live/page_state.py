@@ -6,6 +6,7 @@ from typing import Any
 
 from hardware.ray_resources import npu_ids
 from serving.config.serve import ServeConfig
+from serving.config.upgrade_rules import GATEWAY
 from serving.scaling.live.busy import BusyShares
 from serving.scaling.live.event_log import EventKind
 from serving.scaling.live.room import ReplicaSize, offered, used
@@ -91,6 +92,7 @@ def hardware(config: ServeConfig, sight: Sight, now: float) -> dict[str, Any]:
 def host_rows(config: ServeConfig, sight: Sight, now: float) -> tuple[HostRow, ...]:
     """Nodes with what they offer and what replicas have of it: living ones by number, then lost ones. Effects: none."""
     lost = {one.seen.node: now - one.since for one in sight.lost_nodes}
+    gateways = sight.others.get(GATEWAY, NOT_THERE).replicas
     rows = []
     for node in [*sight.nodes, *(one.seen for one in sight.lost_nodes)]:
         here = {
@@ -107,6 +109,7 @@ def host_rows(config: ServeConfig, sight: Sight, now: float) -> tuple[HostRow, .
                 ub_memory_mib=node.memory_mib,
                 ub_used_mib=taken.memory_mib,
                 lost_s=lost.get(node.node),
+                gateways=sum(one.node == node.node and one.phase is ReplicaPhase.SERVING for one in gateways),
             )
         )
     return tuple(rows)
@@ -123,6 +126,7 @@ def _node_row(node: SeenNode, row: HostRow) -> dict[str, Any]:
         "lost_s": row.lost_s,
         "npus": [str(npu) for npu in npus],
         "npus_used": row.npus_used,
+        "gateways": row.gateways,
         "ub_memory_mib": {"used": row.ub_used_mib, "offered": row.ub_memory_mib},
     }
 

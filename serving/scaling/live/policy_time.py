@@ -6,7 +6,12 @@ a quarter of the speed for a quarter of the traffic. So everything that it is to
 """
 
 from dataclasses import dataclass
+from typing import Any
 
+from serving.config.serve import ServeConfig
+
+ALIVE_PERIODS = 3
+"""An autoscaler that has not looked for so many periods (and two seconds) does not live."""
 LEAST_PERIOD_S = 0.5
 """Gateways report twice a second: whoever looks more often sees nothing new, and keeps Serve's controller busy."""
 
@@ -33,3 +38,15 @@ class PolicyTime:
         Returns: fast time is looked at as often as there are news, or as often as somebody asks for at real speed.
         """
         return max(period_s / self.scale, min(period_s, LEAST_PERIOD_S))
+
+
+def autoscaler_row(config: ServeConfig, looked_at: float, now: float) -> dict[str, Any]:
+    """The autoscaler as pages show it.
+
+    Args:
+        looked_at: when it last asked for signals [s since 1970]; 0 = never.
+    """
+    period_s = PolicyTime(config.time_scale).real_period_s(config.autoscaler.period_s)
+    age = now - looked_at if looked_at else None
+    alive = age is not None and age < ALIVE_PERIODS * period_s + 2.0
+    return {"policy": config.autoscaler.policy, "alive": alive, "age_s": age, "period_s": period_s}

@@ -1,14 +1,18 @@
-"""Pools that a lost host has crowded, as the board sees them: when each is spread again, see `core/spreading.py`."""
+"""Pools and gateways that a lost host has crowded, as the board sees them: when each is spread again, see
+`core/spreading.py`."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from serving.config.scaling import AutoscalerConfig
+from serving.config.upgrade_rules import GATEWAY
+from serving.ids import NodeId
 from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.core.leavers import Placed, leavers_of_the_fullest
 from serving.scaling.core.spreading import PoolPlaces, Spreading
 from serving.scaling.live.ledger import Ledger, LedgerEntry
 from serving.scaling.live.room import ReplicaSize, fits, hosts_with_room
-from serving.scaling.live.sight import ReplicaPhase, Sight
+from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, Sight
 
 REASONS = {"more": "one more, so that one can leave the fullest host", "less": "one leaves the fullest host"}
 
@@ -19,13 +23,17 @@ class PoolSpread:
     Args:
         sizes: of a replica of each pool.
         ledger: what was decided before, perhaps by a board whose place this one has taken.
+        gateways: they may be anywhere, so they are spread as pools are.
     """
 
-    def __init__(self, settings: AutoscalerConfig, sizes: Mapping[str, ReplicaSize], ledger: Ledger) -> None:
+    def __init__(
+        self, settings: AutoscalerConfig, sizes: Mapping[str, ReplicaSize], ledger: Ledger, *, gateways: bool = False
+    ) -> None:
         moves = settings.nodes == "fixed" and settings.spread_after_s > 0
         self._sizes = {pool: size for pool, size in sizes.items() if size.ranks == 1} if moves else {}
+        self._gateways = moves and gateways
         self._spreading = Spreading(settings.spread_after_s)
-        for pool in self._sizes:
+        for pool in (*self._sizes, GATEWAY):
             for newest in ledger.newest(pool, 0, 1):
                 if newest.kind is ScaleKind.SPREAD and newest.target > newest.before:
                     self._spreading.resume(pool, newest.before, newest.at)
@@ -39,13 +47,31 @@ class PoolSpread:
         if pool not in self._sizes or len(sight.nodes) < 2:
             return None
         seen, room = sight.deployments[pool], (self._sizes, sight.deployments, sight.nodes)
+        fitting = not held and fits(pool, *room) > seen.target
+        return self._step(pool, seen, sight, hosts_with_room(pool, *room), now, room=fitting)
+
+    def look_gateways(self, sight: Sight, now: float) -> tuple[PoolTarget, tuple[str, ...]] | None:
+        """The next half of a move of gateways, and which of them leave, if it is time for one."""
+        seen = sight.others.get(GATEWAY)
+        if not self._gateways or seen is None or len(sight.nodes) < 2:
+            return None
+        able = {node.node for node in sight.nodes if node.cpus}
+        to = self._step(GATEWAY, seen, sight, able, now, room=bool(able))
+        if to is None:
+            return None
+        serving = [one for one in seen.replicas if one.phase is ReplicaPhase.SERVING]
+        placed = [Placed(GATEWAY, one.name, one.node, 0, one.started_at) for one in serving if one.node is not None]
+        return to, leavers_of_the_fullest(GATEWAY, max(0, len(serving) - to.target), placed)
+
+    def _step(
+        self, pool: str, seen: SeenDeployment, sight: Sight, able: Collection[NodeId], now: float, *, room: bool
+    ) -> PoolTarget | None:
         there = Counter(one.node for one in seen.replicas if one.phase is ReplicaPhase.SERVING)
-        able = hosts_with_room(pool, *room)
         places = PoolPlaces(
             target=seen.target,
             serving={one.node: there[one.node] for one in sight.nodes if there[one.node] or one.node in able},
             steady=len(seen.replicas) == there.total() == seen.target,
-            room=not held and fits(pool, *room) > seen.target,
+            room=room,
         )
         step = self._spreading.look(pool, places, now)
         return None if step is None else PoolTarget(pool, seen.target, step[0], ScaleKind.SPREAD, REASONS[step[1]])

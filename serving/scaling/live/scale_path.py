@@ -13,14 +13,26 @@ from typing import Any
 import ray
 
 from serving.cluster.lookup import ActorLookup
+from serving.cluster.membership import NAME as MEMBERSHIP
 from serving.deadline import within
-from serving.errors import ScaleError
+from serving.errors import ScaleError, SilentError
 from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
 
 BOARD = "cloudmatrix-scaling"
 NAMESPACE = "cloudmatrix"
 CALL_DEADLINE_S = 5.0
-_BOARD = ActorLookup(lambda: ray.get_actor(BOARD, NAMESPACE))
+
+
+def _find_board() -> Any:
+    """Raises: SilentError while a deployment makes the board anew; ValueError if there is no system."""
+    try:
+        return ray.get_actor(BOARD, NAMESPACE)
+    except ValueError:
+        ray.get_actor(MEMBERSHIP, NAMESPACE)  # it outlives deployments
+        raise SilentError("the scaling board is being made anew") from None
+
+
+_BOARD = ActorLookup(_find_board)
 
 
 async def ask(operation: PoolOperation[Answer]) -> Answer:
@@ -39,7 +51,7 @@ async def ask(operation: PoolOperation[Answer]) -> Answer:
         answer: Answer | ScaleRefusal = await within(answered(), CALL_DEADLINE_S)
     except ValueError as error:  # Ray's way to say that there is no such actor
         raise ScaleError("no CloudMatrix system runs in this cluster", kind="no_system") from error
-    except (ray.exceptions.RayError, TimeoutError) as error:
+    except (ray.exceptions.RayError, TimeoutError, SilentError) as error:
         raise ScaleError(
             f"the scaling board does not answer ({type(error).__name__}); try again", kind="unavailable"
         ) from error

@@ -6,7 +6,8 @@ be, and ledger and holds are in Ray's control store.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.observe import RayCluster
 from serving.scaling.live.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
 from serving.scaling.live.signals import sizes_of
+from serving.values.deployment import DeploymentNotice
 from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
 from serving.values.signals import ScalingSignals
 from serving.values.traffic import BoardNews, GatewayReport
@@ -34,6 +36,9 @@ logger = logging.getLogger(__name__)
 LOOK_PERIOD_S = 1.0
 MOVING_PERIOD_S = 0.3
 """While replicas come or go, people watch."""
+FIRST_LOOK_S = 12.0
+"""A board that was just made takes seconds for its first look, on a busy machine."""
+PAUSE_S = 0.2
 SILENT = "Serve's controller does not answer; try again"
 
 
@@ -66,6 +71,13 @@ class ScalingBoardActor:
         await self.start()
         return await self._board.next_signals(period_s)
 
+    async def deploy(self, notice: DeploymentNotice) -> dict[str, int]:
+        """Implements `ScalingBoard.deploy`, by what is so now."""
+        await self.start()
+        if not notice.over and not await looked(self._board.look, FIRST_LOOK_S):
+            logger.warning("%s", SILENT)
+        return await self._board.deploy(notice)
+
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
         """Implements `ScalingBoard.apply`."""
         await self._board.apply(targets)
@@ -95,12 +107,43 @@ class ScalingBoardActor:
                 logger.exception("a look failed")
 
 
+async def looked(look: Callable[[], Awaitable[None]], patience_s: float, pause_s: float = PAUSE_S) -> bool:
+    """Look until the cluster answers. Returns: whether it has in time."""
+    end = time.monotonic() + patience_s
+    while True:
+        try:
+            await look()
+        except ClusterSilentError:
+            if time.monotonic() > end:
+                return False
+            await asyncio.sleep(pause_s)
+        else:
+            return True
+
+
 def start_board(config: ServeConfig, app: str, session: str) -> None:
     """Make the board beside everything else that starts; nothing waits for it.
 
     Effects: a detached actor, until the cluster ends; that of an earlier deployment ends.
     """
     renew_actor(ScalingBoardActor, BOARD, config, app, session).start.remote()
+
+
+def note_deployment(notice: DeploymentNotice, deadline_s: float) -> dict[str, int] | None:
+    """Tell the board of a deployment. Blocks.
+
+    Args:
+        deadline_s: for the answer; 0 = none is waited for.
+    Returns: see `ScalingBoard.deploy`; None if there is no answer.
+    """
+    try:
+        board: Any = ray.get_actor(BOARD, NAMESPACE)
+        answer = board.deploy.remote(notice)
+        targets: dict[str, int] | None = ray.get(answer, timeout=deadline_s) if deadline_s else None
+    except (ray.exceptions.RayError, ValueError) as error:
+        logger.warning("the scaling board does not answer (%s)", type(error).__name__)
+        return None
+    return targets
 
 
 class BoardClient:

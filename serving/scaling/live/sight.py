@@ -61,6 +61,7 @@ class SeenNode:
         number: of its first host; None while it has none.
         address: by which other hosts reach it.
         head: Ray's first node, which nobody takes back.
+        cpus: offered to Ray; gateways need a node that has any.
     """
 
     node: NodeId
@@ -69,6 +70,7 @@ class SeenNode:
     number: int | None = None
     address: str = ""
     head: bool = False
+    cpus: int = 1
 
     @property
     def name(self) -> str:
@@ -118,7 +120,7 @@ class Sight:
         deployments: the pools, by name; only those that Serve knows.
         members: instances, and ranks, by the part of their names behind `#`.
         cache: the KV-cache pool; None = there is none, or its controller did not answer.
-        others: targets of the application's deployments that are no pools.
+        others: the application's deployments that are no pools.
         left_nodes: nodes that have ended as they were asked to: nothing was lost with them.
     """
 
@@ -127,7 +129,7 @@ class Sight:
     nodes: tuple[SeenNode, ...] = ()
     members: Mapping[str, SeenMember] = field(default_factory=dict)
     cache: PoolView | None = None
-    others: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, SeenDeployment] = field(default_factory=dict)
     lost_nodes: tuple[LostNode, ...] = ()
     left_nodes: frozenset[NodeId] = frozenset()
 

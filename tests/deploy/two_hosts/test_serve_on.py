@@ -20,7 +20,7 @@ from tests.e2e.server import wait_for
 from tests.fakes.hub import NAME
 from tests.live.workload import GREEDY, Reference
 
-SAME = "tests/deploy/test_places.py::test_an_upgrade_under_load"
+SAME = "tests/deploy/test_places.py::test_two_upgrades_under_load"
 pytestmark = [pytest.mark.slow, pytest.mark.nightly(SAME)]
 
 SERVE_YAML = DEPLOY / "serve.yaml"

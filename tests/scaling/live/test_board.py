@@ -16,7 +16,7 @@ from serving.values.scaling import HoldPool, ReadDecisions, ReadPools, ReleasePo
 from serving.values.signals import Traffic
 from serving.values.traffic import GatewayReport
 from tests.cluster.gcs_fake import FakeGcs
-from tests.scaling.live.case import DRAINING, EMPTY, FakeCluster, board_of, config, member, replica
+from tests.scaling.live.case import DRAINING, EMPTY, FakeCluster, board_of, config, deployment, member, replica
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_pool_that_is_not_there_yet(cluster: FakeCluster) -> None:
 
 
 def test_rays_own_route_may_scale_what_is_no_pool(cluster: FakeCluster) -> None:
-    cluster.sight = replace(cluster.sight, others={"gateway": 1})
+    cluster.sight = replace(cluster.sight, others={"gateway": deployment(1)})
     board = board_of(cluster)
     answer = asyncio.run(board.answer(ScalePool("gateway", 2, None, "rest")))
     assert isinstance(answer, ScaleAnswer)

@@ -6,7 +6,8 @@ import pytest
 
 from serving.cluster.kept_values import KeptValues
 from serving.scaling.core.decision import ScaleKind
-from serving.scaling.live.ledger import KEPT, PER_VALUE, Ledger
+from serving.scaling.live.kept_rows import PER_VALUE
+from serving.scaling.live.ledger import KEPT, Ledger
 
 
 def filled(kept: KeptValues | None = None, count: int = 3) -> Ledger:

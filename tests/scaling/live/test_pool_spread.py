@@ -1,14 +1,18 @@
 """A pool that a lost host has crowded is spread over hosts again by the board, and only by it."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from serving.cluster.kept_values import KeptValues
+from serving.config.gateway import GatewayConfig
+from serving.ids import NodeId
 from serving.scaling.live import pool_spread
 from serving.scaling.live.board import ScalingBoard
+from serving.scaling.live.sight import SeenNode
 from serving.values.scaling import HoldPool, ScalePool
-from tests.scaling.live.case import FakeCluster, board_of, replica
+from tests.scaling.live.case import FakeCluster, board_of, config, deployment, nodes, replica
 
 CROWDED = (replica("d1"), replica("d2", started_at=1.0))
 NEW = replica("d3", "b", started_at=2.0)
@@ -81,3 +85,24 @@ def test_who_does_not_want_it_pays_nothing(cluster: FakeCluster, monkeypatch: py
     board = board_of(cluster, policy="none")
     look(board, cluster, 999.0)
     assert cluster.calls == []
+
+
+def test_gateways_are_spread_as_pools_are_but_not_to_a_host_without_cpus() -> None:
+    cluster, g1, g2, g3 = FakeCluster(), replica("g1"), replica("g2", started_at=1.0), replica("g3", "b")
+    head = SeenNode(NodeId("c"), 0, 0, head=True, cpus=0)
+    alone = (cluster.sight.nodes[0], head)
+    cluster.sight = replace(cluster.sight, nodes=alone, others={"gateway": deployment(2, g1, g2)})
+    two = replace(config("none", spread_after_s=30.0), gateway=GatewayConfig(replicas=2))
+    board = ScalingBoard(two, cluster, KeptValues(), cluster.clock)
+    look(board, cluster, 0.0)
+    look(board, cluster, 99.0)
+    assert cluster.calls == []
+    cluster.sight = replace(cluster.sight, nodes=(*nodes(2), head))
+    look(board, cluster, 1.0)
+    look(board, cluster, 31.0)
+    assert cluster.calls == [("gateway", 3)]
+    cluster.sight = replace(cluster.sight, others={"gateway": deployment(3, g1, g2, g3)})
+    look(board, cluster, 5.0)
+    assert (cluster.calls[-1], cluster.leaving) == (("gateway", 2), ("g2",))
+    assert [one["pool"] for one in board.state()["decisions"]] == ["gateway", "gateway"]
+    assert [one["gateways"] for one in board.state()["nodes"]] == [2, 1, 0]

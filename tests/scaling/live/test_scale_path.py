@@ -110,3 +110,15 @@ def test_each_question_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     found(monkeypatch, None, lambda name, namespace: Frozen())
     with pytest.raises(ScaleError, match="TimeoutError"):
         asyncio.run(scale_path.ask(ReadPools()))
+
+
+def test_a_board_that_a_deployment_makes_anew_is_worth_asking_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(name: str, namespace: str) -> Any:
+        if name == scale_path.BOARD:
+            raise ValueError("there is no such actor")
+        return object()
+
+    found(monkeypatch, DONE, get)
+    with pytest.raises(ScaleError, match="try again") as refused:
+        asyncio.run(scale_path.ask(ReadPools()))
+    assert refused.value.kind == "unavailable"
