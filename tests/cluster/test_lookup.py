@@ -14,10 +14,10 @@ from serving.errors import ScaleError
 from serving.kvpool.live import pool_control
 from serving.kvpool.live.controller import ControlSettings
 from serving.kvpool.live.pool_control import PoolAnnouncer, PoolViewFollower
+from serving.scaling.core.sight import Sight
 from serving.scaling.live import observe, scale_path
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.observe import RayCluster
-from serving.scaling.live.sight import Sight
 from serving.values.scaling import ReadPools
 from tests.kvpool.pool_records import server_record
 

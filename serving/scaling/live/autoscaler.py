@@ -17,7 +17,7 @@ from serving.config.upgrade import with_live
 from serving.kvpool.live.pool_control import Complaint
 from serving.scaling.core.autoscaler import make_scaler
 from serving.scaling.core.decision import Scaler
-from serving.scaling.live.policy_time import PolicyTime
+from serving.scaling.core.policy_time import PolicyTime
 from serving.scaling.live.scaling_board import BoardClient
 from serving.values.signals import ScalingSignals, Traffic
 

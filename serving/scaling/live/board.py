@@ -14,27 +14,27 @@ from typing import Any
 from serving.cluster.kept_values import KeptValues
 from serving.config.serve import ServeConfig
 from serving.deadline import within
+from serving.scaling.core.busy import BusyShares
 from serving.scaling.core.decision import PoolTarget, ScaleKind
-from serving.scaling.live.busy import BusyShares
+from serving.scaling.core.duration_text import duration_text
+from serving.scaling.core.gateways import Gateways
+from serving.scaling.core.history import History
+from serving.scaling.core.measure import Abilities
+from serving.scaling.core.policy_time import autoscaler_row
+from serving.scaling.core.sight import ReplicaPhase, Sight
+from serving.scaling.core.signals import CacheTotals, scaling_signals, sizes_of
+from serving.scaling.core.tally_keeper import TallyKeeper
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.cluster_port import ClusterPort, ClusterSilentError
 from serving.scaling.live.deployment_watch import DeploymentWatch
-from serving.scaling.live.duration_text import duration_text
 from serving.scaling.live.event_log import EventLog
 from serving.scaling.live.experts_state import experts_of
-from serving.scaling.live.gateways import Gateways
 from serving.scaling.live.group_orders import order_group
-from serving.scaling.live.history import History
 from serving.scaling.live.holds import ScalingHolds, refusal_of
 from serving.scaling.live.ledger import Ledger
-from serving.scaling.live.measure import Abilities
 from serving.scaling.live.node_room import NodeRoom
 from serving.scaling.live.page_state import SHOWN, hardware, host_rows, pool_rows
-from serving.scaling.live.policy_time import autoscaler_row
 from serving.scaling.live.pool_spread import PoolSpread
-from serving.scaling.live.sight import ReplicaPhase, Sight
-from serving.scaling.live.signals import CacheTotals, scaling_signals, sizes_of
-from serving.scaling.live.tally_keeper import TallyKeeper
 from serving.values.deployment import DeploymentNotice
 from serving.values.scaling import (
     MOST_REPLICAS,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from serving.scaling.live.sight import Sight
+from serving.scaling.core.sight import Sight
 from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
 
 

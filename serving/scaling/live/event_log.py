@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any
 
 from serving.cluster.kept_values import KeptValues
+from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, Sight
 from serving.scaling.live.kept_rows import KeptRows
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, Sight
 from serving.values.deployment import DeploymentNotice
 from serving.values.traffic import InstanceNotice
 

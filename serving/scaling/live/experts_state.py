@@ -7,8 +7,8 @@ from typing import Any
 from serving.config.serve import ServeConfig
 from serving.experts.live.expert_status import expert_status
 from serving.ids import ReplicaId
+from serving.scaling.core.sight import Sight
 from serving.scaling.live.event_log import EventKind
-from serving.scaling.live.sight import Sight
 
 
 @dataclass(frozen=True, slots=True)

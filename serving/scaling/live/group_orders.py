@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from serving.errors import UnavailableError
-from serving.scaling.live.sight import SeenMember, Sight
+from serving.scaling.core.sight import SeenMember, Sight
 from serving.values.operator_order import (
     DrainRank,
     OperatorOrder,

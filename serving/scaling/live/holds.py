@@ -8,7 +8,7 @@ from typing import Any
 
 from hardware.nesting import parse_json
 from serving.cluster.kept_values import KeptValues
-from serving.scaling.live.sight import Sight
+from serving.scaling.core.sight import Sight
 from serving.values.scaling import LONGEST_HOLD_S, ScaleRefusal
 
 logger = logging.getLogger(__name__)

@@ -5,12 +5,12 @@ from typing import Any
 
 from serving.config.scaling import AutoscalerConfig
 from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.core.duration_text import duration_text
 from serving.scaling.core.leavers import Placed, emptied, leavers, leavers_of_the_fullest
 from serving.scaling.core.node_wait import NodeWaits
-from serving.scaling.live.duration_text import duration_text
+from serving.scaling.core.replica_room import ReplicaSize, fits, shortage
+from serving.scaling.core.sight import ReplicaPhase, Sight
 from serving.scaling.live.ledger import LedgerEntry
-from serving.scaling.live.room import ReplicaSize, fits, shortage
-from serving.scaling.live.sight import ReplicaPhase, Sight
 
 WAITS = "waits for a node"
 

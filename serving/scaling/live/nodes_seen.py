@@ -13,8 +13,8 @@ from serving.cluster.node_table import NodeTable
 from serving.cluster.nodes import ON_HEAD_NODE
 from serving.errors import LedgerError, SilentError
 from serving.ids import NodeId
+from serving.scaling.core.sight import LostNode, SeenNode
 from serving.scaling.live.clock import steady_s
-from serving.scaling.live.sight import LostNode, SeenNode
 
 logger = logging.getLogger(__name__)
 

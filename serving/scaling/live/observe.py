@@ -22,10 +22,10 @@ from serving.cluster.serve_scale import scale_down
 from serving.deadline import within
 from serving.ids import NodeId
 from serving.kvpool.live.pool_control import NAME as POOL_CONTROL
+from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.nodes_seen import NodesSeen
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
 from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
 from serving.values.pool_view import PoolView
 

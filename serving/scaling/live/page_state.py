@@ -7,11 +7,11 @@ from typing import Any
 from hardware.ray_resources import npu_ids
 from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import GATEWAY
-from serving.scaling.live.busy import BusyShares
+from serving.scaling.core.busy import BusyShares
+from serving.scaling.core.replica_room import ReplicaSize, offered, used
+from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
+from serving.scaling.core.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
 from serving.scaling.live.event_log import EventKind
-from serving.scaling.live.room import ReplicaSize, offered, used
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
-from serving.scaling.live.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
 from serving.values.hosts import HostRow
 
 SHOWN = 50

@@ -9,10 +9,10 @@ from serving.config.upgrade_rules import GATEWAY
 from serving.ids import NodeId
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.leavers import Placed, leavers_of_the_fullest
+from serving.scaling.core.replica_room import ReplicaSize, fits, hosts_with_room
+from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, Sight
 from serving.scaling.core.spreading import PoolPlaces, Spreading
 from serving.scaling.live.ledger import Ledger, LedgerEntry
-from serving.scaling.live.room import ReplicaSize, fits, hosts_with_room
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, Sight
 
 REASONS = {"more": "one more, so that one can leave the fullest host", "less": "one leaves the fullest host"}
 

@@ -21,11 +21,11 @@ from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.kvpool.live.pool_control import Complaint
 from serving.scaling.core.decision import PoolTarget
+from serving.scaling.core.signals import sizes_of
 from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.observe import RayCluster
 from serving.scaling.live.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
-from serving.scaling.live.signals import sizes_of
 from serving.values.deployment import DeploymentNotice
 from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
 from serving.values.signals import ScalingSignals

@@ -15,9 +15,9 @@ from serving.config.scaling import AutoscalerConfig
 from serving.config.serve import ServeConfig
 from serving.errors import UnavailableError
 from serving.ids import NodeId
+from serving.scaling.core.sight import LostNode, ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
 from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.cluster_port import ClusterSilentError
-from serving.scaling.live.sight import LostNode, ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
 from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
 from serving.values.traffic import BOUNDS_S
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from serving.ids import NodeId, ReplicaId
+from serving.scaling.core.sight import Sight
 from serving.scaling.live.event_log import KEPT_EVENTS, REPLACED_WITHIN_S, EventKind, EventLog
-from serving.scaling.live.sight import Sight
 from serving.values.traffic import InstanceNotice, NoticeKind
 from tests.scaling.live.case import DRAINING, STARTING, deployment, nodes, replica, started
 

@@ -6,8 +6,8 @@ from typing import Any
 from msgspec import to_builtins
 
 from serving.ids import NodeId
+from serving.scaling.core.sight import SeenMember, Sight
 from serving.scaling.live.board import ScalingBoard
-from serving.scaling.live.sight import SeenMember, Sight
 from serving.values.expert_facts import ExpertFacts
 from serving.values.operator_order import DrainRank, OrderAnswer, RebalanceExperts, ResizeGroup
 from serving.values.scaling import (

@@ -12,8 +12,8 @@ from serving.cli.decisions import line
 from serving.ids import NodeId
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.node_wait import NodeWait, NodeWaits
+from serving.scaling.core.sight import SeenNode
 from serving.scaling.live.board import ScalingBoard
-from serving.scaling.live.sight import SeenNode
 from serving.values.scaling import ReadDecisions, ScaleAnswer, ScalePool, ScaleRefusal
 from tests.scaling.live.case import FakeCluster, board_of, replica
 

@@ -4,8 +4,8 @@ import pytest
 
 from serving.cluster.membership import Member
 from serving.ids import NodeId, ReplicaId
+from serving.scaling.core.sight import ReplicaPhase, Sight
 from serving.scaling.live.observe import REMEMBER_S, RayCluster, seen_deployment, seen_members
-from serving.scaling.live.sight import ReplicaPhase, Sight
 from tests.scaling.live.case import deployment, member, replica
 
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from serving.ids import NodeId
-from serving.scaling.live.busy import BusyShares
+from serving.scaling.core.busy import BusyShares
+from serving.scaling.core.sight import Sight
+from serving.scaling.core.signals import CacheTotals, memory_fill
 from serving.scaling.live.event_log import EventKind
 from serving.scaling.live.page_state import pool_rows
-from serving.scaling.live.sight import Sight
-from serving.scaling.live.signals import CacheTotals, memory_fill
 from serving.values.pool_view import PoolView, ServerRecord, ServerState, ViewServer
 from tests.scaling.live.case import DRAINING, STARTING, config, deployment, member, nodes, replica, started
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from serving.scaling.live.history import HISTORY_S, SAMPLE_PERIOD_S, History
-from serving.scaling.live.sight import Sight
+from serving.scaling.core.history import HISTORY_S, SAMPLE_PERIOD_S, History
+from serving.scaling.core.sight import Sight
 from serving.values.signals import Traffic
 from tests.scaling.live.case import member, nodes, started
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.config.scaling import SloConfig
-from serving.scaling.live.totals import SourceTotals
+from serving.scaling.core.totals import SourceTotals
 from serving.values.hosts import HostRow
 from serving.values.signals import Traffic
 from serving.values.system_tally import SystemTally

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.scaling.live.totals import FORGET_S, SourceTotals
+from serving.scaling.core.totals import FORGET_S, SourceTotals
 
 
 def test_sources_add_up_and_stay_when_gone() -> None:

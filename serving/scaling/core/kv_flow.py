@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from serving.scaling.live.sight import Sight
-from serving.scaling.live.totals import SourceTotals
+from serving.scaling.core.sight import Sight
+from serving.scaling.core.totals import SourceTotals
 
 
 class KvFlow:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from serving.config.cluster import NodeConfig
 from serving.config.packing import Need, can_pack, place
 from serving.ids import NodeId
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica
+from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica
 from serving.values.scaling import MOST_REPLICAS
 
 

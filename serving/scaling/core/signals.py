@@ -6,11 +6,11 @@ from typing import Any
 
 from serving.config.serve import ServeConfig
 from serving.scaling.core.decode_ability import CROWD_SPREAD, TPOT_SPREAD
-from serving.scaling.live.measure import Abilities
-from serving.scaling.live.policy_time import PolicyTime
-from serving.scaling.live.room import ReplicaSize, fits, offered, used
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenMember, Sight
-from serving.scaling.live.totals import SourceTotals
+from serving.scaling.core.measure import Abilities
+from serving.scaling.core.policy_time import PolicyTime
+from serving.scaling.core.replica_room import ReplicaSize, fits, offered, used
+from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenMember, Sight
+from serving.scaling.core.totals import SourceTotals
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
 
 KVCACHE = "kvcache"

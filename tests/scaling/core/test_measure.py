@@ -3,8 +3,8 @@
 import pytest
 
 from serving.scaling.core.decode_ability import TPOT_SPREAD
-from serving.scaling.live.measure import START_S, Abilities, PromptRate
-from serving.scaling.live.sight import SeenDeployment, SeenMember, Sight
+from serving.scaling.core.measure import START_S, Abilities, PromptRate
+from serving.scaling.core.sight import SeenDeployment, SeenMember, Sight
 from tests.scaling.live.case import SERVING, STARTING, deployment, member, replica
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.scaling.live.sight import ReplicaPhase, SeenMember, Sight
-from serving.scaling.live.start_keeper import TELL_S, SeenStart, StartKeeper
+from serving.scaling.core.sight import ReplicaPhase, SeenMember, Sight
+from serving.scaling.core.start_keeper import TELL_S, SeenStart, StartKeeper
 from serving.values.system_tally import PHASES, TOTAL
 from tests.scaling.live.case import SERVING, STARTING, deployment, member, replica
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from serving.scaling.live.sight import ReplicaPhase, Sight
-from serving.scaling.live.start_keeper import SeenStart, StartKeeper
+from serving.scaling.core.sight import ReplicaPhase, Sight
+from serving.scaling.core.start_keeper import SeenStart, StartKeeper
 from serving.values.system_tally import TOTAL, StartTimes, SystemTally
 
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from serving.scaling.core.decode_ability import TPOT_SPREAD, DecodeAbility
-from serving.scaling.live.sight import ReplicaPhase, SeenMember, Sight
+from serving.scaling.core.sight import ReplicaPhase, SeenMember, Sight
 
 START_S = 5.0
 """Before any start was seen."""

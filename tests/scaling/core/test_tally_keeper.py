@@ -4,8 +4,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from serving.ids import NodeId
-from serving.scaling.live.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica, Sight
-from serving.scaling.live.tally_keeper import TallyKeeper
+from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica, Sight
+from serving.scaling.core.tally_keeper import TallyKeeper
 from serving.values.system_tally import START_BOUNDS_S, TOTAL
 from tests.scaling.live.case import member
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from serving.scaling.live.sight import SeenMember, Sight
+from serving.scaling.core.sight import SeenMember, Sight
 
 BUSY_WINDOW_S = 10.0
 """Instances announce once a second: over ten of them, one more or less hardly shows."""

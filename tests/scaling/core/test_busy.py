@@ -2,8 +2,8 @@
 
 import pytest
 
-from serving.scaling.live.busy import BUSY_WINDOW_S, BusyShares
-from serving.scaling.live.sight import Sight
+from serving.scaling.core.busy import BUSY_WINDOW_S, BusyShares
+from serving.scaling.core.sight import Sight
 from tests.scaling.live.case import member
 
 

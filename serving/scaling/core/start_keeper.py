@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from serving.scaling.live.sight import ReplicaPhase, SeenMember, Sight
-from serving.scaling.live.signals import KVCACHE
+from serving.scaling.core.sight import ReplicaPhase, SeenMember, Sight
+from serving.scaling.core.signals import KVCACHE
 from serving.values.system_tally import FIRST_STEP, IMPORTS, NODE, PHASES, PLACING, PROCESS, TOTAL, WEIGHTS
 
 KEPT = 8

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from serving.scaling.live.kv_flow import KvFlow
-from serving.scaling.live.sight import ReplicaPhase, Sight
-from serving.scaling.live.totals import SourceTotals
+from serving.scaling.core.kv_flow import KvFlow
+from serving.scaling.core.sight import ReplicaPhase, Sight
+from serving.scaling.core.totals import SourceTotals
 from serving.values.signals import Traffic
 
 HISTORY_S = 900.0

@@ -3,7 +3,7 @@
 import pytest
 
 from serving.config.scaling import SloConfig
-from serving.scaling.live.gateways import SILENCE_S, WINDOW_S, Gateways
+from serving.scaling.core.gateways import SILENCE_S, WINDOW_S, Gateways
 from serving.values.signals import Traffic
 from serving.values.traffic import BOUNDS_S, BoardNews, GatewayReport, bucket_of
 
