@@ -52,10 +52,23 @@ class FunctionCallItem(Answer):
     status: ItemStatus
     call_id: str
     name: str
+    namespace: str = ""
     arguments: str
 
 
-ResponseItem = MessageItem | ReasoningItem | FunctionCallItem
+class CustomToolCallItem(Answer):
+    """A custom tool that the model calls with a text."""
+
+    type: Literal["custom_tool_call"]
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    namespace: str = ""
+    input: str
+
+
+ResponseItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem
 
 
 class InputTokensDetails(Answer):
@@ -250,6 +263,20 @@ class ResponseArgumentsDone(_OfItem):
     arguments: str
 
 
+class ResponseInputDelta(_OfItem):
+    """More of a custom tool's input."""
+
+    type: Literal["response.custom_tool_call_input.delta"]
+    delta: str
+
+
+class ResponseInputDone(_OfItem):
+    """All of a custom tool's input."""
+
+    type: Literal["response.custom_tool_call_input.done"]
+    input: str
+
+
 RESPONSE_EVENTS = (
     ResponseStateEvent,
     ResponseItemEvent,
@@ -260,5 +287,7 @@ RESPONSE_EVENTS = (
     ResponseReasoningDone,
     ResponseArgumentsDelta,
     ResponseArgumentsDone,
+    ResponseInputDelta,
+    ResponseInputDone,
 )
 """Events of a stream."""

@@ -118,8 +118,7 @@ CODEX: dict[str, Any] = {
     ],
     "tools": [
         {"type": "local_shell"},
-        {"type": "custom", "name": "apply_patch", "description": "Edit files.",
-         "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}},
+        {"type": "image_generation"},
         {"type": "web_search", "external_web_access": False},
     ],
     "tool_choice": "auto",
@@ -141,7 +140,7 @@ def test_what_codex_sends_is_served(harness: Harness) -> None:
     usage = last["response"]["usage"]
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     warned = reply.headers["x-cloudmatrix-warning"]
-    assert "tools[0] (local_shell), tools[1] (custom), tools[2] (web_search)" in warned
+    assert "tools[0] (local_shell), tools[1] (image_generation), tools[2] (web_search)" in warned
     assert "Codex" in harness.prompt()
     output = last["response"]["output"]
     again = {**CODEX, "input": [*CODEX["input"], *output, {"role": "user", "content": "more"}]}
@@ -159,9 +158,10 @@ def test_what_codex_sends_is_served(harness: Harness) -> None:
         ({"input": [{"role": "robot", "content": "hi"}]}, "input[0].role"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "user", "content": ["hi"]}]}, "input[0].content[0]"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_smell"}]}]}, "input[0].content[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
-        ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input[0]"),
+        ({"input": [{"type": "compaction_trigger"}]}, "input[0]"),
+        ({"input": [{"type": ["message"]}]}, "input[0].type"),
         ({"input": [{"type": "function_call", "name": "a", "arguments": "{}"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "a"}]}, "input[0].output"),
         ({"max_output_tokens": 0}, "max_output_tokens"),

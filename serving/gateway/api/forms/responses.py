@@ -19,7 +19,7 @@ from serving.gateway.api.choice import Visible
 from serving.gateway.api.errors import ErrorReply
 from serving.gateway.api.forms.chunk_stream import KEEPALIVE
 from serving.gateway.api.forms.form import Answering, WireForm
-from serving.gateway.api.forms.response_items import OutputItem, OutputItems, text_logprobs
+from serving.gateway.api.forms.response_items import CALLED_WITH, OutputItem, OutputItems, text_logprobs
 from serving.gateway.api.forms.response_object import (
     ResponseFrame,
     ended_response,
@@ -33,7 +33,12 @@ _encode = msgspec.json.Encoder().encode
 _NUMBER = -1_234_567_890
 """Stands for the number of an event where it is cut."""
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
-_TEXT = {"message": "output_text", "reasoning": "reasoning_text", "function_call": "function_call_arguments"}
+_TEXT = {
+    "message": "output_text",
+    "reasoning": "reasoning_text",
+    "function_call": "function_call_arguments",
+    "custom_tool_call": "custom_tool_call_input",
+}
 """Middle of the names of an item's deltas."""
 
 
@@ -46,7 +51,7 @@ class ResponseEvents:
         self._answering = answering
         self._frame = frame
         self._plain = answering.order.options.logprobs is None
-        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed)
+        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed, names=frame.names)
         self._open: OutputItem | None = None
         self._cut = (b"", b"", b"")
         """Around number and text of a delta of the open item."""
@@ -106,10 +111,10 @@ class ResponseEvents:
     def _begin(self, item: OutputItem, events: list[bytes]) -> None:
         self._open = item
         shown = self._items.shown(item, "in_progress")
-        if item.kind == "function_call":
-            shown["arguments"] = ""
+        if item.kind in CALLED_WITH:
+            shown[CALLED_WITH[item.kind]] = ""
         events.append(self._event("response.output_item.added", output_index=item.place, item=shown))
-        if item.kind != "function_call":
+        if item.kind not in CALLED_WITH:
             part = {**item.part(), "text": "", **({"logprobs": []} if item.kind == "message" else {})}
             events.append(self._event("response.content_part.added", **self._at(item), part=part))
         more: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
@@ -125,8 +130,9 @@ class ResponseEvents:
         if item is None:
             return
         name = f"response.{_TEXT[item.kind]}.done"
-        if item.kind == "function_call":
-            events.append(self._event(name, **self._at(item), name=item.name, arguments=item.text))
+        if item.kind in CALLED_WITH:
+            named = {"name": item.tool[1]} if item.kind == "function_call" else {}
+            events.append(self._event(name, **self._at(item), **named, **{CALLED_WITH[item.kind]: item.text}))
         else:
             more = {"logprobs": item.logprobs} if item.kind == "message" else {}
             events.append(self._event(name, **self._at(item), text=item.text, **more))
@@ -140,7 +146,7 @@ class ResponseEvents:
 
     def _at(self, item: OutputItem) -> dict[str, Any]:
         place: dict[str, Any] = {"item_id": item.id, "output_index": item.place}
-        return place if item.kind == "function_call" else {**place, "content_index": 0}
+        return place if item.kind in CALLED_WITH else {**place, "content_index": 0}
 
     def _delta(self, text: str) -> bytes:
         before, between, after = self._cut
@@ -160,7 +166,7 @@ class ResponseWhole:
     def __init__(self, answering: Answering, frame: ResponseFrame) -> None:
         self._answering = answering
         self._frame = frame
-        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed)
+        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed, names=frame.names)
         self._end = Visible()
 
     def add(self, index: int, out: Visible) -> None:
