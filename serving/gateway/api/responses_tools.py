@@ -77,7 +77,7 @@ class ChatTools:
 
     def words(self) -> dict[str, str]:
         """The chat's fields with the request's own, for errors."""
-        words = {}
+        words: dict[str, str] = {}
         for index, place in enumerate(self.places):
             ours = f"tools[{index}]"
             words |= {

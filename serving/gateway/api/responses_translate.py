@@ -74,7 +74,7 @@ def as_chat(
     Raises: InvalidRequestError naming the field, or the item, that this server cannot take.
     """
     _check_include(body)
-    items = [("previous_response_id", one) for one in earlier]
+    items: list[tuple[str, object]] = [("previous_response_id", one) for one in earlier]
     items += [] if isinstance(given, str) else [(f"input[{index}]", item) for index, item in enumerate(given)]
     tools = chat_tools(body.tools or (), items)
     turns = Turns(tools.names, {tool[tool["type"]].get("name"): tool for tool in tools.tools})

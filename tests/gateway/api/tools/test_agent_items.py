@@ -1,4 +1,4 @@
-"""Items of agents' conversations on /v1/responses: turns, tools that come with them, namespaces, and what is skipped."""
+"""Items of agents' conversations on /v1/responses: turns, the tools that they bring, namespaces, what is skipped."""
 
 import json
 from typing import Any

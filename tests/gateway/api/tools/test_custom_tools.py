@@ -145,8 +145,8 @@ def test_a_call_in_chat(roomy: Harness) -> None:
 
 def test_a_choice_of_a_custom_tool(roomy: Harness) -> None:
     shell = {"type": "function", "name": "shell"}
-    for choice in ("required", {"type": "custom", "name": "apply_patch"},
-                   {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "apply_patch"}]}):  # fmt: skip
+    named = {"type": "custom", "name": "apply_patch"}
+    for choice in ("required", named, {"type": "allowed_tools", "mode": "required", "tools": [named]}):
         tools = [CUSTOM] if choice == "required" else [shell, CUSTOM]
         reply = post(roomy.app, "/v1/responses", {"input": "hi", "tools": tools, "tool_choice": choice})
         assert reply.status_code == 200, reply.text
@@ -155,23 +155,24 @@ def test_a_choice_of_a_custom_tool(roomy: Harness) -> None:
         assert may_begin(roomy.model, grammar, called(PATCH))
         assert not may_begin(roomy.model, grammar, "Hm")
         assert not may_begin(roomy.model, grammar, '<tool_call>\n{"name": "shell"')
-    named = {"type": "custom", "custom": {"name": "apply_patch"}}
-    assert chat(roomy.app, tools=[IN_CHAT], tool_choice=named).status_code == 200
+    chosen = {"type": "custom", "custom": {"name": "apply_patch"}}
+    assert chat(roomy.app, tools=[IN_CHAT], tool_choice=chosen).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("form", "param"),
     [
-        ({"type": "grammar", "syntax": "lark", "definition": "start: <[3]>"}, "tools[0].format.definition"),
-        ({"type": "grammar", "syntax": "lark", "definition": "start: b"}, "tools[0].format.definition"),
-        ({"type": "grammar", "syntax": "lark", "definition": 'start: "' + "a" * 300_000 + '"'}, "tools[0].format.definition"),
-        ({"type": "grammar", "syntax": "regex", "definition": "(?=a)b"}, "tools[0].format.definition"),
-        ({"type": "grammar", "syntax": "gbnf", "definition": ""}, "tools[0].format"),
-        ({"type": "grammar", "syntax": ["lark"], "definition": ""}, "tools[0].format"),
+        ({"syntax": "lark", "definition": "start: <[3]>"}, "tools[0].format.definition"),
+        ({"syntax": "lark", "definition": "start: b"}, "tools[0].format.definition"),
+        ({"syntax": "lark", "definition": 'start: "' + "a" * 300_000 + '"'}, "tools[0].format.definition"),
+        ({"syntax": "regex", "definition": "(?=a)b"}, "tools[0].format.definition"),
+        ({"syntax": "gbnf", "definition": ""}, "tools[0].format"),
+        ({"syntax": ["lark"], "definition": ""}, "tools[0].format"),
         ({"type": "json"}, "tools[0].format"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_format_is_refused_by_name(roomy: Harness, form: Any, param: str) -> None:
+    form = {"type": "grammar", **form}
     check(post(roomy.app, "/v1/responses", {"input": "hi", "tools": [{**CUSTOM, "format": form}]}), 400, param)
 
 
