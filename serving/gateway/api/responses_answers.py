@@ -97,7 +97,7 @@ class ResponsesUsage(Answer):
 class ResponsesError(Answer):
     """Error that ended a response."""
 
-    code: Literal["server_error", "rate_limit_exceeded"]
+    code: Literal["server_error", "rate_limit_exceeded", "context_length_exceeded"]
     message: str
 
 

@@ -34,11 +34,15 @@ class Answering:
 class EventEncoder(Protocol):
     """Server-sent events of one streamed answer."""
 
-    silence: bytes
-    """Sent while nothing else is."""
+    comments: bool
+    """What is sent in silence is a comment, no event: a stream does not begin with it."""
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
         """All events of one batch of updates; empty when nothing became visible."""
+        ...
+
+    def silence(self) -> bytes:
+        """What is sent while nothing else is."""
         ...
 
     def closing(self, told: Mapping[str, Any]) -> bytes:

@@ -43,15 +43,25 @@ def failed_response(answering: Answering, frame: ResponseFrame, output: list[Jso
 
 
 def ended_response(answering: Answering, frame: ResponseFrame, output: list[Json], end: Visible) -> Json:
-    """The object of a response that is over, with its usage."""
-    shown = _response(answering, frame, ended_status(end), output)
-    if end.finish == "length":
-        shown["incomplete_details"] = {"reason": "max_output_tokens"}
-    return {**shown, "usage": _usage(answering)}
+    """The object of a response that is over, with its usage.
+
+    One that no limit but the context has cut has failed: agents that set none shorten the conversation then and go on.
+    """
+    counted = _usage(answering)
+    usage = {"usage": counted}
+    if end.finish != "length":
+        return {**_response(answering, frame, "completed", output), **usage}
+    order = answering.order
+    if order.max_tokens is None and counted["total_tokens"] >= order.context_tokens:
+        words = f"the output has reached the end of the model's context of {order.context_tokens} tokens"
+        error = {"code": "context_length_exceeded", "message": words}
+        return {**_response(answering, frame, "failed", output), "error": error, **usage}
+    details = {"reason": "max_output_tokens"}
+    return {**_response(answering, frame, "incomplete", output), "incomplete_details": details, **usage}
 
 
-def ended_status(end: Visible) -> str:
-    """Status of a response, and of its last item."""
+def item_status(end: Visible) -> str:
+    """Status of a response's last item."""
     return "incomplete" if end.finish == "length" else "completed"
 
 

@@ -17,14 +17,13 @@ import msgspec
 
 from serving.gateway.api.choice import Visible
 from serving.gateway.api.errors import ErrorReply
-from serving.gateway.api.forms.chunk_stream import KEEPALIVE
 from serving.gateway.api.forms.form import Answering, WireForm
 from serving.gateway.api.forms.response_items import CALLED_WITH, OutputItem, OutputItems, text_logprobs
 from serving.gateway.api.forms.response_object import (
     ResponseFrame,
     ended_response,
-    ended_status,
     failed_response,
+    item_status,
     running_response,
 )
 from serving.gateway.api.forms.whole import MANY_LOGPROBS
@@ -45,7 +44,7 @@ _TEXT = {
 class ResponseEvents:
     """Events of one response; an `EventEncoder`."""
 
-    silence = KEEPALIVE
+    comments = False
 
     def __init__(self, answering: Answering, frame: ResponseFrame) -> None:
         self._answering = answering
@@ -71,12 +70,19 @@ class ResponseEvents:
             self._take(out, events)
             if out.finish is not None:
                 self._end = out
-                self._close(events, ended_status(out))
+                self._close(events, item_status(out))
         return b"".join(events)
+
+    def silence(self) -> bytes:
+        """An event, as clients give up a stream in which only comments come."""
+        if not self._begun:
+            return b"".join(self._opening())
+        response = running_response(self._answering, self._frame)
+        return self._event("response.in_progress", response=response)
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
         """The whole response."""
-        output = self._items.output(ended_status(self._end))
+        output = self._items.output(item_status(self._end))
         response = {**ended_response(self._answering, self._frame, output, self._end), **told}
         self._frame.whole(response)
         return self._event(f"response.{response['status']}", response=response)
@@ -186,7 +192,7 @@ class ResponseWhole:
 
     def body(self, told: Mapping[str, Any]) -> bytes:
         """The response object."""
-        output = self._items.output(ended_status(self._end))
+        output = self._items.output(item_status(self._end))
         response = {**ended_response(self._answering, self._frame, output, self._end), **told}
         self._frame.whole(response)
         return _encode(response)
