@@ -68,7 +68,18 @@ class CustomToolCallItem(Answer):
     input: str
 
 
-ResponseItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem
+class ToolSearchCallItem(Answer):
+    """A search for tools, which the client makes."""
+
+    type: Literal["tool_search_call"]
+    id: str
+    status: ItemStatus
+    call_id: str
+    execution: Literal["client"]
+    arguments: dict[str, Any]
+
+
+ResponseItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem | ToolSearchCallItem
 
 
 class InputTokensDetails(Answer):

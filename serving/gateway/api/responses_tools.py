@@ -17,6 +17,8 @@ from serving.gateway.api.unknown_fields import printable
 
 _MODES = ("none", "auto", "required")
 _KINDS = ("function", "custom")
+SEARCH = "tool_search"
+"""The type of a tool by which the client finds further ones, and its name."""
 _PARTS = ("name", "description", "parameters", "strict", "format")
 _NOT_OF_NAMES = re.compile(r"[^\w.:/-]")
 _LONGEST_NAME = 128
@@ -29,10 +31,15 @@ OwnName = tuple[str, str]
 
 @dataclass(slots=True)
 class FlatNames:
-    """Names of tools by which the model knows them, and the names that the client knows."""
+    """Names of tools by which the model knows them, and the names that the client knows.
+
+    Args:
+        searches: one of them finds further tools; its calls are items of their own.
+    """
 
     flat: dict[OwnName, str] = field(default_factory=dict)
     own: dict[str, OwnName] = field(default_factory=dict)
+    searches: bool = False
 
     def add(self, own: OwnName) -> str:
         """Name a tool."""
@@ -107,7 +114,7 @@ class _Found:
 
     @property
     def own(self) -> OwnName:
-        name = self.given.get("name")
+        name = SEARCH if self.given["type"] == SEARCH else self.given.get("name")
         return self.namespace, name if isinstance(name, str) else ""
 
 
@@ -127,6 +134,11 @@ def chat_tools(tools: Sequence[object], items: Sequence[tuple[str, object]] = ()
             if not isinstance(added, list):
                 raise _wrong(f"{place}.tools", "must be a list of tools")
             found += _found(added, f"{place}.tools", chat.skipped, adds=True, deferred=kind == _ADDING[1])
+    search = next((one for one in found if one.given["type"] == SEARCH), None)
+    if search is not None and any(one.own == search.own for one in found if one is not search):
+        chat.skipped.append(f"{search.place} ({SEARCH})")
+        found.remove(search)
+    chat.names.searches = search in found
     for one in found:
         if not one.namespace:  # a flattened name must not take theirs
             chat.names.add(one.own)
@@ -157,7 +169,7 @@ def _found(
         kind = tool.get("type") if isinstance(tool, dict) else None
         if not isinstance(tool, dict) or not isinstance(kind, str):
             raise _wrong(place, "must be an object with a 'type'")
-        if kind in _KINDS:
+        if kind in _KINDS or (kind == SEARCH and tool.get("execution") == "client" and not namespace):
             yield _Found(place, tool, namespace, adds, deferred)
         elif kind == "namespace" and not namespace:
             name, inner = tool.get("name"), tool.get("tools")
@@ -180,6 +192,8 @@ def _introduced(tools: Sequence[object], namespace: Mapping[str, Any]) -> list[o
 
 def _chat_tool(found: _Found, flat: str) -> dict[str, Any]:
     given = found.given
+    if given["type"] == SEARCH:
+        given = {**given, "type": "function", "name": SEARCH}
     inner = {name: given[name] for name in _PARTS if given.get(name) is not None}
     if isinstance(given.get("name"), str):
         inner["name"] = flat

@@ -1,6 +1,6 @@
 """A Responses request to the chat request that means the same, and to its `GenerationOrder`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from serving.gateway.api.field_words import FieldWords
 from serving.gateway.api.prompts import Rendered, encode_prompt
 from serving.gateway.api.responses_items import Turns
 from serving.gateway.api.responses_schema import ResponsesRequest
-from serving.gateway.api.responses_tools import OwnName, chat_choice, chat_tools
+from serving.gateway.api.responses_tools import FlatNames, chat_choice, chat_tools
 from serving.gateway.api.sampling import Fields
 from serving.gateway.api.schema import ChatCompletionRequest, SamplingFields
 from serving.gateway.api.settings import ApiSettings, ServedModel
@@ -53,13 +53,13 @@ class ResponsesChat:
 
     Args:
         words: fields of it in the client's words.
-        names: of its tools, as the client knows them, by those that the model knows.
+        names: of its tools.
         skipped: tools, items and parts that stay behind, as the warning header names them.
     """
 
     chat: ChatCompletionRequest
     words: FieldWords
-    names: Mapping[str, OwnName]
+    names: FlatNames
     skipped: list[str]
 
 
@@ -98,7 +98,7 @@ def as_chat(
     with words.spoken():
         try:
             chat = ChatCompletionRequest.model_validate(fields)
-            return ResponsesChat(chat, words, tools.names.own, [*tools.skipped, *turns.skipped])
+            return ResponsesChat(chat, words, tools.names, [*tools.skipped, *turns.skipped])
         except ValidationError as error:
             raise from_validation(error) from error
 

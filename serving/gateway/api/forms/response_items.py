@@ -1,18 +1,24 @@
 """Items of a response's output while they grow: a message, reasoning, or a call of a function or a custom tool each."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hardware.nesting import parse_json
 from serving.gateway.api.choice import Visible
 from serving.gateway.api.forms.form import Answering
 from serving.gateway.api.logprob_wire import chat_logprobs
 from serving.gateway.api.parts import CallPart, Part, ReasoningPart
 from serving.gateway.api.responses_items import SEALED
-from serving.gateway.api.responses_tools import OwnName
+from serving.gateway.api.responses_tools import SEARCH, FlatNames, OwnName
 
-Kind = Literal["message", "reasoning", "function_call", "custom_tool_call"]
-_PREFIX: dict[Kind, str] = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+Kind = Literal["message", "reasoning", "function_call", "custom_tool_call", "tool_search_call"]
+_PREFIX: dict[Kind, str] = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "tool_search_call": "tsc",
+}
 CALLED_WITH: dict[Kind, str] = {"function_call": "arguments", "custom_tool_call": "input"}
 """What grows of an item that is a call."""
 
@@ -57,10 +63,10 @@ class OutputItems:
     Args:
         stem: what ids of items are made of.
         sealed: reasoning is told a second time as `encrypted_content`.
-        names: of tools, as the client knows them, by those that the model knows.
+        names: of the request's tools.
     """
 
-    def __init__(self, stem: str, *, sealed: bool, names: Mapping[str, OwnName]) -> None:
+    def __init__(self, stem: str, *, sealed: bool, names: FlatNames) -> None:
         self.items: list[OutputItem] = []
         self._stem = stem
         self._sealed = sealed
@@ -93,6 +99,9 @@ class OutputItems:
             namespace, name = item.tool
             own = {"namespace": namespace} if namespace else {}
             return {**shown, "call_id": item.call_id, "name": name, **own, CALLED_WITH[item.kind]: item.text}
+        if item.kind == "tool_search_call":
+            arguments = _whole_arguments(item.text)
+            return {**shown, "call_id": item.call_id, "execution": "client", "arguments": arguments}
         content = [] if status == "in_progress" else [item.part()]
         if item.kind == "message":
             return {**shown, "role": "assistant", "content": content}
@@ -114,17 +123,28 @@ class OutputItems:
         return self._open(kind)
 
     def _call(self, part: CallPart) -> OutputItem:
-        if self.items and self.items[-1].kind in CALLED_WITH and self.items[-1].call == part.index:
-            return self.items[-1]
-        item = self._open("custom_tool_call" if part.custom else "function_call")
+        last = self.items[-1] if self.items else None
+        if last is not None and last.call_id and last.call == part.index:
+            return last
+        search = part.name == SEARCH and self._names.searches
+        item = self._open("custom_tool_call" if part.custom else "tool_search_call" if search else "function_call")
         item.call, item.call_id = part.index, part.id or f"call_{item.id}"
-        item.tool = self._names.get(part.name or "", ("", part.name or ""))
+        item.tool = self._names.own.get(part.name or "", ("", part.name or ""))
         return item
 
     def _open(self, kind: Kind) -> OutputItem:
         place = len(self.items)
         self.items.append(OutputItem(kind, place, f"{_PREFIX[kind]}_{self._stem}_{place}"))
         return self.items[-1]
+
+
+def _whole_arguments(text: str) -> dict[str, Any]:
+    """Arguments as an object, which is empty where they are not whole."""
+    try:
+        arguments = parse_json(text)
+    except ValueError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def text_logprobs(answering: Answering, out: Visible) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from serving.gateway.api.choice import Visible
 from serving.gateway.api.errors import ErrorReply
 from serving.gateway.api.forms.form import Answering
-from serving.gateway.api.responses_tools import OwnName
+from serving.gateway.api.responses_tools import FlatNames
 from serving.gateway.api.usage import cache_use
 
 Json = dict[str, Any]
@@ -21,13 +21,13 @@ class ResponseFrame:
         fields: of the response object that repeat the request.
         sealed: reasoning is told a second time as `encrypted_content`.
         whole: is given the response object when it is over, before a client is.
-        names: of tools, as the client knows them, by those that the model knows.
+        names: of the request's tools.
     """
 
     fields: Mapping[str, Any]
     sealed: bool
     whole: Callable[[Json], None]
-    names: Mapping[str, OwnName] = field(default_factory=dict)
+    names: FlatNames = field(default_factory=FlatNames)
 
 
 def running_response(answering: Answering, frame: ResponseFrame) -> Json:

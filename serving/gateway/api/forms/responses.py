@@ -38,7 +38,7 @@ _TEXT = {
     "function_call": "function_call_arguments",
     "custom_tool_call": "custom_tool_call_input",
 }
-"""Middle of the names of an item's deltas."""
+"""Middle of the names of an item's deltas; an item of another kind has none."""
 
 
 class ResponseEvents:
@@ -109,7 +109,7 @@ class ResponseEvents:
                 item.logprobs += told
                 events.append(self._event(self._name("delta"), **self._at(item), delta=piece, logprobs=told))
                 told = []
-            elif piece:
+            elif piece and item.kind in _TEXT:
                 events.append(self._delta(piece))
         if told and self._open is not None and self._open.kind == "message":  # of text that is held back
             self._open.logprobs += told
@@ -120,6 +120,8 @@ class ResponseEvents:
         if item.kind in CALLED_WITH:
             shown[CALLED_WITH[item.kind]] = ""
         events.append(self._event("response.output_item.added", output_index=item.place, item=shown))
+        if item.kind not in _TEXT:
+            return
         if item.kind not in CALLED_WITH:
             part = {**item.part(), "text": "", **({"logprobs": []} if item.kind == "message" else {})}
             events.append(self._event("response.content_part.added", **self._at(item), part=part))
@@ -135,11 +137,11 @@ class ResponseEvents:
         item, self._open = self._open, None
         if item is None:
             return
-        name = f"response.{_TEXT[item.kind]}.done"
+        name = f"response.{_TEXT.get(item.kind)}.done"
         if item.kind in CALLED_WITH:
             named = {"name": item.tool[1]} if item.kind == "function_call" else {}
             events.append(self._event(name, **self._at(item), **named, **{CALLED_WITH[item.kind]: item.text}))
-        else:
+        elif item.kind in _TEXT:
             more = {"logprobs": item.logprobs} if item.kind == "message" else {}
             events.append(self._event(name, **self._at(item), text=item.text, **more))
             events.append(self._event("response.content_part.done", **self._at(item), part=item.part()))

@@ -14,6 +14,8 @@ from serving.grammar.quoted import quoted_lark
 from serving.values.sequence import Grammar, GrammarKind
 from tests.cases.tool_vocabulary import may_begin, vocabulary_of
 from tests.gateway.api.support import Harness, chat, check, events, named_events, post
+from tests.gateway.api.tools.test_openai_schema import check as check_schema
+from tests.gateway.api.tools.test_responses_tools import described
 
 PATCH_GRAMMAR = """start: begin hunk+ end
 begin: "*** Begin Patch" LF
@@ -97,6 +99,9 @@ def test_a_call_in_responses(roomy: Harness) -> None:
     roomy.script_of = lambda _: roomy.say(called(PATCH))
     body = {"input": "hi", "tools": [CUSTOM], "stream": True}
     shown = named_events(post(roomy.app, "/v1/responses", body).text)
+    for one in shown:
+        check_schema("ResponseStreamEvent", one)
+        assert described(one)
     item = shown[-1]["response"]["output"][0]
     assert (item["type"], item["name"], item["input"], item["id"][:4]) == (
         "custom_tool_call",
@@ -127,6 +132,7 @@ def test_a_call_in_responses(roomy: Harness) -> None:
 def test_a_call_in_chat(roomy: Harness) -> None:
     roomy.script_of = lambda _: roomy.say(called(PATCH))
     reply = chat(roomy.app, tools=[IN_CHAT])
+    check_schema("CreateChatCompletionResponse", reply.json())
     choice = reply.json()["choices"][0]
     call = choice["message"]["tool_calls"][0]
     assert (call["type"], call["custom"]) == ("custom", {"name": "apply_patch", "input": PATCH})
