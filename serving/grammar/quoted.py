@@ -1,8 +1,8 @@
-"""Grammars of a text as grammars of that text within a JSON string: what JSON escapes is escaped in them.
+"""Grammars of a text, rewritten for that text inside a JSON string with its escapes.
 
 A model writes the input of a custom tool as a string among JSON arguments, while a client binds the text itself, by a
 grammar in Lark. Quotes, backslashes, line breaks and tabs get their usual escapes; other control characters may only be
-where the grammar spells them out. So what matches is never more than the client's grammar allows.
+where the grammar spells them out. The result never matches more than the client's grammar.
 """
 
 import json
@@ -90,10 +90,10 @@ def quoted_lark(text: str) -> str:
 
 
 def _in_terminals(pieces: Sequence[tuple[bool, str]]) -> str:
-    """The grammar, in which rules that are not recursive have become terminals.
+    """The grammar with its non-recursive rules turned into terminals.
 
-    Where a text may go on with an escape or end before a line break, a backslash tells neither; a lexer that does not
-    go back must not have to choose between two terminals there.
+    A backslash may continue one terminal or begin the next (an escaped quote, or a line break). llguidance's lexer does
+    not backtrack, so such a choice must fall within one terminal.
 
     Args:
         pieces: of the grammar, each with whether it is a literal.

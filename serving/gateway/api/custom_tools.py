@@ -26,7 +26,7 @@ _WORDS = {"lark": "Lark grammar", "regex": "regular expression"}
 
 @dataclass(frozen=True, slots=True)
 class InputGrammar:
-    """What the input of a custom tool must follow.
+    """Constraint on the input of a custom tool.
 
     Args:
         field: of the request, for errors.
@@ -93,7 +93,7 @@ class InputText:
         self._inside = self._done = False
 
     def push(self, piece: str) -> str:
-        """Some more of the arguments. Returns: what is certain of the text."""
+        """Take a piece of the arguments. Returns: the text that is certain so far and was not returned yet."""
         self._coming += piece
         if not self._inside:
             head = _HEAD.match(self._coming)
@@ -111,7 +111,7 @@ class InputText:
         return _decoded(text)
 
     def end(self) -> str:
-        """No more comes. Returns: the text of arguments that are not what was asked for."""
+        """End the arguments. Returns: the text of arguments that have another form than the one asked for."""
         if self._inside:
             return ""
         try:

@@ -150,7 +150,7 @@ class GenerationResponse(Response):
 
     @asynccontextmanager
     async def _coming(self, run: RequestRun) -> AsyncIterator["asyncio.Future[list[tuple[int, Visible]]]"]:
-        """The first output, which may be waited for a while; nobody waits for it behind the block."""
+        """The first output, as a future that is cancelled on exit."""
         coming = asyncio.ensure_future(run.next())
         try:
             yield coming

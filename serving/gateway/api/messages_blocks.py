@@ -20,7 +20,7 @@ _THINKING = ("thinking", "redacted_thinking")
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
 _SERVER_RESULT = re.compile(r"[a-z_]+_tool_result")
 _SKIPPED = ("tool_addition", "tool_removal", "tool_definition", "container_upload", "fallback")
-"""Blocks that say nothing to the model."""
+"""Blocks without a meaning for the model."""
 _TAKEN = (
     "text", "thinking", *_CALLS, "tool_result", "tool_reference", "search_result", "image", "document", "compaction",
 )  # fmt: skip
@@ -52,7 +52,7 @@ class MessageBlocks:
     def __init__(self, found: Mapping[str, Block]) -> None:
         self._found = found
         self.skipped: list[str] = []
-        """Blocks that the model is not shown, as the warning header names them."""
+        """Blocks that are left out, as the warning header names them."""
 
     def messages(self, turn: MessageTurn, path: str) -> list[dict[str, Any]]:
         """One turn. Each result of a client's tool is a message of its own, before the turn's text; one of a tool that
@@ -86,7 +86,7 @@ class MessageBlocks:
         return done + own.messages() if done else own.messages() or [{"role": turn.role, "content": []}]
 
     def text(self, block: object, path: str) -> str:
-        """What a block says. Raises: InvalidRequestError for one that says nothing here."""
+        """Text of a block. Raises: InvalidRequestError for an unknown type."""
         kind = block.get("type") if isinstance(block, dict) else None
         if isinstance(block, dict) and kind == "text":
             return _string(block, "text", path)
@@ -138,7 +138,7 @@ class MessageBlocks:
         return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", path), "content": text}
 
     def _server_text(self, value: object, path: str) -> str:
-        """What a result says that another provider's server has made, without what only that provider can read."""
+        """Result of a tool that a provider's server ran, as text without the encrypted parts."""
         if not isinstance(value, dict):
             return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if value.get("type") in _TAKEN:
@@ -155,7 +155,7 @@ class MessageBlocks:
 
 
 class _Said:
-    """What a turn has said, up to the result of a server's tool."""
+    """One message of a turn, up to the result of a server tool."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -164,7 +164,7 @@ class _Said:
         self.calls: list[dict[str, Any]] = []
 
     def messages(self) -> list[dict[str, Any]]:
-        """The message, where anything was said."""
+        """The message; none where the turn is empty."""
         if not self.texts and not self.calls and not self.thoughts:
             return []
         message: dict[str, Any] = {

@@ -194,7 +194,7 @@ def _most_calls(use: ToolUse | None, model: ServedModel) -> int | None:
 
 
 def _rule(tool: Tool) -> CallRule:
-    """What a call of a tool must be. Raises: InvalidRequestError for a grammar that is none."""
+    """Grammar rule of a tool's calls. Raises: InvalidRequestError for an invalid input grammar."""
     if tool.grammar is None:
         return CallRule(tool.name, _arguments(tool))
     try:

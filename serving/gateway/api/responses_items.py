@@ -4,7 +4,7 @@ reasoning, message, function_call, custom_tool_call ...    one message of the as
 function_call_output, custom_tool_call_output ...          a message of role `tool`
 agent_message                                              a message of role `user` that names its author
 
-What another provider's servers did, or have sealed, says nothing here: it is skipped and named in the warning header.
+Hosted calls and sealed items of other providers are skipped and named in the warning header.
 """
 
 import json
@@ -47,7 +47,7 @@ _UNREAD = {
     "input_file": "file",
     "input_audio": "audio",
 }
-"""Parts that this model cannot read, and what stands in their place."""
+"""Parts that a text model cannot read: the kind that their placeholder names."""
 _PREFIXES = {
     "message": "msg",
     "reasoning": "rs",
@@ -73,7 +73,7 @@ class Turns:
         self.messages: list[dict[str, Any]] = []
         self.sources: dict[str, str] = {}
         self.skipped: list[str] = []
-        """Items and parts that say nothing to the model, as the warning header names them."""
+        """Items and parts that are left out, as the warning header names them."""
         self._names = names or FlatNames()
         self._tools = tools or {}
 

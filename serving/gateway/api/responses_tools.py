@@ -23,7 +23,7 @@ _PARTS = ("name", "description", "parameters", "strict", "format")
 _NOT_OF_NAMES = re.compile(r"[^\w.:/-]")
 _LONGEST_NAME = 128
 _ADDING = ("additional_tools", "tool_search_output")
-"""Items that bring tools. Those that a search found are defined where they were found, not in front."""
+"""Items that add tools. Tools found by a search are defined at the search result, not at the head of the prompt."""
 
 OwnName = tuple[str, str]
 """Namespace, empty where there is none, and name."""
@@ -51,8 +51,7 @@ class FlatNames:
         return self.flat[own]
 
     def of(self, namespace: str, name: str) -> str:
-        """The flat name of a tool, which may be gone meanwhile. Without its namespace a tool is found if it is the only
-        one of its name."""
+        """The flat name of a tool, known or not. Without a namespace, the only tool of that bare name is found."""
         if (found := self.flat.get((namespace, name))) is not None:
             return found
         alike = [] if namespace else [flat for own, flat in self.flat.items() if own[1] == name]
@@ -181,7 +180,7 @@ def _found(
 
 
 def _introduced(tools: Sequence[object], namespace: Mapping[str, Any]) -> list[object]:
-    """Tools of a namespace, whose description goes to the first of them."""
+    """Tools of a namespace. Its description is added to the first tool."""
     first, about = tools[0] if tools else None, namespace.get("description")
     if not isinstance(first, dict) or not isinstance(about, str) or not about:
         return list(tools)

@@ -1,8 +1,8 @@
-"""What stands in a conversation in place of an image or a document, which a model of text cannot read."""
+"""Placeholders for images and documents, which a text model cannot read."""
 
 
 def unread(kind: str, name: object = None) -> str:
-    """The words.
+    """Text in place of the part.
 
     Args:
         name: of the file, where it has one.

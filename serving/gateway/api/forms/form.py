@@ -35,14 +35,14 @@ class EventEncoder(Protocol):
     """Server-sent events of one streamed answer."""
 
     comments: bool
-    """What is sent in silence is a comment, no event: a stream does not begin with it."""
+    """`silence` is a comment, not an event: it does not start a stream."""
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
         """All events of one batch of updates; empty when nothing became visible."""
         ...
 
     def silence(self) -> bytes:
-        """What is sent while nothing else is."""
+        """Bytes that keep an idle stream alive."""
         ...
 
     def closing(self, told: Mapping[str, Any]) -> bytes:

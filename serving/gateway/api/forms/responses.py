@@ -74,7 +74,7 @@ class ResponseEvents:
         return b"".join(events)
 
     def silence(self) -> bytes:
-        """An event, as clients give up a stream in which only comments come."""
+        """An event: clients give up a stream that has only comments."""
         if not self._begun:
             return b"".join(self._opening())
         response = running_response(self._answering, self._frame)

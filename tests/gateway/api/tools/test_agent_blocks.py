@@ -6,7 +6,7 @@ import pytest
 
 from tests.cases.tool_vocabulary import may_begin
 from tests.gateway.api.support import Harness, post
-from tests.gateway.api.tools.test_messages_tools import BASH
+from tests.gateway.api.tools.agent_tools import BASH
 
 FOUND = {"name": "Weather", "description": "Sky.", "input_schema": {"type": "object", "properties": {}},
          "defer_loading": True}  # fmt: skip

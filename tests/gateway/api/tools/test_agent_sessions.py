@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from tests.gateway.api.published import check as check_schema
+from tests.gateway.api.published import described
 from tests.gateway.api.support import Harness, named_events, post
-from tests.gateway.api.tools.test_custom_tools import CUSTOM, PATCH, called
-from tests.gateway.api.tools.test_messages_tools import BASH, HEADERS
-from tests.gateway.api.tools.test_openai_schema import check as check_schema
-from tests.gateway.api.tools.test_responses_tools import described
+from tests.gateway.api.tools.agent_tools import BASH, CUSTOM, HEADERS, PATCH, called
 
 SHELL = {"type": "function", "name": "exec_command", "description": "Runs a command.", "strict": False,
          "parameters": {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"],

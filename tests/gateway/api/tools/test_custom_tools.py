@@ -13,27 +13,13 @@ from serving.gateway.api.tools.output_rules import OutputForm, output_grammar
 from serving.grammar.quoted import quoted_lark
 from serving.values.sequence import Grammar, GrammarKind
 from tests.cases.tool_vocabulary import may_begin, vocabulary_of
+from tests.gateway.api.published import check as check_schema
+from tests.gateway.api.published import described
 from tests.gateway.api.support import Harness, chat, check, events, named_events, post
-from tests.gateway.api.tools.test_openai_schema import check as check_schema
-from tests.gateway.api.tools.test_responses_tools import described
+from tests.gateway.api.tools.agent_tools import CUSTOM, PATCH, PATCH_GRAMMAR, called
 
-PATCH_GRAMMAR = """start: begin hunk+ end
-begin: "*** Begin Patch" LF
-end: "*** End Patch" LF?
-hunk: "*** Update File: " /(.+)/ LF line*
-line: ("+" | "-" | " ") /(.*)/ LF -> change  // as it stands
-
-%import common.LF
-"""
-PATCH = "*** Begin Patch\n*** Update File: a b.py\n-print(\"\\n\")\n+\tprint({1: 'é🙂'})\n*** End Patch\n"
-CUSTOM = {"type": "custom", "name": "apply_patch", "description": "Edits files.",
-          "format": {"type": "grammar", "syntax": "lark", "definition": PATCH_GRAMMAR}}  # fmt: skip
 IN_CHAT = {"type": "custom", "custom": {"name": "apply_patch", "description": "Edits files.", "format": {
     "type": "grammar", "grammar": {"syntax": "lark", "definition": PATCH_GRAMMAR}}}}  # fmt: skip
-
-
-def called(text: str) -> str:
-    return f'<tool_call>\n{{"name": "apply_patch", "arguments": {custom_arguments(text)}}}\n</tool_call>'
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)

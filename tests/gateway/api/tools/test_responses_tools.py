@@ -1,15 +1,14 @@
 """Responses of a model that calls tools and reasons, and requests with functions in the very form that Codex sends."""
 
-import contextlib
 import json
 from typing import Any
 
 import httpx
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from serving.gateway.api.responses_answers import RESPONSE_EVENTS
+from tests.gateway.api.published import described
 from tests.gateway.api.support import Harness, chat, check, named_events, post
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
@@ -47,15 +46,6 @@ def say(harness: Harness, said: str, **more: Any) -> None:
 
 def ask(harness: Harness, **fields: Any) -> httpx.Response:
     return post(harness.app, "/v1/responses", {"input": "hi", "tools": [SHELL], **fields})
-
-
-def described(shown: Any) -> bool:
-    """Whether an event is as one of those that the document describes."""
-    for model in RESPONSE_EVENTS:
-        with contextlib.suppress(ValidationError):
-            model.model_validate(shown)
-            return True
-    return False
 
 
 def test_a_turn_of_codex(roomy: Harness) -> None:
