@@ -79,6 +79,8 @@ def quoted_lark(text: str) -> str:
     """
     if len(text) > MOST_TEXT:
         raise GrammarError(f"it has {len(text)} characters; at most {MOST_TEXT} are allowed")
+    if _HOLE in text:
+        raise GrammarError("it is no Lark: it holds a null character")
     pieces, at = [], 0
     while at < len(text):
         found = _LARK.match(text, at)
@@ -102,7 +104,7 @@ def _in_terminals(pieces: Sequence[tuple[bool, str]]) -> str:
     plain = "".join(_HOLE if literal else text for literal, text in pieces)
     if "%ignore" not in plain and not _ATTRIBUTES.search(plain):
         heads = list(_HEAD.finditer(plain))
-        ends = [head.start() for head in heads[1:]] + [len(plain)]
+        ends = [*(head.start() for head in heads[1:]), len(plain)][: len(heads)]
         uses: dict[str, set[str]] = {}
         for head, end in zip(heads, ends, strict=True):
             uses.setdefault(head[1], set()).update(_NAME.findall(plain[head.end() : end]))
@@ -275,6 +277,8 @@ def _escape(text: str) -> str:
     if letter in "pP":
         return f"[{text}&&{_PLAIN}]"
     if letter in "xu":
+        if len(text) == 2:
+            raise GrammarError(f"'\\{letter}' must be followed by the code of a character")
         return _literal(chr(min(int(text[2:].strip("{}"), 16), 0x10FFFF)))
     if letter in _LETTERS:
         return _literal(_LETTERS[letter])

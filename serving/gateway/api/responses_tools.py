@@ -81,6 +81,11 @@ class ChatTools:
     skipped: list[str] = field(default_factory=list)
     names: FlatNames = field(default_factory=FlatNames)
 
+    def by_name(self) -> dict[str, dict[str, Any]]:
+        """The tools by their flat names."""
+        named = ((tool[tool["type"]].get("name"), tool) for tool in self.tools)
+        return {name: tool for name, tool in named if isinstance(name, str)}
+
     def words(self) -> dict[str, str]:
         """The chat's fields with the request's own, for errors."""
         words: dict[str, str] = {}

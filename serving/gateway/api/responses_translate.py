@@ -77,7 +77,7 @@ def as_chat(
     items: list[tuple[str, object]] = [("previous_response_id", one) for one in earlier]
     items += [] if isinstance(given, str) else [(f"input[{index}]", item) for index, item in enumerate(given)]
     tools = chat_tools(body.tools or (), items)
-    turns = Turns(tools.names, {tool[tool["type"]].get("name"): tool for tool in tools.tools})
+    turns = Turns(tools.names, tools.by_name())
     if body.instructions:
         turns.say("system", body.instructions, "instructions")
     for path, item in items:

@@ -132,6 +132,7 @@ def test_flat_names_are_unique_and_short() -> None:
         ({"type": "additional_tools", "tools": [5]}, "input[1].tools[0]"),
         ({"type": "additional_tools", "tools": [{"type": "namespace", "name": "a"}]}, "input[1].tools[0]"),
         ({"type": "additional_tools", "tools": [{"type": "function"}]}, "input[1].tools[0].name"),
+        ({"type": "additional_tools", "tools": [{"type": "custom", "name": []}]}, "input[1].tools[0].name"),
         ({"type": "tool_search_output", "call_id": "a"}, "input[1].tools"),
         ({"type": "custom_tool_call", "call_id": "a", "name": "x", "input": {}}, "input[1].input"),
         ({"type": "custom_tool_call_output", "call_id": "a"}, "input[1].output"),

@@ -56,7 +56,9 @@ def test_a_grammar_binds_the_text_and_not_its_json(grammar: str, fits: list[str]
         assert vocabulary.accepts(inside, json.dumps(text, ensure_ascii=False)) == (text in fits), text
 
 
-@pytest.mark.parametrize("wrong", ["start: <[3]>", "start: %json {}", "%import foo.X", 'start: "a', "start: /[a/"])
+@pytest.mark.parametrize(
+    "wrong", ["start: <[3]>", "start: %json {}", "%import foo.X", 'start: "a', "start: /[a/", "start: \0"]
+)
 def test_what_a_text_cannot_follow_is_refused(wrong: str) -> None:
     with pytest.raises(GrammarError):
         quoted_lark(wrong)
@@ -156,6 +158,8 @@ def test_a_choice_of_a_custom_tool(roomy: Harness) -> None:
     [
         ({"syntax": "lark", "definition": "start: <[3]>"}, "tools[0].format.definition"),
         ({"syntax": "lark", "definition": "start: b"}, "tools[0].format.definition"),
+        ({"syntax": "lark", "definition": "x"}, "tools[0].format.definition"),
+        ({"syntax": "lark", "definition": 'start: "\\ud800"'}, "tools[0].format.definition"),
         ({"syntax": "lark", "definition": 'start: "' + "a" * 300_000 + '"'}, "tools[0].format.definition"),
         ({"syntax": "regex", "definition": "(?=a)b"}, "tools[0].format.definition"),
         ({"syntax": "gbnf", "definition": ""}, "tools[0].format"),
