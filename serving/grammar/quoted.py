@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from serving.errors import GrammarError
-from serving.grammar.text import MOST_TEXT
+from serving.grammar.text import MOST_TEXT, check_size
 
 _ESCAPED = '"\\\n\r\t'
 _PLAIN = r'[^"\\\x00-\x1f]'
@@ -77,8 +77,7 @@ def quoted_lark(text: str) -> str:
 
     Raises: GrammarError for what cannot be within a string, or is no Lark.
     """
-    if len(text) > MOST_TEXT:
-        raise GrammarError(f"it has {len(text)} characters; at most {MOST_TEXT} are allowed")
+    check_size(text)
     if _HOLE in text:
         raise GrammarError("it is no Lark: it holds a null character")
     pieces, at = [], 0

@@ -57,7 +57,8 @@ def test_a_grammar_binds_the_text_and_not_its_json(grammar: str, fits: list[str]
 
 
 @pytest.mark.parametrize(
-    "wrong", ["start: <[3]>", "start: %json {}", "%import foo.X", 'start: "a', "start: /[a/", "start: \0"]
+    "wrong",
+    ["start: <[3]>", "start: %json {}", "%import foo.X", 'start: "a', "start: /[a/", "start: \0", r"start: /\x/"],
 )
 def test_what_a_text_cannot_follow_is_refused(wrong: str) -> None:
     with pytest.raises(GrammarError):
@@ -170,6 +171,15 @@ def test_a_choice_of_a_custom_tool(roomy: Harness) -> None:
 def test_a_bad_format_is_refused_by_name(roomy: Harness, form: Any, param: str) -> None:
     form = {"type": "grammar", **form}
     check(post(roomy.app, "/v1/responses", {"input": "hi", "tools": [{**CUSTOM, "format": form}]}), 400, param)
+
+
+def test_a_chain_of_rules_does_not_end_the_process(roomy: Harness) -> None:
+    """Of 3,000 it overflowed the stack of llguidance, in `structured_outputs` as well."""
+    chain = "start: a0\n" + "".join(f"a{i}: a{i + 1}\n" for i in range(3000)) + 'a3000: "x"\n'
+    form = {"type": "grammar", "syntax": "lark", "definition": chain}
+    custom = {"input": "hi", "tools": [{**CUSTOM, "format": form}]}
+    check(post(roomy.app, "/v1/responses", {**custom, "truncation": "auto"}), 400, "tools[0].format.definition")
+    check(chat(roomy.app, structured_outputs={"grammar": chain}), 400, "structured_outputs.grammar", text="500 are")
 
 
 def test_a_regex_binds_too(roomy: Harness) -> None:
