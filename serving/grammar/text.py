@@ -15,6 +15,12 @@ from serving.values.sequence import TOO_LARGE, Grammar, GrammarKind
 
 MOST_TEXT = 256 << 10
 """Characters of a grammar."""
+MOST_RULES = 500
+"""Rules and terminals of a client's grammar.
+
+llguidance follows them by recursion: a chain of 1,500 takes two seconds, one of 3,000 overflows the stack and ends the
+process. Grammars of whole programming languages have fewer than 500.
+"""
 LEXER_FUEL = 200_000
 """Work that a grammar's first mask may take, in llguidance's units: about 0.2 s at worst, as for `a{1000}{1000}`.
 
@@ -24,6 +30,7 @@ MOST_OPEN = 4000
 
 At worst a mask takes 10 ms then."""
 LIMITS = LLParserLimits(initial_lexer_fuel=LEXER_FUEL, max_items_in_row=MOST_OPEN)
+_DEFINITION = re.compile(r"^[ \t]*[?!]*\w+[^\n:\"/]*:", re.MULTILINE)
 _NOT_KNOWN = "Unimplemented keys: "
 _REASONS = (
     (re.compile(r"items; max is|Too many items|max_items"), TOO_LARGE + "too many properties or items may come next"),
@@ -40,6 +47,17 @@ _REASONS = (
 """What the library says of itself, and what that means to the caller."""
 _MOST_WORDS = 300
 """Characters of the library's complaint that a caller is shown."""
+
+
+def check_size(lark: str) -> None:
+    """Refuse a client's grammar in Lark that is too large to be compiled safely.
+
+    Raises: GrammarError.
+    """
+    if len(lark) > MOST_TEXT:
+        raise GrammarError(f"it has {len(lark)} characters; at most {MOST_TEXT} are allowed")
+    if (rules := len(_DEFINITION.findall(lark))) > MOST_RULES:
+        raise GrammarError(f"{TOO_LARGE}it has {rules} rules; at most {MOST_RULES} are allowed")
 
 
 def guidance_text(grammar: Grammar) -> str:

@@ -201,6 +201,21 @@ class ToolCall(Answer):
     function: CalledFunction
 
 
+class CalledCustom(Answer):
+    """Custom tool to call, with its text."""
+
+    name: str
+    input: str
+
+
+class CustomToolCall(Answer):
+    """One call of a custom tool."""
+
+    id: str
+    type: Literal["custom"]
+    custom: CalledCustom
+
+
 class AssistantMessage(Answer):
     """The model's turn. Reasoning goes by two names."""
 
@@ -209,7 +224,7 @@ class AssistantMessage(Answer):
     refusal: None
     reasoning_content: str = ""
     reasoning: str = ""
-    tool_calls: list[ToolCall] = []
+    tool_calls: list[ToolCall | CustomToolCall] = []
     function_call: CalledFunction | None = None
 
 
@@ -283,6 +298,22 @@ class ToolCallDelta(Answer):
     function: CalledFunctionDelta
 
 
+class CalledCustomDelta(Answer):
+    """Addition to a called custom tool: its name first, then pieces of its text."""
+
+    name: str = ""
+    input: str = ""
+
+
+class CustomToolCallDelta(Answer):
+    """Addition to a custom tool's call; its id with the first."""
+
+    index: Count
+    id: str = ""
+    type: Literal["custom"] = "custom"
+    custom: CalledCustomDelta
+
+
 class Delta(Answer):
     """Addition of a chunk to a message."""
 
@@ -290,7 +321,7 @@ class Delta(Answer):
     content: str | None = None
     reasoning_content: str = ""
     reasoning: str = ""
-    tool_calls: list[ToolCallDelta] = []
+    tool_calls: list[ToolCallDelta | CustomToolCallDelta] = []
     function_call: CalledFunctionDelta | None = None
 
 

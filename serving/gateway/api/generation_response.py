@@ -2,7 +2,8 @@
 
 Nothing of the framework stands between the backend's updates and `send`: no response iterator, no per-chunk wrapper.
 Beside the work runs a watcher of `receive`, because a client that leaves must free its blocks even while nothing is
-sent. The HTTP status goes out with the first update, so that anything that fails before it is a plain HTTP error.
+sent. The HTTP status goes out with the first update, so that anything that fails before it is a plain HTTP error; only
+where that takes long, a stream begins before it, if its form has an event that says so.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from serving.gateway.api.backend import GenerationBackend
+from serving.gateway.api.choice import Visible
 from serving.gateway.api.error_dialects import named, reply_on
 from serving.gateway.api.errors import ErrorReply, reply_for
 from serving.gateway.api.forms.form import Answering, WireForm
@@ -104,13 +106,21 @@ class GenerationResponse(Response):
 
     async def _stream(self, run: RequestRun, scope: Scope, send: Send, limit_s: float) -> None:
         encoder = self._form.events(self._answering(run))
+        seconds = self._settings.keepalive_s if encoder.comments else self._settings.event_silence_s
         started = False
         try:
-            async with asyncio.timeout(limit_s):
-                batch = await run.next()
+            async with asyncio.timeout(limit_s), self._coming(run) as coming:
+                if not encoder.comments and seconds > 0:
+                    await asyncio.wait((coming,), timeout=seconds)
+                late = not encoder.comments and seconds > 0 and not coming.done()
+                if not late:
+                    await coming
                 started = True
                 await send({"type": "http.response.start", "status": 200, "headers": list(STREAM_HEADERS)})
-                async with self._keepalive(send, encoder.silence):
+                if late:
+                    await send({"type": "http.response.body", "body": encoder.silence(), "more_body": True})
+                async with self._keepalive(send, encoder.silence, seconds):
+                    batch = await coming
                     while run.open:
                         if body := encoder.batch(batch):
                             self._quiet = False
@@ -139,9 +149,17 @@ class GenerationResponse(Response):
         return Answering(self._order, run.choices, self._tokenizer, timing)
 
     @asynccontextmanager
-    async def _keepalive(self, send: Send, beat: bytes) -> AsyncIterator[None]:
-        """While inside, silence is broken by `beat`, where the settings ask for it."""
-        seconds = self._settings.keepalive_s
+    async def _coming(self, run: RequestRun) -> AsyncIterator["asyncio.Future[list[tuple[int, Visible]]]"]:
+        """The first output, as a future that is cancelled on exit."""
+        coming = asyncio.ensure_future(run.next())
+        try:
+            yield coming
+        finally:
+            coming.cancel()
+
+    @asynccontextmanager
+    async def _keepalive(self, send: Send, beat: Callable[[], bytes], seconds: float) -> AsyncIterator[None]:
+        """While inside, silence of so many seconds is broken by `beat`; 0 = never."""
         pulse = asyncio.ensure_future(self._pulse(send, beat, seconds)) if seconds > 0 else None
         try:
             yield
@@ -149,13 +167,13 @@ class GenerationResponse(Response):
             if pulse is not None:
                 pulse.cancel()
 
-    async def _pulse(self, send: Send, beat: bytes, seconds: float) -> None:
+    async def _pulse(self, send: Send, beat: Callable[[], bytes], seconds: float) -> None:
         """Send a beat whenever the stream was silent for `seconds`."""
         while True:
             self._quiet = True
             await asyncio.sleep(seconds)
             if self._quiet:
-                await send({"type": "http.response.body", "body": beat, "more_body": True})
+                await send({"type": "http.response.body", "body": beat(), "more_body": True})
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

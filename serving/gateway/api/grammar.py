@@ -21,7 +21,7 @@ from serving.gateway.api.schema import GenerationRequest
 from serving.gateway.api.settings import ServedModel
 from serving.gateway.api.unknown_fields import unsupported
 from serving.grammar.schema import closed_schema, sound_schema
-from serving.grammar.text import MOST_TEXT, json_options
+from serving.grammar.text import MOST_TEXT, check_size, json_options
 from serving.values.sequence import Grammar, GrammarKind
 
 _OLD = {
@@ -217,11 +217,13 @@ def _lark(text: str) -> str:
     if len(text) > MOST_TEXT:
         raise GrammarError(f"it has {len(text)} characters; at most {MOST_TEXT} are allowed")
     try:
-        return str(any_to_lark(text))
+        lark = str(any_to_lark(text))
     except RecursionError:
         raise GrammarError("it is nested too deeply") from None
     except Exception as error:  # whatever the converter raises: the text is at fault
         raise GrammarError(f"it is no grammar: {error}") from error
+    check_size(lark)
+    return lark
 
 
 def _structural_tag(value: object, *, free: bool) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hardware.nesting import parse_json
 from serving.errors import InvalidRequestError
+from serving.gateway.api.custom_tools import custom_arguments
 from serving.gateway.api.tools.family import HistoryId
 
 
@@ -30,6 +31,8 @@ def with_calls(message: dict[str, Any], index: int, objects: bool) -> dict[str, 
 
 
 def _call(call: object, place: str, objects: bool) -> dict[str, Any]:
+    if isinstance(call, dict) and call.get("type") == "custom":
+        call = _as_function(call, place)
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(function.get("name"), str):
         message = f"'{place}.function' must be an object with a 'name'"
@@ -45,6 +48,17 @@ def _call(call: object, place: str, objects: bool) -> dict[str, Any]:
     elif not isinstance(arguments, str) and not objects:
         arguments = json.dumps(arguments, ensure_ascii=False)
     return {**call, "type": "function", "function": {**function, "arguments": arguments}}
+
+
+def _as_function(call: dict[str, Any], place: str) -> dict[str, Any]:
+    """A custom tool's call as a function's."""
+    custom = call.get("custom")
+    name, text = (custom.get("name"), custom.get("input")) if isinstance(custom, dict) else (None, None)
+    if not isinstance(name, str) or not isinstance(text, str):
+        message = f"'{place}.custom' must be an object with a 'name' and an 'input', which are texts"
+        raise InvalidRequestError(message, param=f"{place}.custom", code="invalid_value")
+    rest = {key: value for key, value in call.items() if key != "custom"}
+    return {**rest, "type": "function", "function": {"name": name, "arguments": custom_arguments(text)}}
 
 
 def with_history_ids(messages: Sequence[dict[str, Any]], history_id: HistoryId) -> list[dict[str, Any]]:

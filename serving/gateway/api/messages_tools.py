@@ -1,11 +1,12 @@
 """Tools of a Messages request, as chat has them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from serving.errors import InvalidRequestError
 from serving.gateway.api.messages_client_tools import client_tool
+from serving.gateway.api.tool_fields import DEFERRED
 from serving.gateway.api.unknown_fields import printable
 
 _MODES = {"auto": "auto", "any": "required", "none": "none"}
@@ -18,18 +19,23 @@ class MessagesTools:
     Args:
         places: the chat's fields with the request's own, for errors.
         skipped: those that stay behind, as the warning header names them.
+        found: those that are defined where a search has found them, by name, as chat has them.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def messages_tools(tools: Sequence[object] | None, choice: object) -> MessagesTools:
+def messages_tools(tools: Sequence[object] | None, choice: object, referenced: Collection[str] = ()) -> MessagesTools:
     """The request's tools, those among them that have a type of Anthropic's and are run by the client.
 
     Those that only Anthropic's servers run are left out, as agents offer them everywhere.
 
+    Args:
+        referenced: names that the conversation refers to. Where such a tool was to be loaded later it is not shown in
+            front, as it would change the beginning of every prompt from then on.
     Raises: InvalidRequestError for what is no tool, and for a choice that cannot be made.
     """
     found = MessagesTools()
@@ -56,6 +62,9 @@ def messages_tools(tools: Sequence[object] | None, choice: object) -> MessagesTo
         found.places[f"{ours}.parameters"] = f"{place}.input_schema"
         found.places[ours] = place
         shown.append({"type": "function", "function": function})
+        if tool.get("defer_loading") is True and isinstance(name := function["name"], str) and name in referenced:
+            shown[-1][DEFERRED] = True
+            found.found[name] = shown[-1]
     mode = _choice(choice)
     chosen = choice.get("name") if isinstance(choice, dict) else None
     demanded = [absent[chosen]] if isinstance(chosen, str) and chosen in absent else []

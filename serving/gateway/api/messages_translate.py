@@ -7,7 +7,7 @@ from typing import Any
 from serving.errors import ContextLengthError, InvalidRequestError
 from serving.gateway.api.chat_template import Rendering
 from serving.gateway.api.field_words import FieldWords
-from serving.gateway.api.messages_blocks import block_text, chat_messages
+from serving.gateway.api.messages_blocks import MessageBlocks, referenced_tools, system_text
 from serving.gateway.api.messages_schema import CountTokensRequest, MessagesRequest
 from serving.gateway.api.messages_tools import messages_tools
 from serving.gateway.api.output_plan import can_reason
@@ -28,7 +28,7 @@ class MessagesChat:
 
     Args:
         words: fields of it in the client's words.
-        skipped: tools that stay behind, as the warning header names them.
+        skipped: tools and blocks that stay behind, as the warning header names them.
     """
 
     chat: ChatCompletionRequest
@@ -125,14 +125,15 @@ def messages_chat(body: CountTokensRequest) -> MessagesChat:
     words = {"tool_choice": "tool_choice", "response_format": "output_config.format"}
     if body.system is not None and (system := _system(body.system)):
         messages.append({"role": "system", "content": system})
+    tools = messages_tools(body.tools, body.tool_choice, referenced_tools(body.messages))
+    blocks = MessageBlocks(tools.found)
     for index, turn in enumerate(body.messages):
-        for message in chat_messages(turn, f"messages[{index}]"):
+        for message in blocks.messages(turn, f"messages[{index}]"):
             words[f"messages[{len(messages)}]"] = f"messages[{index}]"
             messages.append(message)
-    goes_on = body.messages[-1].role == "assistant"
+    goes_on = messages[-1]["role"] == "assistant"
     if goes_on and isinstance(content := messages[-1]["content"], list):
         messages[-1]["content"] = "\n".join(part["text"] for part in content)
-    tools = messages_tools(body.tools, body.tool_choice)
     effort = body.output_config.effort if body.output_config is not None else None
     fields: dict[str, Any] = {
         "model": body.model,
@@ -142,7 +143,7 @@ def messages_chat(body: CountTokensRequest) -> MessagesChat:
     }
     chat = ChatCompletionRequest.model_validate({**fields, **tools.fields, "response_format": _format(body)})
     places = {**words, **tools.places, "thinking_token_budget": "thinking.budget_tokens"}
-    return MessagesChat(chat, FieldWords(places), tools.skipped)
+    return MessagesChat(chat, FieldWords(places), [*tools.skipped, *blocks.skipped])
 
 
 def _budget(body: CountTokensRequest) -> int | None:
@@ -163,4 +164,4 @@ def _format(body: CountTokensRequest) -> dict[str, Any] | None:
 def _system(system: str | Sequence[object]) -> str | list[dict[str, str]]:
     if isinstance(system, str):
         return system
-    return [{"type": "text", "text": block_text(block, f"system[{index}]")} for index, block in enumerate(system)]
+    return [{"type": "text", "text": system_text(block, f"system[{index}]")} for index, block in enumerate(system)]

@@ -1,12 +1,13 @@
 """Plan of a request's outputs: the grammar that binds them, and how they are read into text, reasoning and calls."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from serving.errors import GrammarError, InvalidRequestError
+from serving.gateway.api.custom_tools import INPUT
 from serving.gateway.api.grammar import Wished, compiled, grammar_of, wished_grammar
 from serving.gateway.api.schema import ChatCompletionRequest, GenerationRequest
 from serving.gateway.api.settings import ServedModel
@@ -30,6 +31,7 @@ class OutputReading:
 
     Args:
         tools: parameters by name of those on offer.
+        customs: those among them that are called with a text.
         thinking: whether outputs may have reasoning.
         shows_reasoning: reasoning goes out.
         legacy: the caller speaks of functions.
@@ -43,11 +45,14 @@ class OutputReading:
     shows_reasoning: bool = True
     legacy: bool = False
     forced: bool = False
+    customs: frozenset[str] = frozenset()
 
     def parser(self) -> OutputParser:
         """A parser of one output."""
         opened = self.thinking is Thinking.OPENED
-        return OutputParser(self.family, self.marks, self.tools, opened=opened, calls_only=self.forced)
+        return OutputParser(
+            self.family, self.marks, self.tools, customs=self.customs, opened=opened, calls_only=self.forced
+        )
 
 
 def require_family(model: ServedModel) -> Family:
@@ -87,11 +92,12 @@ def output_plan(
     reading = OutputReading(
         family,
         model.tool_marks,
-        {} if use is None else {tool.name: tool.parameters for tool in use.offered},
+        {} if use is None else {tool.name: _read_by(tool) for tool in use.offered},
         thinking,
         body.include_reasoning is not False,
         use is not None and use.legacy,
         use is not None and use.forced and family.frame is None,  # else words may come before a call
+        frozenset() if use is None else frozenset(tool.name for tool in use.offered if tool.custom),
     )
     return _grammar(body, model, family, use, thinking), reading
 
@@ -132,7 +138,7 @@ def _grammar(
     elif wished is None and budget is None and (use is None or body.ignore_eos or body.min_tokens):
         return None  # outputs that go on where they might end are not bound, unless they must be
     form = OutputForm(
-        tools=[] if use is None else [CallRule(tool.name, _arguments(tool)) for tool in use.callable],
+        tools=[] if use is None else [_rule(tool) for tool in use.callable],
         forced=use is not None and use.forced,
         most=_most_calls(use, model),
         answer=None if wished is None else wished.grammar,
@@ -165,14 +171,18 @@ def _usable(tools: Sequence[Tool], model: ServedModel) -> list[CallRule]:
     """
     rules = []
     for tool in tools:
-        schema = _arguments(tool)
+        rule = _rule(tool)
+        form, text = GrammarKind.JSON_SCHEMA, json.dumps(rule.schema)
+        if rule.text is not None:
+            form, text = GrammarKind.LARK, rule.text
         try:
-            model.grammars.fresh(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+            model.grammars.fresh(Grammar(form, text))
         except (GrammarError, ValueError) as error:
             if tool.strict:
-                raise _unfollowed(f"{tool.field}.parameters", error) from error
-            schema = loosened(tool.parameters)
-        rules.append(CallRule(tool.name, schema))
+                field = f"{tool.field}.parameters" if tool.grammar is None else tool.grammar.field
+                raise _unfollowed(field, error) from error
+            rule = CallRule(tool.name, loosened(tool.parameters))
+        rules.append(rule)
     return rules
 
 
@@ -181,6 +191,22 @@ def _most_calls(use: ToolUse | None, model: ServedModel) -> int | None:
     if use is None or (use.several and not use.forced):
         return None
     return (model.most_calls or None) if use.several else 1
+
+
+def _rule(tool: Tool) -> CallRule:
+    """Grammar rule of a tool's calls. Raises: InvalidRequestError for an invalid input grammar."""
+    if tool.grammar is None:
+        return CallRule(tool.name, _arguments(tool))
+    try:
+        return CallRule(tool.name, tool.parameters, tool.grammar.quoted())
+    except GrammarError as error:
+        raise _unfollowed(tool.grammar.field, error) from error
+
+
+def _read_by(tool: Tool) -> Mapping[str, Any]:
+    """The schema by which a call's arguments are read. An input with a grammar is a JSON string in every family, and so
+    it has no type, by which some would take it as it stands."""
+    return tool.parameters if tool.grammar is None else {**tool.parameters, "properties": {INPUT: {}}}
 
 
 def _arguments(tool: Tool) -> dict[str, Any]:

@@ -20,13 +20,15 @@ class CallPart:
     Args:
         index: of the call within the choice.
         id, name: of the call; with its first piece only.
-        arguments: the next piece of their JSON text.
+        arguments: the next piece of their JSON text, or of a custom tool's input.
+        custom: the tool is called with a text.
     """
 
     index: int
     arguments: str = ""
     id: str | None = None
     name: str | None = None
+    custom: bool = False
 
 
 Part = str | ReasoningPart | CallPart

@@ -53,7 +53,9 @@ def prepare_chat(
     if use is not None:
         require_family(model)
     objects = model.tool_family is None or model.tool_family.wants_objects(model.chat_template.source)
-    offered = [tool.shown for tool in use.offered] if use is not None else getattr(fields, "tools", None)
+    offered = (
+        [tool.shown for tool in use.offered if not tool.deferred] if use is not None else getattr(fields, "tools", None)
+    )
     plain = [with_calls(plain_message(message, index), index, objects) for index, message in enumerate(messages)]
     plain = [one for one, given in zip(plain, messages, strict=True) if not _only_billed(one, given)] or plain
     if model.tool_family is not None and model.tool_family.history_id is not None:

@@ -52,10 +52,34 @@ class FunctionCallItem(Answer):
     status: ItemStatus
     call_id: str
     name: str
+    namespace: str = ""
     arguments: str
 
 
-ResponseItem = MessageItem | ReasoningItem | FunctionCallItem
+class CustomToolCallItem(Answer):
+    """A custom tool that the model calls with a text."""
+
+    type: Literal["custom_tool_call"]
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    namespace: str = ""
+    input: str
+
+
+class ToolSearchCallItem(Answer):
+    """A search for tools, which the client makes."""
+
+    type: Literal["tool_search_call"]
+    id: str
+    status: ItemStatus
+    call_id: str
+    execution: Literal["client"]
+    arguments: dict[str, Any]
+
+
+ResponseItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem | ToolSearchCallItem
 
 
 class InputTokensDetails(Answer):
@@ -84,7 +108,7 @@ class ResponsesUsage(Answer):
 class ResponsesError(Answer):
     """Error that ended a response."""
 
-    code: Literal["server_error", "rate_limit_exceeded"]
+    code: Literal["server_error", "rate_limit_exceeded", "context_length_exceeded"]
     message: str
 
 
@@ -250,6 +274,20 @@ class ResponseArgumentsDone(_OfItem):
     arguments: str
 
 
+class ResponseInputDelta(_OfItem):
+    """More of a custom tool's input."""
+
+    type: Literal["response.custom_tool_call_input.delta"]
+    delta: str
+
+
+class ResponseInputDone(_OfItem):
+    """All of a custom tool's input."""
+
+    type: Literal["response.custom_tool_call_input.done"]
+    input: str
+
+
 RESPONSE_EVENTS = (
     ResponseStateEvent,
     ResponseItemEvent,
@@ -260,5 +298,7 @@ RESPONSE_EVENTS = (
     ResponseReasoningDone,
     ResponseArgumentsDelta,
     ResponseArgumentsDone,
+    ResponseInputDelta,
+    ResponseInputDone,
 )
 """Events of a stream."""

@@ -14,7 +14,7 @@ from serving.gateway.api.response_store import ResponseStore
 log = logging.getLogger("serving.gateway.api")
 
 _ID = re.compile(r"resp_[0-9a-f]{32}")
-_ITEM_ID = re.compile(r"(?:msg|rs|fc)_([0-9a-f]{32})_([0-9]{1,6})")
+_ITEM_ID = re.compile(r"(?:msg|rs|fc|ctc|tsc)_([0-9a-f]{32})_([0-9]{1,6})")
 
 Json = dict[str, Any]
 

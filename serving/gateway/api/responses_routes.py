@@ -68,7 +68,7 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
         items = [*earlier, *kept_items(given, item_stem(order.response_id))] if stored else []
         keeper = ResponseKeeper(shelf, tenant.namespace, items)
         sealed = SEALED_REASONING in (body.include or ())
-        frame = ResponseFrame(repeated_fields(body, stored=stored), sealed, keeper.take)
+        frame = ResponseFrame(repeated_fields(body, stored=stored), sealed, keeper.take, asked.names)
         return endpoint.answer(order, responses_form(frame), arrived, keeper.keep if stored else None)
 
     @router.post(
@@ -104,6 +104,6 @@ async def _conversation(
     asked = await endpoint.translated(request, lambda: as_chat(body, given, earlier))
     with asked.words.spoken():
         ignored = ignored_in_tools(asked.chat)
-        request.state.ignored_fields += [*asked.tools.skipped, *map(asked.words.word, ignored)]
+        request.state.ignored_fields += [*asked.skipped, *map(asked.words.word, ignored)]
         rendering = await endpoint.translated(request, lambda: prepare_chat_order(asked.chat, model, settings))
         return earlier, given, asked, await render_chat(model, rendering)

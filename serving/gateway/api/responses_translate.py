@@ -12,7 +12,7 @@ from serving.gateway.api.field_words import FieldWords
 from serving.gateway.api.prompts import Rendered, encode_prompt
 from serving.gateway.api.responses_items import Turns
 from serving.gateway.api.responses_schema import ResponsesRequest
-from serving.gateway.api.responses_tools import ChatTools, chat_choice, chat_tools
+from serving.gateway.api.responses_tools import FlatNames, chat_choice, chat_tools
 from serving.gateway.api.sampling import Fields
 from serving.gateway.api.schema import ChatCompletionRequest, SamplingFields
 from serving.gateway.api.settings import ApiSettings, ServedModel
@@ -37,8 +37,10 @@ _WORDS = {
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
     "tool_choice.function": "tool_choice",
+    "tool_choice.custom": "tool_choice",
     "tool_choice.allowed_tools": "tool_choice",
     "tool_choice.allowed_tools.function": "tool_choice.tools",
+    "tool_choice.allowed_tools.custom": "tool_choice.tools",
 }
 _ALIKE = (*SamplingFields.model_fields, "model", "stream", "cache_salt", "priority", "chat_template_kwargs")
 _ROOM_SHARE = 4
@@ -51,12 +53,14 @@ class ResponsesChat:
 
     Args:
         words: fields of it in the client's words.
-        tools: of the request.
+        names: of its tools.
+        skipped: tools, items and parts that stay behind, as the warning header names them.
     """
 
     chat: ChatCompletionRequest
     words: FieldWords
-    tools: ChatTools
+    names: FlatNames
+    skipped: list[str]
 
 
 def as_chat(
@@ -70,26 +74,18 @@ def as_chat(
     Raises: InvalidRequestError naming the field, or the item, that this server cannot take.
     """
     _check_include(body)
-    turns = Turns()
+    items: list[tuple[str, object]] = [("previous_response_id", one) for one in earlier]
+    items += [] if isinstance(given, str) else [(f"input[{index}]", item) for index, item in enumerate(given)]
+    tools = chat_tools(body.tools or (), items)
+    turns = Turns(tools.names, tools.by_name())
     if body.instructions:
         turns.say("system", body.instructions, "instructions")
-    for one in earlier:
-        turns.take(one, "previous_response_id")
+    for path, item in items:
+        turns.take(item, path)
     if isinstance(given, str):
         turns.say("user", given, "input")
-    else:
-        for index, item in enumerate(given):
-            turns.take(item, f"input[{index}]")
     turns.close()
-    tools = chat_tools(body.tools or ())
-    words = FieldWords(
-        {
-            **_WORDS,
-            **turns.sources,
-            **{f"tools[{index}]": f"tools[{place}]" for index, place in enumerate(tools.places)},
-            **{f"tools[{index}].function": f"tools[{place}]" for index, place in enumerate(tools.places)},
-        }
-    )
+    words = FieldWords({**_WORDS, **turns.sources, **tools.words()})
     fields: dict[str, Any] = {name: getattr(body, name) for name in _ALIKE}
     fields |= {
         "messages": turns.messages,
@@ -101,7 +97,8 @@ def as_chat(
     }
     with words.spoken():
         try:
-            return ResponsesChat(ChatCompletionRequest.model_validate(fields), words, tools)
+            chat = ChatCompletionRequest.model_validate(fields)
+            return ResponsesChat(chat, words, tools.names, [*tools.skipped, *turns.skipped])
         except ValidationError as error:
             raise from_validation(error) from error
 

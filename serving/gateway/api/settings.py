@@ -199,8 +199,9 @@ class ApiSettings:
         request_timeout_s: deadline of a request from its arrival, which the backend keeps.
         deadline_grace_s: a backend that does not keep it is given up so much later.
         per_request_metrics: tell each request's times (vLLM's --enable-per-request-metrics).
-        keepalive_s: a comment line is sent into streams silent for this long; 0 = never (some load generators
-            cannot read comments).
+        keepalive_s: a comment line is sent into OpenAI's streams of chunks silent for this long; 0 = never (some load
+            generators cannot read comments).
+        event_silence_s: an event is sent into streams of Responses and Messages silent for this long; 0 = never.
         encode_in_thread_bytes: prompts longer than this are tokenized off the event loop.
         allowed_origins: whose web pages may call, `*` = anybody's.
         hosts: names under which requests may come; None = any.
@@ -226,6 +227,7 @@ class ApiSettings:
     deadline_grace_s: float = 5.0
     per_request_metrics: bool = True
     keepalive_s: float = 0.0
+    event_silence_s: float = 15.0
     encode_in_thread_bytes: int = 32 * 2**10
     allowed_origins: tuple[str, ...] = ()
     hosts: AllowedHosts | None = None

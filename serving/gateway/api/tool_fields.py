@@ -1,23 +1,28 @@
 """A request's tools and what it says of their use: OpenAI's `tools` and `tool_choice`, or `functions` of old."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from serving.errors import InvalidRequestError
+from serving.gateway.api.custom_tools import InputGrammar, custom_function, input_grammar
 from serving.gateway.api.schema import ChatCompletionRequest
 from serving.gateway.api.tool_schemas import arguments_schema
 from serving.gateway.api.unknown_fields import printable
 
 _NAME = re.compile(r"[\w.:/-]{1,128}")
 _MODES = ("none", "auto", "required")
+_KINDS = ("function", "custom")
+DEFERRED = "cloudmatrix_deferred"
+"""In a tool that another route has translated: it is defined within the conversation."""
 _NO_OBJECT = "must be the schema of an object: arguments have names"
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function on offer.
+    """A function, or a custom tool, on offer.
 
     Args:
         field: of the request, for errors.
@@ -25,6 +30,9 @@ class Tool:
         strict: the schema must be followed to the letter.
         shown: as the chat template sees it.
         odd: its parameters are no schema of an object: they bind nothing, and it must not be demanded.
+        custom: it is called with a text.
+        grammar: of that text; None = any.
+        deferred: it is defined within the conversation, not in front of it.
     """
 
     field: str
@@ -33,6 +41,9 @@ class Tool:
     strict: bool
     shown: Mapping[str, Any]
     odd: bool = False
+    custom: bool = False
+    grammar: InputGrammar | None = None
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +94,7 @@ def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
     if mode == "required" and (odd := next((tool for tool in able if tool.odd), None)) is not None:
         raise _wrong(f"{odd.field}.parameters", _NO_OBJECT)
     choice = body.tool_choice
-    one = legacy or (isinstance(choice, dict) and choice.get("type") == "function")  # that function is called, once
+    one = legacy or (isinstance(choice, dict) and choice.get("type") in _KINDS)  # that tool is called, once
     several = body.parallel_tool_calls is not False and not one
     return ToolUse(tools, able, mode == "required", several, legacy)
 
@@ -125,17 +136,16 @@ class _Given:
                 self._take(one, place)
                 continue
             kind = one.get("type") if isinstance(one, dict) else None
-            if kind == "function" and isinstance(one, dict):
-                self._take(one.get("function"), f"{place}.function")
+            if kind in _KINDS and isinstance(one, dict):
+                self._take(one.get(kind), f"{place}.{kind}", custom=kind == "custom", deferred=bool(one.get(DEFERRED)))
             elif isinstance(one, dict) and isinstance(kind, str):
                 self.ignored.append(f"{place} ({printable(kind)})")
-                if kind != "custom":  # OpenAI's chat has these, and this server lacks them
-                    self.wrong.append(_no_function(place))
+                self.wrong.append(_no_function(place))
             else:
                 raise _no_function(place)
 
-    def _take(self, one: object, place: str) -> None:
-        tool = _function(one, place)
+    def _take(self, one: object, place: str, *, custom: bool = False, deferred: bool = False) -> None:
+        tool = replace(_custom(one, place) if custom else _function(one, place), deferred=deferred)
         if any(tool.name == other.name for other in self.tools):
             raise _wrong(f"{place}.name", f"is '{tool.name}' a second time")
         self.tools.append(tool)
@@ -145,10 +155,22 @@ class _Given:
 
 
 def _no_function(place: str) -> InvalidRequestError:
-    return _wrong(f"{place}.type", "must be 'function': this server has no tools of its own")
+    return _wrong(f"{place}.type", "must be 'function' or 'custom': this server has no tools of its own")
 
 
-def _function(given: object, place: str) -> Tool:
+def definition(tool: Mapping[str, Any]) -> str:
+    """One of a request's tools, as a conversation shows it to the model where the tool was found; empty if it is none,
+    which is told where the request's tools are looked at."""
+    given = _Given("tools", legacy=False)
+    try:
+        given.read([tool])
+    except InvalidRequestError:
+        return ""
+    return json.dumps(given.tools[0].shown, ensure_ascii=False)
+
+
+def _name(given: object, place: str) -> tuple[dict[str, Any], str]:
+    """A tool, which has been looked at, and its name."""
     if not isinstance(given, dict):
         raise _wrong(place, "must be an object")
     name = given.get("name")
@@ -156,6 +178,19 @@ def _function(given: object, place: str) -> Tool:
         raise _wrong(f"{place}.name", "must be 1 to 128 letters, digits or signs of _ - . : /")
     if not isinstance(given.get("description") or "", str):
         raise _wrong(f"{place}.description", "must be a text")
+    return given, name
+
+
+def _custom(given: object, place: str) -> Tool:
+    given, name = _name(given, place)
+    grammar = input_grammar(given.get("format"), place)
+    function = custom_function(given, grammar)
+    shown = {"type": "function", "function": function}
+    return Tool(place, name, function["parameters"], True, shown, custom=True, grammar=grammar)
+
+
+def _function(given: object, place: str) -> Tool:
+    given, name = _name(given, place)
     parameters = given.get("parameters")
     schema = arguments_schema(parameters)
     if not isinstance(strict := given.get("strict") or False, bool):
@@ -186,7 +221,7 @@ def _choice(choice: object, field: str, *, legacy: bool) -> tuple[str, tuple[str
     if isinstance(choice, dict) and legacy and isinstance(choice.get("name"), str):
         return "required", (choice["name"],)
     kind = choice.get("type") if isinstance(choice, dict) else None
-    if isinstance(choice, dict) and kind == "function":
+    if isinstance(choice, dict) and kind in _KINDS:
         return "required", (_named(choice, field),)
     if isinstance(choice, dict) and kind == "allowed_tools":
         inner = choice.get("allowed_tools")
@@ -194,12 +229,13 @@ def _choice(choice: object, field: str, *, legacy: bool) -> tuple[str, tuple[str
         if mode not in ("auto", "required") or not isinstance(tools, list) or not tools:
             raise _wrong(f"{field}.allowed_tools", "must have a mode, auto or required, and tools, at least one")
         return mode, tuple(_named(one, f"{field}.allowed_tools") for one in tools)
-    raise _wrong(field, f"must be one of {', '.join(_MODES)}, or an object of type function or allowed_tools")
+    raise _wrong(field, f"must be one of {', '.join(_MODES)}, or an object of type function, custom or allowed_tools")
 
 
 def _named(choice: object, field: str) -> str:
-    inner = choice.get("function") if isinstance(choice, dict) else None
+    kind = "custom" if isinstance(choice, dict) and choice.get("type") == "custom" else "function"
+    inner = choice.get(kind) if isinstance(choice, dict) else None
     name = inner.get("name") if isinstance(inner, dict) else None
     if not isinstance(name, str):
-        raise _wrong(f"{field}.function.name", "must be the name of a function")
+        raise _wrong(f"{field}.{kind}.name", "must be the name of a tool")
     return name

@@ -81,6 +81,8 @@ class GenerationOrder:
     """Of the system; empty = not told."""
     tells_replicas: bool = False
     """Beside the usage: wished for, and the caller may see the system."""
+    context_tokens: int = 0
+    """That the model takes, prompt and output together."""
 
     def head(self, kind: str) -> dict[str, Any]:
         """Fields that an answer begins with, and each of its chunks."""
@@ -214,6 +216,7 @@ def build_order(
         max_tokens=asked,
         fingerprint=model.fingerprint,
         tells_replicas=bool(body.return_replicas) and tenant.may_see_system,
+        context_tokens=model.max_model_len,
     )
 
 

@@ -7,6 +7,8 @@ import pytest
 from openai.types.responses import Response
 
 from serving.errors import EngineError, OverloadedError
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from tests.fakes.backend import Script
 from tests.gateway.api.support import MAX_MODEL_LEN, Harness, chat, check, named_events, post
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
@@ -118,8 +120,7 @@ CODEX: dict[str, Any] = {
     ],
     "tools": [
         {"type": "local_shell"},
-        {"type": "custom", "name": "apply_patch", "description": "Edit files.",
-         "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}},
+        {"type": "image_generation"},
         {"type": "web_search", "external_web_access": False},
     ],
     "tool_choice": "auto",
@@ -141,7 +142,7 @@ def test_what_codex_sends_is_served(harness: Harness) -> None:
     usage = last["response"]["usage"]
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     warned = reply.headers["x-cloudmatrix-warning"]
-    assert "tools[0] (local_shell), tools[1] (custom), tools[2] (web_search)" in warned
+    assert "tools[0] (local_shell), tools[1] (image_generation), tools[2] (web_search)" in warned
     assert "Codex" in harness.prompt()
     output = last["response"]["output"]
     again = {**CODEX, "input": [*CODEX["input"], *output, {"role": "user", "content": "more"}]}
@@ -159,9 +160,10 @@ def test_what_codex_sends_is_served(harness: Harness) -> None:
         ({"input": [{"role": "robot", "content": "hi"}]}, "input[0].role"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "user", "content": ["hi"]}]}, "input[0].content[0]"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_smell"}]}]}, "input[0].content[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
-        ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input[0]"),
+        ({"input": [{"type": "compaction_trigger"}]}, "input[0]"),
+        ({"input": [{"type": ["message"]}]}, "input[0].type"),
         ({"input": [{"type": "function_call", "name": "a", "arguments": "{}"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "a"}]}, "input[0].output"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
@@ -215,3 +217,37 @@ def test_errors_before_and_within_a_stream(harness: Harness) -> None:
     harness.script_of = lambda _: harness.say("Once upon", fail_after=1, error=EngineError("x"))
     check(ask(harness), 500, code="internal_error")
     assert named_events(ask(harness, stream=True).text)[-1]["type"] == "response.failed"
+
+
+def test_events_fill_silence(served: ServedModel) -> None:
+    """Before the first output, too; clients count the events of a stream, and not its comments."""
+    harness = Harness(served, ApiSettings(event_silence_s=0.01))
+    harness.script_of = lambda _: harness.say("a dog", delay_s=0.05)
+    shown = named_events(ask(harness, stream=True).text)
+    kinds = [one["type"] for one in shown]
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.in_progress"]
+    assert kinds.count("response.in_progress") > 3
+    assert [one["sequence_number"] for one in shown] == list(range(len(shown)))
+    assert shown[-1]["response"]["output"][0]["content"][0]["text"] == "a dog"
+    message = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9, "stream": True}
+    assert named_events(post(harness.app, "/v1/messages", message).text)[0]["type"] == "ping"
+
+
+def test_an_error_behind_the_first_silence_ends_the_stream(served: ServedModel) -> None:
+    harness = Harness(served, ApiSettings(event_silence_s=0.01))
+    harness.script_of = lambda _: harness.say("a dog", delay_s=0.05, fail_after=0, error=EngineError("lost"))
+    assert named_events(ask(harness, stream=True).text)[-1]["type"] == "response.failed"
+
+
+def test_a_full_context_is_a_failure_where_no_limit_was_set(harness: Harness) -> None:
+    """Agents shorten their conversation then; an incomplete response is an error to them."""
+    harness.script_of = lambda spec: Script((40,) * spec.sampling.max_tokens)
+    long = "a dog " * 100
+    for stream in (False, True):
+        reply = ask(harness, input=long, stream=stream)
+        response = named_events(reply.text)[-1]["response"] if stream else reply.json()
+        assert (response["status"], response["error"]["code"]) == ("failed", "context_length_exceeded")
+        assert response["usage"]["total_tokens"] == MAX_MODEL_LEN
+        assert response["output"][0]["status"] == "incomplete"
+    limited = ask(harness, input=long, max_output_tokens=MAX_MODEL_LEN).json()
+    assert (limited["status"], limited["incomplete_details"]["reason"]) == ("incomplete", "max_output_tokens")

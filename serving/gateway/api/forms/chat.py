@@ -7,7 +7,7 @@ from typing import Any
 from serving.gateway.api.choice import LogprobEntry, Visible
 from serving.gateway.api.forms.chunk_stream import ChunkStream
 from serving.gateway.api.forms.form import Answering, WireForm
-from serving.gateway.api.forms.whole import Collected, WholeAnswer
+from serving.gateway.api.forms.whole import Collected, WholeAnswer, WholeCall
 from serving.gateway.api.logprob_wire import chat_logprobs
 from serving.gateway.api.parts import CallPart, Part, ReasoningPart
 
@@ -76,24 +76,28 @@ def _message(answering: Answering, collected: Collected) -> dict[str, Any]:
     if calls and _legacy(answering):
         message["function_call"] = {"name": calls[0].name, "arguments": calls[0].arguments}
     elif calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in calls
-        ]
+        message["tool_calls"] = [_whole_call(call) for call in calls]
     return message
 
 
+def _whole_call(call: WholeCall) -> dict[str, Any]:
+    if call.custom:
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
 def call_deltas(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Additions to calls, one for each call: index, id and name with its first, then arguments."""
+    """Additions to calls, one for each call: index, id and name with its first, then arguments, or a custom tool's
+    input."""
     deltas: dict[int, dict[str, Any]] = {}
     for part in parts:
         if isinstance(part, CallPart):
-            delta = deltas.setdefault(part.index, {"index": part.index, "function": {"arguments": ""}})
+            delta = deltas.setdefault(part.index, {"index": part.index})
+            kind, grows = ("custom", "input") if part.custom else ("function", "arguments")
             if part.name is not None:
-                function = {"name": part.name, "arguments": ""}
-                deltas[part.index] = delta = {"index": part.index, "id": part.id, "type": "function"}
-                delta["function"] = function
-            delta["function"]["arguments"] += part.arguments
+                delta |= {"id": part.id, "type": kind, kind: {"name": part.name, grows: ""}}
+            inner = delta.setdefault(kind, {grows: ""})
+            inner[grows] += part.arguments
     return list(deltas.values())
 
 

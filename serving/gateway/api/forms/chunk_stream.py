@@ -42,7 +42,7 @@ class ChunkShape(Protocol):
 class ChunkStream:
     """Events of one response; an `EventEncoder`."""
 
-    silence = KEEPALIVE
+    comments = True
 
     def __init__(self, answering: Answering, shape: Callable[[Answering], ChunkShape]) -> None:
         order = answering.order
@@ -75,6 +75,10 @@ class ChunkStream:
                 self._sent[index] = 0
             parts.append(self._piece(index, out))
         return b"".join(parts)
+
+    def silence(self) -> bytes:
+        """A comment."""
+        return KEEPALIVE
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
         """Usage and times, when asked, and the end mark."""

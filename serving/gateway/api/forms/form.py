@@ -34,11 +34,15 @@ class Answering:
 class EventEncoder(Protocol):
     """Server-sent events of one streamed answer."""
 
-    silence: bytes
-    """Sent while nothing else is."""
+    comments: bool
+    """`silence` is a comment, not an event: it does not start a stream."""
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
         """All events of one batch of updates; empty when nothing became visible."""
+        ...
+
+    def silence(self) -> bytes:
+        """Bytes that keep an idle stream alive."""
         ...
 
     def closing(self, told: Mapping[str, Any]) -> bytes:

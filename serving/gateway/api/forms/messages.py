@@ -42,7 +42,7 @@ _DELTAS = {
 class MessageEvents:
     """Events of one message; an `EventEncoder`."""
 
-    silence = _PING
+    comments = False
 
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
@@ -70,6 +70,10 @@ class MessageEvents:
                 self._end = out
                 events += self._close_block()
         return b"".join(events)
+
+    def silence(self) -> bytes:
+        """An event that says nothing new."""
+        return _PING
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
         """Why it ended, the usage, the end mark."""

@@ -1,16 +1,26 @@
-"""Items of a response's output while they grow: a message, reasoning, or a function call each."""
+"""Items of a response's output while they grow: a message, reasoning, or a call of a function or a custom tool each."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from hardware.nesting import parse_json
 from serving.gateway.api.choice import Visible
 from serving.gateway.api.forms.form import Answering
 from serving.gateway.api.logprob_wire import chat_logprobs
 from serving.gateway.api.parts import CallPart, Part, ReasoningPart
 from serving.gateway.api.responses_items import SEALED
+from serving.gateway.api.responses_tools import SEARCH, FlatNames, OwnName
 
-Kind = Literal["message", "reasoning", "function_call"]
-_PREFIX: dict[Kind, str] = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+Kind = Literal["message", "reasoning", "function_call", "custom_tool_call", "tool_search_call"]
+_PREFIX: dict[Kind, str] = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+    "tool_search_call": "tsc",
+}
+CALLED_WITH: dict[Kind, str] = {"function_call": "arguments", "custom_tool_call": "input"}
+"""What grows of an item that is a call."""
 
 
 @dataclass(slots=True)
@@ -19,8 +29,9 @@ class OutputItem:
 
     Args:
         place: its index in the output.
-        call: index of the call within the choice; of function calls only.
-        call_id, name: of a function call.
+        call: index of the call within the choice; of calls only.
+        call_id: of a call.
+        tool: of a call: namespace, empty where there is none, and name.
         pieces: of its text, or of its arguments.
         logprobs: of the tokens of its text, as they are shown.
     """
@@ -30,7 +41,7 @@ class OutputItem:
     id: str
     call: int = 0
     call_id: str = ""
-    name: str = ""
+    tool: OwnName = ("", "")
     pieces: list[str] = field(default_factory=list)
     logprobs: list[dict[str, Any]] = field(default_factory=list)
 
@@ -52,12 +63,14 @@ class OutputItems:
     Args:
         stem: what ids of items are made of.
         sealed: reasoning is told a second time as `encrypted_content`.
+        names: of the request's tools.
     """
 
-    def __init__(self, stem: str, *, sealed: bool) -> None:
+    def __init__(self, stem: str, *, sealed: bool, names: FlatNames) -> None:
         self.items: list[OutputItem] = []
         self._stem = stem
         self._sealed = sealed
+        self._names = names
 
     def take(self, part: Part) -> tuple[OutputItem, str]:
         """Add a part to the item that it belongs to, which is the last one or a new one.
@@ -82,8 +95,13 @@ class OutputItems:
             status: in_progress, completed or incomplete.
         """
         shown: dict[str, Any] = {"type": item.kind, "id": item.id, "status": status}
-        if item.kind == "function_call":
-            return {**shown, "call_id": item.call_id, "name": item.name, "arguments": item.text}
+        if item.kind in CALLED_WITH:
+            namespace, name = item.tool
+            own = {"namespace": namespace} if namespace else {}
+            return {**shown, "call_id": item.call_id, "name": name, **own, CALLED_WITH[item.kind]: item.text}
+        if item.kind == "tool_search_call":
+            arguments = _whole_arguments(item.text)
+            return {**shown, "call_id": item.call_id, "execution": "client", "arguments": arguments}
         content = [] if status == "in_progress" else [item.part()]
         if item.kind == "message":
             return {**shown, "role": "assistant", "content": content}
@@ -105,16 +123,28 @@ class OutputItems:
         return self._open(kind)
 
     def _call(self, part: CallPart) -> OutputItem:
-        if self.items and self.items[-1].kind == "function_call" and self.items[-1].call == part.index:
-            return self.items[-1]
-        item = self._open("function_call")
-        item.call, item.call_id, item.name = part.index, part.id or f"call_{item.id}", part.name or ""
+        last = self.items[-1] if self.items else None
+        if last is not None and last.call_id and last.call == part.index:
+            return last
+        search = part.name == SEARCH and self._names.searches
+        item = self._open("custom_tool_call" if part.custom else "tool_search_call" if search else "function_call")
+        item.call, item.call_id = part.index, part.id or f"call_{item.id}"
+        item.tool = self._names.own.get(part.name or "", ("", part.name or ""))
         return item
 
     def _open(self, kind: Kind) -> OutputItem:
         place = len(self.items)
         self.items.append(OutputItem(kind, place, f"{_PREFIX[kind]}_{self._stem}_{place}"))
         return self.items[-1]
+
+
+def _whole_arguments(text: str) -> dict[str, Any]:
+    """Arguments as an object, which is empty where they are not whole."""
+    try:
+        arguments = parse_json(text)
+    except ValueError:
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def text_logprobs(answering: Answering, out: Visible) -> list[dict[str, Any]]:

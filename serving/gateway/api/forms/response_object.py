@@ -1,12 +1,13 @@
 """The response object of the Responses API: what the request asked for, and what came of it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from serving.gateway.api.choice import Visible
 from serving.gateway.api.errors import ErrorReply
 from serving.gateway.api.forms.form import Answering
+from serving.gateway.api.responses_tools import FlatNames
 from serving.gateway.api.usage import cache_use
 
 Json = dict[str, Any]
@@ -20,11 +21,13 @@ class ResponseFrame:
         fields: of the response object that repeat the request.
         sealed: reasoning is told a second time as `encrypted_content`.
         whole: is given the response object when it is over, before a client is.
+        names: of the request's tools.
     """
 
     fields: Mapping[str, Any]
     sealed: bool
     whole: Callable[[Json], None]
+    names: FlatNames = field(default_factory=FlatNames)
 
 
 def running_response(answering: Answering, frame: ResponseFrame) -> Json:
@@ -40,15 +43,25 @@ def failed_response(answering: Answering, frame: ResponseFrame, output: list[Jso
 
 
 def ended_response(answering: Answering, frame: ResponseFrame, output: list[Json], end: Visible) -> Json:
-    """The object of a response that is over, with its usage."""
-    shown = _response(answering, frame, ended_status(end), output)
-    if end.finish == "length":
-        shown["incomplete_details"] = {"reason": "max_output_tokens"}
-    return {**shown, "usage": _usage(answering)}
+    """The object of a response that is over, with its usage.
+
+    One that no limit but the context has cut has failed: agents that set none shorten the conversation then and go on.
+    """
+    counted = _usage(answering)
+    usage = {"usage": counted}
+    if end.finish != "length":
+        return {**_response(answering, frame, "completed", output), **usage}
+    order = answering.order
+    if order.max_tokens is None and counted["total_tokens"] >= order.context_tokens:
+        words = f"the output has reached the end of the model's context of {order.context_tokens} tokens"
+        error = {"code": "context_length_exceeded", "message": words}
+        return {**_response(answering, frame, "failed", output), "error": error, **usage}
+    details = {"reason": "max_output_tokens"}
+    return {**_response(answering, frame, "incomplete", output), "incomplete_details": details, **usage}
 
 
-def ended_status(end: Visible) -> str:
-    """Status of a response, and of its last item."""
+def item_status(end: Visible) -> str:
+    """Status of a response's last item."""
     return "incomplete" if end.finish == "length" else "completed"
 
 

@@ -17,14 +17,13 @@ import msgspec
 
 from serving.gateway.api.choice import Visible
 from serving.gateway.api.errors import ErrorReply
-from serving.gateway.api.forms.chunk_stream import KEEPALIVE
 from serving.gateway.api.forms.form import Answering, WireForm
-from serving.gateway.api.forms.response_items import OutputItem, OutputItems, text_logprobs
+from serving.gateway.api.forms.response_items import CALLED_WITH, OutputItem, OutputItems, text_logprobs
 from serving.gateway.api.forms.response_object import (
     ResponseFrame,
     ended_response,
-    ended_status,
     failed_response,
+    item_status,
     running_response,
 )
 from serving.gateway.api.forms.whole import MANY_LOGPROBS
@@ -33,20 +32,25 @@ _encode = msgspec.json.Encoder().encode
 _NUMBER = -1_234_567_890
 """Stands for the number of an event where it is cut."""
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
-_TEXT = {"message": "output_text", "reasoning": "reasoning_text", "function_call": "function_call_arguments"}
-"""Middle of the names of an item's deltas."""
+_TEXT = {
+    "message": "output_text",
+    "reasoning": "reasoning_text",
+    "function_call": "function_call_arguments",
+    "custom_tool_call": "custom_tool_call_input",
+}
+"""Middle of the names of an item's deltas; an item of another kind has none."""
 
 
 class ResponseEvents:
     """Events of one response; an `EventEncoder`."""
 
-    silence = KEEPALIVE
+    comments = False
 
     def __init__(self, answering: Answering, frame: ResponseFrame) -> None:
         self._answering = answering
         self._frame = frame
         self._plain = answering.order.options.logprobs is None
-        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed)
+        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed, names=frame.names)
         self._open: OutputItem | None = None
         self._cut = (b"", b"", b"")
         """Around number and text of a delta of the open item."""
@@ -66,12 +70,19 @@ class ResponseEvents:
             self._take(out, events)
             if out.finish is not None:
                 self._end = out
-                self._close(events, ended_status(out))
+                self._close(events, item_status(out))
         return b"".join(events)
+
+    def silence(self) -> bytes:
+        """An event: clients give up a stream that has only comments."""
+        if not self._begun:
+            return b"".join(self._opening())
+        response = running_response(self._answering, self._frame)
+        return self._event("response.in_progress", response=response)
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
         """The whole response."""
-        output = self._items.output(ended_status(self._end))
+        output = self._items.output(item_status(self._end))
         response = {**ended_response(self._answering, self._frame, output, self._end), **told}
         self._frame.whole(response)
         return self._event(f"response.{response['status']}", response=response)
@@ -98,7 +109,7 @@ class ResponseEvents:
                 item.logprobs += told
                 events.append(self._event(self._name("delta"), **self._at(item), delta=piece, logprobs=told))
                 told = []
-            elif piece:
+            elif piece and item.kind in _TEXT:
                 events.append(self._delta(piece))
         if told and self._open is not None and self._open.kind == "message":  # of text that is held back
             self._open.logprobs += told
@@ -106,10 +117,12 @@ class ResponseEvents:
     def _begin(self, item: OutputItem, events: list[bytes]) -> None:
         self._open = item
         shown = self._items.shown(item, "in_progress")
-        if item.kind == "function_call":
-            shown["arguments"] = ""
+        if item.kind in CALLED_WITH:
+            shown[CALLED_WITH[item.kind]] = ""
         events.append(self._event("response.output_item.added", output_index=item.place, item=shown))
-        if item.kind != "function_call":
+        if item.kind not in _TEXT:
+            return
+        if item.kind not in CALLED_WITH:
             part = {**item.part(), "text": "", **({"logprobs": []} if item.kind == "message" else {})}
             events.append(self._event("response.content_part.added", **self._at(item), part=part))
         more: dict[str, Any] = {"logprobs": []} if item.kind == "message" else {}
@@ -124,10 +137,11 @@ class ResponseEvents:
         item, self._open = self._open, None
         if item is None:
             return
-        name = f"response.{_TEXT[item.kind]}.done"
-        if item.kind == "function_call":
-            events.append(self._event(name, **self._at(item), name=item.name, arguments=item.text))
-        else:
+        name = f"response.{_TEXT.get(item.kind)}.done"
+        if item.kind in CALLED_WITH:
+            named = {"name": item.tool[1]} if item.kind == "function_call" else {}
+            events.append(self._event(name, **self._at(item), **named, **{CALLED_WITH[item.kind]: item.text}))
+        elif item.kind in _TEXT:
             more = {"logprobs": item.logprobs} if item.kind == "message" else {}
             events.append(self._event(name, **self._at(item), text=item.text, **more))
             events.append(self._event("response.content_part.done", **self._at(item), part=item.part()))
@@ -140,7 +154,7 @@ class ResponseEvents:
 
     def _at(self, item: OutputItem) -> dict[str, Any]:
         place: dict[str, Any] = {"item_id": item.id, "output_index": item.place}
-        return place if item.kind == "function_call" else {**place, "content_index": 0}
+        return place if item.kind in CALLED_WITH else {**place, "content_index": 0}
 
     def _delta(self, text: str) -> bytes:
         before, between, after = self._cut
@@ -160,7 +174,7 @@ class ResponseWhole:
     def __init__(self, answering: Answering, frame: ResponseFrame) -> None:
         self._answering = answering
         self._frame = frame
-        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed)
+        self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed, names=frame.names)
         self._end = Visible()
 
     def add(self, index: int, out: Visible) -> None:
@@ -180,7 +194,7 @@ class ResponseWhole:
 
     def body(self, told: Mapping[str, Any]) -> bytes:
         """The response object."""
-        output = self._items.output(ended_status(self._end))
+        output = self._items.output(item_status(self._end))
         response = {**ended_response(self._answering, self._frame, output, self._end), **told}
         self._frame.whole(response)
         return _encode(response)

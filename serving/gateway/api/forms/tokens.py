@@ -19,7 +19,7 @@ _encode = msgspec.json.Encoder().encode
 class TokenEvents:
     """Events of tokens; an `EventEncoder`."""
 
-    silence = KEEPALIVE
+    comments = True
 
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
@@ -28,6 +28,10 @@ class TokenEvents:
         """All events of one batch of updates; empty when there are no new tokens."""
         shown = [(index, out) for index, out in outputs if out.tokens or out.finish is not None]
         return b"".join(event(_encode({**self._head(), "choices": [self._choice(index, out)]})) for index, out in shown)
+
+    def silence(self) -> bytes:
+        """A comment."""
+        return KEEPALIVE
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
         """Usage, when asked, and the end mark."""

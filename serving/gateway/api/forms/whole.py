@@ -52,18 +52,19 @@ class Collected:
         for part in self.parts:
             if isinstance(part, CallPart):
                 if part.name is not None:
-                    calls.append(WholeCall(part.id or "", part.name, ""))
+                    calls.append(WholeCall(part.id or "", part.name, "", part.custom))
                 calls[part.index].arguments += part.arguments
         return calls
 
 
 @dataclass(slots=True)
 class WholeCall:
-    """One call, as far as the output has it."""
+    """One call, as far as the output has it; of a custom tool its `arguments` are the text."""
 
     id: str
     name: str
     arguments: str
+    custom: bool = False
 
 
 class WholeShape(Protocol):

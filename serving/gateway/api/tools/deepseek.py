@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.lark import CallRule, Spelling, either, further, json_of, quoted
+from serving.gateway.api.tools.lark import CallRule, Spelling, arguments_of, either, further, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 from serving.gateway.api.tools.section import read_arguments, read_section
 
@@ -46,7 +46,7 @@ def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> l
     return [
         f"calls: {spelling.mark(_BEGIN_ALL)} call{further('call', most)} {spelling.mark(_END_ALL)}",
         f"call: {spelling.mark(_BEGIN)} ({either(heads)}) {spelling.mark(_END)}",
-        *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
+        *(f"a{i}: {arguments_of(tool)}" for i, tool in enumerate(tools)),
     ]
 
 
@@ -58,7 +58,7 @@ def _older_rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None
         f'call: {spelling.mark(_BEGIN)} "function" {spelling.mark(_SEPARATOR)} ({either(heads)}) '
         f"{quoted(_END_BLOCK)} {spelling.mark(_END)}",
         r"NL: /\n?/",
-        *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
+        *(f"a{i}: {arguments_of(tool)}" for i, tool in enumerate(tools)),
     ]
 
 

@@ -1,7 +1,7 @@
 """A family: how models of one kind write reasoning and calls; and the parser that reads an output of theirs."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serving.gateway.api.parts import Part
@@ -79,18 +79,27 @@ class OutputParser:
     Args:
         tools: on offer; where there are none, calls are text.
         opened: the prompt has opened the reasoning already.
+        customs: tools among them that are called with a text.
         calls_only: what is neither reasoning nor a call is the beginning of one that was cut off: not shown.
     """
 
     def __init__(
-        self, family: Family, marks: ToolMarks, tools: Schemas, *, opened: bool = False, calls_only: bool = False
+        self,
+        family: Family,
+        marks: ToolMarks,
+        tools: Schemas,
+        *,
+        customs: Collection[str] = (),
+        opened: bool = False,
+        calls_only: bool = False,
     ) -> None:
         self._calls_only = calls_only
         self.of_token = marks.of_token
         """Markers that are tokens: their ids."""
         self._in_text = TextMarks(marks)
-        self._reader = Reader(marks, tools, family.new_id, trims=family.trims, holds=family.holds)
-        steps = family.reads_all(self._reader) if family.reads_all else _read(family, self._reader, opened=opened)
+        reader = Reader(marks, tools, family.new_id, trims=family.trims, holds=family.holds, customs=customs)
+        self._reader = reader
+        steps = family.reads_all(reader) if family.reads_all else _read(family, reader, opened=opened)
         self._steps = steps
         self._done = False
         self._go_on()

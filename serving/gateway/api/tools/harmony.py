@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.json_text import json_value
-from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
+from serving.gateway.api.tools.lark import CallRule, Spelling, arguments_of, either, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _START, _END, _MESSAGE, _CHANNEL = "<|start|>", "<|end|>", "<|message|>", "<|channel|>"
@@ -94,7 +94,7 @@ def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> l
     return [
         f"calls: {either([*in_channel, *in_role])}",
         f'kind: (" "? {constrain} "json" | " json")?',
-        *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
+        *(f"a{i}: {arguments_of(tool)}" for i, tool in enumerate(tools)),
     ]
 
 

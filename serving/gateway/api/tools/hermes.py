@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from serving.gateway.api.tools.call_object import CallObject, CallOutcome
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.lark import CallRule, Spelling, either, further, json_of, quoted
+from serving.gateway.api.tools.lark import CallRule, Spelling, arguments_of, either, further, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -37,7 +37,7 @@ def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> l
     return [
         f"calls: call{further('(NL call)', most)}",
         f'call: {spelling.mark(_BEGIN)} NL ({either(heads)}) "}}" NL {spelling.mark(_END)}',
-        *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)),
+        *(f"a{i}: {arguments_of(tool)}" for i, tool in enumerate(tools)),
         r"NL: /\n?/",
     ]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardware.nesting import parse_json
+from serving.gateway.api.custom_tools import INPUT
 from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.api.tools.typed_text import types_of
 from serving.grammar.text import json_options, schema_text
@@ -16,10 +17,15 @@ _OPTIONS = json_options(Grammar(GrammarKind.JSON_SCHEMA, ""))
 
 @dataclass(frozen=True, slots=True)
 class CallRule:
-    """A tool that may be called: its name, and the schema of its arguments."""
+    """A tool that may be called: its name, and the schema of its arguments.
+
+    Args:
+        text: grammar of a custom tool's input, its only argument, as it stands in a JSON string.
+    """
 
     name: str
     schema: Mapping[str, Any]
+    text: str | None = None
 
 
 class Spelling:
@@ -62,6 +68,18 @@ def json_of(schema: Mapping[str, Any] | str, options: Mapping[str, Any] = _OPTIO
     """
     plain = parse_json(schema) if isinstance(schema, str) else schema
     return "%json " + schema_text(plain, **{"x-guidance": options})
+
+
+def arguments_of(tool: CallRule) -> str:
+    """All arguments of a call as one JSON object."""
+    if tool.text is None:
+        return json_of(tool.schema)
+    return f"{quoted(json.dumps({INPUT: ''})[:-2])} {_nested(tool.text)} {quoted(chr(34) + '}')}"
+
+
+def _nested(grammar: str) -> str:
+    """A grammar in Lark, within another."""
+    return f"%lark {{\n{grammar}\n}}"
 
 
 def either(options: Sequence[str]) -> str:
@@ -117,6 +135,9 @@ def call_heads(
 
 
 def _argument(tool: CallRule, key: str, schema: Mapping[str, Any], form: ArgumentForm, name: str) -> list[str]:
+    if tool.text is not None:
+        value = f"{quoted(chr(34))} {_nested(tool.text)} {quoted(chr(34))}"
+        return [f"{name}: {form.before_value(key)} {name}_v {form.after}", f"{name}_v: {value}"]
     types = types_of(schema, tool.schema)
     if types and "string" not in types:
         value = json_of({**schema, **_definitions(tool.schema)})

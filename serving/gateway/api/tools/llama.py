@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from serving.gateway.api.tools.call_object import CallObject, CallOutcome
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.lark import CallRule, Spelling, either, json_of, quoted
+from serving.gateway.api.tools.lark import CallRule, Spelling, arguments_of, either, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _TAG = "<|python_tag|>"
@@ -57,7 +57,7 @@ def _none(reader: Reader) -> Steps[None]:
 def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     """One call; the form has no room for several."""
     heads = [f"{quoted(_head(tool))} a{i}" for i, tool in enumerate(tools)]
-    return [f'calls: ({either(heads)}) "}}"', *(f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools))]
+    return [f'calls: ({either(heads)}) "}}"', *(f"a{i}: {arguments_of(tool)}" for i, tool in enumerate(tools))]
 
 
 def _head(tool: CallRule) -> str:

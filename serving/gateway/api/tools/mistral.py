@@ -14,7 +14,7 @@ from hashlib import blake2b
 from serving.gateway.api.tools.call_object import CallObject, CallOutcome
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.json_text import json_value
-from serving.gateway.api.tools.lark import CallRule, Spelling, either, further, json_of, quoted
+from serving.gateway.api.tools.lark import CallRule, Spelling, arguments_of, either, further, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 
 _BEGIN, _ARGUMENTS, _ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
@@ -68,7 +68,7 @@ def _list(reader: Reader) -> Steps[None]:
 def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
     """Names and arguments, or a list where the vocabulary has no marker between them."""
     begin, arguments = spelling.mark(_BEGIN), spelling.mark(_ARGUMENTS)
-    values = [f"a{i}: {json_of(tool.schema)}" for i, tool in enumerate(tools)]
+    values = [f"a{i}: {arguments_of(tool)}" for i, tool in enumerate(tools)]
     if spelling.has_token(_ARGUMENTS):
         heads = [f"{quoted(tool.name)} {arguments} a{i}" for i, tool in enumerate(tools)]
         return [f"calls: call{further('call', most)}", f"call: {begin} ({either(heads)})", *values]

@@ -6,7 +6,7 @@ until enough is there, or the output has ended.
 """
 
 import re
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, TypeVar
 
 from serving.gateway.api.parts import Part
@@ -28,10 +28,20 @@ class Reader:
 
     Args:
         tools: on offer; where there are none, no call is read.
+        customs: those among them that are called with a text.
         trims, holds: see `Prose`.
     """
 
-    def __init__(self, marks: ToolMarks, tools: Schemas, new_id: NewId, *, trims: bool, holds: str = "") -> None:
+    def __init__(
+        self,
+        marks: ToolMarks,
+        tools: Schemas,
+        new_id: NewId,
+        *,
+        trims: bool,
+        holds: str = "",
+        customs: Collection[str] = (),
+    ) -> None:
         self.marks = marks
         self.tools = tools
         self.buffer = ""
@@ -41,7 +51,7 @@ class Reader:
         self.parts: list[Part] = []
         self.prose = Prose(self.parts, marks, trims=trims, holds=holds)
         self.thought = Prose(self.parts, marks, trims=trims, holds=holds, thought=True)
-        self.calls = Calls(self.parts, marks, new_id)
+        self.calls = Calls(self.parts, marks, new_id, customs)
 
     def more(self) -> Steps[bool]:
         """Wait for more of the output; False when there is none."""

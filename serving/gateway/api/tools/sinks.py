@@ -2,8 +2,9 @@
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
+from serving.gateway.api.custom_tools import InputText
 from serving.gateway.api.parts import CallPart, Part, ReasoningPart
 from serving.gateway.api.tools.marks import ToolMarks
 
@@ -68,13 +69,20 @@ class Prose:
 
 
 class Calls:
-    """Calls on their way out. A call shows with the first piece of its arguments."""
+    """Calls on their way out. A call shows with the first piece of its arguments.
 
-    def __init__(self, parts: list[Part], marks: ToolMarks, new_id: NewId) -> None:
+    Args:
+        customs: names of the tools that are called with a text.
+    """
+
+    def __init__(self, parts: list[Part], marks: ToolMarks, new_id: NewId, customs: Collection[str] = ()) -> None:
         self._parts = parts
         self._marks = marks
         self._new_id = new_id
         self._next: tuple[str, str | None] | None = None
+        self._customs = customs
+        self._text: InputText | None = None
+        """Of the open call, where it is one of a custom tool."""
         self._open = False
         self.count = 0
 
@@ -89,10 +97,12 @@ class Calls:
             name, own_id = self._next
             self._next = None
             self._open = True
-            self._parts.append(CallPart(self.count, id=own_id or self._new_id(), name=name))
+            custom = name in self._customs
+            self._text = InputText() if custom else None
+            self._parts.append(CallPart(self.count, id=own_id or self._new_id(), name=name, custom=custom))
             self.count += 1
         if text and self._open:
-            self._parts.append(CallPart(self.count - 1, self._marks.spelled(text)))
+            self._piece(self._marks.spelled(text) if self._text is None else self._text.push(self._marks.spelled(text)))
 
     def write_string(self, text: str) -> None:
         """Some more of a string among the arguments."""
@@ -100,5 +110,11 @@ class Calls:
 
     def close(self) -> None:
         """The call is whole, or there will be no more of it."""
+        if self._open and self._text is not None:
+            self._piece(self._text.end())
         self._next = None
         self._open = False
+
+    def _piece(self, text: str) -> None:
+        if text:
+            self._parts.append(CallPart(self.count - 1, text, custom=self._text is not None))

@@ -24,7 +24,9 @@ HERMES = (
 MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 
 
-def tool_model(folder: Path, template: str, markers: tuple[str, ...]) -> ServedModel:
+def tool_model(
+    folder: Path, template: str, markers: tuple[str, ...], max_model_len: int = MAX_MODEL_LEN
+) -> ServedModel:
     """A tiny model with this template, and these tokens."""
     write_model_folder(folder)
     raw = RawTokenizer.from_file(str(folder / "tokenizer.json"))
@@ -32,7 +34,7 @@ def tool_model(folder: Path, template: str, markers: tuple[str, ...]) -> ServedM
     raw.save(str(folder / "tokenizer.json"))
     (folder / "config.json").write_text(json.dumps({"vocab_size": raw.get_vocab_size()}))
     (folder / "chat_template.jinja").write_text(template)
-    return ServedModel.from_folder(folder, names=("tiny",), max_model_len=MAX_MODEL_LEN, created=7)
+    return ServedModel.from_folder(folder, names=("tiny",), max_model_len=max_model_len, created=7)
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +51,14 @@ def calling_application(hermes: ServedModel) -> Harness:
 def caller(calling_application: Harness) -> Harness:
     """A model that may call tools, and says what a test tells it to."""
     return calling_application.renewed()
+
+
+@pytest.fixture(scope="session")
+def roomy_application(tmp_path_factory: pytest.TempPathFactory) -> Harness:
+    return Harness(tool_model(tmp_path_factory.mktemp("roomy"), HERMES, MARKERS, 8192))
+
+
+@pytest.fixture
+def roomy(roomy_application: Harness) -> Harness:
+    """The same with room for the tools of an agent."""
+    return roomy_application.renewed()

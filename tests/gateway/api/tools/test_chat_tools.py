@@ -194,7 +194,7 @@ def test_a_schema_that_cannot_be_followed_binds_only_where_it_is_strict(caller: 
         ({"tool_choice": NAMED}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice.function.name"),
-        ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice.custom.name"),
         ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
          "tool_choice.allowed_tools"),
         ({"tools": [*TOOLS, TOOLS[1]]}, "tools[2].function.name"),

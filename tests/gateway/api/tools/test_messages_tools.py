@@ -10,19 +10,9 @@ from pydantic import TypeAdapter
 from serving.gateway.api.messages_answers import MessageAnswer
 from tests.cases.tool_vocabulary import may_begin
 from tests.gateway.api.support import Harness, named_events, post
+from tests.gateway.api.tools.agent_tools import BASH, HEADERS
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
-BASH = {
-    "name": "Bash",
-    "description": "Runs a command.",
-    "input_schema": {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "type": "object",
-        "properties": {"command": {"type": "string"}, "timeout": {"type": "number"}},
-        "required": ["command"],
-        "additionalProperties": False,
-    },
-}
 CALL = '<tool_call>\n{"name": "Bash", "arguments": {"command": "ls -l"}}\n</tool_call>'
 SAID = "<think>\nLook first.\n</think>\n\nLet me look.\n" + CALL
 CLAUDE_CODE: dict[str, Any] = {
@@ -39,7 +29,6 @@ CLAUDE_CODE: dict[str, Any] = {
     "thinking": {"type": "enabled", "budget_tokens": 31999},
     "temperature": 1,
 }
-HEADERS = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14"}
 FIRST = [
     {"role": "user", "content": [{"type": "text", "text": "What is here?", "cache_control": {"type": "ephemeral"}}]}
 ]

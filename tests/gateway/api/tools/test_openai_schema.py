@@ -1,36 +1,19 @@
 """Every answer of OpenAI's routes against the schemas that OpenAI publishes, which strict clients follow."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from serving.errors import EngineError, OverloadedError
+from tests.gateway.api.published import check
 from tests.gateway.api.support import Harness, chat, complete, events, named_events, post, request
 
-SCHEMAS: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "cases" / "openai_answers.json").read_text(encoding="utf-8")
-)["schemas"]
-EVENTS = {
-    SCHEMAS[name]["properties"]["type"]["enum"][0]: name
-    for name in (one["$ref"].rpartition("/")[2] for one in SCHEMAS["ResponseStreamEvent"]["anyOf"])
-}
 TOOL = {
     "name": "x",
     "description": "X.",
     "parameters": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
 }
 SAID = '<think>\nHm.\n</think>\n\nSo.\n<tool_call>\n{"name": "x", "arguments": {"a": "b"}}\n</tool_call>'
-
-
-def check(name: str, value: Any) -> None:
-    if name == "ResponseStreamEvent":  # its alternatives are told apart by their types
-        name = EVENTS[value["type"]]
-    schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}}
-    wrong = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda error: -len(error.absolute_path))
-    assert not wrong, [(list(error.absolute_path), error.message[:300]) for error in wrong[:3]]
 
 
 def asked(**more: Any) -> dict[str, Any]:
