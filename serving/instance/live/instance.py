@@ -92,6 +92,7 @@ class Instance:
             self._transport.probes.trouble,
             attached.grammars,
         )
+        self.server.facts = self.facts
         self.pool_cache = self._make_cache(access, attached, arena)
         folder, header = config.engine.decision_log, header_of(place.replica, self.engine)
         self._decisions = log = writer_in(folder, "engine", place.replica, header)
