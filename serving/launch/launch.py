@@ -20,7 +20,7 @@ from serving.config.upgrade_rules import GATEWAY
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
 from serving.launch.cluster import LocalCluster
-from serving.launch.deploying import StartError, deploy_and_wait
+from serving.launch.deploying import StartError, deploy_and_wait, endpoint
 from serving.launch.disk_watch import full_disk
 from serving.launch.patience import load_here
 from serving.launch.ray_parts import too_slow
@@ -174,7 +174,7 @@ def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> 
     nodes = len(config.cluster.nodes)
     say(f"starting Ray: {nodes} node{'s' * (nodes > 1)}, {config.cluster.npus} virtual NPUs ...")
     _start_ray(cluster, interrupt)
-    cluster.session.note_dashboard(cluster.dashboard_url)
+    cluster.session.note_addresses(cluster.dashboard_url, endpoint(config))
     interrupt.install()
     interrupt.raise_now()
     deploy_and_wait(config, cluster, say)
