@@ -16,8 +16,9 @@ from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
 from serving.instance.live.npu_of import npu_of
 from serving.launch.ports import GATEWAY_PORT, require_places
-from serving.launch.room import require_room
+from serving.launch.room import free_memory, require_room, tight_lines
 from serving.model.architecture import Architecture
+from serving.model.native.build import BuildError, find_compiler, packaged_library
 from serving.model.quantization import Quantization
 from serving.model.size import weight_bytes
 from serving.served_architecture import served_architecture
@@ -34,8 +35,8 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     Raises: SpecError (the simulated device, its engine or the model's shape cannot be read, or the model cannot
         draft), ConfigError (a port is taken, a block is larger than a memory server, contexts are to be longer than is
         computed, the weights are larger than an instance's HBM or this machine's memory, the folder of starts or of the
-        SSD tier cannot be written, the disk is full, the Redis does not answer), ModelError (the model folder or the
-        tokenizer's cannot be served, or they do not belong together).
+        SSD tier cannot be written, the disk is full, the Redis does not answer, the native step has no compiler),
+        ModelError (the model folder or the tokenizer's cannot be served, or they do not belong together).
     Effects: makes the folder of the SSD tier.
     """
     if own_ray:
@@ -58,6 +59,34 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         _require_hbm(config, model, here=own_ray)
     if config.kvcache.replicas:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
+    if own_ray:
+        _warn_of_machine(config, 0 if accounted is not None else _weights(config, model))
+
+
+def _warn_of_machine(config: ServeConfig, weights: int) -> None:
+    """Say what this machine lacks to be fast, or to start at all; all of it may come while Ray starts."""
+    for line in tight_lines(config, weights, free_memory()):
+        logger.warning("%s", line)
+    if (line := compiler_line(config)) is not None:
+        if config.engine.executor == "native":
+            raise ConfigError(f'[engine] executor = "native": {line}')
+        logger.warning("%s, so torch computes, several times slower than the native step", line)
+
+
+def compiler_line(config: ServeConfig) -> str | None:
+    """What to do about a C++ compiler that is missing; None if none is needed, or there is one.
+
+    Effects: none.
+    """
+    if config.engine.executor in ("simulated", "torch") or config.model.device not in ("auto", "cpu"):
+        return None
+    if packaged_library().exists() or (config.model.device == "auto" and Path("/dev/nvidiactl").exists()):
+        return None
+    try:
+        find_compiler()
+    except BuildError as error:
+        return f"{error}: install one (Debian: apt-get install g++, Fedora: dnf install gcc-c++)"
+    return None
 
 
 def _require_computed(config: ServeConfig, model: Architecture) -> None:
@@ -121,11 +150,14 @@ def _block_bytes(config: ServeConfig, model: Architecture) -> int:
 
 def _require_hbm(config: ServeConfig, model: Architecture, *, here: bool) -> None:
     """Whether the dies of each pool's instances hold the weights and a KV block each; if not, what would do."""
+    require_room(config, _weights(config, model), _block_bytes(config, model), here=here)
+
+
+def _weights(config: ServeConfig, model: Architecture) -> int:
     try:
-        weights = weight_bytes(config.model.path, _itemsize(config, model))
+        return weight_bytes(config.model.path, _itemsize(config, model))
     except (OSError, SafetensorError) as error:
         raise ModelError(f"a file of {config.model.path} cannot be read ({error}): fetch it again") from error
-    require_room(config, weights, _block_bytes(config, model), here=here)
 
 
 def check_before_fetch(config: ServeConfig, folder: Path, stored: int, *, own_ray: bool = True) -> None:
