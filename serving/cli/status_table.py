@@ -48,6 +48,9 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
             " and targets are as they were then. Is Ray's head lost? Start it again at its address"
         )
     hosts = status.get("hosts", [])
+    for host in hosts:
+        if host.get("disk_full"):
+            console.print(f"{host['name']}: {host['disk_full']}", markup=False)
     if len(hosts) > 1:
         console.print(host_table(hosts))
         console.print()

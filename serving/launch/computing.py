@@ -1,4 +1,4 @@
-"""What computes in a system's instances, and how fast, for the text that a start prints."""
+"""Names and speeds of what computes in a system's instances, for the text that a start prints."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def computing_line(facts: Iterable[Mapping[str, Any]]) -> str:
-    """What computes, with the speed of the slowest instance that has it; empty if no instance announces it.
+    """Name of what computes, with the speed of the slowest instance that has it; empty if no instance announces it.
 
     Args:
         facts: of instances, as they announce them.

@@ -13,6 +13,7 @@ import time
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from serving.cluster.disk_watch import full_disk
 from serving.cluster.farewell import FAREWELL_S, close_logs, farewell
 from serving.cluster.session import SystemSession
 from serving.config.serve import ServeConfig
@@ -22,7 +23,6 @@ from serving.launch.banner import banner, print_text, say
 from serving.launch.cluster import LocalCluster
 from serving.launch.computing import computing_here
 from serving.launch.deploying import StartError, deploy_and_wait, endpoint
-from serving.launch.disk_watch import full_disk
 from serving.launch.patience import load_here
 from serving.launch.ray_parts import too_slow
 from serving.terminal import ending_signals
@@ -171,7 +171,7 @@ def _tend(cluster: LocalCluster, interrupt: Interrupt) -> str | None:
 
 
 def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> str:
-    """Start Ray, deploy, and wait until a gateway can serve. Returns: what computes, for people."""
+    """Start Ray, deploy, and wait until a gateway can serve. Returns: name of what computes, for people."""
     begun = time.monotonic()
     nodes = len(config.cluster.nodes)
     say(f"starting Ray: {nodes} node{'s' * (nodes > 1)}, {config.cluster.npus} virtual NPUs ...")

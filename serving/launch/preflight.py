@@ -67,14 +67,14 @@ def _warn_of_machine(config: ServeConfig, weights: int) -> None:
     """Say what this machine lacks to be fast, or to start at all; all of it may come while Ray starts."""
     for line in tight_lines(config, weights, free_memory()):
         logger.warning("%s", line)
-    if (line := compiler_line(config)) is not None:
+    if (remedy := compiler_line(config)) is not None:
         if config.engine.executor == "native":
-            raise ConfigError(f'[engine] executor = "native": {line}')
-        logger.warning("%s, so torch computes, several times slower than the native step", line)
+            raise ConfigError(f'[engine] executor = "native": {remedy}')
+        logger.warning("%s, so torch computes, several times slower than the native step", remedy)
 
 
 def compiler_line(config: ServeConfig) -> str | None:
-    """What to do about a C++ compiler that is missing; None if none is needed, or there is one.
+    """Remedy for a C++ compiler that is missing; None if none is needed, or there is one.
 
     Effects: none.
     """

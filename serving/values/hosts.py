@@ -14,6 +14,7 @@ class HostRow(Struct, frozen=True):
         npus, ub_memory_mib: offered, or once offered by a lost one.
         npus_used, ub_used_mib: taken by replicas.
         lost_s: how long Ray has given it up [s]; None = it lives.
+        disk_full: line about the disk of Ray's session folder there; empty = it is not full, or not known.
     """
 
     name: str
@@ -23,6 +24,7 @@ class HostRow(Struct, frozen=True):
     ub_memory_mib: int = 0
     ub_used_mib: int = 0
     lost_s: float | None = None
+    disk_full: str = ""
 
 
 def npus_offered(hosts: Sequence[HostRow]) -> int:

@@ -107,6 +107,9 @@ def test_several_hosts_are_rows_and_a_dead_one_says_for_how_long(capsys: pytest.
     ]
     print_status({**STATUS, "hosts": hosts[:1]}, as_json=False)
     assert "10.77.0.1" not in capsys.readouterr().out, "a single one is no news"
+    full = {**hosts[0], "disk_full": "the disk of /tmp is full"}
+    print_status({**STATUS, "hosts": [full]}, as_json=False)
+    assert "\nn0: the disk of /tmp is full\n" in capsys.readouterr().out
 
 
 def test_the_kvcache_pool_is_the_third_one(capsys: pytest.CaptureFixture[str]) -> None:

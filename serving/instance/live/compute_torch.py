@@ -96,7 +96,8 @@ class TorchCompute:
         self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
         self.on_moved = partial(self.npus.record_moved, Plane.RDMA)
         self.record_step = self.npus.record_step
-        self._computes, self._probe = "", None
+        self._computes = ""
+        self._probe: float | None = None
 
     def attach(self, arena: memoryview) -> Attached:
         """Implements `Compute.attach`: the KV cache on the arena itself on a CPU, else on the device, the arena its
@@ -137,7 +138,7 @@ class TorchCompute:
         return pool
 
     def facts(self) -> dict[str, Any]:
-        """What computes, and how fast [tokens/s]; `experts` where this is a rank: its `ExpertFacts` as plain values."""
+        """Name and speed [tokens/s] of what computes; `experts` where this is a rank: its `ExpertFacts` as plain values."""
         experts = self._rank.facts() if self._rank is not None else None
         own = {"computes": self._computes, "probe_tokens_per_s": self._probe}
         return own if experts is None else {**own, "experts": msgspec.to_builtins(experts)}
@@ -223,7 +224,7 @@ def computes_natively(config: ServeConfig) -> bool:
 
 
 def _name_of(executor: StepExecutor, device: str) -> str:
-    """What computes, for people."""
+    """Name of what computes, for people."""
     if isinstance(executor, TorchExecutor):
         return "torch" if device != "cpu" else "torch on the CPU, several times slower than the native step"
     return f"native step, {_INSTRUCTIONS.get(library.instructions() or '', 'no vector instructions')}"

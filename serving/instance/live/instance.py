@@ -92,7 +92,6 @@ class Instance:
             self._transport.probes.trouble,
             attached.grammars,
         )
-        self.server.facts = self.facts
         self.pool_cache = self._make_cache(access, attached, arena)
         folder, header = config.engine.decision_log, header_of(place.replica, self.engine)
         self._decisions = log = writer_in(folder, "engine", place.replica, header)
@@ -143,6 +142,7 @@ class Instance:
         Raises: OSError if the host cannot be bound; ConfigError if `[cluster] port_range` has no free port.
         """
         self._segment_server.start(self.place.link_host, self._ports)
+        self.server.facts = self.facts
         self.server.max_sequences = self.settings.max_sequences
         self.server.max_step_tokens = self.settings.max_step_tokens
         address = await self.server.start(self.loop, self.place.link_host, self._ports)

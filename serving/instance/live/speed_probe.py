@@ -1,4 +1,4 @@
-"""How fast an instance decodes, measured once while it starts, so that people see at once what they have."""
+"""Decoding speed of an instance, measured once while it starts, so that people see at once what they have."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -107,6 +107,7 @@ def host_rows(config: ServeConfig, sight: Sight, now: float) -> tuple[HostRow, .
                 ub_memory_mib=node.memory_mib,
                 ub_used_mib=taken.memory_mib,
                 lost_s=lost.get(node.node),
+                disk_full=node.disk_full,
             )
         )
     return tuple(rows)
@@ -121,6 +122,7 @@ def _node_row(node: SeenNode, row: HostRow) -> dict[str, Any]:
         "address": row.address,
         "state": "alive" if row.lost_s is None else "dead",
         "lost_s": row.lost_s,
+        "disk_full": row.disk_full,
         "npus": [str(npu) for npu in npus],
         "npus_used": row.npus_used,
         "ub_memory_mib": {"used": row.ub_used_mib, "offered": row.ub_memory_mib},

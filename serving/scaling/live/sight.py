@@ -61,6 +61,7 @@ class SeenNode:
         number: of its first host; None while it has none.
         address: by which other hosts reach it.
         head: Ray's first node, which nobody takes back.
+        disk_full: line about the disk of Ray's session folder there; empty = it is not full, or not known.
     """
 
     node: NodeId
@@ -69,6 +70,7 @@ class SeenNode:
     number: int | None = None
     address: str = ""
     head: bool = False
+    disk_full: str = ""
 
     @property
     def name(self) -> str:
