@@ -138,7 +138,7 @@ class TorchCompute:
         return pool
 
     def facts(self) -> dict[str, Any]:
-        """Name and speed [tokens/s] of what computes; `experts` where this is a rank: its `ExpertFacts` as plain values."""
+        """Name and speed [tokens/s] of what computes; `experts` where this is a rank: its `ExpertFacts`."""
         experts = self._rank.facts() if self._rank is not None else None
         own = {"computes": self._computes, "probe_tokens_per_s": self._probe}
         return own if experts is None else {**own, "experts": msgspec.to_builtins(experts)}
