@@ -15,10 +15,10 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
 from serving.instance.live.npu_of import npu_of
+from serving.launch.machine import warn_of_weights
 from serving.launch.ports import GATEWAY_PORT, require_places
-from serving.launch.room import free_memory, require_room, tight_lines
+from serving.launch.room import require_room
 from serving.model.architecture import Architecture
-from serving.model.native.build import BuildError, find_compiler, packaged_library
 from serving.model.quantization import Quantization
 from serving.model.size import weight_bytes
 from serving.served_architecture import served_architecture
@@ -35,8 +35,8 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     Raises: SpecError (the simulated device, its engine or the model's shape cannot be read, or the model cannot
         draft), ConfigError (a port is taken, a block is larger than a memory server, contexts are to be longer than is
         computed, the weights are larger than an instance's HBM or this machine's memory, the folder of starts or of the
-        SSD tier cannot be written, the disk is full, the Redis does not answer, the native step has no compiler),
-        ModelError (the model folder or the tokenizer's cannot be served, or they do not belong together).
+        SSD tier cannot be written, the disk is full, the Redis does not answer), ModelError (the
+        model folder or the tokenizer's cannot be served, or they do not belong together).
     Effects: makes the folder of the SSD tier.
     """
     if own_ray:
@@ -59,34 +59,8 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         _require_hbm(config, model, here=own_ray)
     if config.kvcache.replicas:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
-    if own_ray:
-        _warn_of_machine(config, 0 if accounted is not None else _weights(config, model))
-
-
-def _warn_of_machine(config: ServeConfig, weights: int) -> None:
-    """Say what this machine lacks to be fast, or to start at all; all of it may come while Ray starts."""
-    for line in tight_lines(config, weights, free_memory()):
-        logger.warning("%s", line)
-    if (remedy := compiler_line(config)) is not None:
-        if config.engine.executor == "native":
-            raise ConfigError(f'[engine] executor = "native": {remedy}')
-        logger.warning("%s, so torch computes, several times slower than the native step", remedy)
-
-
-def compiler_line(config: ServeConfig) -> str | None:
-    """Remedy for a C++ compiler that is missing; None if none is needed, or there is one.
-
-    Effects: none.
-    """
-    if config.engine.executor in ("simulated", "torch") or config.model.device not in ("auto", "cpu"):
-        return None
-    if packaged_library().exists() or (config.model.device == "auto" and Path("/dev/nvidiactl").exists()):
-        return None
-    try:
-        find_compiler()
-    except BuildError as error:
-        return f"{error}: install one (Debian: apt-get install g++, Fedora: dnf install gcc-c++)"
-    return None
+    if own_ray and accounted is None:
+        warn_of_weights(config, _weights(config, model))
 
 
 def _require_computed(config: ServeConfig, model: Architecture) -> None:
@@ -160,16 +134,20 @@ def _weights(config: ServeConfig, model: Architecture) -> int:
         raise ModelError(f"a file of {config.model.path} cannot be read ({error}): fetch it again") from error
 
 
-def check_before_fetch(config: ServeConfig, folder: Path, stored: int, *, own_ray: bool = True) -> None:
-    """Find what would keep a model from being served while only its small files are here.
+def check_before_fetch(config: ServeConfig, folder: Path | None, stored: int, *, own_ray: bool = True) -> None:
+    """Find what would keep a model from being served while its weights are not here.
 
     Args:
-        folder: of the small files.
-        stored: bytes of the files of weights, which are yet to be fetched.
+        folder: of the small files; None = not even these are here, and room for the weights is all that is looked for.
+        stored: bytes of the files of weights, which are yet to be fetched; without a folder, at least.
         own_ray: as `preflight`.
     Raises: ConfigError, ModelError, as `preflight`.
     Effects: none.
     """
+    if folder is None:
+        if config.model.dtype != "bfloat16":  # float32 files would take half of it
+            require_room(config, stored, 0, here=own_ray)
+        return
     config = replace(config, model=replace(config.model, path=folder))
     model = served_architecture(config)
     _require_computed(config, model)

@@ -16,8 +16,8 @@ from serving.config.model import DType
 from serving.config.simulation import Executor
 from serving.errors import ConfigError, ModelError
 from serving.launch import room
-from serving.launch.preflight import check_before_fetch, compiler_line, preflight
-from serving.launch.room import FreeMemory, free_memory, tight_lines
+from serving.launch.machine import FreeMemory, compiler_line, free_memory, tight_lines, warn_of_machine
+from serving.launch.preflight import check_before_fetch, preflight
 from serving.model.size import weight_bytes
 from tests.e2e.server import free_port
 from tests.kvpool.redis_process import RedisProcess, needs_redis
@@ -96,8 +96,9 @@ def test_a_model_is_refused_before_its_weights_are_fetched(tmp_path: Path, store
     config = ServeConfig(model, hardware=HardwareConfig(hbm_per_die_mib=1, workspace_share=0.9))
     share = 1 - 1.3 * needed / config.prefill.dies_per_instance / MIB
     check_before_fetch(replace(config, hardware=replace(config.hardware, workspace_share=share)), folder, size)
-    with pytest.raises(ConfigError, match=r"weights of org/name take .* with dies of .* GiB they fit"):
-        check_before_fetch(config, folder, size)
+    for there in (None, folder):
+        with pytest.raises(ConfigError, match=r"weights of org/name take .* with dies of .* GiB they fit"):
+            check_before_fetch(replace(config, model=replace(model, dtype="auto")), there, size)
 
 
 def test_a_tokenizer_of_more_tokens_than_the_model_has(config: ServeConfig, tmp_path: Path) -> None:
@@ -227,11 +228,11 @@ def test_a_start_without_a_compiler_is_told_what_computes(
 ) -> None:
     monkeypatch.setenv("CXX", "c++-that-is-nowhere")
     on_cpu = replace(config, model=replace(config.model, device="cpu"))
-    preflight(on_cpu)
+    warn_of_machine(on_cpu)
     (line,) = [one for one in caplog.messages if "compiler" in one]
     assert re.search(r"-nowhere, is not there: install one \(.*\), so torch computes, several times slower", line)
     assert compiler_line(replace(on_cpu, engine=EngineConfig(executor="torch"))) is None
     with pytest.raises(ConfigError, match=r"executor = .native.: the compiler that CXX names, .* install one"):
-        preflight(replace(on_cpu, engine=EngineConfig(executor="native")))
+        warn_of_machine(replace(on_cpu, engine=EngineConfig(executor="native")))
     monkeypatch.delenv("CXX")
     assert compiler_line(on_cpu) is None
