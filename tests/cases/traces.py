@@ -132,6 +132,7 @@ GOOD: dict[str, tuple[str, list[Request]]] = {
 """Format -> file, and its requests in order of arrival if answers take no time."""
 
 NOTES = {
+    "mooncake's names as CSV": "timestamp counts milliseconds",
     "mooncake, milliseconds since 1970": "milliseconds since 1970; they count from the first, 2023-11-14 22:13:20 UTC",
     "mooncake, dates": "times are dates; they count from the first, 2024-05-10T18:15:46.5Z",
     "burstgpt": "requests left out, since they failed when they were recorded (no tokens): 1",
