@@ -70,7 +70,7 @@ def own_full_disk() -> str:
     from ray._private.worker import global_worker  # there is no public way to ask
 
     node = global_worker.node
-    return "" if node is None else full_disk(Path(node.get_session_dir_path())) or ""
+    return "" if node is None else full_disk(Path(node.get_session_dir_path()).parent) or ""
 
 
 class DiskWatch:
