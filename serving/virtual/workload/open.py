@@ -56,8 +56,7 @@ def open_workload(
         shard: (which, of how many); see `sharding`. Together, shards are the whole.
         clients: of a ServeGen folder; empty = all. volume: so many times its requests in the same time.
         token_s: time that answers take per token [s], where a trace has sessions whose turns wait for answers.
-        block_tokens: that one id of the trace stands for; None = as its format has it.
-        columns: of a CSV: names of time, prompt and answer, with commas; None = as its first line tells.
+        block_tokens: that one id stands for. columns: of a CSV, see `custom_table`. None = as the format has it.
         kept_bytes: traces up to this size are read and checked here, and kept; larger ones as they go, in each pass.
     Returns: count and last arrival are known for traces that are kept; of others, when the stretch ends if it does.
     Raises: TraceError if the trace is no such thing, in one line; ConfigError for what else cannot be.
