@@ -95,11 +95,11 @@ costs: ## run the tests and write what each file cost into tests/README.md
 lint: style ## ruff, mypy, and whether the documentation can be built
 	@$(BIN)/mypy
 
-style: docs
+style: $(VENV)/.installed-test docs
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 
-docs: $(VENV)/.installed-test ## READMEs and docs/ as a site in build/docs; a broken link fails
+docs: $(VENV)/.installed-docs ## READMEs and docs/ as a site in build/docs; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/mkdocs.yml
 
 bench: $(VENV)/.installed-test ## every benchmark, with its conditions (takes a while)
@@ -129,7 +129,11 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | asked-for
 
 $(VENV)/.installed-test: pyproject.toml $(CONSTRAINTS) | asked-for
 	@deploy/install.sh $(BIN)/python $(INSTALL_LOG) test,docs
-	@touch $(VENV)/.installed $@
+	@touch $(VENV)/.installed $(VENV)/.installed-docs $@
+
+$(VENV)/.installed-docs: pyproject.toml $(CONSTRAINTS) | asked-for
+	@deploy/install.sh $(BIN)/python $(INSTALL_LOG) docs
+	@touch $@
 
 # The first that deploy/pythons.sh lists. One that was asked for is checked, too.
 $(BIN)/python:

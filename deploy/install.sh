@@ -2,6 +2,7 @@
 # Installs torch, then the project and whatever else it needs, into an environment. `make` calls it.
 #
 #   deploy/install.sh PYTHON LOG [EXTRAS]    the environment's interpreter; EXTRAS as pyproject.toml names them: test,docs
+#   deploy/install.sh PYTHON LOG docs        only what builds the site, which needs neither torch nor the project
 #
 # TORCH_PIP_ARGS, PIP_ARGS and CONSTRAINTS are the Makefile's. One line a phase; what pip says goes to LOG, and the end of
 # that is shown when a phase fails.
@@ -14,7 +15,7 @@ eval "torch_args=(${TORCH_PIP_ARGS:-}) pip_args=(${PIP_ARGS:-})"
 pinned=()
 [ -z "${CONSTRAINTS:-}" ] || pinned=(-c "$CONSTRAINTS")
 
-if [ -z "${TORCH_PIP_ARGS:-}" ] && [ "$(uname -m)" = x86_64 ] && ! type -P nvidia-smi > /dev/null; then
+if [ "$extras" != docs ] && [ -z "${TORCH_PIP_ARGS:-}" ] && [ "$(uname -m)" = x86_64 ] && ! type -P nvidia-smi > /dev/null; then
     cat << 'END'
 There is no NVIDIA GPU here, and PyPI's torch for x86 brings CUDA's libraries: 5.3 GB on disk instead of 1.5 GB, and the
 download of them. To save that, interrupt this and give the address of PyTorch's CPU wheels, which PyTorch's page
@@ -38,5 +39,10 @@ mkdir -p "$(dirname "$log")"
 : > "$log"
 trap 'echo; exit 130' INT
 echo "Installing into $(dirname "$(dirname "$python")") (once; several minutes on a slow line; what pip says is in $log)"
+if [ "$extras" = docs ]; then
+    mapfile -t packages < <(sed -n '/^docs = \[/,/^\]/s/^ *"\([^"]*\)".*/\1/p' pyproject.toml)
+    phase "1 of 1: MkDocs" "${pinned[@]}" "${packages[@]}"
+    exit
+fi
 phase "1 of 2: torch" "${torch_args[@]}" "$torch"
 phase "2 of 2: everything else" "${pinned[@]}" -e ".${extras:+[$extras]}"

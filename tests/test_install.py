@@ -83,6 +83,17 @@ def test_without_extras_and_constraints(machine: Machine) -> None:
     assert machine.calls[1] == "-m pip install --disable-pip-version-check -e ."
 
 
+def test_the_site_needs_neither_torch_nor_the_project(machine: Machine) -> None:
+    done = machine.install("docs", CONSTRAINTS="c.txt")
+    assert done.stdout.splitlines()[1].startswith("1 of 1: MkDocs ... ")
+    (call,) = machine.calls
+    assert call.startswith("-m pip install --disable-pip-version-check -c c.txt mkdocs>=")
+    assert not any(word in call for word in ("torch", " -e ", "hypothesis"))
+    recipe = (ROOT / "Makefile").read_text().partition("\ndocs: ")[2].partition("\n")[0]
+    assert ".installed-docs" in recipe
+    assert ".installed-test" not in recipe
+
+
 @pytest.mark.parametrize(("fails", "calls"), [("torch==", 1), ("-e", 2)])
 def test_a_failure_shows_the_end_of_the_log(machine: Machine, fails: str, calls: int) -> None:
     done = machine.install(fails=fails)

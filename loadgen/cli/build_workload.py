@@ -187,7 +187,8 @@ def _trace(flags: argparse.Namespace, seed: int) -> Trace:
     Raises: UsageError, TraceFormatError.
     """
     end_s = math.inf if flags.trace_to is None else flags.trace_to
-    reading = Reading(flags.block_tokens, start_s=flags.trace_from or 0.0, end_s=end_s, seed=seed)
+    start_s = flags.trace_from or 0.0
+    reading = Reading(flags.block_tokens, start_s=start_s, end_s=end_s, seed=seed, columns=flags.columns)
     return open_trace(Path(flags.dataset_path), reading)
 
 

@@ -23,6 +23,7 @@ USED_BY = {
     "max_model_len": _RENDERED,
     "length_scale": _WRITTEN,
     "block_tokens": frozenset(TRACES),
+    "columns": frozenset(TRACES),
     "tenants": _TENANTS,
     "system_prompt_len": _TENANTS,
     "prefix_depth": _TENANTS,

@@ -44,6 +44,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def _add_reading_flags(parser: argparse.ArgumentParser) -> None:
     """Declare flags for what the format of the file that is read leaves open."""
     parser.add_argument("--block-tokens", type=values.count, metavar="N", help="tokens of a block of its hash_ids")
+    parser.add_argument(
+        "--columns", metavar="TIME,PROMPT,OUTPUT", help="names of a CSV's columns; times are seconds or dates"
+    )
     parser.add_argument("--seed", type=values.whole, default=0, metavar="N", help="of a ServeGen folder's requests")
 
 
@@ -54,7 +57,7 @@ def run(flags: argparse.Namespace) -> int:
     """
     if flags.action == "record":
         return _record(flags)
-    trace = open_trace(flags.file, Reading(flags.block_tokens, seed=flags.seed))
+    trace = open_trace(flags.file, Reading(flags.block_tokens, seed=flags.seed, columns=flags.columns))
     if flags.action == "info":
         print(*describe(trace).lines(), sep="\n")
         return 0

@@ -79,6 +79,11 @@ def _add_text_flags(group: "argparse._ArgumentGroup") -> None:
         "Bailian 16); checked against the lengths",
     )
     group.add_argument(
+        "--columns",
+        metavar="TIME,PROMPT,OUTPUT",
+        help="traces: the file is CSV with these columns, times in seconds or dates (default: by its first line)",
+    )
+    group.add_argument(
         "--cycle", action="store_true", help="begin a data set again when it ends (default: the run ends with it)"
     )
 

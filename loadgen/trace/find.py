@@ -16,12 +16,14 @@ from loadgen.trace.mooncake import MOONCAKE_BLOCK_TOKENS, MooncakeTrace
 from loadgen.trace.recorded import RecordedTrace, read_header
 from loadgen.trace.request import Trace
 from loadgen.trace.servegen import ServeGenTrace
-from loadgen.trace.tables import TABLES, TableTrace
+from loadgen.trace.tables import CsvFormat, TableTrace, custom_table, table_of
 
 FORMATS = (
     "Mooncake JSON lines (timestamp, input_length, output_length, hash_ids), Qwen-Bailian JSON lines (chat_id, ...), "
     "a load generator's trace, CSV of Azure's (TIMESTAMP,ContextTokens,GeneratedTokens), BurstGPT's "
-    "(Timestamp,Request tokens,Response tokens) or plain (arrival_s,prompt_tokens,output_tokens), a ServeGen folder"
+    "(Timestamp,Request tokens,Response tokens), Mooncake's names (timestamp,input_length,output_length) or plain "
+    "(arrival_s,prompt_tokens,output_tokens, or vLLM's names), any other CSV by --columns TIME,PROMPT,OUTPUT, a "
+    "ServeGen folder"
 )
 _OBJECT = json_text.Decoder(dict[str, msgspec.Raw])
 _MOST_VOLUME = 1e6
@@ -34,6 +36,7 @@ class Reading:
     Attributes:
         block_tokens: that one hash id stands for; None = as the format has it (or its header says).
         clients: of a ServeGen folder; empty = all. volume: so many times its requests in the same time.
+        columns: of a CSV, see `custom_table`; None = those of the format that its first line tells.
         start_s, end_s: stretch of a ServeGen folder's time for which requests are made. seed: of those.
     """
 
@@ -43,6 +46,7 @@ class Reading:
     start_s: float = 0.0
     end_s: float = math.inf
     seed: int = 0
+    columns: str | None = None
 
 
 _AS_IT_IS = Reading()
@@ -56,7 +60,9 @@ def open_trace(path: Path, reading: Reading = _AS_IT_IS) -> Trace:
     """
     if reading.block_tokens is not None and reading.block_tokens < 1:
         raise UsageError(f"blocks of {reading.block_tokens} tokens: at least 1")
+    table = None if reading.columns is None else custom_table(reading.columns)
     if path.is_dir():
+        _refuse_columns(path, table)
         return _folder(path, reading)
     if reading.clients:
         raise UsageError(f"{path}: only ServeGen folders have clients to choose from; leave them out")
@@ -64,8 +70,9 @@ def open_trace(path: Path, reading: Reading = _AS_IT_IS) -> Trace:
         raise UsageError(f"{path}: only a ServeGen folder's requests are made up, at any volume; set a rate instead")
     for number, line in numbered_lines(path):
         if line.lstrip().startswith(b"{"):
+            _refuse_columns(path, table)
             return _json_trace(path, number, line, reading.block_tokens)
-        return _table(path, number, line, reading.block_tokens)
+        return _table(path, number, line, reading.block_tokens, table)
     raise empty(path)
 
 
@@ -100,17 +107,23 @@ def _json_trace(path: Path, number: int, line: bytes, block_tokens: int | None) 
     raise trace_error(path, number, f"JSON without input_length, so no trace that is known; known are {FORMATS}")
 
 
-def _table(path: Path, number: int, line: bytes, block_tokens: int | None) -> Trace:
-    """The reader of CSV: of the format with which it shares most columns.
+def _table(path: Path, number: int, line: bytes, block_tokens: int | None, table: CsvFormat | None) -> Trace:
+    """The reader of CSV: by the columns that were named, or of the format with which it shares most columns.
 
     Raises: TraceFormatError if that is none; UsageError.
     """
-    names = {name.strip() for name in re.split("[,\n]", line.decode(errors="replace"))}
-    best = max(TABLES, key=lambda table: len(names.intersection(table.columns)))
-    if not names.intersection(best.columns):
+    names = {name.strip().strip('"') for name in re.split("[,\n]", line.decode(errors="replace"))}
+    table = table or table_of(names)
+    if table is None:
         raise trace_error(path, number, f"the first line tells of no trace that is known; known are {FORMATS}")
     _refuse_blocks(path, block_tokens)
-    return TableTrace(path, best)
+    return TableTrace(path, table)
+
+
+def _refuse_columns(path: Path, table: CsvFormat | None) -> None:
+    """Raises: UsageError for columns where there are none."""
+    if table is not None:
+        raise UsageError(f"{path}: only CSV has columns to name; leave --columns out")
 
 
 def _refuse_blocks(path: Path, block_tokens: int | None) -> None:

@@ -10,7 +10,11 @@
     arrival_s,prompt_tokens,output_tokens             plain; seconds from the trace's beginning
     0.25,374,44
 
-Columns may stand in any order and among others.
+    timestamp,input_length,output_length          Mooncake's and our own JSON names; milliseconds, as there
+    27482.125,374,44
+
+Columns may stand in any order and among others. Those of a plain file may have other names (`NAMES`, vLLM's among
+them); any others are named by whoever reads the file (`custom_table`).
 """
 
 import csv
@@ -19,7 +23,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from loadgen.errors import TraceFormatError
+from loadgen.errors import TraceFormatError, UsageError
 from loadgen.regular_file import check_regular
 from loadgen.trace.lines import check_lengths, empty, trace_error, unreadable
 from loadgen.trace.request import TraceRecord
@@ -32,13 +36,15 @@ class CsvFormat:
 
     Attributes:
         columns: of time, prompt and answer. dates: times are dates. failed: a length of 0 is a failed request.
-        header: columns as they are written.
+        header: columns as they are written. per_s: units of time in a second. note: what a reader is told of them.
     """
 
     columns: tuple[str, str, str]
     dates: bool = False
     failed: bool = False
     header: tuple[str, ...] = ()
+    per_s: float = 1.0
+    note: str = ""
 
 
 AZURE = CsvFormat(("TIMESTAMP", "ContextTokens", "GeneratedTokens"), dates=True)
@@ -48,7 +54,19 @@ BURSTGPT = CsvFormat(
     failed=True,
     header=("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type"),
 )
-TABLES = (AZURE, PLAIN, BURSTGPT)
+MOONCAKE = CsvFormat(
+    ("timestamp", "input_length", "output_length"),
+    per_s=1000.0,
+    note="timestamp counts milliseconds, as in Mooncake's JSON; if these are seconds, name the columns by --columns",
+)
+TABLES = (AZURE, PLAIN, BURSTGPT, MOONCAKE)
+NAMES = (
+    ("arrival_s", "arrival_time", "start_time", "start_times", "time"),
+    ("prompt_tokens", "input_tokens", "prompt_len", "input_len", "input_lens", "input_length", "num_prompt_tokens"),
+    ("output_tokens", "completion_tokens", "output_len", "output_lens", "expected_output_len", "output_length",
+     "generation_tokens", "num_generation_tokens"),
+)  # fmt: skip
+"""Of time [s], prompt and answer: plain, of OpenAI's usage, of vLLM's benchmarks and metrics, of JSON traces."""
 _SPARSE_S = 60.0
 _WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
 """Azure's traces have dates; those that are written need some day to begin at."""
@@ -66,9 +84,12 @@ class TableTrace:
 
     def requests(self) -> Iterator[TraceRecord]:
         """See `Trace`."""
-        seconds = TraceTimes(self.path, self.notes, dates_expected=self.table.dates).seconds
+        times = TraceTimes(self.path, self.notes, per_s=self.table.per_s, dates_expected=self.table.dates)
+        seconds = times.seconds
+        if self.table.note:
+            self.notes["columns"] = self.table.note
         dates, count, failed = self.table.dates, 0, 0
-        whole, arrival_s = not dates and not self.table.failed, 0.0
+        whole, arrival_s = not dates and not self.table.failed and self.table.per_s == 1, 0.0
         for number, at, input_tokens, output_tokens in self._rows():
             if self.table.failed and not (input_tokens and output_tokens):
                 failed += 1
@@ -127,6 +148,36 @@ class TableTrace:
         if missing:
             raise trace_error(self.path, 1, f"no column {', '.join(missing)}; the first line names {','.join(columns)}")
         return [names.index(column) for column in columns]
+
+
+def table_of(names: Iterable[str]) -> CsvFormat | None:
+    """The format with which a first line shares most columns; None if there is none that it shares any with.
+
+    Effects: none.
+    """
+    there = set(names)
+    found = [next((name for name in known if name in there), None) for known in NAMES]
+    time, prompt, output = found
+    best = max(TABLES, key=lambda table: len(there.intersection(table.columns)))
+    if time is None or prompt is None or output is None or there.issuperset(best.columns):
+        return best if there.intersection(best.columns) else None
+    return CsvFormat((time, prompt, output))
+
+
+def custom_table(columns: str) -> CsvFormat:
+    """The format of a file whose columns are named by whoever reads it: times in seconds, or dates.
+
+    Args:
+        columns: names of time, prompt and answer, with commas between them.
+    Raises: UsageError if they are not three.
+    """
+    names = tuple(name.strip() for name in columns.split(","))
+    if len(set(names)) != 3 or not all(names):
+        raise UsageError(
+            f"--columns {columns!r}: name three columns, TIME,PROMPT,OUTPUT, e.g. {','.join(PLAIN.columns)}"
+        )
+    time, prompt, output = names
+    return CsvFormat((time, prompt, output))
 
 
 def _time(text: str) -> float | str:

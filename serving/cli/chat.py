@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from serving.cli.system_options import add_gateway_address
+from serving.cli.system_options import add_gateway_address, choose_gateway
 
 DESCRIPTION = """\
 Talk with a running system: the answer comes as it is computed, and a line below it says what it took: tokens, speed,
@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.client.conversation import ChatConversation, served_model
     from serving.errors import ConfigError
 
+    choose_gateway(arguments)
     url, key = arguments.url, arguments.api_key
     message = arguments.message
     if message is None and not sys.stdin.isatty():

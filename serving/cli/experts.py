@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from loadgen.quantities import Duration
-from serving.cli.system_options import add_gateway_address, add_gateway_options
+from serving.cli.system_options import add_gateway_address, add_gateway_options, choose_gateway
 
 DESCRIPTION = """\
 Show the experts of a running system's groups of ranks: balancedness by layer (mean over largest of the ranks' rows
@@ -129,6 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises: UnavailableError, ScaleError, ConfigError, RoutingTraceError, PlacementError, in one line.
     """
+    if arguments.action != "trial":
+        choose_gateway(arguments)
     if arguments.action in ("resize", "drain"):
         return _change(arguments)
     if arguments.action in ("record", "trial"):

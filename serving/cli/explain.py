@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serving.cli.system_options import add_gateway_options
+from serving.cli.system_options import add_gateway_options, choose_gateway
 
 if TYPE_CHECKING:
     from serving.gateway.core.timeline import RequestTimes
@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from serving.cli.explain_text import print_times
     from serving.report_files import write_file
 
+    choose_gateway(arguments)
     found = _found(arguments)
     if arguments.html is not None:
         write_file(arguments.html, explain_page(found).encode())

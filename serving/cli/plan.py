@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from loadgen.quantities import Duration
 from serving.cli.engine_option import add_engine
 from serving.cli.set_option import add_set, configured
-from serving.cli.trace_flags import add_block_tokens, add_concurrency
+from serving.cli.trace_flags import add_block_tokens, add_columns, add_concurrency
 from serving.errors import ConfigError
 from serving.tools.compilation.choose import prefer_compiled
 
@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_concurrency(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="first requests of the trace only")
     add_block_tokens(parser)
+    add_columns(parser)
     parser.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="begin of the stretch of the trace")
     parser.add_argument("--duration", type=Duration(), metavar="T", help="length of the stretch (default: to its end)")
     _add_goal(parser)
@@ -278,7 +279,7 @@ def _trace(arguments: argparse.Namespace, seed: int) -> "TraceChoice":
 
     return TraceChoice(
         arguments.trace, arguments.rate, arguments.limit, arguments.start, arguments.duration, seed,
-        arguments.block_tokens, arguments.concurrency,
+        arguments.block_tokens, arguments.concurrency, arguments.columns,
     )  # fmt: skip
 
 

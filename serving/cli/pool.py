@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loadgen.quantities import Size
-from serving.cli.system_options import add_gateway_options
+from serving.cli.system_options import add_gateway_options, choose_gateway
 
 DESCRIPTION = """\
 Show the KV-cache pool of a running system: each memory server's share of the ring and of new blocks (weight), how full
@@ -70,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from serving.cli import pool_table as pool
 
+    choose_gateway(arguments)
     url, key, code = arguments.url, arguments.api_key, 0
     show: Callable[[dict[str, Any]], None]
     match arguments.action:

@@ -113,18 +113,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_places(arguments: argparse.Namespace) -> None:
-    """See that ports and the folder of a start can be had, before a model is fetched or anything heavy is imported.
+    """See that ports and the folder of a start can be had, and say what this machine lacks, before a model is fetched
+    or anything heavy imported.
 
     Raises: ConfigError if they cannot, or the file or a setting is wrong.
     """
     from serving.cli.engine_option import engine_setting
     from serving.config.load import read_config
+    from serving.launch.machine import warn_of_machine
     from serving.launch.ports import GATEWAY_PORT, require_places
 
     settings = [*arguments.set, *engine_setting(arguments)]
     config = read_config(arguments.config, model=arguments.model, settings=settings).config
     port = config.gateway.port if arguments.port is None else arguments.port
     require_places(arguments.host or config.gateway.host, port, GATEWAY_PORT, config.cluster)
+    warn_of_machine(config)
 
 
 def _warn_of_shown_secrets(arguments: argparse.Namespace) -> None:

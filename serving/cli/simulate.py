@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from loadgen.quantities import Duration, parse_duration
 from serving.cli.engine_option import add_engine
 from serving.cli.set_option import add_set, configured
-from serving.cli.trace_flags import add_block_tokens, add_concurrency
+from serving.cli.trace_flags import add_block_tokens, add_columns, add_concurrency
 from serving.tools.compilation.choose import prefer_compiled
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _TRACE_FLAGS = {
     "length": 1.0,
     "repeat": 1,
     "block_tokens": None,
+    "columns": None,
 }
 _POISSON_FLAGS = {"prompt": 4096, "output": 256, "reuse": 0.0}
 """Flags that only one kind of load has, with their defaults."""
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--volume", type=float, default=1.0, metavar="X", help="X times a ServeGen folder's requests")
     load.add_argument("--length", type=float, default=1.0, metavar="X", help="prompts and answers X times as long")
     add_block_tokens(load)
+    add_columns(load)
     load.add_argument("--repeat", type=int, default=1, metavar="N", help="play it N times, each with other prefixes")
     load.add_argument("--prompt", type=int, default=4096, metavar="N", help="with --poisson: prompt tokens (4096)")
     load.add_argument("--output", type=int, default=256, metavar="N", help="with --poisson: answer tokens (256)")
@@ -200,6 +202,7 @@ def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: i
             repeat=f.repeat,
             shard=(number, count),
             block_tokens=f.block_tokens,
+            columns=f.columns,
         )
     if f.duration is None:
         raise ConfigError("--poisson needs --duration: for how many seconds requests arrive")

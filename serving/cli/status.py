@@ -2,25 +2,36 @@
 
 import argparse
 
-from serving.cli.system_options import add_gateway_options
+from serving.cli.system_options import add_gateway_options, choose_gateway
 
 DESCRIPTION = """\
 Ask a running gateway what there is, and print it as a table.
 """
-EPILOG = ""
+EPILOG = """\
+Examples:
+  cloudmatrix status
+  kill -9 $(cloudmatrix status --pids decode | head -1)
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_gateway_options(parser)
+    parser.add_argument("--pids", metavar="POOL", help="print only the process ids of a pool, one a line")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask and print.
 
-    Raises: UnavailableError, in one line.
+    Raises: UnavailableError, ConfigError, in one line.
     """
-    from serving.cli.status_table import fetch_status, print_status
+    choose_gateway(arguments)
+    from serving.cli.status_table import fetch_status, pids_of, print_status
 
-    print_status(fetch_status(arguments.url, arguments.api_key), as_json=arguments.json)
+    status = fetch_status(arguments.url, arguments.api_key)
+    if arguments.pids is None:
+        print_status(status, as_json=arguments.json)
+        return 0
+    for pid in pids_of(status, arguments.pids):
+        print(pid)
     return 0

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from hardware.units import MIB
+from serving.errors import ConfigError
 from serving.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
 from serving.values.replica_rows import whole_replicas
@@ -47,6 +48,9 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
             " and targets are as they were then. Is Ray's head lost? Start it again at its address"
         )
     hosts = status.get("hosts", [])
+    for host in hosts:
+        if host.get("disk_full"):
+            console.print(f"{host['name']}: {host['disk_full']}", markup=False)
     if len(hosts) > 1:
         console.print(host_table(hosts))
         console.print()
@@ -56,6 +60,20 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
         console.print()
         servers = kvcache["servers"]
         console.print(server_table(servers, f"kvcache {len(servers)}/{kvcache['target_replicas']}"))
+
+
+def pids_of(status: dict[str, Any], pool: str) -> list[int]:
+    """Process ids of a pool's replicas that live; of a group, of its ranks.
+
+    Raises: ConfigError if there is no such pool.
+    Effects: none.
+    """
+    rows = {one["name"]: one["replicas"] for one in status["pools"]}
+    if (kvcache := status.get("kvcache")) is not None:
+        rows["kvcache"] = kvcache["servers"]
+    if pool not in rows:
+        raise ConfigError(f"there is no pool {pool}; there are {', '.join(rows)}")
+    return [row["pid"] for row in rows[pool] if row["pid"] and row["state"] not in _LOST]
 
 
 def host_table(hosts: Sequence[dict[str, Any]]) -> Table:

@@ -29,10 +29,26 @@ def add_gateway_address(parser: argparse.ArgumentParser, *, inherited: bool = Fa
     Args:
         inherited: as for `add_gateway_options`.
     """
-    url_help = f"the gateway's address, with or without http:// (default {DEFAULT_URL})"
-    default_url, default_key = _default(DEFAULT_URL, inherited=inherited), _default(None, inherited=inherited)
-    parser.add_argument("--url", type=server_address, default=default_url, help=url_help)
-    parser.add_argument("--api-key", metavar="KEY", default=default_key, help="when the gateway wants one")
+    url_help = (
+        f"the gateway's address, with or without http:// (default: of your start on this machine, else {DEFAULT_URL})"
+    )
+    default = _default(None, inherited=inherited)
+    parser.add_argument("--url", type=server_address, default=default, help=url_help)
+    parser.add_argument("--api-key", metavar="KEY", default=default, help="when the gateway wants one")
+
+
+def choose_gateway(arguments: argparse.Namespace) -> None:
+    """Take the gateway of the system whose dashboard `system_of` would take, unless `--url` names another.
+
+    Raises: UnavailableError if several systems of this user run on this machine.
+    Effects: sets `arguments.url`.
+    """
+    if arguments.url is None:
+        from serving.client.pools_client import only_start
+        from serving.cluster.session import running_starts
+
+        start = only_start(running_starts())
+        arguments.url = DEFAULT_URL if start is None else start.gateway_url
 
 
 def _default(value: object, *, inherited: bool) -> object:

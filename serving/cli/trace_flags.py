@@ -14,6 +14,16 @@ def add_block_tokens(group: "argparse.ArgumentParser | argparse._ArgumentGroup")
     )
 
 
+def add_columns(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    """Effects: adds `--columns`."""
+    group.add_argument(
+        "--columns",
+        metavar="TIME,PROMPT,OUTPUT",
+        help="the trace is CSV with these columns: arrivals (seconds or dates), tokens of prompts and of answers "
+        "(default: by its first line)",
+    )
+
+
 def add_concurrency(group: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
     """Effects: adds `--concurrency`."""
     group.add_argument(

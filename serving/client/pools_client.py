@@ -2,6 +2,7 @@
 
 import time
 import urllib.parse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from msgspec.structs import asdict
 
 from hardware.regular_file import read_regular_text
 from serving.cluster.host_environment import DASHBOARD, TOKEN, TOKEN_FILE, value_here
-from serving.cluster.session import running_starts
+from serving.cluster.session import RunningStart, running_starts
 from serving.errors import ScaleError, SilentError, UnavailableError
 from serving.http_client import RefusedError, ask_again, ask_dashboard
 from serving.values.scaling import ReadDecisions, ReadEvents, ScalePool
@@ -95,6 +96,20 @@ class PoolsClient:
             raise ScaleError(message, kind=str(kind), fits=refused.error.get("fits")) from None
 
 
+def only_start(starts: Sequence[RunningStart]) -> RunningStart | None:
+    """The start that a command without an address means, whichever of its two addresses it needs; None = there is none.
+
+    Raises: UnavailableError, in one line, when there are several.
+    Effects: none.
+    """
+    if len(starts) > 1:
+        both = ", ".join(f"{start.gateway_url} (dashboard {start.dashboard_url})" for start in starts)
+        raise UnavailableError(
+            f"several systems of yours run on this machine: choose one by --url or --dashboard: {both}"
+        )
+    return starts[0] if starts else None
+
+
 def find_system(url: str | None, token: str | None) -> PoolsClient:
     """The system that a command means.
 
@@ -105,11 +120,8 @@ def find_system(url: str | None, token: str | None) -> PoolsClient:
     Effects: none.
     """
     starts = running_starts()
-    if url is None and len(starts) > 1:
-        urls = ", ".join(start.dashboard_url for start in starts)
-        raise UnavailableError(f"several systems of yours run on this machine: choose one by --dashboard: {urls}")
-    if url is None and starts:
-        return PoolsClient(starts[0].dashboard_url, token or starts[0].token)
+    if url is None and (start := only_start(starts)) is not None:
+        return PoolsClient(start.dashboard_url, token or start.token)
     known = next((start.token for start in starts if url is not None and start.dashboard_url == url.rstrip("/")), None)
     token = token or known or _ray_token()
     if token is None:

@@ -13,11 +13,13 @@ import contextlib
 import logging
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 
+from serving.cluster.disk_watch import own_full_disk
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.lost_nodes import LostNodeWatch
 from serving.cluster.nodes import ON_HEAD_NODE
@@ -31,6 +33,8 @@ NAMESPACE = "cloudmatrix"
 ANNOUNCE_PERIOD_S = 1.0
 EXPIRY_S = 5.0
 CALL_DEADLINE_S = 3.0
+DISK_FULL = "disk_full"
+"""Fact of a member, see `with_disk`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,11 @@ class Member:
     incarnation: str
     facts: dict[str, Any]
     """What status pages show: NPUs, HBM, blocks, counters. Refreshed with each announcement."""
+
+
+def with_disk(member: Member, look: Callable[[], str] = own_full_disk) -> Member:
+    """The member with `disk_full` among its facts: a line about its host's disk, empty if that is not full."""
+    return replace(member, facts={**member.facts, DISK_FULL: look()})
 
 
 class Roster:
@@ -171,7 +180,7 @@ class Announcer:
         while True:
             try:
                 self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
-                member = describe()
+                member = with_disk(describe())
                 self._replica = member.replica
                 await within(self._actor.announce.remote(member), CALL_DEADLINE_S)
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:

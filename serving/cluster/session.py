@@ -42,11 +42,11 @@ class SystemSession:
         """Where memory servers of this start keep their names, and their SSD tier unless it has its own folder."""
         return self.folder / _POOL
 
-    def note_dashboard(self, url: str) -> None:
-        """Leave the dashboard's address beside its token, for the command line of the same user."""
-        fresh = self.folder / f"{_DASHBOARD_URL}.new"
-        fresh.write_text(url)
-        os.replace(fresh, self.folder / _DASHBOARD_URL)  # a command that looks meanwhile finds no half of it
+    def note_addresses(self, dashboard_url: str, gateway_url: str) -> None:
+        """Leave both addresses beside the dashboard's token, for the command line of the same user."""
+        fresh = self.folder / f"{_ADDRESSES}.new"
+        fresh.write_text(f"{dashboard_url}\n{gateway_url}")
+        os.replace(fresh, self.folder / _ADDRESSES)  # a command that looks meanwhile finds no half of it
 
     @staticmethod
     def set_environment(more: Mapping[str, str]) -> None:
@@ -69,7 +69,7 @@ _LAST_WORDS_S = 5.0
 """Ray's workers notice within this time that their raylet has ended, and end too; until then they write logs."""
 _POOL = "kvcache"
 _ALIVE = "alive"
-_DASHBOARD_URL = "dashboard-url"
+_ADDRESSES = "addresses"
 _DASHBOARD_TOKEN = "dashboard-token"
 
 
@@ -124,10 +124,12 @@ def enter() -> SystemSession:
 
 @dataclass(frozen=True, slots=True)
 class RunningStart:
-    """A start of the system that lives on this machine: where its dashboard is, and its token."""
+    """A start of the system that lives on this machine: where its dashboard and its gateway are, and the dashboard's
+    token."""
 
     name: str
     dashboard_url: str
+    gateway_url: str
     token: str
 
 
@@ -140,8 +142,9 @@ def running_starts() -> list[RunningStart]:
     for folder in sorted(_own_folders(_temporary())):
         with contextlib.suppress(OSError):  # gone meanwhile, or not up yet
             if _held(folder / _POOL / _ALIVE):
-                url, token = (folder / _DASHBOARD_URL).read_text(), (folder / _DASHBOARD_TOKEN).read_text()
-                found.append(RunningStart(folder.name.partition("-")[2], url, token))
+                dashboard, gateway = (folder / _ADDRESSES).read_text().splitlines()
+                token = (folder / _DASHBOARD_TOKEN).read_text()
+                found.append(RunningStart(folder.name.partition("-")[2], dashboard, gateway, token))
     return found
 
 

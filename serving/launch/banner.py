@@ -14,19 +14,21 @@ from serving.scaling.dashboard.once import issue
 from serving.terminal import own_command, silence
 
 
-def banner(config: ServeConfig, cluster: Cluster, url: str | None = None) -> str:
+def banner(config: ServeConfig, cluster: Cluster, url: str | None = None, computing: str = "") -> str:
     """Text for a newcomer after the start: addresses, the token, a command to paste.
 
     Args:
         url: of a gateway; by default the one at which this machine reaches it.
+        computing: what computes, and how fast; empty = not known.
     """
     key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if config.api_keys_required else ""
     name = config.model.name or Path(config.model.path).name
     url, command, where = url or endpoint(config), own_command(), _where(cluster)
     dashboard = f"{cluster.dashboard_url}{where}"
+    above = (f"  computed by      {computing}\n" if computing else "") + _placeholder_line(config)
     return f"""
   endpoint         {url}/v1   (model: {name})
-{_placeholder_line(config)}{_page_line(config, url)}{_pool_line(config)}  Ray dashboard    {dashboard}
+{above}{_page_line(config, url)}{_pool_line(config)}  Ray dashboard    {dashboard}
 {_pools_page_lines(cluster)}  status           {command} status --url {url}{" --api-key $API_KEY" if key else ""}
   scale a pool     {command} scale {one_more(config)} --dashboard {cluster.dashboard_url}{cluster.token_flag}{where}
 

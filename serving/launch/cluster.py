@@ -12,6 +12,7 @@ import ray
 
 from hardware.ray_resources import first_hosts, node_labels, node_resources, silence_npu_probe
 from hardware.ub.file import remove_stale
+from serving.cluster.disk_watch import DiskWatch
 from serving.cluster.host_environment import health_settings
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY, SWEEP_PERIOD_S, sweep
 from serving.cluster.session import SystemSession
@@ -20,7 +21,6 @@ from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.launch.banner import say
 from serving.launch.deploying import endpoint, is_ready
-from serving.launch.disk_watch import DiskWatch
 from serving.launch.ports import any_free_port
 from serving.launch.ray_parts import (
     HelperTender,

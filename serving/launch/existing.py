@@ -30,6 +30,7 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, in_words
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
+from serving.launch.computing import computing_here
 from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready, planned
 from serving.launch.deployment_lease import DeploymentLease
 from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts, on_nodes, publish_if_needed
@@ -126,9 +127,10 @@ def serve_on(config: ServeConfig, address: str) -> int:
         for line in findings(config, cluster):
             say(line)
         url = deploy_and_wait(config, cluster, say, partial(publish_if_needed, cluster.store, config, cluster.hosts))
-        command = own_command()
+        command, computing = own_command(), computing_here()
         print_text(
-            f"{banner(config, cluster, url)}\nRay goes on without this command. See it: {command} status --url {url}\n"
+            f"{banner(config, cluster, url, computing)}\nRay goes on without this command. See it: {command} status"
+            f" --url {url}\n"
             f"Take it away: {command} down --address {address}\n"
         )
     except StartError as error:

@@ -13,6 +13,7 @@ import time
 from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 
+from serving.cluster.disk_watch import full_disk
 from serving.cluster.farewell import FAREWELL_S, close_logs, farewell
 from serving.cluster.session import SystemSession
 from serving.config.serve import ServeConfig
@@ -20,8 +21,8 @@ from serving.config.upgrade_rules import GATEWAY
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, print_text, say
 from serving.launch.cluster import LocalCluster
-from serving.launch.deploying import StartError, deploy_and_wait
-from serving.launch.disk_watch import full_disk
+from serving.launch.computing import computing_here
+from serving.launch.deploying import StartError, deploy_and_wait, endpoint
 from serving.launch.patience import load_here
 from serving.launch.ray_parts import too_slow
 from serving.terminal import ending_signals
@@ -54,8 +55,8 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -
     """Returns: the exit code. Effects: these signals are without effect afterwards, while everything is ended."""
     try:
         interrupt.install()
-        _start(config, cluster, interrupt)
-        print_text(f"{banner(config, cluster)}\nCtrl-C ends everything.\n")
+        computing = _start(config, cluster, interrupt)
+        print_text(f"{banner(config, cluster, computing=computing)}\nCtrl-C ends everything.\n")
         lost = _tend(cluster, interrupt)
         if lost is not None:
             print_text(f"cloudmatrix: {lost}", sys.stderr)
@@ -169,17 +170,20 @@ def _tend(cluster: LocalCluster, interrupt: Interrupt) -> str | None:
     return None
 
 
-def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> None:
+def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> str:
+    """Start Ray, deploy, and wait until a gateway can serve. Returns: name of what computes, for people."""
     begun = time.monotonic()
     nodes = len(config.cluster.nodes)
     say(f"starting Ray: {nodes} node{'s' * (nodes > 1)}, {config.cluster.npus} virtual NPUs ...")
     _start_ray(cluster, interrupt)
-    cluster.session.note_dashboard(cluster.dashboard_url)
+    cluster.session.note_addresses(cluster.dashboard_url, endpoint(config))
     interrupt.install()
     interrupt.raise_now()
     deploy_and_wait(config, cluster, say)
+    computing = computing_here()
     cluster.let_go()
     say(f"ready after {time.monotonic() - begun:.1f} s")
+    return computing
 
 
 def _start_ray(cluster: LocalCluster, interrupt: Interrupt) -> None:

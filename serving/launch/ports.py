@@ -6,10 +6,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from serving.cluster.disk_watch import full_disk
 from serving.cluster.session import temporary_folder
 from serving.config.cluster import ClusterConfig
 from serving.errors import ConfigError
-from serving.launch.disk_watch import full_disk
 
 GATEWAY_PORT = "[gateway] port or --port"
 """What a user would change."""

@@ -15,6 +15,7 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
 from serving.instance.live.npu_of import npu_of
+from serving.launch.machine import warn_of_weights
 from serving.launch.ports import GATEWAY_PORT, require_places
 from serving.launch.room import require_room
 from serving.model.architecture import Architecture
@@ -34,8 +35,8 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     Raises: SpecError (the simulated device, its engine or the model's shape cannot be read, or the model cannot
         draft), ConfigError (a port is taken, a block is larger than a memory server, contexts are to be longer than is
         computed, the weights are larger than an instance's HBM or this machine's memory, the folder of starts or of the
-        SSD tier cannot be written, the disk is full, the Redis does not answer), ModelError (the model folder or the
-        tokenizer's cannot be served, or they do not belong together).
+        SSD tier cannot be written, the disk is full, the Redis does not answer), ModelError (the
+        model folder or the tokenizer's cannot be served, or they do not belong together).
     Effects: makes the folder of the SSD tier.
     """
     if own_ray:
@@ -58,6 +59,8 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         _require_hbm(config, model, here=own_ray)
     if config.kvcache.replicas:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
+    if own_ray and accounted is None:
+        warn_of_weights(config, _weights(config, model))
 
 
 def _require_computed(config: ServeConfig, model: Architecture) -> None:
@@ -121,23 +124,30 @@ def _block_bytes(config: ServeConfig, model: Architecture) -> int:
 
 def _require_hbm(config: ServeConfig, model: Architecture, *, here: bool) -> None:
     """Whether the dies of each pool's instances hold the weights and a KV block each; if not, what would do."""
+    require_room(config, _weights(config, model), _block_bytes(config, model), here=here)
+
+
+def _weights(config: ServeConfig, model: Architecture) -> int:
     try:
-        weights = weight_bytes(config.model.path, _itemsize(config, model))
+        return weight_bytes(config.model.path, _itemsize(config, model))
     except (OSError, SafetensorError) as error:
         raise ModelError(f"a file of {config.model.path} cannot be read ({error}): fetch it again") from error
-    require_room(config, weights, _block_bytes(config, model), here=here)
 
 
-def check_before_fetch(config: ServeConfig, folder: Path, stored: int, *, own_ray: bool = True) -> None:
-    """Find what would keep a model from being served while only its small files are here.
+def check_before_fetch(config: ServeConfig, folder: Path | None, stored: int, *, own_ray: bool = True) -> None:
+    """Find what would keep a model from being served while its weights are not here.
 
     Args:
-        folder: of the small files.
-        stored: bytes of the files of weights, which are yet to be fetched.
+        folder: of the small files; None = not even these are here, and room for the weights is all that is looked for.
+        stored: bytes of the files of weights, which are yet to be fetched; without a folder, at least.
         own_ray: as `preflight`.
     Raises: ConfigError, ModelError, as `preflight`.
     Effects: none.
     """
+    if folder is None:
+        if config.model.dtype != "bfloat16":  # float32 files would take half of it
+            require_room(config, stored, 0, here=own_ray)
+        return
     config = replace(config, model=replace(config.model, path=folder))
     model = served_architecture(config)
     _require_computed(config, model)

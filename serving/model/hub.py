@@ -11,6 +11,7 @@ Imported only when something is to be fetched: `huggingface_hub` takes a quarter
 """
 
 import logging
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,11 +37,14 @@ logger = logging.getLogger(__name__)
 Part = Literal["config", "text", "all"]
 """What is needed: the configuration; with tokenizer and template; with the weights."""
 Tell = Callable[[str], None]
+Check = Callable[[Path | None, int], None]
+"""See `fetch`."""
 
 ANSWER_S = 30.0
 """For the Hub's first answer: what it lists of a model has a few hundred KB at most."""
 _CONFIG = ("config.json", "generation_config.json")
 _TEXT = ("chat_template.jinja", "special_tokens_map.json", "tokenizer_config.json", "tokenizer.json", INDEX)
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
 
@@ -58,15 +62,15 @@ def fetch(
     part: Part = "all",
     *,
     tokenizer: bool = True,
-    check: Callable[[Path, int], None] | None = None,
+    check: Check | None = None,
 ) -> HubFolder:
     """Bring a model into the cache, as far as it is not there.
 
     Args:
         tell: called with one line: the commit, what is fetched, and where it lies.
         tokenizer: a model without tokenizer is refused, before its weights are fetched.
-        check: called before they are, with the folder of the small files and the bytes of all files of weights; may
-            refuse the model.
+        check: called before they are, with the folder of the small files and the bytes of all files of weights, and
+            before that without a folder, with the bytes that they have at least; may refuse the model.
     Raises: ModelError if there is no such model or revision, or it is not shown to this user; if the Hub gives a file
         or commit a name that could be a path; if the architecture is not served, or it has no safetensors or
         tokenizer.json; if the Hub cannot be reached and the cache lacks it; if a file comes cut short or is another
@@ -109,11 +113,13 @@ class _Download:
             _look_up(listing, reference)
         self._sizes = listing.sizes
 
-    def run(self, part: Part, *, tokenizer: bool, check: Callable[[Path, int], None] | None) -> HubFolder:
+    def run(self, part: Part, *, tokenizer: bool, check: Check | None) -> HubFolder:
         """Fetch what is needed. Raises, Effects: as `fetch`."""
         self._require("config.json")
         if tokenizer and part != "config":
             self._require("tokenizer.json")
+        if part == "all" and check is not None and self._sizes is not None:
+            check(None, _least_weights(self._sizes))
         with disable_progress_bars():  # a bar for each small file would hide that of the weights
             folder = self._get("config.json").parent
             for name in _CONFIG if part == "config" else (*_CONFIG, *_TEXT):
@@ -196,6 +202,13 @@ class _Download:
         self._tell(
             f"model {self._reference}: commit {self._commit}; fetching {numbers.size(size)} of weights into {folder}"
         )
+
+
+def _least_weights(sizes: Mapping[str, int]) -> int:
+    """Bytes of the files whose names no index has to tell; others may be the same weights once more."""
+    if "model.safetensors" in sizes:
+        return sizes["model.safetensors"]
+    return sum(size for name, size in sizes.items() if _SHARD.fullmatch(name))
 
 
 def _check_commit(commit: str | None, repository: str) -> None:

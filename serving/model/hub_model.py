@@ -34,7 +34,7 @@ def with_model_folder(
     tell: Callable[[str], None],
     *,
     weights: bool = True,
-    check: Callable[[ServeConfig, Path, int], None] | None = None,
+    check: Callable[[ServeConfig, Path | None, int], None] | None = None,
 ) -> ServeConfig:
     """The configuration with a folder in place of a model of the Hub.
 

@@ -10,7 +10,7 @@ series of all, see `shared_metrics`.
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -129,6 +129,8 @@ class GatewayMetrics(Collector):
         self.in_flight = 0
         self.others: Others | None = None
         """None where no other gateway is known of."""
+        self.ask: Callable[[], Awaitable[None]] = no_questions
+        """Has instances report their counters; called before a page is made."""
         self.refresh: Callable[[], None] = lambda: None
         """Publishes what is known of instances and memory servers; called when somebody looks."""
         self._name = name or uuid.uuid4().hex
@@ -252,6 +254,7 @@ class GatewayMetrics(Collector):
         Series of instances, groups, memory servers and the system are on the page of one gateway only, the first by
         name of those that live: a sum over the pages of all gateways has each of them once.
         """
+        await self.ask()
         if self.others is None or await self.others.first(self._name):
             return self.render(namespaces=namespaces, openmetrics=openmetrics)
         self.refresh()
@@ -259,6 +262,7 @@ class GatewayMetrics(Collector):
 
     async def render_all(self, *, namespaces: bool = False, openmetrics: bool = False) -> bytes:
         """Render the series of all gateways together, and those of instances and servers once; see `render`."""
+        await self.ask()
         others = await self.others.numbers() if self.others is not None else ()
         if not others:
             return self.render(namespaces=namespaces, openmetrics=openmetrics)
@@ -349,6 +353,10 @@ class GatewayMetrics(Collector):
             gauge = GaugeMetricFamily(f"cloudmatrix:gateway_{name}", text, labels=LABELS)
             gauge.add_metric((self.model_name, self.engine), value)
             yield gauge
+
+
+async def no_questions() -> None:
+    """Ask nobody: a gateway without instances."""
 
 
 def _counter(name: str, text: str, labels: Sequence[str], values: Mapping[Any, int]) -> CounterMetricFamily:

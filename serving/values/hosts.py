@@ -15,6 +15,7 @@ class HostRow(Struct, frozen=True):
         npus_used, ub_used_mib: taken by replicas.
         lost_s: how long Ray has given it up [s]; None = it lives.
         gateways: that serve there.
+        disk_full: line about the disk of Ray's session folder there; empty = it is not full, or not known.
     """
 
     name: str
@@ -25,6 +26,7 @@ class HostRow(Struct, frozen=True):
     ub_used_mib: int = 0
     lost_s: float | None = None
     gateways: int = 0
+    disk_full: str = ""
 
 
 def npus_offered(hosts: Sequence[HostRow]) -> int:

@@ -130,7 +130,7 @@ def refusal(sequence_id: SequenceId, error: ServingError) -> Lost | Refused:
     return Refused(sequence_id, kind, str(error))
 
 
-def ends(news: News) -> bool:
+def ends(news: object) -> bool:
     """Whether the instance is done with the sequence. Effects: none."""
     return isinstance(news, Lost | Refused) or (isinstance(news, Tokens) and news.finish_reason is not None)
 

@@ -2,9 +2,12 @@
 
 Both ends have proved the secret before.
 
-Gateway to instance: `GatewayHello` first, then `Add`, `Adopt`, `Cancel`, `Release`.
-Instance to gateway: `InstanceWelcome` first, then one `Frame` per engine step at most, and `Status`.
+Gateway to instance: `GatewayHello` first, then `Add`, `Adopt`, `Cancel`, `Release`, `FactsRequest`.
+Instance to gateway: `InstanceWelcome` first, then one `Frame` per engine step at most, `Status`, and an `InstanceFacts`
+for each request of it.
 """
+
+from typing import Any
 
 import msgspec
 
@@ -16,7 +19,7 @@ from serving.values.news import News, Prefilled, Value
 from serving.values.orders import Add, Adopt, Cancel, Release, Submission
 from serving.values.visit_times import StepTime, VisitTimes
 
-PROTOCOL = 8
+PROTOCOL = 9
 LINK_CHANNEL = Channel("link", PROTOCOL, frozenset({"gateway"}))
 MAX_FRAME_BYTES = 32 << 20
 """Larger frames are refused: a 1 M token prompt takes 5 MiB."""
@@ -54,6 +57,19 @@ class Frame(Value, frozen=True, gc=False):
     step_time: StepTime | None = None
 
 
+class FactsRequest(Value, frozen=True, gc=False):
+    """A gateway asks for the instance's counters: it is about to show them."""
+
+
+class InstanceFacts(Value, frozen=True, gc=False):
+    """Facts and counters as of the `FactsRequest`, named as in the instance's announcements.
+
+    They count every sequence whose end was sent before.
+    """
+
+    facts: dict[str, Any]
+
+
 def too_large(message: News | Submission, error: LinkError) -> str:
     """Why a message cannot be sent, for whoever asked for what is in it, and what they can do about that."""
     match message:
@@ -72,8 +88,8 @@ def _mostly_answer(message: Adopt | Prefilled) -> bool:
     return len(_encoder.encode(beside)) > len(_encoder.encode(message.ticket))
 
 
-ToInstance = GatewayHello | Add | Adopt | Cancel | Release
-ToGateway = InstanceWelcome | Frame | Status
+ToInstance = GatewayHello | Add | Adopt | Cancel | Release | FactsRequest
+ToGateway = InstanceWelcome | Frame | Status | InstanceFacts
 
 _encoder = msgspec.msgpack.Encoder()
 _to_instance: msgspec.msgpack.Decoder[ToInstance] = msgspec.msgpack.Decoder(ToInstance)

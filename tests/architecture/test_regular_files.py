@@ -24,6 +24,7 @@ OUR_OWN = {
     "serving.model.image": "the configuration, which was read before",
     "serving.model.last_level_cache": "/sys",
     "serving.launch.patience": "/proc",
+    "serving.launch.machine": "/proc, /sys",
     "serving.model.native.build": "the package's sources",
     "serving.injected_faults": "looks itself",
     "serving.tools.compilation.build": "the log of the compiler that it started",

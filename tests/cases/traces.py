@@ -96,6 +96,9 @@ GOOD: dict[str, tuple[str, list[Request]]] = {
         ),
         [(0.25, 40, 132), (0.5, 32, 132), (61.114, 60, 132)],
     ),
+    "names of vLLM's benchmarks": ("output_len,model,prompt_len,start_time\n5,m,300,0.25\n", [(0.25, 300, 5)]),
+    "names of usage, quoted": ('"time","prompt_tokens","completion_tokens"\n1.5,300,5\n', [(1.5, 300, 5)]),
+    "mooncake's names as CSV": ("timestamp,input_length,output_length\n0,9,4\n1500,9,4\n", [(0, 9, 4), (1.5, 9, 4)]),
     "azure 2023": (
         AZURE.replace("\n", "\r\n") + "2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,109\r\n",
         [(0, 374, 44), (4.314579, 396, 109)],
@@ -129,6 +132,7 @@ GOOD: dict[str, tuple[str, list[Request]]] = {
 """Format -> file, and its requests in order of arrival if answers take no time."""
 
 NOTES = {
+    "mooncake's names as CSV": "timestamp counts milliseconds",
     "mooncake, milliseconds since 1970": "milliseconds since 1970; they count from the first, 2023-11-14 22:13:20 UTC",
     "mooncake, dates": "times are dates; they count from the first, 2024-05-10T18:15:46.5Z",
     "burstgpt": "requests left out, since they failed when they were recorded (no tokens): 1",

@@ -107,6 +107,9 @@ def test_several_hosts_are_rows_and_a_dead_one_says_for_how_long(capsys: pytest.
     ]
     print_status({**STATUS, "hosts": hosts[:1]}, as_json=False)
     assert "10.77.0.1" not in capsys.readouterr().out, "a single one is no news"
+    full = {**hosts[0], "disk_full": "the disk of /tmp is full"}
+    print_status({**STATUS, "hosts": [full]}, as_json=False)
+    assert "\nn0: the disk of /tmp is full\n" in capsys.readouterr().out
 
 
 def test_the_kvcache_pool_is_the_third_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,3 +164,13 @@ def test_a_board_that_does_not_answer_is_told(capsys: pytest.CaptureFixture[str]
     assert "scaling board" not in capsys.readouterr().out
     print_status({**STATUS, "board_silent_s": 74.2}, as_json=False)
     assert "the scaling board has not answered for 74 s: nobody scales" in capsys.readouterr().out
+
+
+def test_process_ids_of_a_pool_stand_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    dead = {**REPLICA, "pid": 99, "state": "dead"}
+    pools = [{"name": "decode", "target_replicas": 2, "replicas": [REPLICA, dead]}]
+    with answering(lambda _: (200, {**STATUS, "pools": pools})) as url:
+        assert main(["status", "--url", url, "--pids", "decode"]) == 0
+        assert capsys.readouterr().out == "1234\n"
+        assert main(["status", "--url", url, "--pids", "encode"]) == 2
+        assert "there is no pool encode; there are decode" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from serving.cluster.membership import EXPIRY_S, Member, Roster
+from serving.cluster.membership import EXPIRY_S, Member, Roster, with_disk
 from serving.ids import NodeId, ReplicaId
 
 
@@ -76,3 +76,8 @@ def test_nobody_is_listed_on_a_node_that_ray_has_given_up() -> None:
     roster.announce(member("old"), now=1.0)
     assert [one.replica for one in roster.members(1.0)] == ["new"]
     assert roster.version == before + 1
+
+
+def test_a_member_tells_of_its_hosts_full_disk() -> None:
+    assert with_disk(member("a"), lambda: "full").facts == {"disk_full": "full"}
+    assert with_disk(member("a")).facts == {"disk_full": ""}, "not known without Ray"

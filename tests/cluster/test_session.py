@@ -92,13 +92,13 @@ class Start:
         self._process.communicate()
 
 
-def test_whoever_reads_the_dashboards_address_reads_a_whole_one(tmp_path: Path) -> None:
+def test_whoever_reads_the_addresses_reads_whole_ones(tmp_path: Path) -> None:
     start = SystemSession("s", tmp_path, "token")
-    start.note_dashboard("http://127.0.0.1:1")
-    with (tmp_path / "dashboard-url").open() as reading:
-        start.note_dashboard("http://127.0.0.1:2")
-        assert reading.read() == "http://127.0.0.1:1", "it was not written over"
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["http://127.0.0.1:2"]
+    start.note_addresses("http://127.0.0.1:1", "http://127.0.0.1:8000")
+    with (tmp_path / "addresses").open() as reading:
+        start.note_addresses("http://127.0.0.1:2", "http://127.0.0.1:9000")
+        assert reading.read() == "http://127.0.0.1:1\nhttp://127.0.0.1:8000", "it was not written over"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["http://127.0.0.1:2\nhttp://127.0.0.1:9000"]
 
 
 def test_disk_tiers_of_crashed_starts_go_and_those_of_living_ones_stay(short_folder: Path) -> None:

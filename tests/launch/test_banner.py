@@ -12,6 +12,7 @@ from serving.config.engine import EngineConfig
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.launch.banner import banner, one_more
+from serving.launch.computing import computing_line
 from serving.launch.deploying import endpoint
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -66,6 +67,8 @@ def test_placeholder_tokens_are_announced() -> None:
     )
     config = ServeConfig(ModelConfig(Path("somewhere")))
     assert "placeholders" not in banner(config, cluster)
+    assert "computed by" not in banner(config, cluster)
+    assert "\n  computed by      torch\n" in banner(config, cluster, computing="torch")
     for name, accuracy in (
         ("deepseek-r1-shape", "decode: within 5 % inside of batch 8 to 128 per NPU, context 1,024 to 4,352, dies 320"),
         ("storyteller", "not checked: all published rows are of DeepSeek"),
@@ -87,3 +90,13 @@ def test_an_address_that_only_the_head_reaches_is_not_given_as_this_hosts() -> N
     lines = [line for line in banner(ServeConfig(ModelConfig(Path("somewhere"))), cluster).splitlines() if url in line]
     assert len(lines) == 3
     assert all(line.endswith("  # on head (10.77.0.1) only") for line in lines), lines
+
+
+def test_what_computes_is_told_with_the_speed_of_the_slowest() -> None:
+    native, torch = "native step, AVX2", "torch on the CPU, several times slower than the native step"
+    facts: list[dict[str, Any]] = [{"computes": native, "probe_tokens_per_s": rate} for rate in (1480.4, 1600.0)]
+    assert computing_line(facts) == f"{native}, 1,480 tokens/s for one request"
+    ranks = [{"computes": native, "probe_tokens_per_s": None}]
+    assert computing_line(ranks) == native, "a rank alone has no speed"
+    assert computing_line([*facts, {"computes": torch}]) == f"{native}, 1,480 tokens/s for one request; {torch}"
+    assert computing_line([{"npus": []}]) == computing_line([]) == "", "simulated ones have a line of their own"

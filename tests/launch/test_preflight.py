@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from hardware.errors import SpecError
-from hardware.units import MIB
+from hardware.units import GIB, MIB
 from serving.config import EngineConfig, GatewayConfig, KvCacheConfig, ModelConfig, ServeConfig
 from serving.config.cluster import ClusterConfig, HardwareConfig
 from serving.config.model import DType
 from serving.config.simulation import Executor
 from serving.errors import ConfigError, ModelError
 from serving.launch import room
+from serving.launch.machine import FreeMemory, compiler_line, free_memory, tight_lines, warn_of_machine
 from serving.launch.preflight import check_before_fetch, preflight
 from serving.model.size import weight_bytes
 from tests.e2e.server import free_port
@@ -95,8 +96,9 @@ def test_a_model_is_refused_before_its_weights_are_fetched(tmp_path: Path, store
     config = ServeConfig(model, hardware=HardwareConfig(hbm_per_die_mib=1, workspace_share=0.9))
     share = 1 - 1.3 * needed / config.prefill.dies_per_instance / MIB
     check_before_fetch(replace(config, hardware=replace(config.hardware, workspace_share=share)), folder, size)
-    with pytest.raises(ConfigError, match=r"weights of org/name take .* with dies of .* GiB they fit"):
-        check_before_fetch(config, folder, size)
+    for there in (None, folder):
+        with pytest.raises(ConfigError, match=r"weights of org/name take .* with dies of .* GiB they fit"):
+            check_before_fetch(replace(config, model=replace(model, dtype="auto")), there, size)
 
 
 def test_a_tokenizer_of_more_tokens_than_the_model_has(config: ServeConfig, tmp_path: Path) -> None:
@@ -208,3 +210,29 @@ def test_a_tokenizer_that_cannot_be_read_is_told_with_its_key(config: ServeConfi
         preflight(replace(config, model=replace(config.model, tokenizer=str(own))))
     with pytest.raises(ModelError, match=r"^\[model\] path, its tokenizer: .*own"):
         preflight(replace(config, model=replace(config.model, path=own)))
+
+
+def test_a_machine_that_is_short_of_memory_is_told_before_anything_starts(config: ServeConfig) -> None:
+    shared = (config.prefill.ub_memory_mib + config.decode.ub_memory_mib + config.kvcache.ub_memory_mib) * MIB
+    enough = FreeMemory(total=shared + 4 * GIB, shared=shared)
+    assert tight_lines(config, GIB, enough) == []
+    (small,) = tight_lines(config, GIB, replace(enough, shared=shared - 1))
+    assert re.search(r"/dev/shm has [\d,]+ MiB free, and the pools start with [\d,]+ MiB .*--shm-size", small)
+    (little,) = tight_lines(config, GIB, replace(enough, total=shared + 2 * GIB))
+    assert "GiB of memory free, and this start takes about" in little
+    assert free_memory().total <= room.machine_bytes()
+
+
+def test_a_start_without_a_compiler_is_told_what_computes(
+    config: ServeConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", "c++-that-is-nowhere")
+    on_cpu = replace(config, model=replace(config.model, device="cpu"))
+    warn_of_machine(on_cpu)
+    (line,) = [one for one in caplog.messages if "compiler" in one]
+    assert re.search(r"-nowhere, is not there: install one \(.*\), so torch computes, several times slower", line)
+    assert compiler_line(replace(on_cpu, engine=EngineConfig(executor="torch"))) is None
+    with pytest.raises(ConfigError, match=r"executor = .native.: the compiler that CXX names, .* install one"):
+        warn_of_machine(replace(on_cpu, engine=EngineConfig(executor="native")))
+    monkeypatch.delenv("CXX")
+    assert compiler_line(on_cpu) is None

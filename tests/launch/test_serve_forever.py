@@ -38,7 +38,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     fake = FakeCluster()
     fakes = {
         "LocalCluster": lambda *_: fake,
-        "banner": lambda *_: "ready",
+        "banner": lambda *_, **__: "ready",
         "_start": lambda *given: fake.starting(*given),
         "_tend": lambda *_: None,
     }

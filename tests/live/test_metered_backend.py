@@ -3,11 +3,12 @@
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from serving.errors import OverloadedError
+from serving.errors import LinkError, OverloadedError
 from serving.gateway.live.metered_backend import MeteredBackend
 from serving.values.signals import Traffic
 from serving.values.traffic import BoardNews, GatewayReport, TrafficMeter
@@ -99,3 +100,29 @@ async def test_counts_are_those_of_all_gateways(checkpoint: Path, shm: Path) -> 
         left = backend.submit(pools.job(ask(50, output=900)))
         assert backend.counts()["running"] == 4
         left.cancel()
+
+
+def too_large() -> dict[str, Any]:
+    raise LinkError("too large")
+
+
+async def test_a_completion_that_was_read_is_counted_when_its_instances_are_asked(checkpoint: Path, shm: Path) -> None:
+    """However long ago they announced themselves, and while others keep their engines busy."""
+    async with Pools(small_config(checkpoint), shm) as pools:
+        await pools.start("prefill", "decode")
+        links = {link.replica: link for link in pools.backend.links.up()}
+        prefill, decode = (links[one.place.replica] for one in pools.instances)
+        long = pools.submit(ask(20, output=900))
+        for number in range(1, 9):
+            await collect(pools.submit(ask(10 + number)))
+            await pools.backend.links.ask_facts()
+            computed = prefill.facts["prompt_tokens_total"]
+            assert computed == 20 + sum(10 + one for one in range(1, number + 1))
+            assert decode.facts["generated_tokens_total"] >= 5 * number
+            assert decode.facts["handoffs_in_total"] >= number
+        long.cancel()
+        await pools.audit()
+        pools.instances[0].server.facts = too_large
+        pools.instances[1].server.facts = lambda: {"steps_total": 1}
+        await pools.backend.links.ask_facts()
+        assert (prefill.facts, decode.facts) == ({}, {"steps_total": 1}), "no link is lost for it"

@@ -260,15 +260,20 @@ def test_an_architecture_that_is_not_served_is_refused_before_its_weights_are_fe
     assert not [name for name in hub.files_asked if name.endswith(".safetensors")]
 
 
-def test_a_check_may_refuse_a_model_before_its_weights_are_fetched(hub: FakeHub, checkpoint: Path) -> None:
-    def check(folder: Path, stored: int) -> None:
-        assert (folder / "tokenizer.json").is_file()
-        raise ConfigError(f"{stored} is too much")
+@pytest.mark.parametrize("small_files", [False, True])
+def test_a_check_may_refuse_a_model_before_anything_of_it_is_fetched_and_before_its_weights(
+    hub: FakeHub, checkpoint: Path, small_files: bool
+) -> None:
+    def check(folder: Path | None, stored: int) -> None:
+        assert folder is None or (folder / "tokenizer.json").is_file()
+        if (folder is not None) == small_files:
+            raise ConfigError(f"{stored} is too much")
 
     hub.add(checkpoint)
     stored = sum(path.stat().st_size for path in checkpoint.glob("model-*.safetensors"))
     with pytest.raises(ConfigError, match=f"^{stored} is too much$"):
         fetch(HubReference(NAME), lambda _: None, check=check)
+    assert bool(hub.files_asked) == small_files
     assert not [name for name in hub.files_asked if name.endswith(".safetensors")]
 
 

@@ -99,9 +99,16 @@ def test_two_that_have_the_same_rank_do_not_share_series() -> None:
 
 
 def test_what_is_known_is_published_when_somebody_looks() -> None:
-    metrics = GatewayMetrics("m")
-    metrics.refresh = lambda: metrics.publish_instance(stats("d#a", running=3))
-    assert by_engine(page(metrics), "vllm:num_requests_running") == {"d#a": 3}
+    metrics, running = GatewayMetrics("m"), [2]
+
+    async def ask() -> None:
+        running[0] += 1
+
+    metrics.ask, metrics.refresh = ask, lambda: metrics.publish_instance(stats("d#a", running=running[0]))
+    assert by_engine(page(metrics), "vllm:num_requests_running") == {"d#a": 3}, "asked first"
+    metrics.others = Known()
+    text = asyncio.run(metrics.render_own()).decode()
+    assert 'vllm:num_requests_running{engine="d#a",model_name="m",pool="decode"} 4.0' in text
 
 
 def test_pages_of_single_gateways_have_each_series_once_between_them() -> None:

@@ -1,7 +1,11 @@
 """The tutorials as pages: complete, read as they are meant, and no longer than ten minutes."""
 
+import re
 from pathlib import Path
 
+import pytest
+
+from tests.pages import ROOT
 from tests.tutorials.page import FOLDER, TUTORIALS, alike, blocks, rewrite
 
 PAGE = """
@@ -65,3 +69,28 @@ def test_no_tutorial_leaves_a_secret_that_all_can_read() -> None:
     secrets = [line for line in lines if "rand" in line and ">" in line]
     assert secrets, "one makes Ray's token"
     assert all("umask 077" in line for line in secrets), secrets
+
+
+_FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
+_CODE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_NO_PROSE = re.compile(r"<!--.*?-->|\]\([^)]*\)|`[^`]*`", re.DOTALL)
+
+
+def strange_figures(text: str) -> set[str]:
+    """Figures of a page's prose that are in none of its commands, their output and the files that these name."""
+    text = re.sub(r"(?<=\d)[,_](?=\d{3})", "", text)
+    code = "".join(_CODE.findall(text))
+    files = [ROOT / name for name in re.findall(r"[\w./-]+\.(?:toml|py|sh)", code)]
+    code += "".join(file.read_text(encoding="utf-8").replace("_", "") for file in files if file.is_file())
+    return set(_FIGURE.findall(_NO_PROSE.sub("", _CODE.sub("", text)))) - set(re.findall(r"\d+(?:\.\d+)?", code))
+
+
+@pytest.mark.parametrize("name", [name for name in TUTORIALS if name not in ("serve", "your-model")])
+def test_figures_of_the_prose_are_those_of_commands_and_output(name: str) -> None:
+    """The two others tell of what they do not run: versions of Python, other models."""
+    assert strange_figures((FOLDER / f"{name}.md").read_text(encoding="utf-8")) == set()
+
+
+def test_a_figure_that_no_command_has_is_found() -> None:
+    page = "120 requests/s, 2,048 tokens:\n```bash\nrun --poisson 60 --prompt 2048\n```\n"
+    assert strange_figures(page) == {"120"}

@@ -1,6 +1,6 @@
 """`/cluster` and `/experts`: what `cloudmatrix status` and `cloudmatrix experts` print of the whole system."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,7 +12,7 @@ from serving.gateway.api.routes import json_response
 from serving.gateway.api.tenant import tenant_of
 
 
-def cluster_router(status: Callable[[], dict[str, Any]], experts: Callable[[], dict[str, Any]]) -> APIRouter:
+def cluster_router(status: Callable[[], Awaitable[dict[str, Any]]], experts: Callable[[], dict[str, Any]]) -> APIRouter:
     """The routes.
 
     Args:
@@ -25,7 +25,7 @@ def cluster_router(status: Callable[[], dict[str, Any]], experts: Callable[[], d
     async def cluster(request: Request) -> Response:
         """Pools, replicas, NPUs, memory, queues. Not for tenants: processes, nodes and load tell of each other."""
         _require_system(request)
-        return json_response(status())
+        return json_response(await status())
 
     @router.get("/experts", include_in_schema=False)
     async def expert_load(request: Request) -> Response:

@@ -46,6 +46,7 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
         """Ring, servers with their fill and hits, and namespaces with what they hold."""
         there, tenant = _there(pool), tenant_of(request)
         usage = await there.usage()
+        await metrics.ask()
         metrics.refresh()
         clients = [one.pool_use for one in metrics.instances.snapshots() if one.pool_use is not None]
         return json_response(pool_summary(there.view(), usage, clients, tenant, configured))

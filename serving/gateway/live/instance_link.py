@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from serving.errors import LinkError, in_words
 from serving.ids import GatewayId, ReplicaId
@@ -37,6 +39,8 @@ class InstanceLink:
         self.incarnation = incarnation
         self.welcome: m.InstanceWelcome | None = None
         self.status: Status | None = None
+        self.facts: dict[str, Any] = {}
+        """The last `InstanceFacts`."""
         self.heard_at = 0.0
         self.still_since: float | None = None
         """When an instance that is given up for its silence, or for a hanging engine, moved last [s]; 0 = it left."""
@@ -47,6 +51,7 @@ class InstanceLink:
         self._on_down = on_down
         self._connection: Connection | None = None
         self._welcomed: asyncio.Future[None] | None = None
+        self._asked: deque[asyncio.Future[None]] = deque()
 
     async def connect(self, host: str, port: int, gateway: GatewayId, secret: str | ClusterSecrets) -> None:
         """Connect and wait for the instance's `Welcome`.
@@ -93,6 +98,19 @@ class InstanceLink:
         self.used = self.used or isinstance(message, Add | Adopt)
         return self._connection is not None and self._connection.send(message)
 
+    def ask_facts(self) -> asyncio.Future[None]:
+        """Request the instance's counters. Returns: done when `facts` has them, or the link is down."""
+        answered = asyncio.get_running_loop().create_future()
+        if self.send(m.FactsRequest()):
+            self._asked.append(answered)  # answers come in the order of the requests
+        else:
+            answered.set_result(None)
+        return answered
+
+    def _answered(self) -> None:
+        if self._asked:
+            self._asked.popleft().set_result(None)
+
     def close(self, reason: str) -> None:
         """End the link; `on_down` follows."""
         if self._connection is not None:
@@ -107,12 +125,17 @@ class InstanceLink:
             case Status():
                 self.status = message
                 self._on_status(self, message)
+            case m.InstanceFacts():
+                self.facts = message.facts
+                self._answered()
             case m.InstanceWelcome():
                 self.welcome = message
                 if self._welcomed is not None and not self._welcomed.done():
                     self._welcomed.set_result(None)
 
     def _closed(self, connection: Connection, reason: str) -> None:
+        while self._asked:
+            self._answered()
         if self.welcome is None or self._welcomed is None:
             if self._welcomed is not None and not self._welcomed.done():
                 self._welcomed.set_exception(LinkError(reason))

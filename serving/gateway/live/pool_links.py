@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 SILENCE_LIMIT_S = 2.5
 """As `[health]` has it by default."""
 
+FACTS_S = 0.2
+"""How long a page of metrics waits for the counters of instances; one that does not answer is shown as it was."""
 CHECK_PERIOD_S = 0.1
 """How often silence is looked for: it is noticed that much later."""
 
@@ -129,6 +131,11 @@ class PoolLinks:
     def up(self) -> list[InstanceLink]:
         """All usable links."""
         return [link for link in self._links.values() if link.up]
+
+    async def ask_facts(self) -> None:
+        """Have every instance report its counters, and wait up to `FACTS_S`. Effects: `InstanceLink.facts` are new."""
+        if asked := [link.ask_facts() for link in self.up()]:
+            await asyncio.wait(asked, timeout=FACTS_S)
 
     def close(self) -> None:
         """Close all links, for good: a listing that comes later opens none."""

@@ -117,7 +117,7 @@ class GatewayDeployment:
             where = config.gateway.trace_endpoint, config.gateway.trace_share
             exporter = TraceExporter(*where, self._served.names[0], gateway)
             self._backend.timelines.send_to(exporter, self._metrics.traced)
-        self._metrics.refresh = self._publish
+        self._metrics.ask, self._metrics.refresh = self._backend.links.ask_facts, self._publish
         self._metrics.others = self._peers = GatewayPeers(
             gateway, self._keeper.secrets, self._metrics.numbers, partial(wished, shelf)
         )
@@ -278,7 +278,8 @@ class GatewayDeployment:
         for member in self._members:
             links = self._backend.links
             link = links.link(member.replica)
-            facts = current_facts(member.facts, link.status if link is not None else None)
+            reported = (link.status, link.facts) if link is not None else (None,)
+            facts = current_facts(member.facts, *reported)
             lost = self._backend.losses.how(member.replica, member.incarnation)
             if links.hangs(member.replica):
                 lost = "frozen"
@@ -290,10 +291,10 @@ class GatewayDeployment:
             self._backend.links.check_silence()
             await asyncio.sleep(CHECK_PERIOD_S)
 
-    def _cluster(self) -> dict[str, Any]:
+    async def _cluster(self) -> dict[str, Any]:
         """Answer of `cloudmatrix status`: pools, replicas, NPUs, memory, queues."""
-        view = self._pool.view if self._pool is not None else None
-        metered = self._metered
+        view, metered = self._pool.view if self._pool is not None else None, self._metered
+        await self._backend.links.ask_facts()
         return cluster_status(
             self._config,
             self._current(),

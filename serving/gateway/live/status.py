@@ -1,6 +1,7 @@
 """The cluster in numbers, from what instances announce: for `GET /cluster`, `cloudmatrix status` and `/metrics`."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import asdict
@@ -98,13 +99,18 @@ def _replica(member: Address) -> dict[str, Any]:
     return {"replica": member.replica, "node": member.node, **{name: facts.get(name) for name in _REPLICA_FIELDS}}
 
 
-def current_facts(facts: Mapping[str, Any], status: Status | None) -> dict[str, Any]:
+def current_facts(
+    facts: Mapping[str, Any], status: Status | None, told: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """Facts that an instance announced, with what it has reported over its link, which is newer.
 
     Args:
         status: its last report; None = there is no link to it.
+        told: facts that a gateway asked it for; may be older than what it has announced since.
     Effects: none.
     """
+    if told.get("told_s", 0.0) > facts.get("told_s", 0.0):
+        facts = {**facts, **told}
     if status is None:
         return dict(facts)
     return {

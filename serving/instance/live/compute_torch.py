@@ -20,6 +20,7 @@ from serving.gateway.api.tokenizer import Tokenizer
 from serving.grammar.compile import Grammars
 from serving.grammar.matcher import Matchers
 from serving.grammar.vocabulary import Vocabulary
+from serving.ids import BlockId
 from serving.instance.core.ports import KvTransport, StepExecutor
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.native_grammar import route_for_steps
@@ -29,6 +30,7 @@ from serving.instance.live.device_mirror import DeviceMirror
 from serving.instance.live.openmp import end_idle_workers
 from serving.instance.live.pool_access import PoolAccess
 from serving.instance.live.rank_parts import RankParts
+from serving.instance.live.speed_probe import probed_tokens_per_s
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
 from serving.model.kv_cache import KvCache
@@ -52,6 +54,7 @@ class FormChoices(TypedDict):
     short: bool | None
 
 
+_INSTRUCTIONS = {"amx": "AMX", "avx512": "AVX-512", "avx2": "AVX2"}
 PULLS_AT_ONCE = 4
 """Handoffs under way side by side: one from a source that does not deliver must not hold up those of others."""
 
@@ -93,6 +96,8 @@ class TorchCompute:
         self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
         self.on_moved = partial(self.npus.record_moved, Plane.RDMA)
         self.record_step = self.npus.record_step
+        self._computes = ""
+        self._probe: float | None = None
 
     def attach(self, arena: memoryview) -> Attached:
         """Implements `Compute.attach`: the KV cache on the arena itself on a CPU, else on the device, the arena its
@@ -117,6 +122,10 @@ class TorchCompute:
         section = self._config.model
         layout = f"{cache.layout_fingerprint}-{section.version or model_version(section.path)}"
         executor = self._executor(cache)
+        self._computes = _name_of(executor, model.device.type)
+        if self._rank is None:  # a rank's steps need its peers
+            first_block = tuple(map(BlockId, range(self.kv.width)))
+            self._probe = probed_tokens_per_s(executor, first_block, engine.block_tokens)
         end_idle_workers()  # from here on the engine's thread computes
         return Attached(executor, layout, layout, mirror, self._rank, self._grammars)
 
@@ -129,9 +138,10 @@ class TorchCompute:
         return pool
 
     def facts(self) -> dict[str, Any]:
-        """`experts` where this is a rank: its `ExpertFacts` as plain values. Else none of its own."""
+        """Name and speed [tokens/s] of what computes; `experts` where this is a rank: its `ExpertFacts`."""
         experts = self._rank.facts() if self._rank is not None else None
-        return {} if experts is None else {"experts": msgspec.to_builtins(experts)}
+        own = {"computes": self._computes, "probe_tokens_per_s": self._probe}
+        return own if experts is None else {**own, "experts": msgspec.to_builtins(experts)}
 
     def stop(self) -> None:
         """A rank waits for its peers no longer."""
@@ -211,6 +221,13 @@ def computes_natively(config: ServeConfig) -> bool:
     elif wanted == "native":
         raise ConfigError('[engine] executor = "native": there is no native library here, as the log says; use "auto"')
     return instructions is not None
+
+
+def _name_of(executor: StepExecutor, device: str) -> str:
+    """Name of what computes, for people."""
+    if isinstance(executor, TorchExecutor):
+        return "torch" if device != "cpu" else "torch on the CPU, several times slower than the native step"
+    return f"native step, {_INSTRUCTIONS.get(library.instructions() or '', 'no vector instructions')}"
 
 
 def _draft_tokens(config: ServeConfig, model: Model) -> int:

@@ -36,6 +36,7 @@ from serving.instance.live.kv_moves import KvMoves
 from serving.instance.live.peer_service import PeerService
 from serving.instance.live.pool_worker import PoolWorker
 from serving.values.health import StepLimits, StepWatch
+from serving.values.news import ends
 from serving.values.orders import Add
 from serving.values.step_plan import StepPlan, StepResult
 
@@ -113,7 +114,7 @@ class EngineLoop:
         self._last_turn = clock.now()
         self._snapshot_at: float = clock.now()
         self.snapshot = engine.snapshot(clock.now())
-        """The engine's counts, at most `SNAPSHOT_PERIOD_S` old while it works; read from any thread."""
+        """The engine's counts, at most `SNAPSHOT_PERIOD_S` old while it works, new at an end; read from any thread."""
         self.busy_s = self.first_step_s = 0.0
         """Time spent in steps so far [s], and in the first one [real s], which meets cold memory; 0 before it."""
         self.moves = KvMoves(
@@ -246,6 +247,8 @@ class EngineLoop:
         effects = self._on(event, now)
         if self._times is not None:
             self._outbox.extend(self._times.note(event, effects, now, self.busy_s))
+        if any(isinstance(effect, e.HandoffReady) or ends(effect) for effect in effects):
+            self._look(now)  # before the end is sent: a client that has read it finds it counted
         for effect in effects:
             match effect:
                 case e.Run() | e.Foreseen() | e.WakeAt():
@@ -383,8 +386,7 @@ class EngineLoop:
     def _flush(self) -> None:
         """Deliver what has been collected, in order, whichever thread comes first."""
         with self._delivering:
-            news = [self._outbox.popleft() for _ in range(len(self._outbox))]
-            if news:
+            if news := [self._outbox.popleft() for _ in range(len(self._outbox))]:
                 self._send(news)
 
     def _deliver(self, news: list[LoopNews]) -> None:

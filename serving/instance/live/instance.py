@@ -142,6 +142,7 @@ class Instance:
         Raises: OSError if the host cannot be bound; ConfigError if `[cluster] port_range` has no free port.
         """
         self._segment_server.start(self.place.link_host, self._ports)
+        self.server.facts = self.facts
         self.server.max_sequences = self.settings.max_sequences
         self.server.max_step_tokens = self.settings.max_step_tokens
         address = await self.server.start(self.loop, self.place.link_host, self._ports)

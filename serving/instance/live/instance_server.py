@@ -10,6 +10,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -96,6 +97,8 @@ class InstanceServer:
         """See `Status.share`."""
         self.max_sequences = self.max_step_tokens = 0
         """See `Status`."""
+        self.facts: Callable[[], dict[str, Any]] = dict
+        """See `InstanceFacts`."""
 
     async def start(self, engine_loop: EngineLoop, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
         """Listen on `host` at a free port of a range.
@@ -224,6 +227,8 @@ class InstanceServer:
                 loop.post(message)
             case Release():
                 loop.post(message)
+            case m.FactsRequest():
+                self._send_facts(connection)
             case m.GatewayHello():
                 raise LinkError("a second Hello")
         return None
@@ -321,6 +326,14 @@ class InstanceServer:
                 self._forget(name)
                 if self._engine_loop is not None:
                     self._engine_loop.post(Cancel(name))
+
+    def _send_facts(self, connection: Connection) -> None:
+        self._send_status()  # first: gateways show load by the newest status
+        try:
+            connection.send(m.InstanceFacts(self.facts()))
+        except LinkError as error:
+            logger.warning("facts cannot be sent: %s", error)
+            connection.send(m.InstanceFacts({}))
 
     async def _status_forever(self) -> None:
         while True:

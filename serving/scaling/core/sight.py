@@ -62,6 +62,7 @@ class SeenNode:
         address: by which other hosts reach it.
         head: Ray's first node, which nobody takes back.
         cpus: offered to Ray; gateways need a node that has any.
+        disk_full: line about the disk of Ray's session folder there; empty = it is not full, or not known.
     """
 
     node: NodeId
@@ -71,6 +72,7 @@ class SeenNode:
     address: str = ""
     head: bool = False
     cpus: int = 1
+    disk_full: str = ""
 
     @property
     def name(self) -> str:

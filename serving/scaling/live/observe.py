@@ -14,10 +14,11 @@ from typing import Any, cast
 
 import ray
 
+from serving.cluster.disk_watch import own_full_disk
 from serving.cluster.group_orders import post_order
 from serving.cluster.lookup import ActorLookup
+from serving.cluster.membership import DISK_FULL, NAMESPACE, Member, read_members
 from serving.cluster.membership import NAME as MEMBERSHIP
-from serving.cluster.membership import NAMESPACE, Member, read_members
 from serving.cluster.serve_scale import scale_down
 from serving.deadline import within
 from serving.ids import NodeId
@@ -79,6 +80,8 @@ class RayCluster:
         known = before.members if members is None else self._members(seen_members(members), before, deployments, now)
         view: PoolView | None = cache if cache is not None else before.cache
         deployments = {name: at_its_ranks(one, known.values()) for name, one in deployments.items()}
+        here = NodeId(ray.get_runtime_context().get_node_id()), own_full_disk()
+        nodes = with_full_disks(nodes, known.values(), here)
         return Sight(now, deployments, nodes, known, view, others, self._nodes.lost, self._nodes.left)
 
     async def set_target(self, pool: str, replicas: int, leaving: Sequence[str] = ()) -> None:
@@ -183,6 +186,19 @@ def at_its_ranks(seen: SeenDeployment, members: Iterable[SeenMember]) -> SeenDep
         counts[one.serve_name] = max(counts[one.serve_name], int(one.facts["ranks"]))
     moved = (replace(one, node=places.get(one.name, one.node), ranks=counts[one.name]) for one in seen.replicas)
     return replace(seen, replicas=tuple(moved)) if places else seen
+
+
+def with_full_disks(
+    nodes: Iterable[SeenNode], members: Iterable[SeenMember], here: tuple[NodeId, str]
+) -> tuple[SeenNode, ...]:
+    """Nodes with what their members announce of a full disk.
+
+    Args:
+        here: node of the board, and what it found itself: where all instances are lost none announces anything.
+    Effects: none.
+    """
+    lines = {one.node: line for one in members if (line := one.facts.get(DISK_FULL))} | dict([here])
+    return tuple(replace(node, disk_full=lines.get(node.node) or "") for node in nodes)
 
 
 def _phase(state: str) -> ReplicaPhase:

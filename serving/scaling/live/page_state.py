@@ -110,6 +110,7 @@ def host_rows(config: ServeConfig, sight: Sight, now: float) -> tuple[HostRow, .
                 ub_used_mib=taken.memory_mib,
                 lost_s=lost.get(node.node),
                 gateways=sum(one.node == node.node and one.phase is ReplicaPhase.SERVING for one in gateways),
+                disk_full=node.disk_full,
             )
         )
     return tuple(rows)
@@ -124,6 +125,7 @@ def _node_row(node: SeenNode, row: HostRow) -> dict[str, Any]:
         "address": row.address,
         "state": "alive" if row.lost_s is None else "dead",
         "lost_s": row.lost_s,
+        "disk_full": row.disk_full,
         "npus": [str(npu) for npu in npus],
         "npus_used": row.npus_used,
         "gateways": row.gateways,

@@ -31,12 +31,13 @@ class TraceChoice:
     seed: int = 0
     block_tokens: int | None = None
     concurrency: int | None = None
+    columns: str | None = None
 
     def open(self) -> RequestStream:
         """Read it. Raises: TraceError."""
         found = open_workload(
             self.path, rate=self.rate, limit=self.limit, start_s=self.start_s, duration_s=self.duration_s,
-            seed=self.seed, block_tokens=self.block_tokens,
+            seed=self.seed, block_tokens=self.block_tokens, columns=self.columns,
         )  # fmt: skip
         return found if self.concurrency is None else found.closed(self.concurrency)
 

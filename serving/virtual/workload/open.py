@@ -40,6 +40,7 @@ def open_workload(
     volume: float = 1.0,
     token_s: float = 0.0,
     block_tokens: int | None = None,
+    columns: str | None = None,
     kept_bytes: int = KEPT_BYTES,
 ) -> RequestStream:
     """A trace as a workload that can be read any number of times.
@@ -55,7 +56,7 @@ def open_workload(
         shard: (which, of how many); see `sharding`. Together, shards are the whole.
         clients: of a ServeGen folder; empty = all. volume: so many times its requests in the same time.
         token_s: time that answers take per token [s], where a trace has sessions whose turns wait for answers.
-        block_tokens: that one id of the trace stands for; None = as its format has it.
+        block_tokens: that one id stands for. columns: of a CSV, see `custom_table`. None = as the format has it.
         kept_bytes: traces up to this size are read and checked here, and kept; larger ones as they go, in each pass.
     Returns: count and last arrival are known for traces that are kept; of others, when the stretch ends if it does.
     Raises: TraceError if the trace is no such thing, in one line; ConfigError for what else cannot be.
@@ -67,7 +68,7 @@ def open_workload(
     if not 0 <= token_s < math.inf:
         raise ConfigError(f"answers of {token_s:g} s per token; that is not negative")
     portion = Portion(repeat, limit, shard)
-    reading = Reading(block_tokens, clients, volume, stretch.start_s, stretch.end_s, seed)
+    reading = Reading(block_tokens, clients, volume, stretch.start_s, stretch.end_s, seed, columns)
     with refused_in_our_terms():
         trace = open_trace(path, reading)
     own_block = trace.block_tokens

@@ -56,10 +56,14 @@ def test_a_key_has_a_namespace(key: str, namespace: str, admin: bool) -> None:
     assert tenant.may_manage("another") is admin
 
 
+async def no_pools() -> dict[str, Any]:
+    return {"pools": []}
+
+
 def test_tenants_do_not_see_the_system(served: ServedModel) -> None:
     """Replicas, processes and load tell one tenant of the others."""
     app = Harness(served, SETTINGS).app
-    app.include_router(cluster_router(lambda: {"pools": []}, lambda: {"groups": []}))
+    app.include_router(cluster_router(no_pools, lambda: {"groups": []}))
     for path in ("/cluster", "/experts"):
         for key, status in (("root", 200), ("acme-root", 200), ("plain", 403), ("acme-1", 403), (None, 401)):
             answer = request(app, "GET", path, headers=bearer(key))

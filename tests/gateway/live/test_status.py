@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from hardware.topology import NpuId
-from serving.gateway.live.status import cluster_status, host_labels, state_of
+from serving.gateway.live.status import cluster_status, current_facts, host_labels, state_of
 from serving.values.hosts import HostRow
 from serving.values.traffic import NoticeKind
 from tests.scaling.live.case import config
@@ -45,3 +45,10 @@ def test_offered_npus_are_those_of_living_hosts() -> None:
 def test_before_the_board_has_told_any_the_configuration_counts() -> None:
     status = cluster_status(config(), [], {"running": 0})
     assert (status["npus"]["offered"], status["hosts"]) == (16, [])
+
+
+def test_facts_that_were_asked_for_count_while_they_are_the_newest() -> None:
+    announced, told = {"told_s": 5.0, "steps_total": 1, "actor": "a"}, {"told_s": 6.0, "steps_total": 2}
+    assert current_facts(announced, None, told) == {"told_s": 6.0, "steps_total": 2, "actor": "a"}
+    assert current_facts({**announced, "told_s": 7.0}, None, told)["steps_total"] == 1
+    assert current_facts(announced, None, {}) == announced

@@ -1,5 +1,6 @@
 """`cloudmatrix scale` and `cloudmatrix decisions` against the page's API over a fake system."""
 
+import argparse
 import fcntl
 import json
 import os
@@ -11,6 +12,7 @@ import pytest
 
 from serving.cli import main
 from serving.cli.decisions import line
+from serving.cli.system_options import DEFAULT_URL, choose_gateway
 from tests.scaling.dashboard.conftest import TOKEN, FakeDashboard
 
 
@@ -193,11 +195,11 @@ def starts(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     folder.rmdir()
 
 
-def start(folder: Path, name: str, url: str) -> int:
+def start(folder: Path, name: str, url: str, gateway: str = "http://127.0.0.1:9") -> int:
     """What a start leaves in its folder. Returns: the lock that shows that it lives."""
     own = folder / f"cloudmatrix-{name}"
     (own / "kvcache").mkdir(parents=True)
-    (own / "dashboard-url").write_text(url)
+    (own / "addresses").write_text(f"{url}\n{gateway}")
     (own / "dashboard-token").write_text(TOKEN)
     mark = os.open(own / "kvcache" / "alive", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(mark, fcntl.LOCK_EX)
@@ -215,10 +217,24 @@ def test_the_only_start_of_this_user_is_meant(
     other = start(starts, "def", "http://127.0.0.1:9")
     capsys.readouterr()
     assert main(["decisions"]) == 2
-    assert f"choose one by --dashboard: {dashboard.url}, http://127.0.0.1:9" in capsys.readouterr().err
+    told = "choose one by --url or --dashboard: http://127.0.0.1:9 (dashboard"
+    assert f"{told} {dashboard.url}), http://127.0.0.1:9 (dashboard http://127.0.0.1:9)" in capsys.readouterr().err
+    assert main(["status"]) == main(["experts"]) == 2
+    assert capsys.readouterr().err.count(told) == 2, "commands that ask a gateway mean no other system"
     os.close(other)
     assert main(["decisions", "--last", "1"]) == 0, "the other one does not live any more"
     os.close(mark)
+
+
+def test_commands_for_a_gateway_mean_the_same_start(starts: Path) -> None:
+    arguments = argparse.Namespace(url=None)
+    mark = start(starts, "abc", "http://127.0.0.1:8265", "http://127.0.0.1:9000")
+    choose_gateway(arguments)
+    os.close(mark)
+    given, alone = argparse.Namespace(url="http://other:8000"), argparse.Namespace(url=None)
+    choose_gateway(given)
+    choose_gateway(alone)
+    assert (arguments.url, given.url, alone.url) == ("http://127.0.0.1:9000", "http://other:8000", DEFAULT_URL)
 
 
 def test_a_system_elsewhere_needs_its_token(starts: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,10 @@ import pytest
 
 from serving.cluster.membership import Member
 from serving.ids import NodeId, ReplicaId
-from serving.scaling.core.sight import ReplicaPhase, Sight
-from serving.scaling.live.observe import REMEMBER_S, RayCluster, seen_deployment, seen_members
-from tests.scaling.live.case import deployment, member, replica
+from serving.scaling.core.sight import ReplicaPhase, SeenMember, SeenNode, Sight
+from serving.scaling.live.observe import REMEMBER_S, RayCluster, seen_deployment, seen_members, with_full_disks
+from serving.scaling.live.page_state import hardware, host_rows
+from tests.scaling.live.case import config, deployment, member, replica
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,18 @@ def test_a_membership_that_was_started_again_does_not_empty_the_pools() -> None:
     assert look(listed=False, at=1.1 + REMEMBER_S) == []
     assert look(listed=True, at=20.0) == ["a"]
     assert look(listed=False, at=21.0, here=False) == [], "Serve has it no longer"
+
+
+def test_a_full_disk_is_told_by_whoever_is_there() -> None:
+    """Of the board's own host it is the board itself: every instance there may have died of it."""
+    nodes = tuple(SeenNode(NodeId(name), 8, 512) for name in ("head", "other", "third"))
+    told = [
+        SeenMember(f"d#{place}", "decode", "first", {"disk_full": line}, NodeId(place))
+        for place, line in (("head", ""), ("other", "the disk is full"), ("third", ""))
+    ]
+    seen = with_full_disks(nodes, told, (NodeId("head"), "this disk is full"))
+    assert [node.disk_full for node in seen] == ["this disk is full", "the disk is full", ""]
+    assert with_full_disks(nodes, [], (NodeId("head"), "")) == nodes
+    sight = Sight(1.0, nodes=seen)
+    assert [row.disk_full for row in host_rows(config(), sight, 1.0)] == [node.disk_full for node in seen]
+    assert hardware(config(), sight, 1.0)["nodes"][1]["disk_full"] == "the disk is full", "as /pools shows it"

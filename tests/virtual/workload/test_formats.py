@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from loadgen.trace import open_trace
+from serving.errors import ConfigError
+from serving.virtual.workload.errors import TraceError
 from serving.virtual.workload.open import open_workload
 from serving.virtual.workload.request import TraceRequest
 from tests.cases.traces import CHAT, line, mooncake, written
@@ -39,3 +43,29 @@ def test_sessions_in_a_mooncake_trace_wait_for_answers_and_pauses(tmp_path: Path
     assert at_once == [(0.0, 100), (1.0, 200), (2.0, 150), (2.5, 260), (4.0, 300)]
     slow = [(r.arrival_s, r.prompt_tokens) for r in open_workload(path, token_s=0.1).requests]
     assert slow == [(0.0, 100), (1.0, 200), (4.0, 150), (4.0, 300), (7.5, 260)]
+
+
+def test_any_csv_is_read_by_the_names_of_its_columns(tmp_path: Path) -> None:
+    path = written(tmp_path, "when,who,asked,given\n2024-05-10 00:00:01,a,300,5\n2024-05-10 00:00:02.5,b,400,6\n")
+    with pytest.raises(
+        TraceError, match=r"the first line tells of no trace that is known.*--columns TIME,PROMPT,OUTPUT"
+    ):
+        open_workload(path)
+    read = listed(open_workload(path, columns="when, asked, given"))
+    assert [(one.arrival_s, one.prompt_tokens, one.output_tokens) for one in read] == [(0, 300, 5), (1.5, 400, 6)]
+    with pytest.raises(TraceError, match="no column length; the first line names when,length,given"):
+        listed(open_workload(path, columns="when,length,given"))
+    for columns in ("when,asked", "when,asked,asked", "when,,given"):
+        with pytest.raises(ConfigError, match="name three columns, TIME,PROMPT,OUTPUT"):
+            open_workload(path, columns=columns)
+    with pytest.raises(ConfigError, match="only CSV has columns to name"):
+        open_workload(written(tmp_path, CHAT), columns="when,asked,given")
+
+
+def test_columns_that_are_named_count_seconds_and_mooncakes_names_milliseconds(tmp_path: Path) -> None:
+    names = "timestamp,input_length,output_length"
+    path = written(tmp_path, f"{names}\n0,9,4\n3.5,9,4\n")
+    in_ms, in_s = open_workload(path), open_workload(path, columns=names)
+    assert (in_ms.duration_s, in_s.duration_s) == (0.0035, 3.5)
+    assert "timestamp counts milliseconds" in in_ms.notes["columns"]
+    assert "columns" not in in_s.notes

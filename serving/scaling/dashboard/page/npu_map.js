@@ -25,14 +25,14 @@ export class NpuMap {
     const held = owners(pools);
     const lost = new Set(nodes.filter(({ state }) => state === "dead").flatMap(({ npus }) => npus));
     for (const [name, square] of this.squares) paint(square, name, lost.has(name) ? HOST_LOST : held.get(name) ?? FREE);
-    for (const { name, state, lost_s: lostFor, ub_memory_mib: { used, offered } } of nodes) {
+    for (const { name, state, lost_s: lostFor, disk_full: diskFull, ub_memory_mib: { used, offered } } of nodes) {
       const part = this.memory.get(name);
       if (state === "dead") {
         write(part.words, `dead for ${left(lostFor)}`);
         continue;
       }
       part.bar.set(offered ? used / offered : 0);
-      write(part.words, `UB ${mebibytes(used)} of ${mebibytes(offered)}`);
+      write(part.words, `UB ${mebibytes(used)} of ${mebibytes(offered)}${diskFull ? `; ${diskFull}` : ""}`);
     }
   }
 

@@ -65,6 +65,14 @@ def full_disk(folder: Path) -> str | None:
         return None
 
 
+def own_full_disk() -> str:
+    """Line about the disk on which the Ray of this process has its session folder; empty if it is not full."""
+    from ray._private.worker import global_worker  # there is no public way to ask
+
+    node = global_worker.node
+    return "" if node is None else full_disk(Path(node.get_session_dir_path()).parent) or ""
+
+
 class DiskWatch:
     """Says that a folder's disk is full, once a minute as long as it is, and that there is room again.
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from hardware.units import MIB
+from serving.cluster import disk_watch
+from serving.cluster.disk_watch import DiskRoom, DiskWatch, disk_room, full_disk, full_line
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
-from serving.launch import disk_watch, preflight
-from serving.launch.disk_watch import DiskRoom, DiskWatch, disk_room, full_disk, full_line
+from serving.launch import preflight
 
 FOLDER = Path("/tmp/cloudmatrix-abc123")
 ROOMY, NO_BYTES, NO_FILES = DiskRoom(500 * MIB, 10_000), DiskRoom(3 * MIB, 10_000), DiskRoom(500 * MIB, 3)

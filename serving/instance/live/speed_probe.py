@@ -1,0 +1,46 @@
+"""Decoding speed of an instance, measured once while it starts, so that people see at once what they have."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from serving.errors import EngineError
+from serving.ids import BlockId, SequenceId
+from serving.instance.core.ports import StepExecutor
+from serving.values.sequence import SamplingParams
+from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
+
+ENOUGH_S = 0.25
+"""No step is begun later: a model whose steps take long must not start much later for this."""
+_STEP = -2
+"""A number that no step of an engine has."""
+
+
+def probed_tokens_per_s(
+    executor: StepExecutor,
+    blocks: Sequence[BlockId],
+    block_tokens: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float | None:
+    """Decode a made-up sequence within its first KV block. Call it before the engine takes its first step.
+
+    Args:
+        blocks: those that hold the first `block_tokens` positions of a sequence.
+        clock: monotonic [s].
+    Returns: decode steps a second of one sequence; the first step, which meets cold memory, counts only if it is the
+        only one. None if the executor refuses it.
+    Effects: overwrites these blocks.
+    """
+    token, known, marks = 0, [0], [clock()]
+    try:
+        for start in range(block_tokens):
+            order = SampleOrder(SamplingParams(temperature=0.0), known[:1], known[1:])
+            step = SequenceStep(SequenceId("probe"), (token,), start, blocks, order, alone=True)
+            (token,) = executor.execute(StepPlan(_STEP, (step,))).results[0].tokens
+            known.append(token)
+            marks.append(clock())
+            if marks[-1] - marks[0] > ENOUGH_S:
+                break
+    except (EngineError, ValueError):
+        return None
+    first = 1 if len(marks) > 2 else 0
+    return (len(marks) - 1 - first) / max(marks[-1] - marks[first], 1e-9)
