@@ -11,9 +11,17 @@ from serving.errors import GrammarError
 from serving.grammar.endless import endless_reference
 from serving.grammar.numbers import check_value, sound_numbers
 from serving.grammar.one_of import overlapping
+from serving.grammar.reference_depth import reference_depth
+from serving.values.sequence import TOO_LARGE
 
 MOST_ITEMS = 10_000
 """Items or characters that a schema may demand: more than any answer holds, and llguidance gives up on the way."""
+MOST_DEPTH = 600
+"""Levels of JSON along a schema's references.
+
+llguidance follows them by recursion: a chain of 700 objects, 2,100 levels, is compiled in 0.15 s; one of 1,000
+overflows the stack and ends the process.
+"""
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _ONES = (
@@ -49,6 +57,8 @@ def sound_schema(schema: Mapping[str, Any]) -> Schema:
 
     Raises: GrammarError telling what cannot be followed to the letter.
     """
+    if (depth := reference_depth(schema)) > MOST_DEPTH:
+        raise GrammarError(f"{TOO_LARGE}its references lead {depth} levels deep; at most {MOST_DEPTH} are allowed")
     endless = endless_reference(schema)
     if endless is not None:
         raise GrammarError(f"no finite value can follow it: the reference '{endless[:80]}' always leads back to itself")

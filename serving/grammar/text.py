@@ -91,6 +91,8 @@ def schema_text(schema: object, **more: object) -> str:
         return json.dumps({**sound_schema(schema), **more}, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
         raise GrammarError("it has a number that JSON cannot write") from error
+    except RecursionError:
+        raise GrammarError(f"{TOO_LARGE}its references lead too deep") from None
 
 
 def json_options(grammar: Grammar) -> Any:  # noqa: ANN401

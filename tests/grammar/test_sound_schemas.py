@@ -1,6 +1,7 @@
 """JSON schemas that llguidance alone would break in silence: followed to the letter, or refused in words."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import jsonschema
@@ -8,6 +9,7 @@ import pytest
 
 from serving.errors import GrammarError
 from serving.grammar.schema import any_of_for_one_of, closed_schema, sound_schema
+from serving.grammar.text import schema_text
 from tests.grammar.outputs import accepts, drawn, matcher_of
 
 BIG = 2**53 + 1
@@ -222,3 +224,30 @@ def test_integers_with_one_bound_have_64_bits(bounds: dict[str, Any]) -> None:
         value = json.loads(drawn(schema, seed))
         assert abs(value) < 2**63
         jsonschema.validate(value, schema)
+
+
+def chain(links: int, required: bool = False) -> dict[str, Any]:
+    """A schema whose value lies so many references deep."""
+    names = [f"d{number}" for number in range(links + 1)]
+    definitions: dict[str, Any] = {
+        name: {"type": "object", "properties": {"x": {"$ref": f"#/$defs/{after}"}}}
+        | ({"required": ["x"]} if required else {})
+        for name, after in pairwise(names)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": {**definitions, names[-1]: {"type": "string"}}}
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_references_that_would_overflow_the_stack_are_refused(required: bool) -> None:
+    """llguidance ends the process where a chain has a thousand objects."""
+    assert schema_text(chain(150, required))
+    for links in (250, 1_000, 3_000):
+        with pytest.raises(GrammarError, match="levels deep; at most 600 are allowed"):
+            schema_text(chain(links, required))
+
+
+def test_what_refers_to_itself_counts_once() -> None:
+    names = [f"d{number}" for number in range(60)]
+    everything = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+    definitions = {name: {"type": "object", "properties": {"x": everything}} for name in names}
+    assert schema_text({"$ref": "#/$defs/d0", "$defs": definitions})
