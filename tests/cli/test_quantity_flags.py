@@ -41,9 +41,9 @@ COUNTS = frozenset(
 """Numbers that are neither durations nor sizes: counts, rates, weights, and lengths in tokens."""
 WORDS = frozenset(
     """
-    address api-key cache-bust config dashboard dataset-path device endpoint engine extra-body faults fit group judge
-    header host label metadata message metrics-url model modes namespace only out percentile-metrics pool prices rank
-    reference result-filename set source system token tokenizer trace url request weights
+    address api-key cache-bust columns config dashboard dataset-path device endpoint engine extra-body faults fit
+    group judge header host label metadata message metrics-url model modes namespace only out percentile-metrics pids
+    pool prices rank reference result-filename set source system token tokenizer trace url request weights
     """.split()
 )
 """Names, addresses, files."""
