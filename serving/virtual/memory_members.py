@@ -13,7 +13,7 @@ from serving.ids import BlockHash
 from serving.kvpool.core.memory_manager import ManagerSettings
 from serving.kvpool.core.migration_plan import DRAIN_RETRY_S, RETRY_S
 from serving.kvpool.core.ring import HashRing, ring_of
-from serving.kvpool.core.roster import STEPS, PoolRoster
+from serving.kvpool.core.roster import EXPIRY_S, STEPS, PoolRoster
 from serving.values.namespaces import server_quotas
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, ServerState
 from serving.virtual.memory_migration import Migration
@@ -21,8 +21,6 @@ from serving.virtual.memory_server import Kept, VirtualServer
 from serving.virtual.memory_timers import ActionTimers
 from serving.virtual.memory_values import PoolCounters, ServerFacts
 
-EXPIRY_S = 5.0
-"""How long clients go on asking a server that died: the roster's expiry."""
 _JUST_AFTER_S = 1e-6
 """Steps of the ramp and expiries are looked at a moment late, so that rounding cannot make it early."""
 

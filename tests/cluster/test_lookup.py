@@ -11,8 +11,8 @@ import ray
 
 from serving.cluster.lookup import ActorLookup
 from serving.errors import ScaleError
+from serving.kvpool.core.controller import ControlSettings
 from serving.kvpool.live import pool_control
-from serving.kvpool.live.controller import ControlSettings
 from serving.kvpool.live.pool_control import PoolAnnouncer, PoolViewFollower
 from serving.scaling.core.sight import Sight
 from serving.scaling.live import observe, scale_path

@@ -18,7 +18,7 @@ from serving.cluster.membership import NAMESPACE
 from serving.cluster.node_numbers import own_number
 from serving.cluster.session import SystemSession
 from serving.errors import ConfigError
-from serving.kvpool.live.controller import ControlSettings
+from serving.kvpool.core.controller import ControlSettings
 from serving.kvpool.live.pool_control import NAME, NamespaceChanges, PoolAnnouncer, PoolViewFollower
 from serving.kvpool.live.replica import require_ub_memory
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord

@@ -22,6 +22,9 @@ from hashlib import blake2b
 from serving.ids import NodeId
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState, ViewServer
 
+EXPIRY_S = 5.0
+"""A server that has not announced itself for so long is gone."""
+
 STEPS = 8
 """Each step moves a new server 1/8 of its share: little enough that the hit rate hardly notices."""
 
@@ -47,7 +50,7 @@ class _Member:
 class PoolRoster:
     """Live servers. Time is passed in and never decreases; it means nothing outside this process."""
 
-    def __init__(self, expiry_s: float = 5.0, ramp_s: float = 30.0) -> None:
+    def __init__(self, expiry_s: float = EXPIRY_S, ramp_s: float = 30.0) -> None:
         """
         Args:
             expiry_s: a server silent for that long is gone.

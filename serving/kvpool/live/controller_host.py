@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from serving.errors import PoolError
 from serving.ids import NodeId
-from serving.kvpool.live.control_store import ControlStore, EmbeddedStore
-from serving.kvpool.live.controller import ControllerAnswer, ControlSettings, PoolController
+from serving.kvpool.core.control_store import ControlStore, EmbeddedStore
+from serving.kvpool.core.controller import ControllerAnswer, ControlSettings, PoolController
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,8 @@ from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.errors import UnavailableError
 from serving.ids import NodeId
-from serving.kvpool.live.controller import EXPIRY_S, ControllerAnswer, ControlSettings
+from serving.kvpool.core.controller import ControllerAnswer, ControlSettings
+from serving.kvpool.core.roster import EXPIRY_S
 from serving.kvpool.live.controller_host import ControllerHost
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord
 

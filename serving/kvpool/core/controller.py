@@ -10,13 +10,10 @@ from dataclasses import dataclass, replace
 
 from serving.errors import PoolError
 from serving.ids import NodeId
-from serving.kvpool.core.roster import PoolRoster
-from serving.kvpool.live.control_store import ControlState
+from serving.kvpool.core.control_store import ControlState
+from serving.kvpool.core.roster import EXPIRY_S, PoolRoster
 from serving.values.namespaces import DEFAULT_NAMESPACE, is_namespace_name
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
-
-EXPIRY_S = 5.0
-"""A server that has not announced itself for so long is gone."""
 
 ROUND_S = 2.0
 """Twice the period of announcements: how long a new controller listens after the first one that it hears."""
