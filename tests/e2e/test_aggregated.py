@@ -70,7 +70,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process.wait()
 
 
-@pytest.fixture(scope="module", params=["serve", pytest.param("own", marks=OWN_SERVER)])
+@pytest.fixture(scope="module", params=["serve", pytest.param("uvicorn", marks=OWN_SERVER)])
 def server(
     tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, redis_url: str, request: pytest.FixtureRequest
 ) -> Iterator[Scaled]:
@@ -201,7 +201,7 @@ def test_the_gcs_dies_and_redis_remembers(server: Scaled, reference: Reference) 
 def test_the_proxy_dies_streams_are_cut_and_requests_are_accepted_again(
     server: Scaled, request: pytest.FixtureRequest
 ) -> None:
-    if "[own]" in request.node.name:
+    if "[uvicorn]" in request.node.name:
         pytest.skip("the gateways have no proxy before them")
     body = json.dumps(order(asks(7, 1, 300)[0], stream=True))
     sent = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}

@@ -23,7 +23,7 @@ _BLOCK = re.compile(
 )
 _SERVE = re.compile(r"^(?:cloudmatrix|make) serve\b", re.MULTILINE)
 _SAME = (
-    (re.compile(r"\b[0-9a-f]{32}\b|\bfp_[0-9a-f]+"), "ID"),
+    (re.compile(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{12}\b|\bfp_[0-9a-f]+"), "ID"),
     (re.compile(r"\b[a-z0-9]{8}\b"), "ID"),
     (re.compile(r"[+-]?\d[\d,.]*"), "0"),
     (re.compile(r"\b(?:µs|us|ms|s|min|kB|MB|KiB|MiB|GiB)\b"), "UNIT"),
