@@ -14,7 +14,7 @@ def trial(split: Split, attainment: float) -> Trial:
 
 
 @given(
-    st.integers(1, 4), st.integers(1, 8), st.integers(1, 4), st.integers(1, 11),
+    st.integers(1, 4), st.integers(1, 8), st.integers(1, 4), st.integers(1, 10),
 )  # fmt: skip
 def test_the_fewest_of_both_pools(prefill: int, decode: int, guess_prefill: int, guess_decode: int) -> None:
     asked: list[Split] = []

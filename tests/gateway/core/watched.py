@@ -210,7 +210,7 @@ class WatchedGateway:
         assert len(self.core.room) <= may_wait
         largest = max([len(spec.prompt) for c in self.clients.values() for spec in c.work.sequences], default=0) * 5
         half = limits.max_queued_tokens // 2
-        assert len(self.core.room) <= 1 or self.core.room.tokens <= limits.max_queued_tokens + largest - half
+        assert len(self.core.room) <= 1 or self.core.room.tokens <= limits.max_queued_tokens + max(0, largest - half)
         most = max([len(self.clients[number].work.sequences) for number in self.core.numbers()], default=0)
         assert len(self.core.choices) <= max(limits.max_running_sequences, most)
         for client in self.clients.values():
