@@ -13,6 +13,8 @@ from serving.errors import SilentError
 
 TAKEN_S = 10.0
 """How long the name of an actor that was ended may stay taken."""
+QUIET_S = 3.0
+"""Three times what a memory server takes to notice that the pool's controller is gone."""
 _PAUSE_S = 0.05
 
 
@@ -45,27 +47,33 @@ def _kill(name: str) -> None:
 
 
 def end_actors(
-    listed: Callable[[], list[str]] = _named_actors, kill: Callable[[str], None] = _kill, patience_s: float = TAKEN_S
+    listed: Callable[[], list[str]] = _named_actors,
+    kill: Callable[[str], None] = _kill,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], object] = time.sleep,
 ) -> list[str]:
-    """End every actor of the system that has a name, and wait until Ray lists none of them.
+    """End every actor of the system that has a name, until Ray has listed none for `QUIET_S`.
 
-    `ray.kill` returns before Ray has acted on it, and a memory server that leaves last may have made the pool's
-    controller anew meanwhile, so what is still listed is killed again.
+    `ray.kill` returns before Ray has acted on it, and a memory server whose process still ends finds the pool's
+    controller gone and makes it anew.
 
     Args:
         listed: names of those that are alive. kill: asks for the end of one.
-        patience_s: how long they may take together.
+        clock, pause: for tests.
 
     Returns: their names.
-    Raises: SilentError if one is still there after that; what Ray raises. Blocks.
+    Raises: SilentError if one is still there, or there again, after `TAKEN_S`; what Ray raises. Blocks.
     """
     ended: set[str] = set()
-    end = time.monotonic() + patience_s
-    while names := listed():
-        if ended and time.monotonic() > end:
-            raise SilentError(f"{', '.join(names)} did not end within {patience_s:.0f} s; run `cloudmatrix down` again")
-        ended.update(names)
+    last_seen = begun = clock()
+    while (names := listed()) or (ended and clock() - last_seen < QUIET_S):
+        now = clock()
+        if names and ended and now - begun > TAKEN_S:
+            raise SilentError(f"{', '.join(names)} did not end within {TAKEN_S:.0f} s; run `cloudmatrix down` again")
+        if names:
+            last_seen = now
+            ended.update(names)
         for name in names:
             kill(name)
-        time.sleep(_PAUSE_S)
+        pause(_PAUSE_S)
     return sorted(ended)

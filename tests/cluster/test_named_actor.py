@@ -1,22 +1,40 @@
-"""Named actors end: `down` waits until Ray lists none, and kills again what came back meanwhile."""
+"""Named actors end: `down` kills again what comes back, and waits until nothing does."""
+
+from collections.abc import Callable
 
 import pytest
 
-from serving.cluster.named_actor import end_actors
+from serving.cluster.named_actor import QUIET_S, TAKEN_S, end_actors
 from serving.errors import SilentError
 
 
-def test_actors_are_killed_until_none_is_listed() -> None:
-    answers = [["board", "pool control"], ["pool control"], ["pool control"], []]
-    killed: list[str] = []
-    assert end_actors(lambda: answers.pop(0), killed.append) == ["board", "pool control"]
-    assert killed == ["board", "pool control", "pool control", "pool control"]
+class Cluster:
+    """Actors that are listed at times [s]; time goes on by what is waited for."""
+
+    def __init__(self, listed: Callable[[float], list[str]]) -> None:
+        self.now, self.killed, self._listed = 0.0, list[str](), listed
+
+    def end(self) -> list[str]:
+        return end_actors(lambda: self._listed(self.now), self.killed.append, lambda: self.now, self._pause)
+
+    def _pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_an_actor_that_comes_back_is_killed_again() -> None:
+    cluster = Cluster(lambda now: {0: ["board", "pool control"], 2: ["pool control"]}.get(int(now), []))
+    assert cluster.end() == ["board", "pool control"]
+    assert cluster.killed[-1] == "pool control"
+    assert cluster.now == pytest.approx(3.0 + QUIET_S, abs=0.2), "nothing came for so long"
 
 
 def test_an_actor_that_never_ends_is_named() -> None:
+    cluster = Cluster(lambda _: ["board"])
     with pytest.raises(SilentError, match="board did not end"):
-        end_actors(lambda: ["board"], lambda _: None, patience_s=0.0)
+        cluster.end()
+    assert cluster.now > TAKEN_S
 
 
-def test_where_no_system_is_nothing_is_killed() -> None:
-    assert end_actors(list, lambda name: pytest.fail(name)) == []
+def test_where_no_system_is_nothing_is_waited_for() -> None:
+    cluster = Cluster(lambda _: [])
+    assert (cluster.end(), cluster.killed, cluster.now) == ([], [], 0.0)
