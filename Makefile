@@ -59,7 +59,7 @@ serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ct
 		settings=($(SMOLLM2)); fi; exec $(BIN)/cloudmatrix serve $${model:+--model "$$model"} "$${settings[@]}" $(ARGS)
 
 ifeq ($(strip $(PYTEST_ARGS)),)
-test: style all-tests ## what CI runs: lint, all quick tests on all cores, then eight real systems, two at once; 18 minutes on two cores
+test: style all-tests ## what CI runs: lint, all quick tests on all cores, then eight real systems, two at once; 14 minutes on two cores
 else
 test: lint
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
