@@ -1,4 +1,4 @@
-"""What one tenant's flood does to another tenant's requests: latency beside it, compared with latency alone. Pure.
+"""Latency of a tenant's requests beside another tenant's flood, compared with their latency alone. Pure.
 
 Alone are the steady load's requests whose wait met no fault; beside a flood are those sent while it ran, unless another
 fault met their wait as well.

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Self
 
 from serving.cluster.session import folder_of
-from serving.config.key_file import VARIABLE
 from serving.errors import UnavailableError
 from serving.tools.chaos.targets import PROC, replica_processes, segments, start_ticks
 
@@ -51,20 +50,13 @@ class OwnSystem:
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "serving.cli", "serve", "--config", str(self._config), "--port", str(port)]
         command += ["--host", "127.0.0.1", "--drain", "0"]
-        environment = None
         if self._keys is not None:
-            # There is no file for keys of administrators. Without a flood the system has no keys at all.
-            command += ["--set", f'gateway.admin_keys=["{self._keys[0]}"]']
-            environment = {**os.environ, VARIABLE: self._keys[1]}
+            # Whoever lists processes sees them; a system that is started without them is open to everybody.
+            command += ["--set", f'gateway.admin_keys=["{self._keys[0]}"]', "--api-key", self._keys[1]]
         with self._out.open("wb") as out:
             # Its own session: Ctrl-C at the terminal is for the run, which ends with a report and then ends this.
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=environment,
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )
         try:
             self._wait_ready()
