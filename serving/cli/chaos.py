@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from serving.tools.chaos.scenario import Scenario
 
 DESCRIPTION = """\
-Kill and freeze replicas, turn bits over, slow links down, fill disks and let clients leave, by a seeded schedule, while
-steady load runs; compare every answer, token by token, with what the undisturbed system says; then look for leaks.
+Kill and freeze replicas, turn bits over, slow links down, fill disks, let clients leave and another tenant flood the
+system, by a seeded schedule, while steady load runs; compare every answer, token by token, with what the undisturbed
+system says; then look for leaks.
 Starts a system of its own and ends it, unless --url names one. That one must run on this machine as this user, or with
 --address on the hosts of that Ray, with [chaos] enabled = true; and its replicas WILL be killed.
 """
@@ -26,10 +27,12 @@ Examples:
   cloudmatrix chaos --scenario deploy/chaos/quick.toml
   cloudmatrix chaos --scenario deploy/chaos/kills.toml --duration 5m --seed 3 --out chaos1
   cloudmatrix chaos --scenario deploy/chaos/everything.toml --url http://127.0.0.1:8000
+  cloudmatrix chaos --scenario deploy/chaos/flood.toml
   cloudmatrix chaos --scenario deploy/chaos/hosts.toml --url http://10.0.0.2:8000 --address auto
 --out writes report.html and report.json, and copies the replicas' logs if something went wrong. Ctrl-C ends the load
 early, a second one the waiting behind it; the report comes all the same.
-Exit code: 0 = nothing lost, different or left behind; 1 = something was; 2 = the run could not be done.
+Exit code: 0 = nothing lost, different, left behind or kept waiting by another tenant; 1 = something was; 2 = the run
+could not be done.
 """
 EXIT_CLEAN, EXIT_LOST = 0, 1
 
@@ -48,6 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the system of --url runs on the hosts of this Ray, of which this machine is one; `auto`: this host's",
     )
     parser.add_argument("--api-key", metavar="KEY", help="when the gateway wants one; an admin key where there are any")
+    parser.add_argument(
+        "--flood-api-key",
+        metavar="KEY",
+        help="of the tenant that sends a `flood`; a system that is started gets one for each tenant by itself",
+    )
     parser.add_argument(
         "--duration",
         type=Duration(above_zero=True),
@@ -77,12 +85,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     scenario = load_scenario(arguments.scenario)
     _check_hosts(scenario, arguments)
+    keys = _keys(scenario, arguments)
     duration_s = scenario.scenario.duration_s if arguments.duration is None else arguments.duration
     if arguments.plan:
         return _print_plan(scenario, arguments, duration_s)
     if arguments.out:
         make_folder(arguments.out)
-    run = _carry_out(scenario, arguments, duration_s)
+    run = _carry_out(scenario, arguments, duration_s, keys)
     found = find(run)
     if arguments.out:
         write_file(arguments.out / "report.json", report_json(run, found))
@@ -108,7 +117,26 @@ def _check_hosts(scenario: "Scenario", arguments: argparse.Namespace) -> None:
         raise ConfigError("kill_part is for a system of this machine: on hosts there are kill, freeze and the others")
 
 
-def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: float) -> "ChaosRun":
+def _keys(scenario: "Scenario", arguments: argparse.Namespace) -> tuple[str | None, str | None]:
+    """API keys of load and flood: those that were given, or new ones for a system of our own that needs two.
+
+    Raises: ConfigError if a flood would not come from another tenant.
+    """
+    import secrets
+
+    from serving.tools.chaos.scenario import check_flood_keys
+
+    given = arguments.api_key, arguments.flood_api_key
+    if scenario.has_flood and arguments.url is None and given == (None, None):
+        return secrets.token_hex(16), secrets.token_hex(16)
+    if not arguments.plan:
+        check_flood_keys(scenario, *given)
+    return given
+
+
+def _carry_out(
+    scenario: "Scenario", arguments: argparse.Namespace, duration_s: float, keys: tuple[str | None, str | None]
+) -> "ChaosRun":
     """Find or start the system, run, and end what was started."""
     import asyncio
 
@@ -119,7 +147,9 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
     from serving.tools.chaos.progress import ChaosProgress
     from serving.tools.chaos.run import ChaosOrder, run_chaos
 
-    system: OwnSystem | None = None if arguments.url else OwnSystem(_config(scenario, arguments))
+    api_key, flood_api_key = keys
+    made = (api_key, flood_api_key) if api_key and flood_api_key and not arguments.flood_api_key else None
+    system = None if arguments.url else OwnSystem(_config(scenario, arguments), keys=made)
     run: ChaosRun | None = None
     with ChaosProgress(duration_s, quiet=arguments.quiet) as progress:
         if system is not None:
@@ -128,7 +158,7 @@ def _carry_out(scenario: "Scenario", arguments: argparse.Namespace, duration_s: 
             with _machines(arguments) as machines, endings_as_interrupt(), system or nullcontext():
                 url = system.url if system is not None else arguments.url
                 name = arguments.scenario.stem
-                order = ChaosOrder(name, scenario, arguments.seed, duration_s, url, arguments.api_key, machines)
+                order = ChaosOrder(name, scenario, arguments.seed, duration_s, url, api_key, machines, flood_api_key)
                 run = asyncio.run(run_chaos(order, progress))
                 if arguments.out and not find(run).clean:
                     keep_logs(run.session, arguments.out / "logs")

@@ -23,6 +23,7 @@ COLORS = {
     "slow_link": "orange",
     "full_disk": "green",
     "cancel_burst": "grey",
+    "flood": "violet",
 }
 
 

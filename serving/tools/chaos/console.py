@@ -9,7 +9,7 @@ from loadgen.report import numbers
 from loadgen.report.table import select, terminal_table
 from serving.tools.chaos.findings import ChaosFindings, cut_with_gateway
 from serving.tools.chaos.result import ChaosRun
-from serving.tools.chaos.tables import downtime, kind_table, pauses, share
+from serving.tools.chaos.tables import beside_floods, downtime, kind_table, pauses, share
 
 _MOST_LINES = 20
 _KIND_COLUMNS = (
@@ -36,6 +36,8 @@ def print_report(run: ChaosRun, found: ChaosFindings, console: Console) -> None:
     )
     console.print(f"resumed       {found.resumptions:,} times; fault to next token {pauses(found.resumed)}")
     console.print(f"not ready     {downtime(found)}")
+    if found.beside_floods:
+        console.print(f"beside flood  {beside_floods(found)}")
     console.print(f"leaks         {'none' if not found.leaks else len(found.leaks)}{_flips(run)}")
     console.print()
     console.print(terminal_table(select(kind_table(found), *_KIND_COLUMNS), console.width))
@@ -53,6 +55,7 @@ def verdict(run: ChaosRun, found: ChaosFindings) -> str:
         f"{len(found.leaks)} left behind" if found.leaks else "",
         f"{found.not_replaced} not replaced" if found.not_replaced else "",
         f"down for {numbers.duration(found.longest_down_s)}" if found.down_too_long else "",
+        "kept waiting by another tenant" if found.unfair else "",
         "nothing finished" if not found.finished else "",
         "no fault hit anybody" if not found.hits else "",
     ]
@@ -74,6 +77,8 @@ def problems(run: ChaosRun, found: ChaosFindings) -> list[str]:
     lines += [
         f"{numbers.clock(e.at_s)} {e.kind} {e.target}: not replaced" for e in run.events if e.fate == "not replaced"
     ]
+    if found.unfair:
+        lines.append(f"beside another tenant's flood: {beside_floods(found)}")
     return [*lines, *found.leaks]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
+from serving.tools.chaos.fairness import BesideFlood, beside_floods, quantile
 from serving.tools.chaos.result import ChaosRun, Down, Event
 from serving.tools.chaos.scenario import ENGINES, FaultKind
 from serving.tools.chaos.schedule import GRAVE
@@ -84,12 +85,21 @@ class ChaosFindings:
     down_too_long: bool
     hits: int
     """Faults that were done to somebody."""
+    beside_floods: tuple[BesideFlood, ...] = ()
+    """Latencies of the load beside another tenant's flood; empty if there was none."""
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, different, left behind or missing, never down for too long, although something was done."""
+        """Nothing lost, different, left behind or missing, never down or kept waiting for too long, although something
+        was done.
+        """
         wrong = self.failed or self.exact < self.compared or self.leaks or self.not_replaced or self.down_too_long
-        return not wrong and self.finished > 0 and self.hits > 0
+        return not wrong and not self.unfair and self.finished > 0 and self.hits > 0
+
+    @property
+    def unfair(self) -> bool:
+        """Whether a flood kept the load waiting for too long, or nothing shows that it did not."""
+        return not all(one.fair for one in self.beside_floods)
 
 
 def find(run: ChaosRun) -> ChaosFindings:
@@ -120,6 +130,7 @@ def find(run: ChaosRun) -> ChaosFindings:
         longest_down_s=longest_down_s,
         down_too_long=longest_down_s > run.most_down_s,
         hits=sum(event.hit for event in run.events),
+        beside_floods=beside_floods(run.events, run.answers),
     )
 
 
@@ -199,11 +210,3 @@ def _by_kind(events: Sequence[Event], pauses: dict[int, list[float]]) -> Iterabl
             replacement=Pauses.of(event.replaced_s for event in mine if event.replaced_s is not None),
             resumed=Pauses.of(pause for event in mine for pause in pauses.get(event.number, ())),
         )
-
-
-def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least this share of all do not exceed; None of nothing. Effects: none."""
-    if not ordered:
-        return None
-    rank = max(1, -(-len(ordered) * share // 1))
-    return ordered[int(rank) - 1]

@@ -70,6 +70,10 @@ class Injury:
             self._load.burst(planned.number, planned.fault.count, planned.draw)
             event.fate = "passed"
             return event
+        if planned.kind == "flood":
+            self._load.flood(planned.number, planned.fault.count, planned.lasts_s)
+            event.lasts_s, event.fate = planned.lasts_s, "passed"
+            return event
         chosen = choose(planned, self._watch.healthy(), self._scenario.pools.keep_one)
         target = None if chosen is None else self._watch.target(*chosen)
         if target is None:

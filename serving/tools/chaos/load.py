@@ -1,19 +1,22 @@
 """Steady load: the asks in turns, evenly, whatever becomes of those before; every answer is compared as it ends."""
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Callable
 
 from serving.deadline import within
 from serving.errors import UnavailableError
-from serving.tools.chaos.answer import StreamedAnswer, difference, logprob_distance
+from serving.tools.chaos.answer import Outcome, StreamedAnswer, difference, logprob_distance
 from serving.tools.chaos.asks import Ask
 from serving.tools.chaos.client import GatewayEndpoint, fetch
 from serving.tools.chaos.result import ChaosRun
 
 AT_ONCE = 8
 """Requests of the reference that run side by side."""
+FAILED_PAUSE_S = 1.0
+"""A flood waits so long after a stream that failed: one that is refused would be sent again at once, and again."""
 
 
 class ChaosLoad:
@@ -21,15 +24,25 @@ class ChaosLoad:
 
     Args:
         run: its `answers`, `differences` and `logprob_distance` are filled.
+        flooder: the same gateway, with the key of the tenant that sends floods.
     """
 
-    def __init__(self, run: ChaosRun, endpoint: GatewayEndpoint, asks: tuple[Ask, ...], deadline_s: float) -> None:
+    def __init__(
+        self,
+        run: ChaosRun,
+        endpoint: GatewayEndpoint,
+        asks: tuple[Ask, ...],
+        deadline_s: float,
+        flooder: GatewayEndpoint | None = None,
+    ) -> None:
         self._run = run
         self._endpoint = endpoint
+        self._flooder = flooder or endpoint
+        self._floods: set[asyncio.Task[None]] = set()
         self._asks = asks
         self._deadline_s = deadline_s
         self._references: list[StreamedAnswer] = []
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[Outcome]] = set()
         self.in_flight = 0
         self.tokens_of_ended = 0
 
@@ -83,19 +96,52 @@ class ChaosLoad:
         for ask in rng.sample([ask for ask in self._asks if ask.streamed] * count, count):
             self.start(ask, burst=number, leave_after=rng.randrange(1, max(2, int(ask.body["max_tokens"]))))
 
-    def start(self, ask: Ask, burst: int | None = None, leave_after: int | None = None) -> None:
-        """Send one request. Effects: it is under way; its answer is in the run from now on."""
+    def flood(self, number: int, count: int, lasts_s: float) -> None:
+        """Keep `count` long streams of the second tenant running for `lasts_s`. Effects: they are under way."""
+        task = asyncio.create_task(self._flood(number, count, lasts_s))
+        self._floods.add(task)
+        task.add_done_callback(self._floods.discard)
+
+    async def _flood(self, number: int, count: int, lasts_s: float) -> None:
+        streams = [ask for ask in self._asks if ask.streamed and ask.choices == 1]
+        longest = max(int(ask.body["max_tokens"]) for ask in streams)
+        asks = itertools.cycle([ask for ask in streams if int(ask.body["max_tokens"]) == longest])
+        running: set[asyncio.Task[Outcome]] = set()
+        try:
+            async with asyncio.timeout(lasts_s):
+                while True:
+                    running |= {self.start(next(asks), burst=number, flood=True) for _ in range(count - len(running))}
+                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    if any(task.result() == "failed" for task in done):
+                        await asyncio.sleep(FAILED_PAUSE_S)
+        except TimeoutError:
+            pass  # its time is over
+        finally:
+            for task in running:
+                task.cancel()
+
+    def start(
+        self, ask: Ask, burst: int | None = None, leave_after: int | None = None, *, flood: bool = False
+    ) -> asyncio.Task[Outcome]:
+        """Send one request, of the load's or the flood's tenant.
+
+        Returns: its task, which tells the outcome; to cancel it is to leave.
+        Effects: it is under way; its answer is in the run from now on.
+        """
         answer = StreamedAnswer(ask, time.monotonic(), burst)
         index = len(self._run.answers)
         self._run.answers.append(answer)
-        task = asyncio.create_task(self._one(index, answer, leave_after))
+        task = asyncio.create_task(self._one(index, answer, leave_after, self._flooder if flood else self._endpoint))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+        return task
 
     async def finish(self) -> None:
-        """Wait for what is under way; each request has its deadline."""
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+        """Wait for what is under way; each request has its deadline. Effects: floods are over."""
+        for flood in self._floods:
+            flood.cancel()
+        while self._under_way or self._floods:
+            await asyncio.wait([*self._under_way, *self._floods])
 
     async def leave(self) -> None:
         """End what is under way, as a client that leaves. Effects: it counts as cancelled by us."""
@@ -103,10 +149,12 @@ class ChaosLoad:
             task.cancel()
         await self.finish()
 
-    async def _one(self, index: int, answer: StreamedAnswer, leave_after: int | None) -> None:
+    async def _one(
+        self, index: int, answer: StreamedAnswer, leave_after: int | None, endpoint: GatewayEndpoint
+    ) -> Outcome:
         self.in_flight += 1
         try:
-            await fetch(self._endpoint, answer, self._deadline_s, None if leave_after is None else _after(leave_after))
+            await fetch(endpoint, answer, self._deadline_s, None if leave_after is None else _after(leave_after))
         except asyncio.CancelledError:
             answer.outcome, answer.ended_s = "cancelled", time.monotonic()
         finally:
@@ -114,6 +162,7 @@ class ChaosLoad:
             self.tokens_of_ended += sum(len(choice.tokens) for choice in answer.choices)
         self._compare(index, answer)
         answer.compact()
+        return answer.outcome
 
     def _compare(self, index: int, answer: StreamedAnswer) -> None:
         if answer.outcome == "failed" and not any(choice.tokens for choice in answer.choices):

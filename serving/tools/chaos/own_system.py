@@ -27,13 +27,18 @@ _SECRETS = re.compile(r"dashboard token +\S+|#once=\S+")
 
 
 class OwnSystem:
-    """Starts in `with`, ends with it. A start that fails is told with the end of its output."""
+    """Starts in `with`, ends with it. A start that fails is told with the end of its output.
 
-    def __init__(self, config: Path, *, stop_s: float = STOP_S) -> None:
+    Args:
+        keys: an administrator's API key and another tenant's, instead of those of the configuration.
+    """
+
+    def __init__(self, config: Path, *, stop_s: float = STOP_S, keys: tuple[str, str] | None = None) -> None:
         self.url = ""
         self.left: list[str] = []
         """Processes that had to be killed at the end."""
         self._config = config
+        self._keys = keys
         self._stop_s = stop_s
         self._process: subprocess.Popen[bytes] | None = None
         fd, path = tempfile.mkstemp(prefix="cloudmatrix-chaos-", suffix=".log")
@@ -45,6 +50,9 @@ class OwnSystem:
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "serving.cli", "serve", "--config", str(self._config), "--port", str(port)]
         command += ["--host", "127.0.0.1", "--drain", "0"]
+        if self._keys is not None:
+            # Whoever lists processes sees them; a system that is started without them is open to everybody.
+            command += ["--set", f'gateway.admin_keys=["{self._keys[0]}"]', "--api-key", self._keys[1]]
         with self._out.open("wb") as out:
             # Its own session: Ctrl-C at the terminal is for the run, which ends with a report and then ends this.
             self._process = subprocess.Popen(

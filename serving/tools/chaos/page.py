@@ -10,7 +10,7 @@ from serving.tools.chaos.console import problems
 from serving.tools.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, ChaosFindings
 from serving.tools.chaos.hit_stream import drawn_stream, stream_chart, told
 from serving.tools.chaos.result import ChaosRun
-from serving.tools.chaos.tables import downtime, event_table, kind_table, pauses, share
+from serving.tools.chaos.tables import beside_floods, downtime, event_table, kind_table, pauses, share
 from serving.version import VERSION
 
 _FOOTNOTE = (
@@ -79,5 +79,13 @@ def _tiles(run: ChaosRun, found: ChaosFindings) -> list[Html]:
         tile("longest time not ready", down, down_unit, [allowed]),
         tile("leaks", numbers.count(len(found.leaks)), "", ["counts, segments, processes, pool"]),
         tile("faults", numbers.count(found.hits), "", [f"{found.not_replaced:,} not replaced"]),
+        *_flood_tile(found),
         tile("cancelled by us", numbers.count(found.cancelled), "", [finished]),
     ]
+
+
+def _flood_tile(found: ChaosFindings) -> list[Html]:
+    if not found.beside_floods:
+        return []
+    first, _, unit = numbers.duration(found.beside_floods[0].beside_p99_s).partition(" ")
+    return [tile("first token beside a flood", first, unit, [beside_floods(found)])]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from serving.errors import ConfigError
-from serving.http_client import ask_gateway
+from serving.http_client import RefusedError, ask_gateway
 from serving.terminal import ending_signals, leave_closed_terminal
 from serving.tools.chaos.asks import make_asks
 from serving.tools.chaos.audit import look_for_leaks
@@ -19,7 +19,7 @@ from serving.tools.chaos.injury import Injury
 from serving.tools.chaos.load import ChaosLoad
 from serving.tools.chaos.machines import Machines, ThisMachine
 from serving.tools.chaos.result import ChaosRun, Event
-from serving.tools.chaos.scenario import Scenario
+from serving.tools.chaos.scenario import Scenario, check_flood_keys
 from serving.tools.chaos.schedule import PlannedFault, plan_faults
 from serving.tools.chaos.targets import sizes
 from serving.tools.chaos.watch import Watch
@@ -50,6 +50,7 @@ class ChaosOrder:
 
     Args:
         machines: finds where the system's processes are, by what `GET /cluster` answers.
+        flood_api_key: of the tenant that sends floods; needed if the scenario has one.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ChaosOrder:
     url: str
     api_key: str | None = None
     machines: Callable[[dict[str, Any]], Machines] = ThisMachine.of
+    flood_api_key: str | None = None
 
 
 async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
@@ -66,11 +68,15 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
 
     Returns: what happened; whether that is good is for `findings`.
     Raises: UnavailableError if there is no such system, its processes cannot be reached, or it fails undisturbed;
-        ConfigError if the scenario needs what the system's configuration does not allow, or no fault of it would come.
+        ConfigError if the scenario needs what the system's configuration does not allow, no fault of it would come, or
+        a flood would not come from another tenant.
     Effects: processes are hurt as the scenario says; all that are frozen go on in the end. Ctrl-C ends the load early,
         a second one the waiting behind it.
     """
+    check_flood_keys(order.scenario, order.api_key, order.flood_api_key)
     status = await asyncio.to_thread(ask_gateway, order.url, "/cluster", order.api_key)
+    if order.scenario.has_flood:
+        await asyncio.to_thread(_check_tenants, order)
     if order.scenario.needs_hooks and not status.get("chaos"):
         raise ConfigError(
             "the scenario has faults that replicas must have from inside (bit_flip, slow_link, full_disk), and the "
@@ -88,7 +94,8 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
     run.most_down_s = order.scenario.scenario.most_down_s
     asks = make_asks(order.scenario.load, order.seed, status["model"])
     endpoint = GatewayEndpoint.of(order.url, order.api_key)
-    load = ChaosLoad(run, endpoint, asks, order.scenario.load.deadline_s)
+    flooder = GatewayEndpoint.of(order.url, order.flood_api_key)
+    load = ChaosLoad(run, endpoint, asks, order.scenario.load.deadline_s, flooder)
     parts = any(planned.kind == "kill_part" for planned in schedule)
     watch = Watch(run, order.url, order.api_key, load, machines, parts=parts)
     injury = Injury(run, order.scenario, watch, load, machines, told.event)
@@ -101,6 +108,19 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
             await _under_load(order, run, load, watch, injury, machines, schedule, (stop, hurry), told)
         run.interrupted = stop.is_set()
     return run
+
+
+def _check_tenants(order: ChaosOrder) -> None:
+    """Raises: ConfigError if the gateway does not know the flood's key, or tells nobody by a key. Effects: none."""
+    try:
+        ask_gateway(order.url, "/v1/models", order.flood_api_key)
+    except RefusedError as error:
+        raise ConfigError(f"--flood-api-key: {error}") from None
+    try:
+        ask_gateway(order.url, "/v1/models", None)
+    except RefusedError:
+        return
+    raise ConfigError("the gateway asks for no API key, so a `flood` and the load are one tenant: configure two keys")
 
 
 async def _under_load(

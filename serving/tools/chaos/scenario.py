@@ -11,7 +11,7 @@ from serving.config.key import key
 from serving.config.load import load_sections
 from serving.errors import ConfigError
 
-FaultKind = Literal["kill", "kill_part", "freeze", "bit_flip", "slow_link", "full_disk", "cancel_burst"]
+FaultKind = Literal["kill", "kill_part", "freeze", "bit_flip", "slow_link", "full_disk", "cancel_burst", "flood"]
 
 ENGINES = ("prefill", "decode", "aggregated")
 PARTS = (
@@ -30,6 +30,7 @@ POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
     "slow_link": ENGINES,
     "full_disk": ("kvcache",),
     "cancel_burst": (),
+    "flood": (),
 }
 """Whom a fault can hit."""
 FROM_INSIDE: frozenset[FaultKind] = frozenset({"bit_flip", "slow_link", "full_disk"})
@@ -100,7 +101,8 @@ class FaultConfig:
         "`kill` = SIGKILL; `kill_part` = SIGKILL to what stands beside the pools; "
         "`freeze` = SIGSTOP, later SIGCONT; `bit_flip` = one bit of a stored block, or of a handoff "
         "on its way; `slow_link` = a replica's moves of KV take longer; `full_disk` = an SSD tier takes nothing; "
-        "`cancel_burst` = many requests at once whose clients leave"
+        "`cancel_burst` = many requests at once whose clients leave; "
+        "`flood` = another API key keeps many long streams running"
     )
     weight: float = key("how often, compared with the other kinds", default=1.0, low=0.0, high=1e6)
     pools: tuple[str, ...] = key("whom it may hit; empty = all that it can", default=())
@@ -108,7 +110,9 @@ class FaultConfig:
     most_s: float = key("longest duration [s]", default=8.0, low=0.0)
     until_replaced: bool = key("`freeze`: no SIGCONT, it must be replaced", default=False)
     delay_s: float = key("`slow_link`: what each move takes longer [s]", default=0.5, low=0.0, high=60.0)
-    count: int = key("`cancel_burst`: requests; `bit_flip`: bits", default=8, low=1, high=1000)
+    count: int = key(
+        "`cancel_burst`: requests; `bit_flip`: bits; `flood`: streams at once", default=8, low=1, high=1000
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,11 @@ class Scenario:
     def needs_hooks(self) -> bool:
         """Whether replicas must do something to themselves."""
         return any(fault.kind in FROM_INSIDE and fault.weight for fault in self.faults)
+
+    @property
+    def has_flood(self) -> bool:
+        """Whether a second tenant takes part."""
+        return any(fault.kind == "flood" and fault.weight for fault in self.faults)
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -152,6 +161,16 @@ def check_scenario(scenario: Scenario) -> None:
             raise ConfigError(f"{where}: pools = {list(fault.pools)}, but it can hit {possible}")
         if fault.most_s < fault.least_s:
             raise ConfigError(f"{where}: most_s = {fault.most_s:g} is below least_s = {fault.least_s:g}: raise it")
+
+
+def check_flood_keys(scenario: Scenario, api_key: str | None, flood_api_key: str | None) -> None:
+    """Raises: ConfigError if a flood would not come from another tenant than the load. Effects: none."""
+    if not scenario.has_flood:
+        return
+    if not (api_key and flood_api_key):
+        raise ConfigError("the scenario has a `flood`, from another tenant: give both --api-key and --flood-api-key")
+    if api_key == flood_api_key:
+        raise ConfigError("--flood-api-key is the key of --api-key: a `flood` needs that of another tenant")
 
 
 def config_path(scenario: Scenario, file: Path) -> Path | None:

@@ -3,7 +3,7 @@
 from serving.tools.chaos.result import Event
 from serving.tools.chaos.scenario import FROM_INSIDE
 
-_SIGNALS = {"kill": "SIGKILL", "kill_part": "SIGKILL", "freeze": "SIGSTOP"}
+_SIGNALS = {"kill": "SIGKILL", "kill_part": "SIGKILL", "freeze": "SIGSTOP", "flood": "another tenant"}
 
 
 def signal_of(event: Event) -> str:

@@ -56,6 +56,16 @@ def downtime(found: ChaosFindings) -> str:
     return f"{found.downs} times, at most {numbers.duration(found.longest_down_s)}" if found.downs else "never"
 
 
+def beside_floods(found: ChaosFindings) -> str:
+    """Latencies of the load beside another tenant's flood. Effects: none."""
+    parts = [
+        f"{one.name} p99 {numbers.duration(one.beside_p99_s)} ({one.beside:,}), alone "
+        f"{numbers.duration(one.alone_p99_s)} ({one.alone:,}), at most {numbers.duration(one.limit_s)} is fair"
+        for one in found.beside_floods
+    ]
+    return "; ".join(parts)
+
+
 def share(part: int, whole: int) -> str:
     """Per cent; 100 % means all. Effects: none."""
     return numbers.share(part / whole) if whole else "nothing to compare"

@@ -70,6 +70,7 @@ def test_the_plan_is_printed_and_nothing_done(capsys: pytest.CaptureFixture[str]
     ("words", "told"),
     [
         (["--scenario", "none.toml"], "name one with --scenario"),
+        (["--scenario", f"{SHIPPED}/flood.toml", "--url", "http://127.0.0.1:1"], "both --api-key and --flood-api-key"),
         (["--scenario", "{scenario}"], "give --config FILE, or --url"),
         (["--scenario", "{scenario}", "--url", "http://127.0.0.1:1"], "no gateway at"),
         (["--scenario", "{scenario}", "--config", "none.toml"], "none.toml: name one with --config"),

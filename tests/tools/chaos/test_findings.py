@@ -13,7 +13,8 @@ from rich.console import Console
 from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
 from serving.tools.chaos.asks import COMPLETIONS, Ask
 from serving.tools.chaos.console import print_report
-from serving.tools.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Pauses, find, pauses_of, quantile
+from serving.tools.chaos.fairness import quantile
+from serving.tools.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Pauses, find, pauses_of
 from serving.tools.chaos.page import report_page
 from serving.tools.chaos.report_json import report_json
 from serving.tools.chaos.result import ChaosRun, Down, Event, Leaks, Sample

@@ -17,6 +17,7 @@ from serving.tools.chaos.scenario import (
     PoolsConfig,
     Scenario,
     TimesConfig,
+    check_flood_keys,
     check_scenario,
     config_path,
     load_scenario,
@@ -24,6 +25,8 @@ from serving.tools.chaos.scenario import (
 from serving.tools.chaos.schedule import GRAVE, PlannedFault, choose, plan_faults
 
 SHIPPED = Path(__file__).resolve().parents[3] / "deploy" / "chaos"
+BESIDE_OTHERS = set(POOLS_OF) - {"flood"}
+"""A flood is judged by latencies, which other faults would disturb: it has a scenario of its own."""
 
 
 def read(folder: Path, text: str) -> Scenario:
@@ -32,7 +35,7 @@ def read(folder: Path, text: str) -> Scenario:
     return load_scenario(path)
 
 
-@pytest.mark.parametrize("name", ["kills", "everything", "quick"])
+@pytest.mark.parametrize("name", ["kills", "everything", "quick", "flood"])
 def test_shipped_scenarios_are_sound_and_bring_a_system(name: str) -> None:
     path = SHIPPED / f"{name}.toml"
     scenario = load_scenario(path)
@@ -51,14 +54,14 @@ def test_shipped_scenarios_have_the_kinds_that_they_should() -> None:
     assert all(not fault.pools for fault in scenario.faults), "over all pools"
     assert not scenario.needs_hooks
 
-    assert {fault.kind for fault in load_scenario(SHIPPED / "everything.toml").faults} == set(POOLS_OF)
+    assert {fault.kind for fault in load_scenario(SHIPPED / "everything.toml").faults} == BESIDE_OTHERS
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_quick_has_every_kind_with_any_seed(seed: int) -> None:
     scenario = load_scenario(SHIPPED / "quick.toml")
     schedule = plan_faults(scenario, seed, scenario.scenario.duration_s, ("prefill", "decode", "kvcache"))
-    assert {planned.kind for planned in schedule} == set(POOLS_OF)
+    assert {planned.kind for planned in schedule} == BESIDE_OTHERS
     assert any((planned.kind, planned.pools) == ("kill", ("decode",)) for planned in schedule), "a stream to be drawn"
 
 
@@ -94,6 +97,22 @@ def test_hooks_and_systems_are_optional(tmp_path: Path) -> None:
     assert not scenario.needs_hooks
     assert Scenario(faults=(FaultConfig("slow_link"),)).needs_hooks
     assert config_path(Scenario(), tmp_path / "x.toml") is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ((None, None), "give both --api-key and --flood-api-key"),
+        (("a", None), "give both"),
+        (("a", "a"), "of another tenant"),
+    ],
+)
+def test_a_flood_needs_the_key_of_another_tenant(keys: tuple[str | None, str | None], told: str) -> None:
+    flood = Scenario(faults=(FaultConfig("flood"),))
+    with pytest.raises(ConfigError, match=told):
+        check_flood_keys(flood, *keys)
+    check_flood_keys(flood, "a", "b")
+    check_flood_keys(Scenario(faults=(FaultConfig("flood", weight=0.0), FaultConfig("kill"))), *keys)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +177,9 @@ def test_schedules_go_by_seed_time_and_weight() -> None:
     times = TimesConfig(first_s=0, every_s=1, quiet_s=0, in_turn=True)
     each = (*ALL.faults, FaultConfig("kill", weight=0.0, pools=("decode",)))
     turns = [fault.kind for fault in plan_faults(Scenario(times, faults=each), 5, 20, POOLS)]
-    assert sorted(turns[:7]) == sorted(turns[7:14]) == sorted(POOLS_OF)
-    assert turns[:7] != turns[7:14]
+    count = len(POOLS_OF)
+    assert sorted(turns[:count]) == sorted(turns[count : 2 * count]) == sorted(POOLS_OF)
+    assert turns[:count] != turns[count : 2 * count]
 
 
 def test_what_cannot_be_hit_is_not() -> None:
