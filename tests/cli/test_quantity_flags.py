@@ -42,8 +42,9 @@ COUNTS = frozenset(
 WORDS = frozenset(
     """
     address api-key cache-bust columns config dashboard dataset-path device endpoint engine extra-body faults fit
-    group judge header host label metadata message metrics-url model modes namespace only out percentile-metrics pids
-    pool prices rank reference result-filename set source system token tokenizer trace url request weights
+    flood-api-key group header host judge label message metadata metrics-url model modes namespace only out
+    percentile-metrics pids pool prices rank reference request result-filename set source system token tokenizer trace
+    url weights
     """.split()
 )
 """Names, addresses, files."""
