@@ -155,7 +155,7 @@ def test_experts_move_under_streams(server: Scaled, reference: Reference) -> Non
     assert {one["reason"] for one in group["moves"]} >= {"operator"}
     assert group["moves"][-1]["expert"] == wanted
     refused = server.command("experts", "move", "0", "99", "1", *at(server))
-    assert (refused.returncode, "experts 0 to" in refused.stderr) == (2, True)
+    assert (refused.returncode, "experts 0 to" in refused.stderr) == (2, True), refused.stderr
     assert "operator" in server.command("experts", "moves", *at(server)).stdout
 
 

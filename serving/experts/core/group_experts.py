@@ -14,7 +14,7 @@ from serving.experts.core.group_pace import GroupPace, StragglerMode
 from serving.experts.core.load import LayerLoad, LoadReport, LoadWindow
 from serving.experts.core.move_journal import DONE, UNDONE, MoveJournal
 from serving.experts.core.mover import MoverTick
-from serving.experts.core.operator_plan import Refusal, move_plan, plan_shown, rebalance_plan
+from serving.experts.core.operator_plan import Refusal, move_plan, plan_shown, rebalance_plan, unknown_place
 from serving.experts.core.placement import StaticPlacement
 from serving.experts.core.placement_policies import NONE, policy_of
 from serving.experts.core.rebalance import RebalancePlan, Rebalancer, RebalanceSettings
@@ -33,7 +33,7 @@ from serving.values.expert_moves import (
     SwitchMap,
 )
 from serving.values.group import RankOffer
-from serving.values.operator_order import OrderAnswer, PlannedOrder, RebalanceExperts
+from serving.values.operator_order import MoveOneExpert, OrderAnswer, PlannedOrder, RebalanceExperts
 
 LASTING_WINDOWS = 10.0
 """How long a placement is expected to fit, in windows of load."""
@@ -230,6 +230,8 @@ class GroupExperts:
         ledger, settings = self.ledger, self._settings
         if ledger is None or settings is None or not self._confirmed:
             return Refusal("the group is being formed; try again when all its ranks serve")
+        if isinstance(order, MoveOneExpert) and (unknown := unknown_place(order, ledger)):
+            return unknown
         if ledger.busy:
             return Refusal("experts are being moved; try again when that has ended")
         loads = self._loads(now)

@@ -58,6 +58,19 @@ def rebalance_plan(
     )
 
 
+def unknown_place(order: MoveOneExpert, ledger: SlotLedger) -> Refusal | None:
+    """Refusal of an order that names a layer, expert or rank which the group does not have; None for all others."""
+    layers = ledger.map.layers
+    if not 0 <= order.layer < len(layers):
+        return Refusal(f"there are layers 0 to {len(layers) - 1} with experts", unknown=True)
+    experts = len(layers[order.layer].homes)
+    if not 0 <= order.expert < experts:
+        return Refusal(f"a layer has experts 0 to {experts - 1}", unknown=True)
+    if all(at.rank != order.rank for at in ledger.usable(order.layer)):
+        return Refusal(f"rank {order.rank} is no member of the group", unknown=True)
+    return None
+
+
 def move_plan(order: MoveOneExpert, ledger: SlotLedger, loads: Sequence[LayerLoad]) -> RebalancePlan | Refusal:
     """Plan of one expert's move: into an empty slot of the rank, else over a copy whose expert lies elsewhere, too.
 
@@ -66,15 +79,11 @@ def move_plan(order: MoveOneExpert, ledger: SlotLedger, loads: Sequence[LayerLoa
     Effects: none.
     """
     layer, expert, rank = order.layer, order.expert, order.rank
-    if not 0 <= layer < len(ledger.map.layers):
-        return Refusal(f"there are layers 0 to {len(ledger.map.layers) - 1} with experts", unknown=True)
-    experts = len(ledger.map.layers[layer].homes)
-    if not 0 <= expert < experts:
-        return Refusal(f"a layer has experts 0 to {experts - 1}", unknown=True)
+    if unknown := unknown_place(order, ledger):
+        return unknown
     slots = ledger.usable(layer)
     own = {at: held for at, held in slots.items() if at.rank == rank}
-    if not own:
-        return Refusal(f"rank {rank} is no member of the group", unknown=True)
+    experts = len(ledger.map.layers[layer].homes)
     if expert in own.values():
         return Refusal(f"rank {rank} holds expert {expert} of layer {layer} already")
     tokens, copies = total(loads[layer], experts), Counter(slots.values())

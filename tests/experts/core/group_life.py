@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from serving.experts.core.group_experts import ExpertRules, GroupExperts
+from serving.experts.core.operator_plan import Refusal
 from serving.values.expert_map import ExpertMap
 from serving.values.expert_moves import (
     FetchExpert,
@@ -82,6 +83,15 @@ class GroupLife(RuleBasedStateMachine):
         plan = self.core.plan_order(order, self.now)
         _, effects = self.core.begin_order(order, plan, ledger.map.version, self.now)
         self._give(effects)
+
+    @precondition(lambda self: not self.stopping)
+    @rule(layer=st.integers(0, LAYERS - 1))
+    def order_what_is_not_there(self, layer: int) -> None:
+        """Moves that are under way are no reason to call an unknown expert a conflict."""
+        self.confirm()
+        plan = self.core.plan_order(MoveOneExpert(layer, EXPERTS, 0), self.now)
+        assert isinstance(plan, Refusal)
+        assert plan.unknown or "being formed" in plan.reason
 
     def confirm(self) -> None:
         if not self.stopping and self.used is not None:
