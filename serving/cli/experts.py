@@ -23,7 +23,7 @@ its place. Meanwhile the group has a rank less.
 """
 RECORD = """\
 Write a routing trace of a running group: how many rows chose each expert, by layer, source rank and slice of time
-([experts] window_s / slices). One JSON value a line; serving/experts/core/routing_trace.py says which. Ctrl-C ends it
+([experts] window_s / slices). One JSON value a line; serving/group/core/routing_trace.py says which. Ctrl-C ends it
 and keeps all that came.
 """
 TRIAL = """\

@@ -15,7 +15,7 @@ from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import AUTOSCALER, GATEWAY, KVCACHE
 from serving.gateway.live.replica import LEAVE_S as GATEWAY_LEAVE_S
 from serving.gateway.live.replica import GatewayDeployment
-from serving.instance.live.ranks.shell_replica import ShellDeployment
+from serving.group.live.shell_replica import ShellDeployment
 from serving.instance.live.replica import InstanceDeployment
 from serving.kvpool.live.replica import LEAVE_S, KvCacheDeployment
 from serving.launch.rollout import Order

@@ -10,7 +10,7 @@ from serving.values.operator_order import PostedOrder
 
 
 class RankPhase(Enum):
-    """Where a rank is in its life; the transitions are in `serving.instance.core.rank_life`."""
+    """Where a rank is in its life; the transitions are in `serving.group.core.rank_life`."""
 
     LOADING = "loading"
     """It builds its instance."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.instance.core.rank_life import RankLife
-from serving.instance.core.rank_names import RankName
-from serving.instance.live.ranks.group_port import (
+from serving.group.core.rank_life import RankLife
+from serving.group.core.rank_names import RankName
+from serving.group.live.group_port import (
     AnswerOperator,
     Begin,
     CloseLog,

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from serving.experts.core.group_experts import ExpertRules
-from serving.instance.core.group_course import GroupSizes
-from serving.instance.live.ranks.shell import GroupShell
+from serving.group.core.group_course import GroupSizes
+from serving.group.core.group_experts import ExpertRules
+from serving.group.live.shell import GroupShell
 from serving.values.group import RankPhase
 from tests.fakes.clock import ManualClock
 from tests.fakes.rank_group import FakeWorld

@@ -18,12 +18,13 @@ from serving.errors import ConfigError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.ids import NodeId, ReplicaId
 from serving.instance.executors.torch_executor import TorchExecutor
-from serving.instance.live.compute import InstancePlace, blocks_in_ub
+from serving.instance.live.compute import blocks_in_ub
 from serving.instance.live.compute_simulated import plain_words
 from serving.instance.live.make_compute import make_compute
 from serving.instance.live.npu_of import npu_of
 from serving.instance.live.slowdown import slowdown_of
 from serving.simulated_cost import simulated_cost
+from serving.values.instance_place import InstancePlace
 from tests.live.harness import small_config
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import SPARSE

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from serving.experts.core.group_experts import STUCK_S
-from serving.instance.live.ranks.group_port import Follow
+from serving.group.core.group_experts import STUCK_S
+from serving.group.live.group_port import Follow
 from serving.values.expert_map import ExpertMap
 from serving.values.expert_moves import LoadExpert, MovesEnded, SwitchMap
 from serving.values.operator_order import (

@@ -6,15 +6,15 @@ from functools import partial
 import pytest
 
 from serving.errors import GroupError
-from serving.experts.core.regroup import regroup_map
-from serving.instance.live.ranks.group_port import (
+from serving.group.core.regroup import regroup_map
+from serving.group.live.group_port import (
     Begin,
     CloseLog,
     EndRank,
     Follow,
     Leave,
 )
-from serving.instance.live.ranks.shell import SWEEP_PERIOD_S, GroupShell
+from serving.group.live.shell import SWEEP_PERIOD_S, GroupShell
 from serving.values.group import RegroupOrder
 from tests.live.group_scene import PATIENCE_S, SILENCE_S, Scene
 

@@ -11,15 +11,15 @@ from typing import Any, cast
 import pytest
 
 from serving.errors import GroupError, ModelError
+from serving.group.compute.rank_experts import Answered
+from serving.group.core.rank_life import LEASE_S, check_offers
+from serving.group.live.rank import Rank
 from serving.ids import NodeId, ReplicaId
-from serving.instance.core.rank_life import LEASE_S, check_offers
-from serving.instance.live.compute import InstancePlace, RankPlace
 from serving.instance.live.instance import Instance
-from serving.instance.live.rank_experts import Answered
-from serving.instance.live.ranks.rank import Rank
 from serving.values.expert_map import ExpertSlot
 from serving.values.expert_moves import ExpertMove, ExpertOrder, FetchExpert, MoveFetched, MovesEnded
 from serving.values.group import RankLease, RankOffer, RankPhase, RegroupOrder
+from serving.values.instance_place import InstancePlace, RankPlace
 from serving.values.operator_order import MoveOneExpert, OrderAnswer, PostedOrder
 from tests.fakes.clock import ManualClock
 from tests.fakes.rank_group import ordered

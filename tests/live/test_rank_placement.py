@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import ray
 
-from serving.instance.core.rank_names import placement_group_name
-from serving.instance.live.ranks import placement as places
-from serving.instance.live.ranks.placement import NoPlaceYetError, placement, remove_placement
+from serving.group.core.rank_names import placement_group_name
+from serving.group.live import placement as places
+from serving.group.live.placement import NoPlaceYetError, placement, remove_placement
 
 SESSION, GROUP = "5e55", "decode#abc"
 RESOURCES = {"NPU": 1.0}

@@ -4,10 +4,10 @@ from itertools import count
 
 import pytest
 
-from serving.instance.core.group_growth import MOST_TRIES
-from serving.instance.core.rank_names import RankName
-from serving.instance.live.ranks.group_port import Begin, EndRank, QuitGroup
-from serving.instance.live.ranks.shell import SWEEP_PERIOD_S
+from serving.group.core.group_growth import MOST_TRIES
+from serving.group.core.rank_names import RankName
+from serving.group.live.group_port import Begin, EndRank, QuitGroup
+from serving.group.live.shell import SWEEP_PERIOD_S
 from serving.values.group import RankPhase
 from serving.values.operator_order import DrainRank, OrderAnswer, PostedOrder, ResizeGroup
 from tests.live.group_scene import Scene

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.instance.live.ranks.group_port import Begin
+from serving.group.live.group_port import Begin
 from serving.values.group import RankPhase
 from serving.values.operator_order import OrderAnswer, PostedOrder, ResizeGroup
 from tests.live.group_scene import Scene

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from serving.experts.core.group_experts import ExpertRules
-from serving.experts.core.group_pace import StragglerMode
-from serving.instance.live.ranks.group_port import Leave
+from serving.group.core.group_experts import ExpertRules
+from serving.group.core.group_pace import StragglerMode
+from serving.group.live.group_port import Leave
 from serving.values.expert_facts import ExchangeFacts, ExpertWork
 from serving.values.expert_map import PARTS
 from tests.fakes.rank_group import FakeRank

@@ -8,13 +8,13 @@ from random import Random
 import msgspec
 import pytest
 
-from serving.experts.core.group_pace import paces
+from serving.group.core.group_pace import paces
 from serving.ids import SequenceId
 from serving.values.expert_facts import ExchangeFacts
 from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.group.rank_processes import Order, RankProcesses, library_with_faults
+from tests.group.rank_threads import SETTINGS, prompts
 from tests.instance.native_pair import native_or_skip
-from tests.instance.rank_processes import Order, RankProcesses, library_with_faults
-from tests.instance.rank_threads import SETTINGS, prompts
 from tests.model.random_checkpoint import write_random_checkpoint
 
 RANKS, SLOW = 3, 1
@@ -34,7 +34,7 @@ def work(rank: int) -> tuple[SequenceSpec, ...]:
     )
 
 
-@pytest.mark.nightly("tests/instance/test_group_executor.py::test_bytes_and_time_of_the_exchange_are_counted_by_peer")
+@pytest.mark.nightly("tests/group/test_group_executor.py::test_bytes_and_time_of_the_exchange_are_counted_by_peer")
 def test_who_is_slow_is_seen_by_what_ranks_count(pytestconfig: pytest.Config, tmp_path: Path, shm: Path) -> None:
     native_or_skip()
     faults = library_with_faults(pytestconfig.cache.mkdir("native-faults"))

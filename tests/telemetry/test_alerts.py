@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from serving.experts.live.expert_status import group_stats
+from serving.group.core.expert_status import group_stats
 from serving.telemetry.group_metrics import GroupStats
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.expert_facts import ExchangeFacts, ExpertFacts

@@ -26,7 +26,6 @@ from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
 from serving.config.upgrade import with_live
 from serving.deadline import within
-from serving.experts.live.expert_status import expert_status, group_stats
 from serving.gateway.api.access import WithoutRequestId
 from serving.gateway.api.app import create_app
 from serving.gateway.api.cluster_route import cluster_router
@@ -50,6 +49,7 @@ from serving.gateway.live.status import cluster_status, current_facts, host_labe
 from serving.gateway.live.timelines import SharedTimelines, wished
 from serving.gateway.live.trace_export import TraceExporter
 from serving.gateway.live.traffic_report import TrafficReporter
+from serving.group.core.expert_status import expert_status, group_stats
 from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
 from serving.kvpool.core.pool_facts import memory_server_stats

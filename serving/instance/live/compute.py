@@ -6,53 +6,18 @@ make_compute ──► memory of the dies booked ──► arena of blocks ─�
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from hardware.clock import Clock
 from hardware.device.instance import VirtualInstance
-from hardware.topology import NpuId
 from serving.errors import ConfigError
 from serving.grammar.compile import Grammars
-from serving.ids import NodeId, ReplicaId
 from serving.instance.core.ports import ContextCache, KvTransport, StepExecutor
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
 from serving.values.expert_moves import ExpertOrder, RankEvent
 from serving.values.group import RankOffer, RegroupOrder
 from serving.values.layer_split import LayerSplit
-
-
-@dataclass(frozen=True, slots=True)
-class RankPlace:
-    """A rank's place in its group.
-
-    Args:
-        number: from 0. ranks: how many they were to be when this one was made; its share of the experts is that.
-        most: that the group may have.
-        group: name of the group, for example `decode#k3jx9a`.
-    """
-
-    number: int
-    ranks: int
-    most: int
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class InstancePlace:
-    """Where an instance was put, and as whom."""
-
-    replica: ReplicaId
-    pool: str
-    node: NodeId
-    npus: tuple[NpuId, ...]
-    segment_path: Path
-    """Where this instance makes its UB segment; nobody else's."""
-    link_host: str
-    threads: int
-    rank: RankPlace | None = None
-    """Set where the instance is one of a group."""
 
 
 @dataclass(frozen=True, slots=True)

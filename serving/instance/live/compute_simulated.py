@@ -25,7 +25,7 @@ from serving.instance.executors.simulated_answers import SimulatedAnswers
 from serving.instance.executors.simulated_dies import DecodeDies
 from serving.instance.executors.simulated_executor import BlockStamps, SimulatedExecutor, StepTimes
 from serving.instance.executors.simulated_grammar import GrammarAnswers
-from serving.instance.live.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
+from serving.instance.live.compute import Attached, InstanceCache, KvBlocks, blocks_in_ub
 from serving.instance.live.npu_of import npu_of
 from serving.instance.live.pace import Pace
 from serving.instance.live.slowdown import slowdown_of
@@ -34,6 +34,7 @@ from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
 from serving.served_architecture import served_architecture
 from serving.simulated_cost import simulated_cost
+from serving.values.instance_place import InstancePlace
 
 BUFFERS = "buffers"
 PULLS_AT_ONCE = 64

@@ -20,16 +20,16 @@ from serving.gateway.api.tokenizer import Tokenizer
 from serving.grammar.compile import Grammars
 from serving.grammar.matcher import Matchers
 from serving.grammar.vocabulary import Vocabulary
+from serving.group.compute.rank_parts import RankParts
 from serving.ids import BlockId
 from serving.instance.core.ports import KvTransport, StepExecutor
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.native_grammar import route_for_steps
 from serving.instance.executors.torch_executor import TorchExecutor
-from serving.instance.live.compute import Attached, InstanceCache, InstancePlace, KvBlocks, blocks_in_ub
+from serving.instance.live.compute import Attached, InstanceCache, KvBlocks, blocks_in_ub
 from serving.instance.live.device_mirror import DeviceMirror
 from serving.instance.live.openmp import end_idle_workers
 from serving.instance.live.pool_access import PoolAccess
-from serving.instance.live.rank_parts import RankParts
 from serving.instance.live.speed_probe import probed_tokens_per_s
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
@@ -42,6 +42,7 @@ from serving.model.native import library
 from serving.model.size import rank_weight_bytes, weight_bytes
 from serving.model.split_layers import split_layers
 from serving.served_architecture import served_architecture
+from serving.values.instance_place import InstancePlace
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
+from serving.group.core.rank_life import check_offers
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.from_config import engine_settings
-from serving.instance.core.rank_life import check_offers
 from serving.instance.core.record import header_of, recorded
 from serving.instance.core.settings import EngineSettings
-from serving.instance.live.compute import Attached, GroupMember, InstanceCache, InstancePlace
+from serving.instance.live.compute import Attached, GroupMember, InstanceCache
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.faulty_ports import FaultyPorts
 from serving.instance.live.gentle import run_gently
@@ -32,6 +32,7 @@ from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
 from serving.values.group import RankOffer, RegroupOrder
 from serving.values.health import StepLimits
+from serving.values.instance_place import InstancePlace
 from serving.values.link_health import LinkLimits
 from serving.values.pool_view import PoolView
 from serving.wire.messages import InstanceWelcome

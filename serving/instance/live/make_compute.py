@@ -4,8 +4,9 @@ Only the chosen one is imported: a simulated replica never pays for the tensor l
 """
 
 from serving.config.serve import ServeConfig
-from serving.instance.live.compute import Compute, InstancePlace
+from serving.instance.live.compute import Compute
 from serving.instance.live.pool_access import PoolAccess
+from serving.values.instance_place import InstancePlace
 
 
 def make_compute(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> Compute:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.config.serve import ServeConfig
-from serving.experts.live.expert_status import expert_status
+from serving.group.core.expert_status import expert_status
 from serving.ids import ReplicaId
 from serving.scaling.core.sight import Sight
 from serving.scaling.live.event_log import EventKind

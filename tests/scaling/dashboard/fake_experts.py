@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from serving.errors import ScaleError
-from serving.experts.live.expert_status import expert_status
+from serving.group.core.expert_status import expert_status
 from serving.ids import ReplicaId
 from serving.scaling.dashboard.port import JsonObject
 from serving.values.expert_facts import ExchangeFacts, ExpertFacts, ExpertRows

@@ -1,1 +1,0 @@
-"""Experts of a group of ranks: where they lie, who gets how many tokens, and how that changes while tokens flow."""

@@ -1,1 +1,0 @@
-"""Decisions about experts: pure functions and state machines, with time passed in."""

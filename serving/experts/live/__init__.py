@@ -1,1 +1,0 @@
-"""Experts of a rank that serves: their slots, moved and mapped."""

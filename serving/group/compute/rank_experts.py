@@ -1,0 +1,300 @@
+"""Experts of one rank: the slots that hold them, the map that it follows, the moves that it is asked for."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware.units import MIB
+from serving.config.experts import ExpertsConfig
+from serving.errors import ConfigError, GroupError
+from serving.group.compute.native_table import native_table
+from serving.group.compute.rank_facts import RankFacts
+from serving.group.compute.slot_mover import SlotMover
+from serving.group.core.first_map import contents_of, opening_map
+from serving.instance.executors.group_executor import NativeGroupExecutor
+from serving.model.forms import ProductForms
+from serving.model.model import Model
+from serving.model.native.layout import NativeLinear
+from serving.model.slots.expert_slots import ExpertSlots, SlotTable, fill_all, make_slots
+from serving.model.slots.expert_sources import expert_source, layer_names
+from serving.model.slots.slot_region import PeerSlots, SlotsOffer
+from serving.values.expert_facts import ExpertFacts
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import (
+    CountRows,
+    ExpertOrder,
+    FetchExpert,
+    Held,
+    LoadExpert,
+    MapSwitched,
+    MoveAnswer,
+    MoveOrder,
+    MovesEnded,
+    MovesStopped,
+    RankEvent,
+    RowsCounted,
+    SwitchMap,
+)
+from serving.values.group import RankOffer
+from serving.values.instance_place import RankPlace
+
+Answered = Callable[[tuple[RankEvent, ...]], None]
+
+
+class RankExperts:
+    """Slots of a rank, own ones and the reserve behind them, and what is done with them.
+
+    Args:
+        path: where the segment of copied slots goes.
+    Raises: PlacementError if the model has no experts for so many ranks; HardwareError if there is no memory.
+    Effects: fills the own slots as `opening_map` says.
+    """
+
+    def __init__(
+        self,
+        config: ExpertsConfig,
+        place: RankPlace,
+        model: Model,
+        folder: Path,
+        forms: Callable[[], ProductForms],
+        path: Path,
+    ) -> None:
+        self._number = place.number
+        self._source = source = expert_source(model, folder, forms)
+        self._layer_names = layer_names(model)
+        shape = model.config.experts
+        if shape is None:
+            raise ConfigError(f"a model of {model.config.model_type} has no routed experts to share: set ep to 1")
+        self.experts = shape.experts
+        """Of a layer."""
+        self.groups = shape.gate.groups
+        opening = contents_of(
+            opening_map(self.experts, place.ranks, config.redundant, source.layers), place.number % place.ranks
+        )
+        self.own = len(opening[0])
+        """Slots of a layer that have memory of their own."""
+        self._slots: ExpertSlots = make_slots(config.slots, source, self.own, path, self.experts)
+        fill_all(self._slots, opening)
+        self._mover = SlotMover(self._number, self._slots, opening, self._on_event, config.move_mib_per_s * MIB)
+        self._executor: NativeGroupExecutor | None = None
+        self._borrowed: set[tuple[int, int]] = set()
+        """Experts (layer, expert) that the reserve holds."""
+        self._map: ExpertMap | None = None
+        """The newest one that this rank was given."""
+        self._given: dict[int, ExpertMap] = {}
+        """Maps of moves by version, until the thread that makes moves has come to them."""
+        self._facts: RankFacts | None = None
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+        self._small_lock = threading.Lock()
+        """Of `_given` and `_waiting`; never held for long."""
+        self.expert_bytes = max(self._slots.layout.room)
+        """Weights of one expert, of the layer where they are largest; 0 where slots point to them."""
+        self.offer = msgspec.msgpack.encode(self._slots.offer) if self._slots.offer is not None else b""
+        """The own slots as peers are told of them; empty if they find the same experts themselves."""
+
+    @property
+    def table(self) -> SlotTable:
+        """Arrays of the slots."""
+        return self._slots.table
+
+    @property
+    def held(self) -> Held:
+        """Contents of the own slots."""
+        return self._mover.held
+
+    @property
+    def version(self) -> int:
+        """Version of the newest map that this rank was given; 0 = none."""
+        with self._small_lock:
+            newest = max(self._given, default=0)
+        return max(newest, self._map.version) if self._map is not None else newest
+
+    def join(self, executor: NativeGroupExecutor, offers: Sequence[RankOffer]) -> None:
+        """Belong to a group, and again whenever its members have changed."""
+        self._executor = executor
+        peers = {one.rank: one.slots for one in offers if one.rank != self._number and one.slots}
+        self._mover.join(self, {rank: PeerSlots(_slots_of(slots)) for rank, slots in peers.items()})
+
+    def prepare(self, new: ExpertMap) -> NDArray[np.uint32]:
+        """A regrouping's map as the native step reads it, which is to be given to it next.
+
+        Effects: fills the reserve as the map says, and publishes that.
+        Raises: ExpertError, ModelError.
+        """
+        with self._lock:
+            return self._prepare(new)
+
+    def carry_out(self, orders: Sequence[ExpertOrder], answered: Answered) -> None:
+        """Do what a shell's mover asks of this rank.
+
+        Args:
+            answered: is called once, by any thread, when all is done, has failed, or was ended by `MovesEnded`.
+        """
+        counted = [self._counted() for one in orders if isinstance(one, CountRows)]
+        mine = [one for one in orders if not isinstance(one, CountRows) and self._is_mine(one)]
+        if not mine:
+            answered(tuple(counted))
+            return
+        with self._small_lock:
+            self._waiting.append(_Waiting(mine, answered))
+            self._given |= {one.map.version: one.map for one in mine if isinstance(one, SwitchMap)}
+        for order in mine:
+            self._mover.take(order)
+
+    def set_map(self, version: int, expert_map: NDArray[np.uint32]) -> None:
+        """Implements `MapUser.set_map`."""
+        assert self._executor is not None
+        with self._lock:
+            with self._small_lock:
+                given = self._given.get(version)
+            if given is None:
+                raise GroupError(f"expert map {version} is older than the one that the group was formed by")
+            self._executor.set_map(version, expert_map)
+            self._use(given)
+
+    @property
+    def map_version(self) -> int:
+        """Version of the map in use."""
+        return self._executor.map_version if self._executor is not None else 0
+
+    def wake(self) -> None:
+        """Implements `MapUser.wake`."""
+        assert self._executor is not None
+        self._executor.wake()
+
+    def give_back(self) -> None:
+        """Empty slots of the reserve that no map names any more. Now and then; never waits; any thread."""
+        if not self._borrowed or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._map is None or self.map_version < self.version:
+                return
+            gone = self._borrowed - set(self._borrowing(self._map))
+            for layer, expert in gone:
+                self._slots.empty(layer, self.own + expert)
+            self._borrowed -= gone
+            if gone:
+                self._slots.table.publish()
+                self._slots.forget()
+        finally:
+            self._lock.release()
+
+    def facts(self) -> ExpertFacts | None:
+        """Where rows go and what is here; None before it has joined. Any thread; never waits for an order."""
+        executor, facts = self._executor, self._facts
+        return (
+            None
+            if executor is None or facts is None
+            else facts.of(executor.rows_sent(), executor.epoch, self.map_version, executor.exchanged())
+        )
+
+    def shapes(self) -> list[tuple[NativeLinear, NativeLinear]]:
+        """Products of an expert that is here, for each layer: those of absent ones are of the same sizes and form."""
+        table, layout, found = self._slots.table, self._slots.layout, []
+        for layer in range(self._source.layers):
+            numbers = (layout.number(layer, slot) for slot in range(layout.slots))
+            filled = [number for number in numbers if table.gate_up[number].out_features]
+            found.append((table.gate_up[filled[0]], table.down[filled[0]]))
+        return found
+
+    def close(self) -> None:
+        """Give the memory back, when nothing computes any more."""
+        self._mover.close()
+        self._slots.close()
+
+    def _prepare(self, new: ExpertMap) -> NDArray[np.uint32]:
+        for layer, expert in self._borrowing(new):
+            if (layer, expert) not in self._borrowed:
+                self._slots.fill(layer, self.own + expert, expert)
+                self._borrowed.add((layer, expert))
+        self._slots.table.publish()
+        table = native_table(new, self._number)
+        self._use(new)
+        return table
+
+    def _use(self, new: ExpertMap) -> None:
+        self._map = new
+        with self._small_lock:
+            self._given = {version: one for version, one in self._given.items() if version > new.version}
+        members = [rank for rank, slots in enumerate(new.slots) if slots]
+        self._facts = RankFacts(new, self._number, self.own, members, self._layer_names)
+
+    def _borrowing(self, of: ExpertMap) -> list[tuple[int, int]]:
+        """Experts (layer, expert) that a map puts into this rank's reserve."""
+        return [
+            (layer, expert)
+            for layer, one in enumerate(of.layers)
+            for expert, homes in enumerate(one.homes)
+            if any(home.at.rank == self._number and home.at.slot >= self.own for home in homes)
+        ]
+
+    def _counted(self) -> RowsCounted:
+        executor = self._executor
+        if executor is None:
+            return RowsCounted(self._number, ())
+        return RowsCounted(self._number, tuple(map(tuple, executor.rows_sent().tolist())), executor.exchanged())
+
+    def _is_mine(self, order: MoveOrder) -> bool:
+        return not isinstance(order, FetchExpert | LoadExpert) or order.move.to.rank == self._number
+
+    def _on_event(self, event: MoveAnswer) -> None:
+        """Answer who waits for it. By threads of the mover and of the engine."""
+        with self._small_lock:
+            for one in self._concerned(event):
+                one.on(event)
+            done = [one for one in self._waiting if one.done]
+            self._waiting = [one for one in self._waiting if not one.done]
+        for one in done:
+            one.answered(tuple(one.events))
+
+    def _concerned(self, event: MoveAnswer) -> "list[_Waiting]":
+        """Those that may wait for an event: the end of moves is none of what was asked for after it."""
+        if not isinstance(event, MovesStopped):
+            return self._waiting
+        ends = (number for number, one in enumerate(self._waiting, 1) if one.awaits_the_end)
+        return self._waiting[: next(ends, 0)]
+
+
+class _Waiting:
+    """Orders that were given together, and what has come of them."""
+
+    def __init__(self, orders: Sequence[MoveOrder], answered: Answered) -> None:
+        self._open = list(orders)
+        self.answered = answered
+        self.events: list[RankEvent] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is awaited any more."""
+        return not self._open
+
+    @property
+    def awaits_the_end(self) -> bool:
+        """Whether it is the end of moves that was asked for."""
+        return any(isinstance(one, MovesEnded) for one in self._open)
+
+    def on(self, event: MoveAnswer) -> None:
+        """Take an event. The end of moves ends all that was asked for before it."""
+        left = [one for one in self._open if not _answers(event, one)]
+        if len(left) < len(self._open):
+            self.events.append(event)
+        self._open = [] if isinstance(event, MovesStopped) else left
+
+
+def _answers(event: MoveAnswer, order: MoveOrder) -> bool:
+    match event:
+        case MapSwitched(version):
+            return isinstance(order, SwitchMap) and order.map.version <= version
+        case MovesStopped():
+            return isinstance(order, MovesEnded)
+        case _:
+            return isinstance(order, FetchExpert | LoadExpert) and order.move == event.move
+
+
+def _slots_of(offer: bytes) -> SlotsOffer:
+    return msgspec.msgpack.decode(offer, type=SlotsOffer)

@@ -1,0 +1,224 @@
+"""A rank's part in moves of experts: fetches, loads and switches of maps, as the mover's core orders them.
+
+    FETCH     a record comes from a peer's slot, else from this rank's own source, into staging memory; paced
+    LOAD      the record goes into the slot, which no map names; done when the native step knows of it
+    SWITCH    the map goes to the native step, which uses it when all ranks have it; done when it does
+
+Copies are made by one thread, in pieces for which the interpreter's lock is let go. Every order is answered, a load
+above all: its slot counts as unusable until then.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hardware.errors import HardwareError
+from serving.errors import ExpertError, ServingError
+from serving.group.compute.copy_pace import CopyPace
+from serving.group.compute.native_table import Table, native_table
+from serving.model.slots.expert_slots import ExpertSlots
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import (
+    ExpertMove,
+    FetchExpert,
+    Held,
+    LoadExpert,
+    MapSwitched,
+    MoveAnswer,
+    MoveFailed,
+    MoveFetched,
+    MoveLoaded,
+    MoveOrder,
+    MovesEnded,
+    MovesStopped,
+    SwitchMap,
+)
+
+logger = logging.getLogger(__name__)
+
+_FAILURES = (ServingError, HardwareError, OSError, MemoryError)
+_END_S = 10.0
+_LOOK_S = 0.002
+"""Between two looks whether a map is in use: about a step of the smallest model."""
+
+
+class PeerRecords(Protocol):
+    """Another rank's slots, to be read."""
+
+    def record(self, layer: int, slot: int) -> memoryview:
+        """The record of one slot; it may change at any time.
+
+        Raises: ExpertError if it cannot be read.
+        """
+        ...
+
+
+class MapUser(Protocol):
+    """The native step of a rank in a group; every method may be called by any thread."""
+
+    def set_map(self, version: int, expert_map: npt.NDArray[np.uint32]) -> None:
+        """Give the next map, which all ranks use from the same step on.
+
+        Raises: ServingError if it names slots that are empty.
+        """
+        ...
+
+    @property
+    def map_version(self) -> int:
+        """Version of the map in use."""
+        ...
+
+    def wake(self) -> None:
+        """End a wait for peers' steps soon, so that what was loaded is published."""
+        ...
+
+
+class SlotMover:
+    """Carries out orders for one rank.
+
+    Args:
+        rank: its number.
+        slots: filled with the first map's experts.
+        held: those, in the rank's own slots.
+        report: takes events; called by the thread that copies, and of loads by the one that computes; must not wait.
+        bytes_per_s: how fast experts are fetched.
+    Effects: the first `join` starts a thread.
+    """
+
+    def __init__(
+        self, rank: int, slots: ExpertSlots, held: Held, report: Callable[[MoveAnswer], None], bytes_per_s: float
+    ) -> None:
+        self.rank = rank
+        self._held = [list(row) for row in held]
+        self._slots, self._report = slots, report
+        self._user: MapUser | None = None
+        self._peers: Mapping[int, PeerRecords] = {}
+        self._staged: dict[ExpertMove, memoryview | None] = {}
+        self._orders: SimpleQueue[MoveOrder | None] = SimpleQueue()
+        self._given_up = threading.Event()  # set from the end of moves until their last order is answered
+        self._pace = CopyPace(bytes_per_s, self._given_up.wait)
+        self._before: tuple[ExpertMap, Table] | None = None
+        self._asked: int | None = None  # version that is to come into use
+        self._thread = threading.Thread(target=self._run, name=f"expert-slots-{rank}", daemon=True)
+
+    def join(self, user: MapUser, peers: Mapping[int, PeerRecords]) -> None:
+        """Belong to a group. Again whenever its ranks have changed.
+
+        Args:
+            peers: ranks whose experts are read from their slots; others' come from this rank's own source.
+        """
+        self._user, self._peers = user, dict(peers)
+        if self._thread.ident is None:
+            self._thread.start()
+
+    @property
+    def held(self) -> Held:
+        """Contents of the rank's own slots; one that is being loaded counts as empty. Any thread."""
+        return tuple(tuple(row) for row in self._held)
+
+    def take(self, order: MoveOrder) -> None:
+        """Carry out an order, after those before it. What is for another rank is passed over. Any thread."""
+        if isinstance(order, MovesEnded):
+            self._given_up.set()
+        elif isinstance(order, FetchExpert | LoadExpert) and order.move.to.rank != self.rank:
+            return
+        self._orders.put(order)
+
+    def close(self) -> None:
+        """End the thread; what was ordered and not begun is not done."""
+        self._given_up.set()
+        self._orders.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                order = self._orders.get(timeout=None if self._asked is None else _LOOK_S)
+            except Empty:
+                self._look()
+                continue
+            if order is None:
+                return
+            self._do(order)
+
+    def _do(self, order: MoveOrder) -> None:
+        match order:
+            case FetchExpert(move):
+                self._try(self._fetch, move)
+            case LoadExpert(move):
+                self._try(self._load, move)
+            case SwitchMap(new):
+                self._switch(new)
+            case MovesEnded():
+                self._staged.clear()
+                self._slots.forget()
+                self._slots.table.publish()  # of slots that no map names: what was loaded is known before this is said
+                self._given_up.clear()
+                self._report(MovesStopped(self.rank, self.held))
+
+    def _switch(self, new: ExpertMap) -> None:
+        """Give the map to the native step. One that it refuses is never in use, and the mover's deadline ends that."""
+        assert self._user is not None, "a rank without a group has no maps to switch"
+        if self._before is not None and new.version <= self._before[0].version:  # a shell that had no answer asks again
+            self._asked = max(self._asked or 0, new.version)
+            return
+        table = native_table(new, self.rank, self._before)
+        try:
+            self._user.set_map(new.version, table)
+            self._asked, self._before = new.version, (new, table)
+        except ServingError as error:
+            logger.error("rank %d cannot use expert map %d: %s", self.rank, new.version, error)
+        self._user.wake()
+
+    def _look(self) -> None:
+        """Report a map that has come into use."""
+        assert self._user is not None
+        if self._asked is not None and self._user.map_version >= self._asked:
+            asked, self._asked = self._asked, None
+            self._report(MapSwitched(asked))
+
+    def _try(self, work: Callable[[ExpertMove], None], move: ExpertMove) -> None:
+        try:
+            work(move)
+        except _FAILURES as error:
+            logger.warning("rank %d does not get expert %d of layer %d: %s", self.rank, move.expert, move.layer, error)
+            self._report(MoveFailed(move, str(error)))
+
+    def _fetch(self, move: ExpertMove) -> None:
+        record = None if move.source is None else self._record(move)
+        try:
+            self._staged[move] = self._slots.stage(move.layer, move.expert, record, self._pace)
+        except ExpertError as error:
+            if record is None or self._given_up.is_set():
+                raise
+            logger.warning("%s; it is read from this rank's own source instead", error)
+            self._staged[move] = self._slots.stage(move.layer, move.expert, None, self._pace)
+        self._report(MoveFetched(move))
+
+    def _record(self, move: ExpertMove) -> memoryview | None:
+        """The source's record; None if it cannot be had, or this rank finds the expert where the source does."""
+        assert move.source is not None
+        peer = self._peers.get(move.source.rank)
+        try:
+            return None if peer is None else peer.record(move.layer, move.source.slot)
+        except ExpertError as error:
+            logger.warning("rank %d cannot be read: %s", move.source.rank, error)
+            return None
+
+    def _load(self, move: ExpertMove) -> None:
+        row = self._held[move.layer]
+        row[move.to.slot] = None
+        if move not in self._staged and move.source is not None:
+            self._slots.empty(move.layer, move.to.slot)
+            raise ExpertError(f"layer {move.layer}, expert {move.expert}: was not fetched")
+        record = self._staged.pop(move, None)
+        self._slots.fill(move.layer, move.to.slot, move.expert, record, lambda: self._report(MoveLoaded(move)))
+        row[move.to.slot] = move.expert
+        if self._user is not None:
+            self._user.wake()

@@ -1,0 +1,53 @@
+"""Map that a group begins with: experts where a placement policy wants them before there is any load to go by."""
+
+from serving.errors import PlacementError
+from serving.group.core.deepseek import GlobalPlacement
+from serving.group.core.placement import GroupShape, PlacementPolicy, StaticPlacement
+from serving.group.core.split import split
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import Held
+
+
+def group_shape(experts: int, ranks: int, redundant: int = 0, nodes: tuple[int, ...] | None = None) -> GroupShape:
+    """Room of a group whose ranks share the experts evenly, the first ones taking what is left over.
+
+    Args:
+        experts: of a layer.
+        redundant: slots of a rank beside its share.
+        nodes: [rank] its node; all on one by default.
+    """
+    share, more = divmod(experts, ranks)
+    slots = tuple(share + (rank < more) + redundant for rank in range(ranks))
+    return GroupShape(slots, nodes or (0,) * ranks)
+
+
+def first_map(shape: GroupShape, experts: int, layers: int = 1, policy: PlacementPolicy | None = None) -> ExpertMap:
+    """The first map of a group, its version 1.
+
+    Args:
+        layers: with routed experts.
+        policy: told that all experts are alike; by default experts lie as they are numbered, redundant slots empty.
+    Raises: PlacementError if the group has too few slots.
+    """
+    even = (1,) * experts
+    placement = (policy or StaticPlacement()).place((even,), experts, shape)
+    return ExpertMap(1, shape.slots, (split(placement, even),) * layers)
+
+
+def opening_map(experts: int, ranks: int, redundant: int, layers: int) -> ExpertMap:
+    """The map of a new group on one node: experts are dealt out evenly, redundant slots get second copies.
+
+    Raises: PlacementError if a rank would have no expert at all.
+    """
+    shape = group_shape(experts, ranks, redundant)
+    if min(shape.slots) == 0:
+        raise PlacementError(
+            f"ep = {ranks}, but a layer of this model has {experts} experts: set it to {experts} at most, or give each"
+            f" rank a slot more with [experts] redundant = 1"
+        )
+    return first_map(shape, experts, layers, GlobalPlacement())
+
+
+def contents_of(of: ExpertMap, rank: int) -> Held:
+    """Contents of a rank's slots under a map."""
+    return tuple(of.placement(layer)[rank] for layer in range(len(of.layers)))

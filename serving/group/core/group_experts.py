@@ -1,0 +1,360 @@
+"""A shell's knowledge and decisions about its group's experts: what lies where, when experts move, what operators want.
+
+Of processes that the shell has regrouped, its ledger knows what lies in their slots. What a new process holds is in its
+offer. A shell that has taken a group over knows nothing of those that serve: it tells them that moves have ended, they
+say what they hold, and all get a map of that.
+
+Nothing moves until every member computes by the map that the ledger has: what an older one names is used until then.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from serving.group.core.group_pace import GroupPace, StragglerMode
+from serving.group.core.load import LayerLoad, LoadReport, LoadWindow
+from serving.group.core.move_journal import DONE, UNDONE, MoveJournal
+from serving.group.core.mover import MoverTick
+from serving.group.core.operator_plan import Refusal, move_plan, plan_shown, rebalance_plan, unknown_place
+from serving.group.core.placement import StaticPlacement
+from serving.group.core.placement_policies import NONE, policy_of
+from serving.group.core.rebalance import RebalancePlan, Rebalancer, RebalanceSettings
+from serving.group.core.regroup import regroup_map
+from serving.group.core.slot_ledger import SlotLedger
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import (
+    Held,
+    MapSwitched,
+    MoveLoaded,
+    MoveOrder,
+    MovesEnded,
+    MovesStopped,
+    RankEvent,
+    RowsCounted,
+    SwitchMap,
+)
+from serving.values.group import RankOffer
+from serving.values.operator_order import MoveOneExpert, OrderAnswer, PlannedOrder, RebalanceExperts
+
+LASTING_WINDOWS = 10.0
+"""How long a placement is expected to fit, in windows of load."""
+STUCK_S = 30.0
+"""A map that is not in use by then, or moves that have not ended so long after their deadline: the group is regrouped,
+which makes an end of whatever is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRules:
+    """Rules of `[experts]`.
+
+    Args:
+        policy: `none`, or as `policy_of` names it.
+        window_s: time over which load is counted [s]. slices: of that time.
+        min_gain: see `RebalanceSettings`.
+        bytes_per_s: rate of moves.
+        straggler: how far measures against a slow rank may go.
+    """
+
+    policy: str = "time_sliced"
+    window_s: float = 10.0
+    slices: int = 5
+    min_gain: float = 0.05
+    bytes_per_s: float = 100.0 * 2**20
+    straggler: StragglerMode = "off"
+
+    @property
+    def slice_s(self) -> float:
+        """Time between two counts [s]."""
+        return self.window_s / self.slices
+
+
+class GroupExperts:
+    """Experts of one group. Time is passed in.
+
+    Args:
+        epoch_s: see `MoveJournal`.
+    """
+
+    def __init__(self, rules: ExpertRules, epoch_s: float = 0.0) -> None:
+        self.rules = rules
+        self._epoch_s = epoch_s
+        self.ledger: SlotLedger | None = None
+        """None until the group is regrouped for the first time, or taken over."""
+        self.journal = MoveJournal(epoch_s)
+        self.pace = GroupPace(rules.straggler, rules.slice_s)
+        self._members: dict[int, RankOffer] = {}
+        self._said: dict[int, Held] = {}
+        """By process: what ranks said that the ledger does not know."""
+        self._rebalancer: Rebalancer | None = None
+        self._window: LoadWindow | None = None
+        self._rows: dict[int, tuple[tuple[int, ...], ...]] = {}
+        """By process: what it has counted."""
+        self._count_at = 0.0
+        self._switched: dict[int, set[int]] = {}
+        """By version of a map: the ranks that use it."""
+        self._confirmed = False
+        self._since = 0.0
+        """When the last map that is not the mover's was made, or moves began."""
+
+    # ---- what lies where ---------------------------------------------------------------------------------------------
+
+    def is_known(self, rank: int, pid: int) -> bool:
+        """Whether it is known for certain what lies in the slots of a rank that serves."""
+        return pid in self._said or self._pid(rank) == pid
+
+    def regroup(self, members: Sequence[RankOffer], ranks: int, version: int, now: float) -> ExpertMap:
+        """The map for other members, in use from now on as far as this shell is concerned.
+
+        No slot that is being loaded is in it. Moves must have been abandoned before.
+
+        Args:
+            members: those that serve are known.
+            ranks: of the group, some of which may be missing.
+            version: that the map has at least.
+        """
+        ledger = self.ledger
+        known = [one.rank for one in members if ledger is not None and self._pid(one.rank) == one.pid]
+        newcomers = {one.rank: self._said.get(one.pid, one.held) for one in members if one.rank not in known}
+        contents = newcomers | {rank: ledger.held(rank) for rank in known if ledger is not None}
+        experts = members[0].experts
+        if ledger is not None:
+            version = max(version, ledger.next_version())
+        ranks = max(ranks, 1 + max(contents))
+        self.pace.follow({one.rank: one.pid for one in members})
+        speeds = [self.pace.speeds().get(rank, 1.0) for rank in range(ranks)]
+        found = regroup_map(contents, ranks, experts, version, self._totals(now), speeds)
+        if ledger is None:
+            self.ledger = ledger = SlotLedger(found, experts)
+        ledger.regroup(found, newcomers)
+        self._members = {one.rank: one for one in members}
+        self._said.clear()
+        self._confirmed, self._since = False, now
+        self._follow_members(ledger)
+        return found
+
+    def adopt(self, members: Sequence[RankOffer], ranks: int, version: int, now: float) -> list[MoveOrder]:
+        """Effects that give a group which was taken over, and goes on, a map that this shell knows."""
+        return [SwitchMap(self.regroup(members, ranks, version, now))]
+
+    def confirm(self, using: Mapping[int, int], now: float) -> str | None:
+        """Take note of the map that each member uses. Now and then.
+
+        Returns: why the group must be regrouped all the same; None = it need not.
+        """
+        ledger = self.ledger
+        if ledger is None:
+            return None
+        self._confirmed |= all(using.get(rank, 0) >= ledger.map.version for rank in self._members)
+        if not self._confirmed and now > self._since + STUCK_S:
+            return f"expert map {ledger.map.version} has not come into use for {STUCK_S:g} s"
+        if ledger.busy and self._settings is not None and now > self._since + self._settings.deadline_s + STUCK_S:
+            return "experts are being moved, and that does not end"
+        return None
+
+    # ---- load --------------------------------------------------------------------------------------------------------
+
+    def count_due(self, now: float) -> bool:
+        """Whether rows are to be counted now, once in each slice of the window.
+
+        Effects: not again in this one. What was counted in the one before is judged.
+        """
+        if now < self._count_at or self.ledger is None:
+            return False
+        self._count_at = now + self.rules.slice_s
+        changes = self.pace.look(now)
+        self.journal.pace(self.pace.ratios(), self.pace.measures(), changes, now)
+        self._take_speeds()
+        return True
+
+    def plan(self, now: float) -> RebalancePlan | None:
+        """The rebalance that is due, if any. May take long with many experts: any thread may ask, one at a time."""
+        if self._rebalancer is None or self.rules.policy == NONE or not self._confirmed:
+            return None
+        return self._rebalancer.look(self._loads(now), now)
+
+    # ---- moves -------------------------------------------------------------------------------------------------------
+
+    def begin(self, plan: RebalancePlan, map_version: int, reason: str, policy: str, now: float) -> list[MoveOrder]:
+        """Begin what was planned.
+
+        Args:
+            map_version: of the map that it was planned by; if another one is in use by now nothing is begun.
+        """
+        ledger, rebalancer = self.ledger, self._rebalancer
+        if ledger is None or rebalancer is None or not self._may_begin(map_version):
+            return []
+        self._since = now
+        gain = max((one.gain for one in plan.layers if one.gain != float("inf")), default=0.0)
+        self.journal.begin(reason, policy, [each for one in plan.layers for each in one.rounds], gain, now)
+        return self._noted(rebalancer.start(plan, now), now)
+
+    def on(self, rank: int, pid: int, event: RankEvent, now: float) -> list[MoveOrder]:
+        """Take an answer of a rank's process."""
+        match event:
+            case MovesStopped(_, held):
+                self._stopped(rank, pid, held)
+            case _ if self._pid(rank) != pid or self._rebalancer is None:
+                pass  # of one that is no member any more
+            case RowsCounted(_, rows, exchange):
+                self._count(rank, pid, rows, now)
+                if exchange is not None:
+                    self.pace.count(rank, exchange)
+            case MapSwitched(version):
+                by = self._switched.setdefault(version, set())
+                by.add(rank)
+                if by >= self._members.keys():
+                    self._switched = {one: ranks for one, ranks in self._switched.items() if one > version}
+                    return self._noted(self._rebalancer.on(event, now), now)
+            case _:
+                if isinstance(event, MoveLoaded):
+                    self.journal.moved(event.move, now)
+                return self._noted(self._rebalancer.on(event, now), now)
+        return []
+
+    def tick(self, now: float) -> list[MoveOrder]:
+        """Go on when the time of `next_wake` has come."""
+        busy = self._rebalancer is not None and self.ledger is not None and self.ledger.busy
+        return self._noted(self._rebalancer.on(MoverTick(), now), now) if busy and self._rebalancer else []
+
+    def next_wake(self) -> float | None:
+        """When a tick is due; None while an event has to come first."""
+        return self._rebalancer.next_wake() if self._rebalancer is not None else None
+
+    def abandon(self, reason: str, now: float) -> list[MoveOrder]:
+        """End moves at once: the next thing is another map."""
+        return self._noted(self._rebalancer.abandon(reason, now), now) if self._rebalancer is not None else []
+
+    # ---- operators ---------------------------------------------------------------------------------------------------
+
+    def plan_order(self, order: PlannedOrder, now: float) -> RebalancePlan | Refusal:
+        """Plan what an operator wants. May take long: any thread may ask, one at a time."""
+        ledger, settings = self.ledger, self._settings
+        if ledger is None or settings is None or not self._confirmed:
+            return Refusal("the group is being formed; try again when all its ranks serve")
+        if isinstance(order, MoveOneExpert) and (unknown := unknown_place(order, ledger)):
+            return unknown
+        if ledger.busy:
+            return Refusal("experts are being moved; try again when that has ended")
+        loads = self._loads(now)
+        if isinstance(order, RebalanceExperts):
+            nodes = (0,) * len(ledger.map.slots)
+            return rebalance_plan(order, ledger, loads, self.rules.policy, self._groups, nodes, settings)
+        return move_plan(order, ledger, loads)
+
+    def begin_order(
+        self, order: PlannedOrder, plan: RebalancePlan | Refusal, map_version: int, now: float
+    ) -> tuple[OrderAnswer, list[MoveOrder]]:
+        """Answer an operator, and begin what was planned."""
+        if isinstance(plan, Refusal):
+            return OrderAnswer(False, plan.reason, plan.unknown), []
+        shown = plan_shown(plan)
+        if not plan.layers:
+            return OrderAnswer(True, "nothing is to be gained: no expert moves", detail=shown), []
+        policy = (order.policy or self.rules.policy) if isinstance(order, RebalanceExperts) else ""
+        if isinstance(order, RebalanceExperts) and order.dry_run:
+            return OrderAnswer(True, "this would be done", detail=shown), []
+        if not self._may_begin(map_version):
+            return OrderAnswer(False, "the group has just changed; try again"), []
+        effects = self.begin(plan, map_version, "operator", policy, now)
+        return OrderAnswer(
+            True, "experts are being moved; `cloudmatrix experts` shows how that goes", detail=shown
+        ), effects
+
+    def load_after(self, after: int | None, now: float) -> OrderAnswer:
+        """Rows of slices that are over, for who records them: `after` as in `ReadLoad`."""
+        window = self._window
+        if window is None:
+            return OrderAnswer(False, "the group is being formed; try again when all its ranks serve")
+        experts = window.experts
+        last = int(now // window.slice_s) - 1
+        slices = (
+            [
+                {
+                    "at_s": round(number * window.slice_s + self._epoch_s, 3),
+                    "rank": rank,
+                    "rows": [flat[first : first + experts] for first in range(0, len(flat), experts)],
+                }
+                for number, rank, flat in window.after(after, now)
+                if any(flat)
+            ]
+            if after is not None
+            else []
+        )
+        shown = {"layers": window.layers, "experts": experts, "slice_s": window.slice_s, "last": last, "slices": slices}
+        return OrderAnswer(True, f"{len(slices)} slices of ranks", detail=shown)
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _settings(self) -> RebalanceSettings | None:
+        return self._rebalancer.settings if self._rebalancer is not None else None
+
+    @property
+    def _groups(self) -> int:
+        return max((one.groups for one in self._members.values()), default=1)
+
+    def _pid(self, rank: int) -> int | None:
+        known = self._members.get(rank)
+        return known.pid if known is not None else None
+
+    def _may_begin(self, map_version: int) -> bool:
+        ledger = self.ledger
+        return ledger is not None and self._confirmed and not ledger.busy and ledger.map.version == map_version
+
+    def _stopped(self, rank: int, pid: int, held: Held) -> None:
+        if self.ledger is not None and self._pid(rank) == pid:
+            self.ledger.stopped(rank, held)
+        else:
+            self._said[pid] = held
+
+    def _follow_members(self, ledger: SlotLedger) -> None:
+        """Forget who has gone, and make what needs a ledger."""
+        rules, pids = self.rules, {one.pid for one in self._members.values()}
+        self._rows = {pid: rows for pid, rows in self._rows.items() if pid in pids}
+        self._switched.clear()
+        layers, experts = len(ledger.map.layers), len(ledger.map.layers[0].homes)
+        if self._window is None:
+            slice_s = rules.window_s / rules.slices
+            self._window = LoadWindow(layers, experts, slice_s=slice_s, slices=rules.slices)
+        nodes = (0,) * len(ledger.map.slots)
+        if self._rebalancer is not None:
+            self._rebalancer.nodes = nodes
+            self._take_speeds()
+            return
+        settings = RebalanceSettings(
+            expert_bytes=max(one.expert_bytes for one in self._members.values()),
+            bytes_per_s=rules.bytes_per_s,
+            min_gain=rules.min_gain,
+            lasting_s=LASTING_WINDOWS * rules.window_s,
+            rest_s=rules.window_s,
+        )
+        policy = policy_of(rules.policy, self._groups) or StaticPlacement()
+        self._rebalancer = Rebalancer(ledger, policy, nodes, settings)
+
+    def _take_speeds(self) -> None:
+        """Plans, and weights of copies, are for ranks as fast as they are."""
+        one = self._rebalancer
+        if one is not None:
+            one.settings = replace(one.settings, speeds=self.pace.speeds())
+
+    def _count(self, rank: int, pid: int, rows: tuple[tuple[int, ...], ...], now: float) -> None:
+        assert self._window is not None
+        before = self._rows.get(pid)
+        self._rows[pid] = rows
+        if before is not None:
+            new = tuple(tuple(map(int.__sub__, *pair)) for pair in zip(rows, before, strict=True))
+            self._window.add(LoadReport(rank, new), now)
+
+    def _loads(self, now: float) -> list[LayerLoad]:
+        window = self._window
+        return [window.layer(layer, now) for layer in range(window.layers)] if window is not None else []
+
+    def _totals(self, now: float) -> list[tuple[int, ...]]:
+        return [tuple(map(sum, zip(*load, strict=True))) for load in self._loads(now)]
+
+    def _noted(self, effects: Iterable[MoveOrder], now: float) -> list[MoveOrder]:
+        found = list(effects)
+        for effect in found:
+            if isinstance(effect, MovesEnded) and self.ledger is not None:
+                outcome = UNDONE if effect.reason else DONE
+                self.journal.end(outcome, effect.reason, self.ledger.map.version, now)
+        return found

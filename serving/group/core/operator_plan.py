@@ -1,0 +1,125 @@
+"""Plans that an operator orders, and why there is none."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from serving.group.core.load import LayerLoad, total
+from serving.group.core.moves import MoveRound
+from serving.group.core.placement_policies import NONE, policy_of
+from serving.group.core.rebalance import LayerPlan, RebalancePlan, RebalanceSettings, place_now, plan_rebalance
+from serving.group.core.slot_ledger import SlotLedger
+from serving.values.expert_map import ExpertSlot
+from serving.values.expert_moves import ExpertMove
+from serving.values.operator_order import MoveOneExpert, RebalanceExperts
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No plan.
+
+    Args:
+        unknown: there is no such policy, layer, expert or rank.
+    """
+
+    reason: str
+    unknown: bool = False
+
+
+def rebalance_plan(
+    order: RebalanceExperts,
+    ledger: SlotLedger,
+    loads: Sequence[LayerLoad],
+    configured: str,
+    groups: int,
+    nodes: tuple[int, ...],
+    settings: RebalanceSettings,
+) -> RebalancePlan | Refusal:
+    """Plan of a rebalance: by a policy that is named whatever it gains, by the configured one if it gains anything.
+
+    Effects: none.
+    """
+    name = order.policy or configured
+    policy = policy_of(name, groups)
+    if policy is None:
+        if name == NONE:
+            return Refusal('[experts] policy is "none": name one with --policy')
+        return Refusal(f"there is no policy '{name}'", unknown=True)
+    if order.policy is not None:
+        plan = place_now(ledger, loads, policy, nodes)
+    else:
+        plan = plan_rebalance(ledger, loads, policy, nodes, replace(settings, min_gain=1e-9))
+    if plan.layers or not plan.stuck:
+        return plan
+    return Refusal(
+        f"layers {', '.join(map(str, plan.stuck))} have no slot to spare: each holds an expert's only home; give ranks"
+        " more with [experts] redundant"
+    )
+
+
+def unknown_place(order: MoveOneExpert, ledger: SlotLedger) -> Refusal | None:
+    """Refusal of an order that names a layer, expert or rank which the group does not have; None for all others."""
+    layers = ledger.map.layers
+    if not 0 <= order.layer < len(layers):
+        return Refusal(f"there are layers 0 to {len(layers) - 1} with experts", unknown=True)
+    experts = len(layers[order.layer].homes)
+    if not 0 <= order.expert < experts:
+        return Refusal(f"a layer has experts 0 to {experts - 1}", unknown=True)
+    if all(at.rank != order.rank for at in ledger.usable(order.layer)):
+        return Refusal(f"rank {order.rank} is no member of the group", unknown=True)
+    return None
+
+
+def move_plan(order: MoveOneExpert, ledger: SlotLedger, loads: Sequence[LayerLoad]) -> RebalancePlan | Refusal:
+    """Plan of one expert's move: into an empty slot of the rank, else over a copy whose expert lies elsewhere, too.
+
+    The slot that it lies in keeps it: a copy more does no harm, and shares its tokens.
+
+    Effects: none.
+    """
+    layer, expert, rank = order.layer, order.expert, order.rank
+    if unknown := unknown_place(order, ledger):
+        return unknown
+    slots = ledger.usable(layer)
+    own = {at: held for at, held in slots.items() if at.rank == rank}
+    experts = len(ledger.map.layers[layer].homes)
+    if expert in own.values():
+        return Refusal(f"rank {rank} holds expert {expert} of layer {layer} already")
+    tokens, copies = total(loads[layer], experts), Counter(slots.values())
+    able = [at for at, held in own.items() if held is None or copies[held] > 1]
+    if not able:
+        return Refusal(
+            f"rank {rank} has no slot to spare in layer {layer}: each holds an expert's only home; give ranks more with"
+            " [experts] redundant"
+        )
+
+    def cost(at: ExpertSlot) -> tuple[bool, float, ExpertSlot]:
+        held = own[at]
+        return held is not None, 0.0 if held is None else tokens[held] / copies[held], at
+
+    source = min((at for at, held in slots.items() if held == expert), default=None)
+    moved = ExpertMove(layer, expert, min(able, key=cost), source)
+    return RebalancePlan((LayerPlan(layer, tokens, (MoveRound(layer, (moved,)),), 0.0, 0.0),))
+
+
+def plan_shown(plan: RebalancePlan) -> dict[str, Any]:
+    """A plan, JSON-ready."""
+    layers = [
+        {
+            "layer": one.layer,
+            "gain": None if one.gain in (0.0, float("inf")) else round(one.gain, 4),
+            "moves": [
+                {
+                    "expert": move.expert,
+                    "from": move.source.rank if move.source is not None else None,
+                    "to": move.to.rank,
+                    "slot": move.to.slot,
+                }
+                for each in one.rounds
+                for move in each.moves
+            ],
+        }
+        for one in plan.layers
+    ]
+    return {"layers": layers, "moves": sum(len(one["moves"]) for one in layers), "stuck": list(plan.stuck)}  # type: ignore[arg-type,misc]

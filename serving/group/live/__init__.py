@@ -1,0 +1,1 @@
+"""Drivers of a group of ranks: the shell that makes and watches them, and the process of each rank."""

@@ -1,0 +1,251 @@
+"""A shell's way to its group's experts: tells ranks what `GroupExperts` decides, and `GroupExperts` what comes of it.
+
+Decides nothing, waits for nobody, and is never on the path of a token or of a step.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from serving.group.core.group_course import Regroup
+from serving.group.core.group_experts import ExpertRules, GroupExperts
+from serving.group.live.group_port import (
+    AnswerOperator,
+    GroupPort,
+    MoveExperts,
+    RankDeadError,
+    RankSilentError,
+    ShowFacts,
+)
+from serving.group.live.known_rank import KnownRank
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import (
+    CountRows,
+    ExpertOrder,
+    FetchExpert,
+    LoadExpert,
+    MoveOrder,
+    MovesEnded,
+    SwitchMap,
+)
+from serving.values.group import RankLease
+from serving.values.operator_order import MoveOneExpert, OrderAnswer, PlannedOrder, ReadLoad, RebalanceExperts
+
+logger = logging.getLogger(__name__)
+
+STOP_DEADLINE_S = 3.0
+"""A rank ends a copy after its next piece, and then answers."""
+MOVE_DEADLINE_S = 600.0
+"""Beyond any rebalance, which has a deadline of its own; a rank that dies ends the wait."""
+COUNT_DEADLINE_S = 2.0
+SHOW_DEADLINE_S = 2.0
+MOST_SEEN = 100
+
+
+class GroupMoves:
+    """Experts of one group. Belongs to the event loop of its shell.
+
+    Args:
+        lease: says who this shell is now.
+    """
+
+    def __init__(
+        self, port: GroupPort, rules: ExpertRules, lease: Callable[[], RankLease], clock: Callable[[], float]
+    ) -> None:
+        self._port, self._lease, self._clock = port, lease, clock
+        self.experts = GroupExperts(rules, time.time() - time.monotonic())
+        self._members: dict[int, KnownRank] = {}
+        """Those of the newest map."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._planning = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._seen: dict[str, None] = {}
+        """Operators' orders that were taken up."""
+
+    async def regroup(self, due: Regroup, members: Sequence[KnownRank], ranks: int) -> ExpertMap | None:
+        """The map of a regrouping. Effects: abandons what is being moved.
+
+        Args:
+            members: those that `due` names.
+            ranks: of the group, some of which may be missing.
+        Returns: None if a member does not say what it holds; a later round asks again.
+        """
+        self._take(self.experts.abandon("the group's members have changed", self._clock()))
+        if not await self._know(members):
+            return None
+        self._members = {one.name.rank: one for one in members}
+        return self.experts.regroup(due.members, ranks, due.version, self._clock())
+
+    def stuck(self, known: Mapping[int, KnownRank], ranks: int) -> bool:
+        """Begin whatever is due in a group that computes together. Never waits.
+
+        Args:
+            known: all that there are of it.
+            ranks: of the group.
+        Returns: whether the group must be regrouped, since what was begun does not end.
+        """
+        members = [one for _, one in sorted(known.items()) if one.serves]
+        now = self._clock()
+        reports = {one.name.rank: one.report for one in members if one.report is not None}
+        if self.experts.ledger is None:
+            self._once(partial(self._adopt, members, ranks))
+            return False
+        trouble = self.experts.confirm({rank: report.using for rank, report in reports.items()}, now)
+        for one in members:
+            for posted in one.report.orders if one.report is not None else ():
+                order = posted.order
+                if posted.id in self._seen:
+                    continue
+                if isinstance(order, ReadLoad):
+                    self._see(posted.id)
+                    self._begin(self._answer(one, posted.id, self.experts.load_after(order.after, now)))
+                elif isinstance(order, RebalanceExperts | MoveOneExpert):
+                    self._once(partial(self._obey, one, posted.id, order))
+        if not self._planning and self.experts.count_due(now):
+            self._once(self._rebalance)
+        if self.experts.journal.changed:
+            facts = self.experts.journal.shown(now)
+            for one in members:
+                self._begin(self._tell(one, facts))
+        if trouble is not None:
+            logger.error("%s; the group begins another epoch", trouble)
+        return trouble is not None
+
+    def lease_of(self, rank: int) -> RankLease:
+        """Lease of this shell for one rank: a slow one is to get fewer sequences."""
+        return msgspec.structs.replace(self._lease(), share=self.experts.pace.share(rank))
+
+    def close(self) -> None:
+        """End what is under way here; ranks end what they do themselves."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    # ---- what may take a while ---------------------------------------------------------------------------------------
+
+    async def _know(self, members: Sequence[KnownRank]) -> bool:
+        """Ask members that serve what they hold, if that is not known. Returns: whether it is now."""
+        unknown = [one for one in members if one.serves and not self._is_known(one)]
+        if unknown:
+            over: tuple[ExpertOrder, ...] = (MovesEnded("another shell has taken over"),)
+            await asyncio.gather(*(self._ask(one, over, STOP_DEADLINE_S) for one in unknown))
+        return all(self._is_known(one) for one in unknown)
+
+    async def _adopt(self, members: Sequence[KnownRank], ranks: int) -> None:
+        """Give a group that goes on a map that this shell knows."""
+        if await self._know(members) and self.experts.ledger is None:
+            reports = [one.report for one in members if one.report is not None]
+            offers = [one.offer for one in reports if one.offer is not None]
+            self._members = {one.name.rank: one for one in members}
+            version = 1 + max(one.version for one in reports)
+            self._take(self.experts.adopt(offers, ranks, version, self._clock()))
+
+    async def _rebalance(self) -> None:
+        """Count rows, and move experts if that is worth it."""
+        await asyncio.gather(*(self._ask(one, (CountRows(),), COUNT_DEADLINE_S) for one in self._members.values()))
+        ledger = self.experts.ledger
+        if ledger is None or ledger.busy:
+            return
+        version, now = ledger.map.version, self._clock()
+        plan = await asyncio.to_thread(self.experts.plan, now)
+        if plan is not None:
+            self._take(self.experts.begin(plan, version, "load", self.experts.rules.policy, self._clock()))
+
+    async def _obey(self, one: KnownRank, posted: str, order: PlannedOrder) -> None:
+        """Carry out an operator's order, and answer it where it was posted."""
+        self._see(posted)
+        ledger = self.experts.ledger
+        version = ledger.map.version if ledger is not None else 0
+        plan = await asyncio.to_thread(self.experts.plan_order, order, self._clock())
+        answer, effects = self.experts.begin_order(order, plan, version, self._clock())
+        logger.info("operator: %s: %s", order, answer.reason)
+        self._take(effects)
+        await self._answer(one, posted, answer)
+
+    async def _answer(self, one: KnownRank, posted: str, answer: OrderAnswer) -> None:
+        try:
+            await self._port.tell(one.name, AnswerOperator(posted, answer), SHOW_DEADLINE_S)
+        except (RankDeadError, RankSilentError) as error:
+            logger.warning("%s cannot tell the operator: %s", one.name.replica, error)
+
+    async def _tell(self, one: KnownRank, facts: dict[str, Any]) -> None:
+        try:
+            await self._port.tell(one.name, ShowFacts(facts), SHOW_DEADLINE_S)
+        except (RankDeadError, RankSilentError):
+            self.experts.journal.changed = True  # again, to whoever is there then
+
+    async def _ask(self, one: KnownRank, orders: tuple[ExpertOrder, ...], limit_s: float) -> None:
+        """Have a rank do something about experts, and take what comes of it. One that is silent is asked no more."""
+        assert one.report is not None
+        rank, pid = one.name.rank, one.report.pid
+        try:
+            events = await self._port.tell(one.name, MoveExperts(self._lease(), orders), limit_s)
+        except (RankDeadError, RankSilentError) as error:
+            logger.warning("%s does not answer about experts: %s", one.name.replica, error)
+            return
+        for event in events:
+            self._take(self.experts.on(rank, pid, event, self._clock()))
+
+    def _see(self, posted: str) -> None:
+        """An order is taken up."""
+        self._seen[posted] = None
+        if len(self._seen) > MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _take(self, effects: Sequence[MoveOrder]) -> None:
+        """Pass on what is decided: orders about one slot to its rank, all others to all."""
+        for effect in effects:
+            match effect:
+                case FetchExpert(move) | LoadExpert(move):
+                    to = [self._members[move.to.rank]] if move.to.rank in self._members else []
+                case SwitchMap() | MovesEnded():
+                    to = list(self._members.values())
+            if isinstance(effect, MovesEnded):
+                logger.info("experts have moved: %s", effect.reason or "all that was to be")
+            for one in to:
+                self._begin(self._ask(one, (effect,), MOVE_DEADLINE_S))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wake = self.experts.next_wake()
+        delay_s = max(0.0, wake - self._clock()) if wake is not None else None
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(delay_s, self._tick) if delay_s is not None else None
+
+    def _tick(self) -> None:
+        self._take(self.experts.tick(self._clock()))
+
+    def _is_known(self, one: KnownRank) -> bool:
+        return one.report is not None and self.experts.is_known(one.name.rank, one.report.pid)
+
+    def _once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what makes plans, unless such a thing is going on."""
+        if not self._planning:
+            self._planning = True
+            self._begin(self._planned(work()))
+
+    async def _planned(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            self._planning = False
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("moves of experts: %s", task.exception(), exc_info=task.exception())

@@ -1,0 +1,206 @@
+"""The Ray actor of one rank: detached, so that it outlives its shell, and named, so that the next shell finds it."""
+
+import asyncio
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+
+from hardware.ray_resources import allocated_npu_ids
+from serving.cluster.logs import log_to_stderr
+from serving.cluster.loopback import keep_on_loopback
+from serving.cluster.membership import Announcer, Member
+from serving.cluster.model_parcels import with_model_here
+from serving.cluster.node_numbers import disk_marks, own_number
+from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
+from serving.cluster.socket_keeper import SocketKeeper
+from serving.config.serve import ServeConfig
+from serving.deadline import within
+from serving.group.core.rank_life import LEASE_S
+from serving.group.core.rank_names import RankName
+from serving.group.live.placement import remove_placement
+from serving.group.live.rank import Rank
+from serving.ids import NodeId
+from serving.instance.live.instance import Instance
+from serving.kvpool.live.pool_control import PoolViewFollower
+from serving.values.expert_moves import ExpertOrder, RankEvent
+from serving.values.group import RankLease, RankReport, RegroupOrder
+from serving.values.instance_place import InstancePlace, RankPlace
+from serving.values.operator_order import OrderAnswer, PostedOrder
+from serving.values.pool_view import PoolView
+
+logger = logging.getLogger(__name__)
+
+LEASE_CHECK_S = 1.0
+STOP_DEADLINE_S = 8.0
+LAST_WORDS_S = 5.0
+"""How long a rank that ends itself waits for Ray to end it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOrder:
+    """Everything that a rank is made of.
+
+    Args:
+        secret: shared by gateways, instances and memory servers.
+        gently: build it at low priority: its peers compute meanwhile.
+    """
+
+    config: ServeConfig
+    name: RankName
+    founder: RankLease
+    secret: str
+    gently: bool = False
+
+
+@ray.remote(num_cpus=0, max_restarts=0)
+class RankActor:
+    """The actor around a `Rank`. Its methods share one event loop, hence need no locks."""
+
+    def __init__(self, order: RankOrder) -> None:
+        log_to_stderr(order.config.cluster.log_format)
+        keep_on_loopback()
+        self._order = order = replace(order, config=with_model_here(order.config))
+        config, name = order.config, order.name
+        node = NodeId(ray.get_runtime_context().get_node_id())
+        first_host = own_number(disk_marks(config.kvcache.ssd_path))
+        self._place = InstancePlace(
+            replica=name.replica,
+            pool=name.pool,
+            node=node,
+            npus=tuple(allocated_npu_ids(first_host)),
+            segment_path=new_segment_path(name.session, node, f"{name.replica.replace('#', '-')}-{name.birth}"),
+            link_host=link_host(),
+            threads=config.threads_per_instance(os.cpu_count() or 1, own_npu_share()),
+            rank=RankPlace(
+                name.rank, order.founder.size, config.experts.most_ranks_of(config.pools[name.pool].ep), name.group
+            ),
+        )
+        self._incarnation = uuid.uuid4().hex
+        self._pool: PoolViewFollower | None = None
+        self._view: Callable[[], PoolView] | None = None
+        self._announcer = Announcer()
+        self._keeper = SocketKeeper(order.secret)
+        self._rank = Rank(self._place, order.founder, self._make, config.engine.stall_timeout_s)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unasked = threading.Timer(LEASE_S, self._end_unasked)
+        self._unasked.daemon = True
+        self._unasked.start()
+
+    async def hold(self, lease: RankLease) -> RankReport:
+        """A shell renews its lease, takes the rank over, or asks. Effects: the first one begins the rank's life."""
+        if not self._tasks:
+            self._unasked.cancel()
+            self._tasks = [asyncio.create_task(task) for task in (self._build(), self._watch_lease())]
+        return self._rank.hold(lease)
+
+    async def begin(self, epoch: int, members: Sequence[int]) -> None:
+        """An epoch begins: all of its members have been told."""
+        self._rank.begin(epoch, members)
+
+    async def follow(self, order: RegroupOrder) -> None:
+        """Compute with these members from the order's epoch on; the first order lets it serve."""
+        if await self._rank.follow(order):
+            self._announcer.start(self._describe)
+            self._keeper.start(self._rank.listen_at)
+            self._tasks.append(asyncio.create_task(sweep_forever(self._order.name.session)))
+            if (config := self._order.config).cluster.ray_metrics:
+                from serving.cluster.ray_metrics import rank_place, relay_instance
+
+                place = rank_place(self._place.pool, self._place.replica)
+                self._tasks.append(relay_instance(self._describe, config.model.served_name, place))
+
+    async def move(self, lease: RankLease, orders: Sequence[ExpertOrder]) -> tuple[RankEvent, ...]:
+        """Do what the mover of the shell that holds this rank asks. Returns: what came of it, in the end."""
+        return await self._rank.move(lease, orders)
+
+    async def post_order(self, posted: PostedOrder, limit_s: float) -> OrderAnswer:
+        """An operator's order to the shell of the group, see `Mailbox`. Returns: the shell's answer."""
+        return await self._rank.mailbox.post(posted, limit_s)
+
+    async def answer_operator(self, order: str, answer: OrderAnswer) -> None:
+        """The shell answers an order."""
+        self._rank.mailbox.answer(order, answer)
+
+    async def show(self, facts: dict[str, Any]) -> None:
+        """Announce facts of the whole group beside this rank's own."""
+        self._rank.shown = facts
+
+    async def leave(self, drain_s: float) -> None:
+        """Begin to drain."""
+        self._rank.leave(drain_s)
+
+    async def quit(self) -> None:
+        """Compute no more with the group."""
+        await self._rank.quit()
+
+    async def close_log(self) -> None:
+        """End the decision log, if there is one."""
+        await asyncio.to_thread(self._rank.close_log)
+
+    async def end(self) -> None:
+        """Give back everything but the process."""
+        for task in self._tasks:
+            task.cancel()
+        self._keeper.stop()
+        await self._announcer.stop()
+        if self._pool is not None:
+            await self._pool.stop()
+        await within(self._rank.stop(), STOP_DEADLINE_S)
+
+    async def until_death(self) -> None:
+        """Never returns: whoever waits for it is told by Ray when the process ends."""
+        await asyncio.Event().wait()
+
+    def _make(self) -> Instance:
+        order = self._order
+        return Instance(order.config, self._place, self._keeper.secrets, self._view, gently=order.gently)
+
+    async def _build(self) -> None:
+        config = self._order.config
+        await self._keeper.refresh()
+        if config.kvcache.replicas:
+            self._pool = follower = PoolViewFollower()
+            follower.start()
+            await follower.wait_for_servers(self._place.node, config.kvcache.replicas)
+            self._view = lambda: follower.view
+        await self._rank.build()
+
+    async def _watch_lease(self) -> None:
+        """End this process, and with it the group's place, when no shell has asked for too long."""
+        while not self._rank.lapsed():  # noqa: ASYNC110 - time is the event
+            await asyncio.sleep(LEASE_CHECK_S)
+        logger.error("%s has had no shell for too long and ends", self._place.replica)
+        self._tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        try:
+            await self.end()
+            await asyncio.to_thread(remove_placement, self._order.name.session, self._order.name.group)
+            await asyncio.sleep(LAST_WORDS_S)
+        finally:
+            os._exit(0)
+
+    def _end_unasked(self) -> None:
+        """End this process when it had to wait for its place for so long that its shell has gone. On a thread."""
+        logger.error("%s has never had a shell and ends", self._place.replica)
+        try:
+            remove_placement(self._order.name.session, self._order.name.group)
+        finally:
+            os._exit(0)
+
+    def _describe(self) -> Member:
+        assert self._rank.address is not None
+        host, port = self._rank.address
+        return Member(
+            replica=self._place.replica,
+            pool=self._place.pool,
+            node=self._place.node,
+            host=host,
+            port=port,
+            incarnation=self._incarnation,
+            facts={**self._rank.facts(), "actor": self._order.name.actor},
+        )

@@ -1,0 +1,92 @@
+"""The Serve replica of a pool whose instances have several ranks: a shell, never on the path of a token or of a step.
+
+Serve sees to it that there is one for each group; gateways know and reach the ranks.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from ray import serve
+
+from hardware.units import MIB
+from serving.cluster.logs import log_beside_serve
+from serving.cluster.loopback import keep_on_loopback
+from serving.config.serve import ServeConfig
+from serving.group.core.group_course import GroupSizes
+from serving.group.core.group_experts import ExpertRules
+from serving.group.live.ray_group import RayGroup
+from serving.group.live.shell import GroupShell
+
+MISSES = 3
+"""As Serve has them for a replica that does not answer."""
+
+
+class ShellDeployment:
+    """One group as a Ray Serve replica.
+
+    Args:
+        pool: which section of the configuration applies, and what gateways know it as.
+        secret: shared by gateways and instances of this application.
+        session: names this start of the system.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: ServeConfig, pool: str, secret: str, session: str
+    ) -> None:
+        log_beside_serve(config.cluster.log_format)
+        keep_on_loopback()
+        self._drain_s = config.engine.drain_s
+        self._leaving = False
+        ep = config.pools[pool].ep
+        self._shell = GroupShell(
+            session,
+            pool,
+            GroupSizes(ep, config.experts.most_ranks_of(ep), config.experts.redundant, config.experts.spares),
+            serve.get_replica_context().replica_id.unique_id,
+            partial(RayGroup, session, config, pool, secret),
+            MISSES * config.health.shell_timeout_s,
+            config.engine.drain_s,
+            ExpertRules(
+                config.experts.policy,
+                config.experts.window_s,
+                config.experts.slices,
+                config.experts.min_gain,
+                config.experts.move_mib_per_s * MIB,
+                config.experts.straggler,
+            ),
+        )
+        self._living = asyncio.create_task(self._shell.live())
+        formed = asyncio.create_task(self._shell.formed.wait())
+        await asyncio.wait({self._living, formed}, return_when=asyncio.FIRST_COMPLETED)
+        formed.cancel()
+        if self._living.done():
+            self._living.result()  # raises what went wrong
+
+    async def reconfigure(self, live: dict[str, Any]) -> None:
+        """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too."""
+        self._drain_s = live.get("engine.drain_s", self._drain_s)
+
+    async def close_log(self) -> None:
+        """End the decision logs of the ranks, if there are any: the system stops."""
+        await self._shell.close_logs()
+
+    def check_health(self) -> None:
+        """Called by Serve every `[health] shell_period_s`. The health of the ranks is the shell's own business.
+
+        Raises: RuntimeError when the shell does not look after its group any more; Serve then replaces it, and the next
+            one takes the group over.
+        """
+        if self._living.done() and not self._leaving:
+            error = None if self._living.cancelled() else self._living.exception()
+            raise RuntimeError(f"the shell of {self._shell.group} has ended: {error or 'another one holds the group'}")
+
+    async def __del__(self) -> None:
+        """Drain the ranks, end them and give their places back.
+
+        Serve calls this on a graceful shutdown, maybe while the group is still formed, and kills after
+        `graceful_shutdown_timeout_s`; the ranks then end when their lease does.
+        """
+        if hasattr(self, "_living"):
+            self._leaving = True
+            await self._shell.close(self._drain_s, self._living)

@@ -1,0 +1,13 @@
+"""Maps of groups that have lost ranks."""
+
+from collections.abc import Iterable
+
+from serving.group.core.first_map import contents_of
+from serving.group.core.regroup import regroup_map
+from serving.values.expert_map import ExpertMap
+
+
+def map_of(opening: ExpertMap, members: Iterable[int], version: int) -> ExpertMap:
+    """The map of those that are left of a group, each with what it held in the beginning."""
+    held = {rank: contents_of(opening, rank) for rank in members}
+    return regroup_map(held, len(opening.slots), len(opening.layers[0].homes), version)
