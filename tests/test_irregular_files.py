@@ -10,13 +10,13 @@ import pytest
 from hardware.cost.device_file import load_device
 from hardware.cost.model_config import load_shape
 from hardware.errors import SpecError
-from hardware.faults.file import read_faults
 from loadgen.errors import UsageError
 from loadgen.run_folder import RESULT, SENT, SERVER_METRICS, read_bodies, read_result
 from loadgen.server.series import read_series
 from serving.cli.system_options import system_of
 from serving.config.load import load_config
 from serving.errors import ConfigError, DecisionLogError
+from serving.faults.scenario import load_scenario
 from serving.tools.evaluate.tasks.task_file import read_task_file
 from serving.tools.evaluate.texts import read_documents
 from serving.tools.replay import replay
@@ -32,7 +32,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a configuration": ("serve.toml", load_config),
     "a device": ("device.toml", load_device),
     "a model's shape": ("config.json", load_shape),
-    "faults": ("faults.toml", read_faults),
+    "faults": ("faults.toml", load_scenario),
     "a decision log": ("engine.decisions", replay),
     "a text": ("text.txt", read_documents),
     "a task": ("task.yaml", read_task_file),

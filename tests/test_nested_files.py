@@ -10,7 +10,6 @@ import pytest
 from hardware.cost.device_file import parse_device
 from hardware.cost.model_config import load_shape
 from hardware.errors import SpecError
-from hardware.faults import read_faults
 from loadgen.cli.values import json_object
 from loadgen.errors import TraceFormatError
 from loadgen.run_folder import RESULT, SENT, read_bodies, read_result
@@ -22,6 +21,7 @@ from loadgen.workload.datasets.json_stream import entries
 from loadgen.workload.lengths import read_histogram
 from serving.config.load import load_config
 from serving.errors import ConfigError, ModelError, ScaleError
+from serving.faults.scenario import load_scenario
 from serving.gateway.api.tokenizer import read_json
 from serving.model.checkpoint import Checkpoint
 from serving.model.config import read_architecture
@@ -66,8 +66,8 @@ def folder_of(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
 
 READERS: dict[str, tuple[Callable[[Path], Any], str, str, type[Exception]]] = {
     "a device": (device, "own.toml", "title = DEEP", SpecError),
-    "a fault schedule": (read_faults, "faults.toml", "fault = DEEP", SpecError),
-    "a fault schedule as JSON": (read_faults, "faults.json", '{"fault": DEEP}', SpecError),
+    "a fault schedule": (load_scenario, "faults.toml", "fault = DEEP", ConfigError),
+    "a fault schedule as JSON": (load_scenario, "faults.json", '{"fault": DEEP}', ConfigError),
     "a model's shape": (load_shape, "config.json", '{"hidden_size": DEEP}', SpecError),
     "a model's configuration": (folder_of(read_architecture), "config.json", '{"vocab_size": DEEP}', ModelError),
     "an index of weights": (

@@ -1,8 +1,8 @@
 """Faults: what can break, how often, a seeded schedule of it, and how long recovery takes."""
 
 from hardware.faults.fault import FACTORS, TARGETS, FactorMeaning, Fault, FaultKind
-from hardware.faults.file import faults_from, read_faults
-from hardware.faults.rates import DURATIONS, RATES, STRENGTHS, FaultRates
+from hardware.faults.file import NO_FAULTS, faults_from, rates_from
+from hardware.faults.rates import DURATIONS, PROCESS_KINDS, RATES, STRENGTHS, FaultRates
 from hardware.faults.recovery import DieRole, Recovery, recovery_figure, recovery_time
 from hardware.faults.schedule import fault_schedule
 from hardware.faults.units import FaultUnits
@@ -10,6 +10,8 @@ from hardware.faults.units import FaultUnits
 __all__ = [
     "DURATIONS",
     "FACTORS",
+    "NO_FAULTS",
+    "PROCESS_KINDS",
     "RATES",
     "STRENGTHS",
     "TARGETS",
@@ -22,7 +24,7 @@ __all__ = [
     "Recovery",
     "fault_schedule",
     "faults_from",
-    "read_faults",
+    "rates_from",
     "recovery_figure",
     "recovery_time",
 ]

@@ -5,7 +5,8 @@ What follows from it (who loses which KV, who recovers how) is up to the system 
 published systems take.
 
 Targets are names: `n3.npu5.die1`, `n3.npu5`, `n3` as in `topology`; `sn0` is a supernode and `sn0.subplane4` one of
-its UB sub-planes; `memory2` and `gateway0` are processes in the order of their pools.
+its UB sub-planes; `memory2`, `gateway0` and `decode1` are processes in the order of their pools. A fault without a
+target names pools and a draw instead: its target is chosen among what is up when it happens.
 """
 
 import math
@@ -44,6 +45,22 @@ class FaultKind(StrEnum):
     """A passing network error: all groups of a supernode roll back and repeat a step."""
     LAUNCH_JITTER = "launch_jitter"
     """A host pauses (garbage collection) and launches the next step late; its group waits."""
+    KILL = "kill"
+    """The process of an instance or a memory server is killed; another one is started."""
+    KILL_PART = "kill_part"
+    """A process beside the pools is killed: a gateway, a node, a part of the control plane."""
+    FREEZE = "freeze"
+    """A process stands still, and goes on later unless it has been replaced."""
+    SLOW_LINK = "slow_link"
+    """Every move of KV from and to an instance takes longer."""
+    BIT_FLIP = "bit_flip"
+    """Bits of stored blocks, or of a handoff, are turned over."""
+    FULL_DISK = "full_disk"
+    """The SSD tier of a memory server takes nothing."""
+    CANCEL_BURST = "cancel_burst"
+    """Many requests at once whose clients leave."""
+    FLOOD = "flood"
+    """Another tenant keeps many long streams running."""
 
 
 class FactorMeaning(StrEnum):
@@ -53,6 +70,8 @@ class FactorMeaning(StrEnum):
     SLOWDOWN = "how many times longer a step takes"
     PART_LOST = "part of the die's KV blocks that is lost"
     STEPS = "steps that are repeated"
+    DELAY = "how much longer each move takes, in seconds"
+    COUNT = "how many bits or requests"
     GONE = "nothing: the unit is gone"
 
     def allows(self, factor: float) -> bool:
@@ -66,6 +85,10 @@ class FactorMeaning(StrEnum):
                 return 0 < factor <= 1
             case FactorMeaning.STEPS:
                 return 1 <= factor < math.inf and factor == int(factor)
+            case FactorMeaning.DELAY:
+                return 0 <= factor <= 60
+            case FactorMeaning.COUNT:
+                return 1 <= factor <= 1000 and factor == int(factor)
             case FactorMeaning.GONE:
                 return factor == 0
 
@@ -80,6 +103,8 @@ _RANGES = {
     FactorMeaning.SLOWDOWN: "at least 1",
     FactorMeaning.PART_LOST: "above 0, at most 1",
     FactorMeaning.STEPS: "a whole number, at least 1",
+    FactorMeaning.DELAY: "from 0 to 60",
+    FactorMeaning.COUNT: "a whole number from 1 to 1000",
     FactorMeaning.GONE: "0",
 }
 
@@ -104,6 +129,11 @@ _SUPERNODE = TargetForm(re.compile(r"sn(\d+)"), "sn0")
 _SUBPLANE = TargetForm(re.compile(r"sn(\d+)\.subplane(\d+)"), "sn0.subplane4")
 _MEMORY = TargetForm(re.compile(r"memory(\d+)"), "memory2")
 _GATEWAY = TargetForm(re.compile(r"gateway(\d+)"), "gateway0")
+_ENGINE = TargetForm(re.compile(r"(?:prefill|decode|aggregated)(\d+)"), "decode1")
+_PROCESS = TargetForm(re.compile(r"(?:prefill|decode|aggregated|memory)(\d+)"), "decode1")
+_PART = TargetForm(re.compile(r"[a-z_]+(\d+)"), "gateway0")
+_BYTES = TargetForm(re.compile(r"(?:decode|memory)(\d+)"), "memory2")
+_NOTHING = TargetForm(re.compile(""), "an empty text, as it hits no unit")
 
 TARGETS: dict[FaultKind, TargetForm] = {
     FaultKind.DIE: _DIE,
@@ -118,6 +148,14 @@ TARGETS: dict[FaultKind, TargetForm] = {
     FaultKind.GATEWAY: _GATEWAY,
     FaultKind.NETWORK_GLITCH: _SUPERNODE,
     FaultKind.LAUNCH_JITTER: _NODE,
+    FaultKind.KILL: _PROCESS,
+    FaultKind.KILL_PART: _PART,
+    FaultKind.FREEZE: _PROCESS,
+    FaultKind.SLOW_LINK: _ENGINE,
+    FaultKind.BIT_FLIP: _BYTES,
+    FaultKind.FULL_DISK: _MEMORY,
+    FaultKind.CANCEL_BURST: _NOTHING,
+    FaultKind.FLOOD: _NOTHING,
 }
 
 FACTORS: dict[FaultKind, FactorMeaning] = {
@@ -133,6 +171,14 @@ FACTORS: dict[FaultKind, FactorMeaning] = {
     FaultKind.GATEWAY: FactorMeaning.GONE,
     FaultKind.NETWORK_GLITCH: FactorMeaning.STEPS,
     FaultKind.LAUNCH_JITTER: FactorMeaning.GONE,
+    FaultKind.KILL: FactorMeaning.GONE,
+    FaultKind.KILL_PART: FactorMeaning.GONE,
+    FaultKind.FREEZE: FactorMeaning.GONE,
+    FaultKind.SLOW_LINK: FactorMeaning.DELAY,
+    FaultKind.BIT_FLIP: FactorMeaning.COUNT,
+    FaultKind.FULL_DISK: FactorMeaning.GONE,
+    FaultKind.CANCEL_BURST: FactorMeaning.COUNT,
+    FaultKind.FLOOD: FactorMeaning.COUNT,
 }
 
 
@@ -146,6 +192,9 @@ class Fault:
         target: what it hits, by name; the form follows from the kind (`TARGETS`).
         duration_s: how long the unit is gone, slow or paused; infinite if nobody repairs it; 0 for what only happens.
         factor: how strong; the meaning follows from the kind (`FACTORS`).
+        pools: of a fault without a target: the pools in which one is looked for, in this order.
+        spare_last: such a fault passes by a pool's last healthy process.
+        draw: from 0 to below 1; chooses the target in its pool, and whatever else is random about the fault.
     Raises: SpecError if the target has another kind's form, or a number is impossible.
     """
 
@@ -154,10 +203,13 @@ class Fault:
     target: str
     duration_s: Seconds
     factor: float
+    pools: tuple[str, ...] = ()
+    draw: float = 0.0
+    spare_last: bool = False
 
     def __post_init__(self) -> None:
         form, meaning = TARGETS[self.kind], FACTORS[self.kind]
-        if form.pattern.fullmatch(self.target) is None:
+        if not (self.pools and not self.target) and form.pattern.fullmatch(self.target) is None:
             raise SpecError(f"{self.kind} fault: target {self.target!r} must be written like {form.example}")
         if not 0 <= self.at_s < math.inf:
             raise SpecError(f"{self.kind} fault: at_s is {self.at_s}; it must be finite and not negative")
@@ -177,6 +229,15 @@ class Fault:
     def order(self) -> tuple[float, str, str]:
         """Faults of one time happen in the order of their kinds' names, then of their targets' names."""
         return (self.at_s, self.kind.value, self.target)
+
+    @property
+    def process(self) -> tuple[str, int] | None:
+        """Pool and number of the process that the target names; None if it names no process."""
+        found = re.fullmatch(r"([a-z_]+)(\d+)", self.target)
+        if found is None:
+            return None
+        pool = {"memory": "kvcache", "n": "node"}.get(found[1], found[1])
+        return None if pool == "sn" else (pool, int(found[2]))
 
     @property
     def target_numbers(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A fault schedule as a file: TOML with `[[fault]]` tables, or JSON with the same under `"fault"`.
+"""The parts of a scenario file that name faults by themselves: `[[fault]]` tables at fixed times, and `[rates]`.
 
 [[fault]]
 at_s = 600
@@ -6,78 +6,64 @@ kind = "npu"
 target = "n3.npu5"
 duration_s = 900        # optional: the kind's usual duration; inf = not repaired
 factor = 0              # optional: the kind's usual strength
+
+[rates]
+published = 100         # optional: all published rates times this
+straggler = 0.01        # a kind's rate, per unit and hour
 """
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from hardware.errors import SpecError
 from hardware.faults.fault import Fault, FaultKind
-from hardware.faults.rates import DURATIONS, STRENGTHS
-from hardware.faults.units import FaultUnits
-from hardware.nesting import parse_json, parse_toml
-from hardware.regular_file import read_regular_text
+from hardware.faults.rates import DURATIONS, STRENGTHS, FaultRates
 from hardware.units import Seconds
 
 _KEYS = ("at_s", "kind", "target", "duration_s", "factor")
-_NEEDED = ("at_s", "kind", "target")
+_NEEDED = ("at_s", "kind")
+_PUBLISHED = "published"
+NO_FAULTS = FaultRates().scaled(0.0)
 
 
-def read_faults(
-    path: str | Path, units: FaultUnits | None = None, duration: Callable[[str], float] | None = None
-) -> tuple[Fault, ...]:
-    """Reads a schedule; `.json` is JSON, anything else TOML.
+def faults_from(entries: object, origin: str, duration: Callable[[str], float] | None = None) -> tuple[Fault, ...]:
+    """The parsed `[[fault]]` tables as faults.
 
     Args:
-        units: what exists; without it, only the form of the targets is checked.
+        origin: where they come from, for messages.
         duration: reads a text such as "10min" as seconds, and raises ValueError; without it, times are numbers.
     Returns: faults in order of time.
-    Raises: SpecError, one line with the file, the number of the fault and what to write instead.
-    Effects: reads the file.
+    Raises: SpecError, one line with the origin, the number of the fault and what to write instead.
     """
-    file = Path(path)
-    try:
-        text = read_regular_text(file)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SpecError(f"{file}: cannot read the fault schedule: {reason}") from error
-    try:
-        table = parse_json(text) if file.suffix == ".json" else parse_toml(text)
-    except ValueError as error:
-        raise SpecError(f"{file}: the fault schedule is no {file.suffix.lstrip('.') or 'TOML'}: {error}") from error
-    return faults_from(table, str(file), units, duration)
-
-
-def faults_from(
-    table: object, origin: str, units: FaultUnits | None = None, duration: Callable[[str], float] | None = None
-) -> tuple[Fault, ...]:
-    """A parsed schedule as faults.
-
-    Args:
-        table: `{"fault": [{...}, ...]}`.
-        origin: where it comes from, for messages.
-        units, duration: as `read_faults`.
-    Returns: faults in order of time.
-    Raises: SpecError, one line.
-    Effects: none.
-    """
-    if not isinstance(table, Mapping) or set(table) - {"fault"}:
-        raise SpecError(f"{origin}: a fault schedule has [[fault]] tables and nothing else")
-    entries = table.get("fault", [])
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise SpecError(f"{origin}: write each fault as a table of its own: [[fault]]")
     faults = []
     for number, entry in enumerate(entries, start=1):
         try:
-            fault = _fault(entry, duration)
-            if units is not None:
-                units.require(fault)
+            faults.append(_fault(entry, duration))
         except SpecError as error:
             raise SpecError(f"{origin}: fault {number}: {error}") from error
-        faults.append(fault)
     return tuple(sorted(faults, key=lambda fault: fault.order))
+
+
+def rates_from(table: object, origin: str) -> FaultRates:
+    """The parsed `[rates]` table: 0 for every kind that it does not name.
+
+    Raises: SpecError, one line.
+    """
+    kinds = [kind.value for kind in FaultKind]
+    if not isinstance(table, Mapping):
+        raise SpecError(f"{origin}: [rates] must be a section of kinds and numbers")
+    try:
+        for name in table:
+            if name != _PUBLISHED and name not in kinds:
+                raise SpecError(f"unknown kind {name!r}{_nearest(str(name), kinds)}; kinds are {', '.join(kinds)}")
+        rates = FaultRates().scaled(_number(table, _PUBLISHED, 0.0))
+        return replace(rates, **{name: _number(table, name, 0.0) for name in table if name != _PUBLISHED})
+    except SpecError as error:
+        raise SpecError(f"{origin}: [rates] {error}") from error
 
 
 def _fault(entry: object, duration: Callable[[str], float] | None) -> Fault:
@@ -90,12 +76,13 @@ def _fault(entry: object, duration: Callable[[str], float] | None) -> Fault:
     if missing:
         raise SpecError(f"{missing[0]} is missing")
     kind = _kind(entry["kind"])
-    if not isinstance(entry["target"], str):
-        raise SpecError(f"target is {entry['target']!r}; it must be a name in quotes")
+    target = entry.get("target", "")
+    if not isinstance(target, str):
+        raise SpecError(f"target is {target!r}; it must be a name in quotes")
     return Fault(
         at_s=Seconds(_number(entry, "at_s", 0.0, duration)),
         kind=kind,
-        target=entry["target"],
+        target=target,
         duration_s=Seconds(_number(entry, "duration_s", DURATIONS[kind].value, duration)),
         factor=_number(entry, "factor", STRENGTHS[kind].value),
     )

@@ -18,6 +18,8 @@ from hardware.errors import SpecError
 from hardware.faults.fault import FaultKind
 from hardware.spec.figure import Confidence, Figure
 
+PROCESS_KINDS = tuple(FaultKind)[tuple(FaultKind).index(FaultKind.KILL) :]
+"""Kinds that hit processes and clients, whatever hardware they run on."""
 _D, _U = Confidence.DERIVED, Confidence.UNVERIFIED
 _HOURS_PER_MONTH = 730
 _ACCELERATOR = 1 / (7.9 * 1024)
@@ -42,11 +44,15 @@ RATES: dict[FaultKind, Figure] = {
     FaultKind.GATEWAY: Figure(1 / _HOURS_PER_MONTH, "1/h", "assumed: a process crash a month", _U),
     FaultKind.NETWORK_GLITCH: Figure(1 / 24, "1/h", "assumed: a switch flap a day and supernode", _U),
     FaultKind.LAUNCH_JITTER: Figure(0.0, "1/h", "xDeepServe 4.4: absent once garbage collection is controlled", _D),
+    **dict.fromkeys(PROCESS_KINDS, Figure(0.0, "1/h", "none published beside those above; a file sets it", _U)),
 }
 """Per unit (die, NPU, node, link, sub-plane of a supernode, card, process, supernode) and hour."""
 
 _REPAIR = Figure(4 * 3600.0, "s", "assumed: somebody swaps the part; no time of repair is published", _U)
 _REBOOT = Figure(300.0, "s", "DeepServe 7: a lost engine is back within 5 minutes", _D, "upper bound")
+
+_DRAWN = Figure(5.0, "s", "assumed: the middle of the durations that a scenario draws by default", _U)
+_AT_ONCE = Figure(0.0, "s", "it only happens; what follows is up to the system that is hit")
 
 DURATIONS: dict[FaultKind, Figure] = {
     FaultKind.DIE: _REPAIR,
@@ -61,6 +67,14 @@ DURATIONS: dict[FaultKind, Figure] = {
     FaultKind.GATEWAY: _REBOOT,
     FaultKind.NETWORK_GLITCH: Figure(0.0, "s", "xDeepServe 6.2: the cost is the repeated step", _D),
     FaultKind.LAUNCH_JITTER: Figure(0.1, "s", "xDeepServe 4.4: can exceed 100 ms", _D),
+    FaultKind.KILL: _AT_ONCE,
+    FaultKind.KILL_PART: _AT_ONCE,
+    FaultKind.FREEZE: _DRAWN,
+    FaultKind.SLOW_LINK: _DRAWN,
+    FaultKind.BIT_FLIP: _DRAWN,
+    FaultKind.FULL_DISK: _DRAWN,
+    FaultKind.CANCEL_BURST: _AT_ONCE,
+    FaultKind.FLOOD: _DRAWN,
 }
 """Mean duration."""
 
@@ -82,6 +96,14 @@ STRENGTHS: dict[FaultKind, Figure] = {
     FaultKind.GATEWAY: _GONE,
     FaultKind.NETWORK_GLITCH: Figure(1.0, "1", "xDeepServe 6.2: back to the previous iteration", _D),
     FaultKind.LAUNCH_JITTER: _GONE,
+    FaultKind.KILL: _GONE,
+    FaultKind.KILL_PART: _GONE,
+    FaultKind.FREEZE: _GONE,
+    FaultKind.SLOW_LINK: Figure(0.5, "1", "assumed: seconds that a move takes longer", _U),
+    FaultKind.BIT_FLIP: Figure(8.0, "1", "assumed: bits", _U),
+    FaultKind.FULL_DISK: _GONE,
+    FaultKind.CANCEL_BURST: Figure(8.0, "1", "assumed: requests", _U),
+    FaultKind.FLOOD: Figure(8.0, "1", "assumed: streams at once", _U),
 }
 """Default of `Fault.factor`."""
 
@@ -105,6 +127,14 @@ class FaultRates:
     gateway: float = RATES[FaultKind.GATEWAY].value
     network_glitch: float = RATES[FaultKind.NETWORK_GLITCH].value
     launch_jitter: float = RATES[FaultKind.LAUNCH_JITTER].value
+    kill: float = 0.0
+    kill_part: float = 0.0
+    freeze: float = 0.0
+    slow_link: float = 0.0
+    bit_flip: float = 0.0
+    full_disk: float = 0.0
+    cancel_burst: float = 0.0
+    flood: float = 0.0
 
     def __post_init__(self) -> None:
         for kind in FaultKind:

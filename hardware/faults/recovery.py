@@ -76,6 +76,8 @@ def recovery_figure(
     """
     if kind is FaultKind.NODE:
         return _NODE
+    if kind is FaultKind.KILL:
+        return RESTART
     if kind not in (FaultKind.DIE, FaultKind.NPU):
         return _NONE
     if recovery is Recovery.RESTART:
@@ -93,8 +95,9 @@ def recovery_time(
     """How long an instance that is hit stands still, detection not included.
 
     Args:
-        kind: a lost die, NPU or node stops the instance; after everything else it goes on (slower, or minus some KV).
-        recovery: how it goes on; a lost node always means a restart.
+        kind: a lost die, NPU, node or process stops the instance; after everything else it goes on (slower, or minus
+            some KV).
+        recovery: how it goes on; a lost node or process always means a restart.
         role: what the lost die did.
     Returns: 0 where the engine stays up.
     Effects: none.

@@ -1,6 +1,7 @@
 """Targets of each kind of fault in a topology."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from hardware.errors import SpecError
 from hardware.faults.fault import Fault, FaultKind
@@ -13,12 +14,14 @@ class FaultUnits:
 
     Attributes:
         gateways, memory_servers: how many processes; 0 if there are none.
+        instances: how many of each pool: prefill, decode, aggregated.
     Raises: SpecError if a count is negative.
     """
 
     topology: Topology
     gateways: int = 1
     memory_servers: int = 0
+    instances: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.gateways < 0 or self.memory_servers < 0:
@@ -43,6 +46,28 @@ class FaultUnits:
                 return [f"memory{index}" for index in range(self.memory_servers)]
             case FaultKind.GATEWAY:
                 return [f"gateway{index}" for index in range(self.gateways)]
+            case FaultKind.KILL | FaultKind.FREEZE:
+                return [*self._engines(), *self.names(FaultKind.MEMORY_SERVER)]
+            case FaultKind.SLOW_LINK:
+                return self._engines()
+            case FaultKind.BIT_FLIP:
+                decodes = [name for name in self._engines() if name.startswith("decode")]
+                return [*decodes, *self.names(FaultKind.MEMORY_SERVER)]
+            case FaultKind.FULL_DISK:
+                return self.names(FaultKind.MEMORY_SERVER)
+            case FaultKind.KILL_PART:
+                return self.names(FaultKind.GATEWAY)
+            case FaultKind.CANCEL_BURST | FaultKind.FLOOD:
+                return [""]
+
+    def _engines(self) -> list[str]:
+        return [f"{pool}{index}" for pool, count in self.instances.items() for index in range(count)]
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """Pools that have processes."""
+        servers = ("kvcache",) if self.memory_servers else ()
+        return (*(pool for pool, count in self.instances.items() if count), *servers)
 
     def require(self, fault: Fault) -> None:
         """Refuses a fault of something that does not exist.

@@ -11,9 +11,10 @@ from loadgen.quantities import Duration
 from serving.server_address import server_address
 
 if TYPE_CHECKING:
+    from hardware.faults import FaultUnits
+    from serving.faults.scenario import Scenario
     from serving.tools.chaos.machines import Machines
     from serving.tools.chaos.result import ChaosRun
-    from serving.tools.chaos.scenario import Scenario
 
 DESCRIPTION = """\
 Kill and freeze replicas, turn bits over, slow links down, fill disks, let clients leave and another tenant flood the
@@ -75,15 +76,16 @@ def run(arguments: argparse.Namespace) -> int:
     Returns: 1 if something was lost, different or left behind.
     Raises: ConfigError, UnavailableError in one line.
     """
+    from serving.faults.scenario import load_scenario
     from serving.report_files import make_folder, write_file
     from serving.terminal import table_console
     from serving.tools.chaos.console import print_report
     from serving.tools.chaos.findings import find
     from serving.tools.chaos.page import report_page
     from serving.tools.chaos.report_json import report_json
-    from serving.tools.chaos.scenario import load_scenario
 
     scenario = load_scenario(arguments.scenario)
+    _check_faults(scenario, arguments)
     _check_hosts(scenario, arguments)
     keys = _keys(scenario, arguments)
     duration_s = scenario.scenario.duration_s if arguments.duration is None else arguments.duration
@@ -105,16 +107,35 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_CLEAN if found.clean else EXIT_LOST
 
 
+def _check_faults(scenario: "Scenario", arguments: argparse.Namespace) -> None:
+    """Raises: ConfigError if there is no fault, or one that the system to start cannot have.
+
+    One that runs is checked when it has reported its pools.
+    """
+    from serving.config.load import load_config
+    from serving.errors import ConfigError
+    from serving.faults.reach import LIVE, check_reach
+    from serving.faults.schedule import units_of
+
+    if not scenario.kinds:
+        raise ConfigError(f"{arguments.scenario}: no [[faults]] with a weight above 0, no [[fault]] and no [rates]")
+    if arguments.url is None:
+        units = units_of(load_config(_config(scenario, arguments)))
+        check_reach(scenario, LIVE, "cloudmatrix chaos", units.pools)
+
+
 def _check_hosts(scenario: "Scenario", arguments: argparse.Namespace) -> None:
     """Raises: ConfigError if a system on several hosts is meant that cannot be hurt so."""
     from serving.errors import ConfigError
+    from serving.faults.schedule import OF_PARTS
 
     if arguments.address is None:
         return
     if arguments.url is None:
         raise ConfigError("--address needs --url, of a gateway of the system on that Ray")
-    if any(fault.kind == "kill_part" and fault.weight for fault in scenario.faults):
-        raise ConfigError("kill_part is for a system of this machine: on hosts there are kill, freeze and the others")
+    if parts := sorted(scenario.kinds & OF_PARTS):
+        kinds = " and ".join(parts)
+        raise ConfigError(f"{kinds}: only for a system of this machine; on hosts there are kill, freeze and the others")
 
 
 def _keys(scenario: "Scenario", arguments: argparse.Namespace) -> tuple[str | None, str | None]:
@@ -124,7 +145,7 @@ def _keys(scenario: "Scenario", arguments: argparse.Namespace) -> tuple[str | No
     """
     import secrets
 
-    from serving.tools.chaos.scenario import check_flood_keys
+    from serving.faults.scenario import check_flood_keys
 
     given = arguments.api_key, arguments.flood_api_key
     if scenario.has_flood and arguments.url is None and given == (None, None):
@@ -184,7 +205,7 @@ def _machines(arguments: argparse.Namespace) -> "AbstractContextManager[Callable
 def _config(scenario: "Scenario", arguments: argparse.Namespace) -> Path:
     from serving.config.load import load_config
     from serving.errors import ConfigError
-    from serving.tools.chaos.scenario import config_path
+    from serving.faults.scenario import config_path
 
     path: Path | None = arguments.config or config_path(scenario, arguments.scenario)
     if path is None:
@@ -196,25 +217,18 @@ def _config(scenario: "Scenario", arguments: argparse.Namespace) -> Path:
 def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s: float) -> int:
     """The schedule, against the very system that would be hurt."""
     from loadgen.report.numbers import clock
-    from serving.tools.chaos.scenario import POOLS_OF
-    from serving.tools.chaos.schedule import plan_faults
+    from serving.config.load import load_config
+    from serving.faults.schedule import plan_faults, units_of
 
-    pools = _pools_at(arguments) if arguments.url else _pools_of(_config(scenario, arguments))
-    for planned in plan_faults(scenario, arguments.seed, duration_s, pools):
-        whom = f" {' or '.join(planned.pools)}" if POOLS_OF[planned.kind] else ""
-        print(f"{clock(planned.at_s):>7} {planned.kind}{whom}")
+    units = _units_at(arguments) if arguments.url else units_of(load_config(_config(scenario, arguments)))
+    for planned in plan_faults(scenario, arguments.seed, duration_s, units):
+        target = planned.target or " or ".join(planned.pools)
+        print(f"{clock(planned.at_s):>7} {planned.kind} {target}".rstrip())
     return EXIT_CLEAN
 
 
-def _pools_at(arguments: argparse.Namespace) -> tuple[str, ...]:
+def _units_at(arguments: argparse.Namespace) -> "FaultUnits":
     from serving.http_client import ask_gateway
-    from serving.tools.chaos.targets import sizes
+    from serving.tools.chaos.targets import units_at
 
-    return tuple(sizes(ask_gateway(arguments.url, "/cluster", arguments.api_key)))
-
-
-def _pools_of(config: Path) -> tuple[str, ...]:
-    from serving.config.load import load_config
-
-    loaded = load_config(config)
-    return (*loaded.pools, *(["kvcache"] if loaded.kvcache.replicas else []))
+    return units_at(ask_gateway(arguments.url, "/cluster", arguments.api_key))

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.quantities import Duration, parse_duration
+from loadgen.quantities import Duration
 from serving.cli.engine_option import add_engine
 from serving.cli.set_option import add_set, configured
 from serving.cli.trace_flags import add_block_tokens, add_columns, add_concurrency
@@ -225,23 +225,27 @@ def _faults(
     arguments: argparse.Namespace, config: "ServeConfig", whole: "RequestStream"
 ) -> "tuple[tuple[Fault, ...], ...]":
     from hardware.errors import HardwareError
-    from hardware.faults import FaultRates, FaultUnits, fault_schedule, read_faults
-    from hardware.spec.catalog import CLOUDMATRIX384
-    from hardware.topology import Topology
+    from hardware.faults import FaultRates
     from serving.errors import ConfigError
+    from serving.faults.reach import VIRTUAL, check_reach
+    from serving.faults.scenario import Scenario, load_scenario
+    from serving.faults.schedule import plan_faults, units_of
     from serving.virtual.shards import seed_of
 
-    units = FaultUnits(Topology(CLOUDMATRIX384), config.gateway.replicas, config.kvcache.replicas)
-    supernodes = range(config.simulation.supernodes)
-    try:
-        if arguments.faults:
-            return (read_faults(arguments.faults, units, partial(parse_duration, plain=None)),)
-        if arguments.fault_rate:
-            rates = FaultRates().scaled(arguments.fault_rate)
-            seed, duration = config.simulation.seed, whole.duration_s or 3600.0
-            return tuple(fault_schedule(units, rates, duration, seed_of(seed, number)) for number in supernodes)
-    except HardwareError as error:
-        raise ConfigError(str(error)) from error
+    units, seed = units_of(config), config.simulation.seed
+    if arguments.faults:
+        scenario = load_scenario(Path(arguments.faults), "--faults")
+        check_reach(scenario, VIRTUAL, f"{arguments.faults}: cloudmatrix simulate", units.pools)
+        duration_s = arguments.duration or scenario.scenario.duration_s
+        return (plan_faults(scenario, seed, duration_s, units),)
+    if arguments.fault_rate:
+        try:
+            scenario = Scenario(rates=FaultRates().scaled(arguments.fault_rate))
+        except HardwareError as error:
+            raise ConfigError(str(error)) from error
+        duration_s = whole.duration_s or 3600.0
+        supernodes = range(config.simulation.supernodes)
+        return tuple(plan_faults(scenario, seed_of(seed, number), duration_s, units) for number in supernodes)
     return ()
 
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from serving.config.key import key
 
+SHELL_MISSES = 3
+"""Answers that a replica may owe in a row; Serve's own limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class HealthConfig:
@@ -86,6 +89,11 @@ class HealthConfig:
         low=0.01,
         high=60,
     )
+
+    @property
+    def replaced_after_s(self) -> float:
+        """How long a replica may be frozen before it is replaced."""
+        return SHELL_MISSES * self.shell_timeout_s
 
     @property
     def silence_s(self) -> float:

@@ -14,7 +14,7 @@ from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from hardware.nesting import NestedTooDeeply, parse_toml
+from hardware.nesting import NestedTooDeeply, parse_json, parse_toml
 from hardware.regular_file import read_regular_text
 from serving.config.checks import check_consistency, check_model_folder, check_ports, check_tokenizer_folder
 from serving.config.cluster import NodeConfig
@@ -29,6 +29,8 @@ from serving.errors import ConfigError
 
 Section = TypeVar("Section")
 Root = TypeVar("Root")
+Reader = Callable[[object, str], Any]
+"""Reads one parsed table; the text says where it comes from, for messages."""
 
 _OF_THE_MACHINE = ("device", "short_weights")
 """Keys of `[model]` that hold for any model; what else is said there is about the one that it names."""
@@ -82,23 +84,29 @@ def read_config(
     hints = get_type_hints(ServeConfig)
     by_setting = frozenset(_set(tables, setting, hints) for setting in settings)
     _place_model(tables, file.parent if model is None or "model.path" in by_setting else Path())
-    config = _settle(_sections(file, tables, ServeConfig), file)
+    config = _settle(_sections(file, tables, ServeConfig, {}), file)
     check_consistency(config, str(file), own_nodes=own_nodes)
     return Loaded(config, frozenset(_given(tables)), by_setting)
 
 
-def load_sections(file: Path, kind: type[Root], flag: str) -> Root:
+def load_sections(file: Path, kind: type[Root], flag: str, others: Mapping[str, Reader] | None = None) -> Root:
     """Reads a TOML file into a dataclass whose every field is a section, or a list of sections.
+
+    A name that ends in `.json` is read as JSON with the same tables.
 
     Args:
         kind: its fields are dataclasses of `key` fields, or tuples of such; missing sections have the field's default.
         flag: of the command line, that names such a file.
+        others: readers of the fields that are no such sections, by name.
     Returns: the value; each key has its type and is in its range, nothing else is checked.
     Raises: ConfigError if the file cannot be read, is not TOML, names an unknown section or key, or holds a value of
         the wrong type or out of range.
     Effects: reads the file.
     """
-    return _sections(file, _read_toml(file, flag), kind)
+    tables = _read_toml(file, flag)
+    if not isinstance(tables, Mapping):
+        raise ConfigError(f"{file} must have sections, not {type(tables).__name__}")
+    return _sections(file, tables, kind, others or {})
 
 
 def with_overrides(
@@ -142,15 +150,17 @@ def with_overrides(
 
 
 def _read_toml(file: Path, flag: str) -> dict[str, Any]:
+    as_json = file.suffix == ".json"
     try:
-        return parse_toml(read_regular_text(file))
+        text = read_regular_text(file)
+        return parse_json(text) if as_json else parse_toml(text)
     except FileNotFoundError:
         there = _others(file, flag)
         raise ConfigError(f"no configuration file {file.absolute()}: name one with {flag}{there}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     except ValueError as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}") from error
+        raise ConfigError(f"{file} is not valid {'JSON' if as_json else 'TOML'}: {error}") from error
 
 
 def _others(file: Path, flag: str) -> str:
@@ -165,13 +175,17 @@ def _others(file: Path, flag: str) -> str:
     return words
 
 
-def _sections(file: Path, tables: Mapping[str, Any], kind: type[Root]) -> Root:
+def _sections(file: Path, tables: Mapping[str, Any], kind: type[Root], others: Mapping[str, Reader]) -> Root:
     declared = {field.name: field for field in fields(kind)}  # type: ignore[arg-type] # a dataclass of sections
     _reject_unknown(f"{file}:", "section", tables, declared, lambda name: f"[{name}]")
     hints = get_type_hints(kind)
-    return kind(
-        **{name: _section(file, name, hints[name], field, tables.get(name)) for name, field in declared.items()}
-    )
+    read = {name: reader(tables[name], str(file)) for name, reader in others.items() if name in tables}
+    sections = {
+        name: _section(file, name, hints[name], field, tables.get(name))
+        for name, field in declared.items()
+        if name not in others
+    }
+    return kind(**sections, **read)
 
 
 def _replace_model(tables: dict[str, Any], name: str) -> None:

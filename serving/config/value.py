@@ -8,6 +8,7 @@ unit takes a text with a unit, too: `drain_s = "1min"`, `ub_memory_mib = "2GiB"`
 import math
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -57,8 +58,8 @@ def convert(where: str, value: object, hint: Any, spec: KeySpec) -> Any:  # noqa
     Args:
         where: file, section and key, for the message: "small.toml: [gateway] port".
         value: as `tomllib` gave it.
-        hint: the key's declared type: bool, int, float, str, Path, a Literal of texts, tuple[str, ...], or
-            `_SHARES`.
+        hint: the key's declared type: bool, int, float, str, Path, a Literal of texts, a StrEnum,
+            tuple[str, ...], or `_SHARES`.
         spec: limits of the key.
     Returns: the value in the declared type.
     Raises: ConfigError if the type is wrong, the number out of range, or the text not one of the choices.
@@ -69,6 +70,10 @@ def convert(where: str, value: object, hint: Any, spec: KeySpec) -> Any:  # noqa
         if value not in choices:
             raise ConfigError(f"{where} = {_show(value)} must be one of {', '.join(map(_show, choices))}")
         return value
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        if not isinstance(value, str) or value not in list(hint):
+            raise ConfigError(f"{where} = {_show(value)} must be one of {', '.join(map(_show, hint))}")
+        return hint(value)
     if hint == _SHARES:
         if isinstance(value, list) and value:
             return tuple(convert(where, one, float, spec) for one in value)

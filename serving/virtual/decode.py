@@ -195,6 +195,10 @@ class DecodeInstance(InstanceInVirtualTime):
         """Inside, in whatever state."""
         return len(self._booked)
 
+    def inside(self) -> list[SequenceId]:
+        """Sequences inside, in whatever state."""
+        return list(self._booked)
+
     @property
     def batch(self) -> int:
         """Sequences that the running iteration decodes."""

@@ -122,7 +122,9 @@ class VirtualGateway:
         self._set_alarm()
 
     def report(self, instance: InstancePort) -> None:
-        """An instance tells its load now."""
+        """An instance tells its load now; one that was given up is not heard."""
+        if instance.name not in self._instances:
+            return
         tokens, inside, free = instance.status()
         # What runs at once is of use only where keys share: else a report shall cost no more.
         waiting, bounds = (instance.waiting(), instance.bounds()) if self._settings.limits.shared else (0, (0, 0))
@@ -142,12 +144,18 @@ class VirtualGateway:
         self._oldest_report = min(self._oldest_report, now)
         self._do(InstanceStatus(instance.name, status))
 
-    def instance_lost(self, name: ReplicaId) -> None:
-        """An instance is gone; whatever it worked on is sent elsewhere."""
+    def instance_lost(self, name: ReplicaId, still_since: float | None = None) -> None:
+        """An instance is gone; whatever it worked on is sent elsewhere.
+
+        Args:
+            still_since: when one that is given up for its silence moved last [s]; None = its process is gone.
+        """
+        if name not in self._instances:
+            return  # it was given up before
         drained = self._instances.pop(name).draining
         del self._reported_at[name]
         before = self._failures()
-        self._tell(InstanceDown(name, 0.0 if drained else None))
+        self._tell(InstanceDown(name, 0.0 if drained else still_since))
         self._book.hit += self._failures() - before
 
     def crash(self, until_s: float) -> int:
@@ -163,6 +171,11 @@ class VirtualGateway:
             self.report(instance)
         self._down_until = max(self._down_until, until_s)
         return lost
+
+    @property
+    def up(self) -> bool:
+        """Whether it takes requests."""
+        return self._queue.now >= self._down_until
 
     @property
     def open_requests(self) -> int:

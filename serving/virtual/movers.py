@@ -32,6 +32,8 @@ class VirtualMovers:
         self._block_bytes = kv_token_bytes * block_tokens
         self._clients: dict[ReplicaId, int] = {}
         self._asking_until: dict[ReplicaId, float] = {}
+        self._late: dict[ReplicaId, float] = {}
+        """Seconds by which the moves of an instance take longer now."""
         self.handed_off = 0
         self.pulled = 0
         self.stored = 0
@@ -39,10 +41,23 @@ class VirtualMovers:
         self.asked_blocks = 0
         self.found_blocks = 0
 
+    def slow(self, instance: ReplicaId, seconds: float) -> None:
+        """Moves of an instance that begin from now on take so much longer; 0 = no more."""
+        if seconds > 0:
+            self._late[instance] = seconds
+        else:
+            self._late.pop(instance, None)
+
+    def _delayed(self, instance: ReplicaId, done: Done) -> Done:
+        """Callback for the end of a move."""
+        late = self._late.get(instance)
+        return done if late is None else lambda outcome: self._network.later(late, done, outcome)
+
     def pull(self, order: PullOrder, target: ReplicaId, die: int, tokens: int, done: Done) -> None:
         """See `Movers`. A source that dies meanwhile makes the pull fail at its end."""
         knows = self._network.knows
         nbytes = tokens * self._token_bytes if knows(order.ticket.source) and knows(target) else 0
+        done = self._delayed(target, done)
         source, source_die = order.ticket.source, order.ticket.generation
         self._network.handoff(source, target, die, nbytes, self._pulled, (order, nbytes, done), source_die)
 
@@ -57,6 +72,7 @@ class VirtualMovers:
     def fetch(self, order: FetchOrder, instance: ReplicaId, done: Done) -> None:
         """See `Movers`."""
         pool, now = self._pool, self._network.now
+        done = self._delayed(instance, done)
         if pool is None:
             done((order, FetchReport(0)))
             return
@@ -82,7 +98,8 @@ class VirtualMovers:
     def store(self, order: StoreOrder, instance: ReplicaId, done: Done) -> None:
         """See `Movers`."""
         nbytes = len(order.hashes) * self._block_bytes
-        self._network.to_pool(instance, nbytes, LOOKUP_S, self._stored, (order, instance, done))
+        late = self._delayed(instance, done)
+        self._network.to_pool(instance, nbytes, LOOKUP_S, self._stored, (order, instance, late))
 
     def _stored(self, move: tuple[StoreOrder, ReplicaId, Done]) -> None:
         order, instance, done = move

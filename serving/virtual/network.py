@@ -69,6 +69,10 @@ class Network:
         self._ports.pop(name, None)
         self._routes = {key: found for key, found in self._routes.items() if name not in key[:2]}
 
+    def later(self, seconds: float, done: Done, argument: Any) -> None:  # noqa: ANN401 - handed to `done`
+        """Call something after so long [s]."""
+        self._queue.at(self._queue.now + seconds, done, argument)
+
     def knows(self, name: ReplicaId) -> bool:
         """Whether an instance is up."""
         return name in self._dies

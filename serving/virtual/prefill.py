@@ -108,6 +108,10 @@ class PrefillInstance(InstanceInVirtualTime):
         """Inside, held ones included."""
         return len(self._inside)
 
+    def inside(self) -> list[SequenceId]:
+        """Sequences inside, held ones included."""
+        return list(self._inside)
+
     def status(self) -> tuple[int, int, int]:
         """See `Instance`."""
         scheduler = self._engine.scheduler

@@ -6,20 +6,21 @@ RDMA link     handoffs over it are slow or stall      UB sub-plane   links and e
 straggler     every step of its group takes as long as the slowest die
 HBM           sequences on the die start again        memory server  blocks are lost, those on SSD come back with it
 gateway       its requests fail                        glitch, jitter the group repeats, or begins, a step late
+kill, freeze, slow link of one process: see `process_faults`
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hardware.fabric.routes import Direction, link_id
-from hardware.faults import Fault, FaultKind, recovery_time
+from hardware.faults import DURATIONS, PROCESS_KINDS, Fault, FaultKind, recovery_time
 from hardware.spec.plane import Plane
 from hardware.topology import DieId, NpuId
 from hardware.variation import PRODUCTION_MOE_SHARE
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.prefill import PrefillInstance
+from serving.virtual.process_faults import FaultCost, ProcessFaults
 from serving.virtual.result import FaultRecord
 from serving.virtual.supernode import Supernode
 
@@ -27,22 +28,14 @@ SUBPLANES = 7
 _NEVER = math.inf
 
 
-@dataclass(slots=True)
-class _Cost:
-    """Cost of a fault so far."""
-
-    hit: int = 0
-    tokens: int = 0
-    npus: int = 0
-    """Of instances that stand still until they have recovered."""
-
-
 class Troubles:
     """Applies a schedule of faults."""
 
     def __init__(self, node: Supernode, faults: tuple[Fault, ...]) -> None:
         self._node = node
-        self._records: list[tuple[Fault, _Cost]] = []
+        self._processes = ProcessFaults(node)
+        self._records: list[tuple[Fault, str, FaultCost]] = []
+        """Each with the name of what it hit."""
         self._planes: Counter[int] = Counter()
         """Faults that have each UB sub-plane now."""
         self._thinned: dict[DieId, tuple[float, list[float]]] = {}
@@ -59,22 +52,33 @@ class Troubles:
             FaultRecord(
                 fault.at_s,
                 fault.kind.value,
-                fault.target,
+                target,
                 fault.until_s if fault.until_s <= now else math.nan,
                 cost.hit,
                 cost.tokens,
-                cost.npus * min(recovery_time(fault.kind), now - fault.at_s),
+                cost.npus * min(cost.still_s or recovery_time(fault.kind), now - fault.at_s),
             )
-            for fault, cost in self._records
+            for fault, target, cost in self._records
         ]
 
     def _happen(self, fault: Fault) -> None:
-        node, cost = self._node, _Cost()
+        node, cost = self._node, FaultCost()
         if not node.busy:
             return
-        self._records.append((fault, cost))
-        node.book.decided(node.queue.now, "fault", fault.target, fault.kind.value, f"for {fault.duration_s:g} s")
-        numbers = fault.target_numbers
+        chosen = self._processes.choose(fault) if fault.kind in PROCESS_KINDS or not fault.target else None
+        target = fault.target if chosen is None else chosen[1]
+        self._records.append((fault, target or "nothing to hit", cost))
+        node.book.decided(node.queue.now, "fault", target, fault.kind.value, f"for {fault.duration_s:g} s")
+        if chosen is not None and chosen[0] == "node":
+            self._lose_node(fault, int(target.removeprefix("n")), cost)
+        elif chosen is not None:
+            self._processes.happen(fault, *chosen, cost)
+        elif fault.target and fault.kind not in PROCESS_KINDS:
+            self._hit_unit(fault, cost)
+
+    def _hit_unit(self, fault: Fault, cost: FaultCost) -> None:
+        """Apply a fault to the unit that it names by itself."""
+        node, numbers = self._node, fault.target_numbers
         match fault.kind:
             case FaultKind.DIE | FaultKind.NPU:
                 self._lose_npu(fault, NpuId(*numbers[:2]), cost)
@@ -90,7 +94,7 @@ class Troubles:
                 for instance in self._on(lambda npu: npu == NpuId(*numbers[:2])):
                     self._lose_die(instance, NpuId(*numbers[:2]), numbers[2:], fault.factor, cost)
             case FaultKind.MEMORY_SERVER:
-                self._lose_memory(fault, numbers[0])
+                self._processes.lose_memory(f"server-{numbers[0]}", fault.until_s)
             case FaultKind.GATEWAY:
                 for gateway in node.gateways[numbers[0] : numbers[0] + 1]:
                     cost.hit = gateway.crash(fault.until_s)
@@ -111,7 +115,7 @@ class Troubles:
         node = self._node
         return [one for one in node.everyone if any(hit(npu) for npu in node.places[one.name])]
 
-    def _lose_npu(self, fault: Fault, npu: NpuId, cost: _Cost) -> None:
+    def _lose_npu(self, fault: Fault, npu: NpuId, cost: FaultCost) -> None:
         dies = fault.target_numbers[2:] or tuple(range(2))
         for instance in self._on(lambda one: one == npu):
             cost.npus += instance.npus
@@ -124,7 +128,7 @@ class Troubles:
         npu: NpuId,
         dies: tuple[int, ...],
         share: float,
-        cost: _Cost,
+        cost: FaultCost,
     ) -> None:
         places = self._node.placement.dies_of(self._node.places[instance.name])
         if instance.pool == "prefill":  # all dies share every sequence: it is lost once
@@ -139,31 +143,18 @@ class Troubles:
             cost.hit += hit
             cost.tokens += tokens
 
-    def _lose_node(self, fault: Fault, number: int, cost: _Cost) -> None:
+    def _lose_node(self, fault: Fault, number: int, cost: FaultCost) -> None:
         node = self._node
         broken = [npu for npu in node.placement.npus if npu.node == number]
         for npu in broken:
             node.placement.fail(npu)
+        cost.still_s = recovery_time(FaultKind.NODE)
         for instance in self._on(lambda one: one.node == number):
-            cost.npus += instance.npus
-            cost.tokens += instance.kv_used() * node.config.engine.block_tokens
-            before = node.book.hit
-            instance.die()
-            node.stop_instance(instance)
-            cost.hit += node.book.hit - before
-            node.sizes.replacing[instance.pool] += 1
-            node.queue.at(node.queue.now + recovery_time(FaultKind.NODE), self._start_again, instance.pool)
-        self._lose_memory(fault, number)
-        if fault.until_s < _NEVER:
-            node.queue.at(fault.until_s, self._repaired, broken)
-
-    def _start_again(self, pool: str) -> None:
-        node = self._node
-        match node.sizes.replaced(pool):
-            case True:
-                node.start_instance(pool)
-            case None if node.busy:
-                node.queue.at(node.queue.now + 1.0, self._start_again, pool)
+            self._processes.lose(instance, cost)
+        until_s = fault.until_s if fault.kind is FaultKind.NODE else fault.at_s + DURATIONS[FaultKind.NODE].value
+        self._processes.lose_memory(f"server-{number}", until_s)
+        if until_s < _NEVER:
+            node.queue.at(until_s, self._repaired, broken)
 
     def _repaired(self, npus: list[NpuId]) -> None:
         for npu in npus:
@@ -213,20 +204,6 @@ class Troubles:
         die, factor = slowed
         self._slow[die].remove(factor)
         self._node.slow_die(die, math.prod(self._slow[die], start=1.0))
-
-    def _lose_memory(self, fault: Fault, number: int) -> None:
-        """Nothing happens where there is no such server, or none that is up."""
-        pool, now, name = self._node.pool, self._node.queue.now, f"server-{number}"
-        if pool is not None and any(one.name == name and one.up for one in pool.servers()):
-            pool.lose_server(name, now, keeps_ssd=True)
-            if fault.until_s < _NEVER:
-                self._node.queue.at(fault.until_s, self._new_memory, name)
-
-    def _new_memory(self, name: str) -> None:
-        pool = self._node.pool
-        if pool is not None:  # a pool that has grown meanwhile may have taken the lost one's name
-            taken = any(one.name == name and one.up for one in pool.servers())
-            pool.add_server(self._node.queue.now, None if taken else name)
 
 
 def _stretch(planes_lost: int) -> float:

@@ -55,6 +55,7 @@ LAYERS = (
     "serving.regular_file",
     "serving.injected_faults",
     "serving.config",
+    "serving.faults",
     "serving.sockets",
     "serving.simulated_cost",
     "serving.accounted_kv",

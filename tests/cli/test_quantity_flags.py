@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
+from hardware.faults import Fault, FaultRates
 from loadgen.cli import values
 from loadgen.cli.main import COMMANDS
 from loadgen.errors import UsageError
@@ -24,7 +25,7 @@ from serving.config.key import KeySpec, key_spec
 from serving.config.serve import ServeConfig
 from serving.config.value import convert, with_unit
 from serving.errors import ConfigError
-from serving.tools.chaos.scenario import Scenario
+from serving.faults.scenario import Scenario
 
 COUNTS = frozenset(
     """
@@ -129,6 +130,8 @@ def number_keys(root: type[Any], above: str = "") -> Iterator[tuple[str, Any, Ke
     hints = get_type_hints(root)
     for field in fields(root):
         hint = get_args(hints[field.name])[0] if get_origin(hints[field.name]) is tuple else hints[field.name]
+        if hint in (Fault, FaultRates):
+            continue  # not sections of keys: `hardware.faults.file` reads them
         if is_dataclass(hint) and isinstance(hint, type):
             yield from number_keys(hint, field.name)
         elif hint in (int, float):

@@ -1,11 +1,8 @@
 """Fault schedules: rates, streams, files, recovery."""
 
-import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +10,7 @@ from hardware.errors import SpecError
 from hardware.faults import (
     DURATIONS,
     FACTORS,
+    NO_FAULTS,
     RATES,
     STRENGTHS,
     TARGETS,
@@ -24,7 +22,7 @@ from hardware.faults import (
     Recovery,
     fault_schedule,
     faults_from,
-    read_faults,
+    rates_from,
     recovery_figure,
     recovery_time,
 )
@@ -32,7 +30,7 @@ from hardware.spec.catalog import CLOUDMATRIX384
 from hardware.topology import Topology
 from hardware.units import Seconds
 
-UNITS = FaultUnits(Topology(CLOUDMATRIX384), gateways=2, memory_servers=32)
+UNITS = FaultUnits(Topology(CLOUDMATRIX384), 2, 32, {"prefill": 6, "decode": 1})
 HOUR = 3600.0
 FAST = FaultRates(launch_jitter=1e-4).scaled(1000)
 
@@ -177,33 +175,29 @@ def test_impossible_faults_are_refused(kind: FaultKind, target: str, changes: di
         fault(kind, target, **changes)
 
 
-TOML = """
-[[fault]]
-at_s = 600
-kind = "npu"
-target = "n3.npu5"
-duration_s = inf
-
-[[fault]]
-at_s = 60.5
-kind = "straggler"
-target = "n0.npu0.die1"
-factor = 2
-"""
-
-
-def test_a_file_gives_faults_in_order_with_the_usual_numbers_where_it_has_none(tmp_path: Path) -> None:
-    file = tmp_path / "faults.toml"
-    file.write_text(TOML)
-    assert read_faults(file, UNITS) == (
+def test_tables_give_faults_in_order_with_the_usual_numbers_where_they_have_none() -> None:
+    entries = [
+        {"at_s": 600, "kind": "npu", "target": "n3.npu5", "duration_s": math.inf},
+        {"at_s": 60.5, "kind": "straggler", "target": "n0.npu0.die1", "factor": 2},
+        {"at_s": 1, "kind": "gateway", "target": "gateway1"},
+    ]
+    assert faults_from(entries, "faults.toml") == (
+        Fault(Seconds(1.0), FaultKind.GATEWAY, "gateway1", Seconds(300.0), 0.0),
         Fault(Seconds(60.5), FaultKind.STRAGGLER, "n0.npu0.die1", Seconds(600.0), 2.0),
         Fault(Seconds(600.0), FaultKind.NPU, "n3.npu5", Seconds(math.inf), 0.0),
     )
-    file = tmp_path / "faults.json"
-    file.write_text(json.dumps({"fault": [{"at_s": 1, "kind": "gateway", "target": "gateway1"}]}))
-    assert read_faults(file) == (Fault(Seconds(1.0), FaultKind.GATEWAY, "gateway1", Seconds(300.0), 0.0),)
-    file.write_text("{}")
-    assert read_faults(str(file)) == ()
+    assert faults_from([], "faults.toml") == ()
+
+
+def test_rates_are_those_of_a_table_over_the_published_ones() -> None:
+    rates = rates_from({"published": 10, "die": 0.5, "kill": 2}, "faults.toml")
+    assert (rates.die, rates.kill, rates.npu) == (0.5, 2.0, 10 * RATES[FaultKind.NPU].value)
+    assert rates_from({}, "faults.toml") == NO_FAULTS
+    with pytest.raises(SpecError, match=r"faults.toml: \[rates\] unknown kind 'stragler', did you mean 'straggler'"):
+        rates_from({"stragler": 1}, "faults.toml")
+    processes = FaultUnits(Topology(CLOUDMATRIX384), 1, 2, {"decode": 2})
+    drawn = fault_schedule(processes, rates_from({"kill": 60}, ""), HOUR, 1)
+    assert {fault.target for fault in drawn} == {"decode0", "decode1", "memory0", "memory1"}
 
 
 GOOD = {"at_s": 1, "kind": "npu", "target": "n3.npu5"}
@@ -212,46 +206,25 @@ GOOD = {"at_s": 1, "kind": "npu", "target": "n3.npu5"}
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ([], "tables and nothing else"),
-        ({"faults": []}, "tables and nothing else"),
-        ({"fault": "npu"}, "each fault as a table"),
-        ({"fault": {}}, "each fault as a table"),
-        ({"fault": [GOOD, 3]}, "fault 2: 3 is no table"),
-        ({"fault": [GOOD | {"targt": "x"}]}, "unknown key 'targt', did you mean 'target'"),
-        ({"fault": [{"kind": "npu", "target": "n3.npu5"}]}, "fault 1: at_s is missing"),
-        ({"fault": [GOOD | {"kind": "stragler"}]}, "unknown kind 'stragler', did you mean 'straggler'"),
-        ({"fault": [GOOD | {"kind": ["npu"]}]}, "unknown kind"),
-        ({"fault": [GOOD | {"target": 3}]}, "target is 3; it must be a name"),
-        ({"fault": [GOOD | {"at_s": "soon"}]}, "at_s is 'soon'; it must be a number"),
-        ({"fault": [GOOD | {"at_s": True}]}, "at_s is True; it must be a number"),
-        ({"fault": [GOOD | {"at_s": 10**400}]}, "at_s is too large"),
-        ({"fault": [GOOD | {"at_s": math.nan}]}, "at_s is nan"),
-        ({"fault": [GOOD | {"factor": 2}]}, "factor is 2"),
-        ({"fault": [GOOD | {"target": "n48.npu5"}]}, "n48.npu5 does not exist; there are n0.npu0 to n47.npu7"),
+        ("npu", "each fault as a table"),
+        ({}, "each fault as a table"),
+        ([GOOD, 3], "fault 2: 3 is no table"),
+        ([GOOD | {"targt": "x"}], "unknown key 'targt', did you mean 'target'"),
+        ([{"kind": "npu", "target": "n3.npu5"}], "fault 1: at_s is missing"),
+        ([GOOD | {"kind": "stragler"}], "unknown kind 'stragler', did you mean 'straggler'"),
+        ([GOOD | {"kind": ["npu"]}], "unknown kind"),
+        ([GOOD | {"target": 3}], "target is 3; it must be a name"),
+        ([GOOD | {"at_s": "soon"}], "at_s is 'soon'; it must be a number"),
+        ([GOOD | {"at_s": True}], "at_s is True; it must be a number"),
+        ([GOOD | {"at_s": 10**400}], "at_s is too large"),
+        ([GOOD | {"at_s": math.nan}], "at_s is nan"),
+        ([GOOD | {"factor": 2}], "factor is 2"),
     ],
 )
 def test_a_wrong_schedule_is_told_in_one_line(table: object, message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
-        faults_from(table, "faults.toml", UNITS)
+        faults_from(table, "faults.toml")
     assert str(caught.value).startswith("faults.toml: ")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "write", "message"),
-    [
-        ("absent.toml", lambda file: None, "cannot read the fault schedule: No such file"),
-        ("latin.toml", lambda file: file.write_bytes(b"\xff\xfe\x00"), "it is not UTF-8 text"),
-        ("broken.toml", lambda file: file.write_text("[[fault"), "is no toml"),
-        ("broken.json", lambda file: file.write_text("{"), "is no json"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_told_in_one_line(
-    tmp_path: Path, name: str, write: Callable[[Path], object], message: str
-) -> None:
-    write(tmp_path / name)
-    with pytest.raises(SpecError, match=message) as caught:
-        read_faults(tmp_path / name)
     assert "\n" not in str(caught.value)
 
 
@@ -268,21 +241,19 @@ def test_recovery_takes_as_long_as_published_and_says_what_was_not_measured() ->
         assert colocated.value == pytest.approx(recovery_time(FaultKind.DIE, recovery, DieRole.EXPERT) + 2.1)
     assert recovery_figure(FaultKind.NODE, Recovery.ROLE_SWITCH).value == 83.1
     assert recovery_figure(FaultKind.NODE).confidence == "derived"
-    for kind in set(FaultKind) - {FaultKind.DIE, FaultKind.NPU, FaultKind.NODE}:
+    for kind in set(FaultKind) - {FaultKind.DIE, FaultKind.NPU, FaultKind.NODE, FaultKind.KILL}:
         assert recovery_time(kind) == 0.0
 
 
-def test_times_are_texts_where_somebody_reads_them(tmp_path: Path) -> None:
-    file = tmp_path / "faults.toml"
-    file.write_text('[[fault]]\nat_s = "10min"\nkind = "npu"\ntarget = "n3.npu5"\nduration_s = "1min"\n')
+def test_times_are_texts_where_somebody_reads_them() -> None:
+    entry = {"at_s": "10min", "kind": "npu", "target": "n3.npu5", "duration_s": "1min"}
 
     def read(text: str) -> float:
         return 60.0 * float(text.removesuffix("min"))
 
-    (fault,) = read_faults(file, duration=read)
+    (fault,) = faults_from([entry], "", read)
     assert (fault.at_s, fault.duration_s) == (600.0, 60.0)
     with pytest.raises(SpecError, match="at_s is '10min'; it must be a number"):
-        read_faults(file)
-    file.write_text('[[fault]]\nat_s = "soon"\nkind = "npu"\ntarget = "n3.npu5"\n')
+        faults_from([entry], "")
     with pytest.raises(SpecError, match="fault 1: at_s: could not convert"):
-        read_faults(file, duration=read)
+        faults_from([entry | {"at_s": "soon"}], "", read)

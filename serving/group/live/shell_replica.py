@@ -18,9 +18,6 @@ from serving.group.core.group_experts import ExpertRules
 from serving.group.live.ray_group import RayGroup
 from serving.group.live.shell import GroupShell
 
-MISSES = 3
-"""As Serve has them for a replica that does not answer."""
-
 
 class ShellDeployment:
     """One group as a Ray Serve replica.
@@ -45,7 +42,7 @@ class ShellDeployment:
             GroupSizes(ep, config.experts.most_ranks_of(ep), config.experts.redundant, config.experts.spares),
             serve.get_replica_context().replica_id.unique_id,
             partial(RayGroup, session, config, pool, secret),
-            MISSES * config.health.shell_timeout_s,
+            config.health.replaced_after_s,
             config.engine.drain_s,
             ExpertRules(
                 config.experts.policy,

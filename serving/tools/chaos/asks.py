@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from serving.tools.chaos.scenario import LoadConfig
+from serving.faults.scenario import LoadConfig
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 

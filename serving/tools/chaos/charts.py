@@ -24,6 +24,9 @@ COLORS = {
     "full_disk": "green",
     "cancel_burst": "grey",
     "flood": "violet",
+    "memory_server": "red",
+    "gateway": "red",
+    "node": "red",
 }
 
 

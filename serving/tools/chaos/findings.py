@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from hardware.faults import FaultKind
+from serving.faults.scenario import ENGINES
+from serving.faults.schedule import GRAVE
 from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
 from serving.tools.chaos.fairness import BesideFlood, beside_floods, quantile
 from serving.tools.chaos.result import ChaosRun, Down, Event
-from serving.tools.chaos.scenario import ENGINES, FaultKind
-from serving.tools.chaos.schedule import GRAVE
 
 PAUSE_S = 0.5
 RESUMED_GAP_S = 0.06

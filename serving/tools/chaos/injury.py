@@ -1,16 +1,17 @@
 """Carries out the schedule: signals to processes, rows for replicas to read, clients that leave."""
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Callable
 
+from hardware.faults import Fault, FaultKind
+from serving.faults.schedule import GRAVE, choose
 from serving.injected_faults import InjectedFault, InjectedKind
 from serving.tools.chaos.load import ChaosLoad
 from serving.tools.chaos.machines import Machines
 from serving.tools.chaos.result import ChaosRun, Event
-from serving.tools.chaos.scenario import Scenario
-from serving.tools.chaos.schedule import GRAVE, PlannedFault, choose
 from serving.tools.chaos.targets import Target
 from serving.tools.chaos.watch import Watch
 
@@ -31,14 +32,12 @@ class Injury:
     def __init__(
         self,
         run: ChaosRun,
-        scenario: Scenario,
         watch: Watch,
         load: ChaosLoad,
         machines: Machines,
         tell: Callable[[Event], None],
     ) -> None:
         self._run = run
-        self._scenario = scenario
         self._watch = watch
         self._load = load
         self._machines = machines
@@ -47,11 +46,11 @@ class Injury:
         self._frozen: dict[tuple[str, int], Target] = {}
         self._thawing: set[asyncio.Task[None]] = set()
 
-    async def play(self, schedule: tuple[PlannedFault, ...]) -> None:
+    async def play(self, schedule: tuple[Fault, ...]) -> None:
         """Play a schedule to its end, or until cancelled."""
-        for planned in schedule:
-            await asyncio.sleep(max(0.0, self._run.begun_s + planned.at_s - time.monotonic()))
-            event = await self._carry_out(planned)
+        for number, fault in enumerate(schedule, start=1):
+            await asyncio.sleep(max(0.0, self._run.begun_s + fault.at_s - time.monotonic()))
+            event = await self._carry_out(number, fault)
             self._run.events.append(event)
             self._tell(event)
 
@@ -63,42 +62,43 @@ class Injury:
             self._machines.send(target, signal.SIGCONT)
         self._machines.clear()
 
-    async def _carry_out(self, planned: PlannedFault) -> Event:
+    async def _carry_out(self, number: int, fault: Fault) -> Event:
         now = time.monotonic()
-        event = Event(planned.number, planned.kind, now - self._run.begun_s, now, planned.at_s)
-        if planned.kind == "cancel_burst":
-            self._load.burst(planned.number, planned.fault.count, planned.draw)
+        event = Event(number, fault.kind, now - self._run.begun_s, now, fault.at_s)
+        if fault.kind is FaultKind.CANCEL_BURST:
+            self._load.burst(number, int(fault.factor), fault.draw)
             event.fate = "passed"
             return event
-        if planned.kind == "flood":
-            self._load.flood(planned.number, planned.fault.count, planned.lasts_s)
-            event.lasts_s, event.fate = planned.lasts_s, "passed"
+        if fault.kind is FaultKind.FLOOD:
+            self._load.flood(number, int(fault.factor), fault.duration_s)
+            event.lasts_s, event.fate = fault.duration_s, "passed"
             return event
-        chosen = choose(planned, self._watch.healthy(), self._scenario.pools.keep_one)
+        chosen = choose(fault, self._watch.healthy())
         target = None if chosen is None else self._watch.target(*chosen)
         if target is None:
             event.fate = "nobody to hit"
             return event
         event.pool, event.target, event.host, event.pid = target.pool, target.name, *target.process
-        if planned.kind in GRAVE:
-            await self._signal(planned, event, target)
+        if fault.kind in GRAVE:
+            await self._signal(fault, event, target)
         else:
-            event.lasts_s = planned.lasts_s
-            await asyncio.to_thread(self._ask_for, planned, target)
-            if _kind(planned, target) == "bit_flip":
-                event.bits = planned.fault.count
+            event.lasts_s = fault.duration_s
+            await asyncio.to_thread(self._ask_for, fault, target)
+            if _kind(fault, target) == "bit_flip":
+                event.bits = int(fault.factor)
             event.fate = "passed"
         return event
 
-    async def _signal(self, planned: PlannedFault, event: Event, target: Target) -> None:
-        kind = signal.SIGSTOP if planned.kind == "freeze" else signal.SIGKILL
+    async def _signal(self, fault: Fault, event: Event, target: Target) -> None:
+        freezes = fault.kind is FaultKind.FREEZE
+        kind = signal.SIGSTOP if freezes else signal.SIGKILL
         if not await asyncio.to_thread(self._machines.send, target, kind):
             event.fate = "gone before"
             return
         self._watch.hurt[target.process] = target
-        if planned.kind == "freeze":
+        if freezes:
             self._frozen[target.process] = target
-            event.lasts_s = FROZEN_AT_MOST_S if planned.fault.until_replaced else planned.lasts_s
+            event.lasts_s = fault.duration_s if math.isfinite(fault.duration_s) else FROZEN_AT_MOST_S
             task = asyncio.create_task(self._thaw(event, target))
             self._thawing.add(task)
             task.add_done_callback(self._thawing.discard)
@@ -121,18 +121,20 @@ class Injury:
                 event.fate = "survived"
                 self._tell(event)
 
-    def _ask_for(self, planned: PlannedFault, target: Target) -> None:
+    def _ask_for(self, fault: Fault, target: Target) -> None:
         """Let a replica do something to itself."""
-        for index in range(planned.fault.count if planned.kind == "bit_flip" else 1):
+        count = int(fault.factor) if fault.kind is FaultKind.BIT_FLIP else 1
+        delay_s = fault.factor if fault.kind is FaultKind.SLOW_LINK else 0.0
+        for index in range(count):
             self._serial += 1
-            draw = (planned.draw + index / planned.fault.count) % 1.0
-            fault = InjectedFault(self._serial, _kind(planned, target), target.name, 0.0, planned.fault.delay_s, draw)
-            self._machines.inject(target, fault, planned.lasts_s)
+            draw = (fault.draw + index / count) % 1.0
+            row = InjectedFault(self._serial, _kind(fault, target), target.name, 0.0, delay_s, draw)
+            self._machines.inject(target, row, fault.duration_s)
 
 
-def _kind(planned: PlannedFault, target: Target) -> InjectedKind:
+def _kind(fault: Fault, target: Target) -> InjectedKind:
     """A flipped bit is one of a stored block in a memory server, one of a handoff on its way in an instance."""
-    if planned.kind == "bit_flip":
+    if fault.kind is FaultKind.BIT_FLIP:
         return "bit_flip" if target.pool == "kvcache" else "wrong_bytes"
-    assert planned.kind in ("slow_link", "full_disk"), "the others come from outside"
-    return planned.kind
+    assert fault.kind in (FaultKind.SLOW_LINK, FaultKind.FULL_DISK), "the others come from outside"
+    return "slow_link" if fault.kind is FaultKind.SLOW_LINK else "full_disk"

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hardware.faults import FaultKind
 from serving.tools.chaos.answer import StreamedAnswer
-from serving.tools.chaos.scenario import FaultKind
 
 Fate = Literal["under way", "replaced", "survived", "not replaced", "passed", "nobody to hit", "gone before"]
 """`replaced` by another process; `survived` = thawed in time and went on; `passed` = a fault that takes nobody away."""

@@ -8,7 +8,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hardware.faults import Fault
 from serving.errors import ConfigError
+from serving.faults.reach import LIVE, check_reach
+from serving.faults.scenario import Scenario, check_flood_keys
+from serving.faults.schedule import OF_PARTS, plan_faults
 from serving.http_client import RefusedError, ask_gateway
 from serving.terminal import ending_signals, leave_closed_terminal
 from serving.tools.chaos.asks import make_asks
@@ -19,9 +23,7 @@ from serving.tools.chaos.injury import Injury
 from serving.tools.chaos.load import ChaosLoad
 from serving.tools.chaos.machines import Machines, ThisMachine
 from serving.tools.chaos.result import ChaosRun, Event
-from serving.tools.chaos.scenario import Scenario, check_flood_keys
-from serving.tools.chaos.schedule import PlannedFault, plan_faults
-from serving.tools.chaos.targets import sizes
+from serving.tools.chaos.targets import units_at
 from serving.tools.chaos.watch import Watch
 
 HEAL_S = 60.0
@@ -68,8 +70,8 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
 
     Returns: what happened; whether that is good is for `findings`.
     Raises: UnavailableError if there is no such system, its processes cannot be reached, or it fails undisturbed;
-        ConfigError if the scenario needs what the system's configuration does not allow, no fault of it would come, or
-        a flood would not come from another tenant.
+        ConfigError if the scenario needs what the system's configuration does not allow or a live system cannot do, no
+        fault of it would come, or a flood would not come from another tenant.
     Effects: processes are hurt as the scenario says; all that are frozen go on in the end. Ctrl-C ends the load early,
         a second one the waiting behind it.
     """
@@ -83,11 +85,13 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
             "system does not allow it: set [chaos] enabled = true in its configuration"
         )
     machines = await asyncio.to_thread(order.machines, status)
-    pools = tuple(sizes(status))
-    schedule = plan_faults(order.scenario, order.seed, order.duration_s, pools)
-    if not schedule:
+    units = units_at(status)
+    check_reach(order.scenario, LIVE, "cloudmatrix chaos", units.pools)
+    schedule = plan_faults(order.scenario, order.seed, order.duration_s, units)
+    if not any(fault.at_s < order.duration_s for fault in schedule):
+        pools = ", ".join(units.pools)
         raise ConfigError(
-            f"no fault would come in {order.duration_s:g} s at the pools {', '.join(pools)}: raise --duration, lower "
+            f"no fault would come in {order.duration_s:g} s at the pools {pools}: raise --duration, lower "
             "first_s, every_s or quiet_s; and give a weight to a pool that the system has"
         )
     run = ChaosRun(order.name, order.seed, machines.session, status["model"], asked_s=order.duration_s)
@@ -96,9 +100,9 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
     endpoint = GatewayEndpoint.of(order.url, order.api_key)
     flooder = GatewayEndpoint.of(order.url, order.flood_api_key)
     load = ChaosLoad(run, endpoint, asks, order.scenario.load.deadline_s, flooder)
-    parts = any(planned.kind == "kill_part" for planned in schedule)
+    parts = any(fault.kind in OF_PARTS for fault in schedule)
     watch = Watch(run, order.url, order.api_key, load, machines, parts=parts)
-    injury = Injury(run, order.scenario, watch, load, machines, told.event)
+    injury = Injury(run, watch, load, machines, told.event)
     stop, hurry = asyncio.Event(), asyncio.Event()
     with _interrupts(stop, hurry):
         told.stage(f"asking {len(asks)} requests twice, undisturbed")
@@ -130,7 +134,7 @@ async def _under_load(
     watch: Watch,
     injury: Injury,
     machines: Machines,
-    schedule: tuple[PlannedFault, ...],
+    schedule: tuple[Fault, ...],
     interrupts: tuple[asyncio.Event, asyncio.Event],
     told: Told,
 ) -> None:

@@ -1,9 +1,15 @@
 """Means by which each kind of fault comes."""
 
+from hardware.faults import FaultKind
+from serving.faults.scenario import FROM_INSIDE
+from serving.faults.schedule import GRAVE
 from serving.tools.chaos.result import Event
-from serving.tools.chaos.scenario import FROM_INSIDE
 
-_SIGNALS = {"kill": "SIGKILL", "kill_part": "SIGKILL", "freeze": "SIGSTOP", "flood": "another tenant"}
+_SIGNALS = {
+    **dict.fromkeys(GRAVE, "SIGKILL"),
+    FaultKind.FREEZE: "SIGSTOP",
+    FaultKind.FLOOD: "another tenant",
+}
 
 
 def signal_of(event: Event) -> str:

@@ -2,10 +2,10 @@
 
 from loadgen.report import numbers
 from loadgen.report.table import Table, columns, table_of
+from serving.faults.scenario import ENGINES
+from serving.faults.schedule import GRAVE
 from serving.tools.chaos.findings import ChaosFindings, KindFindings, Pauses, cut_by, pauses_of, stops_streams
 from serving.tools.chaos.result import ChaosRun, Event
-from serving.tools.chaos.scenario import ENGINES
-from serving.tools.chaos.schedule import GRAVE
 from serving.tools.chaos.signals import signal_of
 
 

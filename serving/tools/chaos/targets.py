@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hardware.errors import HardwareError
+from hardware.faults import FaultUnits
 from hardware.ub.file import read_header
 from serving.errors import UnavailableError
+from serving.faults.schedule import units_with
 from serving.injected_faults import session_of
 from serving.values.replica_rows import whole_replicas
 
@@ -77,6 +79,11 @@ def sizes(status: dict[str, Any]) -> dict[str, int]:
     if "kvcache" in status:
         targets["kvcache"] = int(status["kvcache"]["target_replicas"])
     return targets
+
+
+def units_at(status: dict[str, Any]) -> FaultUnits:
+    """Units and processes of the system that `GET /cluster` reports."""
+    return units_with(sizes(status), int(status.get("gateways", 1)))
 
 
 def there(status: dict[str, Any]) -> dict[str, int]:

@@ -6,11 +6,11 @@ from collections import Counter
 from typing import Any
 
 from serving.errors import UnavailableError
+from serving.faults.schedule import GRAVE
 from serving.http_client import ask_gateway
 from serving.tools.chaos.load import ChaosLoad
 from serving.tools.chaos.machines import Machines
 from serving.tools.chaos.result import ChaosRun, Event, Sample
-from serving.tools.chaos.schedule import GRAVE
 from serving.tools.chaos.targets import Target, rows_of, sizes, there
 from serving.values.replica_rows import whole_replicas
 

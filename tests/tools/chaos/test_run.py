@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 
 from serving.errors import ConfigError, UnavailableError
+from serving.faults.scenario import FaultConfig, LoadConfig, PoolsConfig, Scenario, TimesConfig
 from serving.http_client import ask_gateway
 from serving.terminal import ending_signals
 from serving.tools.chaos.console import verdict
@@ -18,7 +19,6 @@ from serving.tools.chaos.downtime import Downtime
 from serving.tools.chaos.findings import ChaosFindings, find
 from serving.tools.chaos.result import ChaosRun, Event
 from serving.tools.chaos.run import HEAL_S, ChaosOrder, run_chaos
-from serving.tools.chaos.scenario import FaultConfig, LoadConfig, PoolsConfig, Scenario, TimesConfig
 from serving.tools.chaos.targets import find_session, listed, send, target_of
 from tests.tools.chaos.fake_system import FakeSystem
 

@@ -1,17 +1,22 @@
-"""A scenario: which faults, how often, at whom, under which load. One TOML file; each key says what it means.
+"""A scenario: which faults, when, at which targets, under which load. One TOML file; each key says what it means.
 
-[scenario] how long, how often   [load] the requests   [pools] who may be hit   [[faults]] one table per kind
+[scenario] how long, how often   [pools] what may be hit   [load] the requests of `cloudmatrix chaos`
+[[faults]] drawn, one every so often: one table per kind   [[fault]] at a fixed time   [rates] drawn, per unit and hour
+
+`cloudmatrix chaos --scenario` and `cloudmatrix simulate --faults` read it; `reach` says which of them can do what.
 """
 
+import math
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
+from hardware.errors import HardwareError
+from hardware.faults import NO_FAULTS, Fault, FaultKind, FaultRates, faults_from, rates_from
+from loadgen.quantities import parse_duration
 from serving.config.key import key
-from serving.config.load import load_sections
+from serving.config.load import Reader, load_sections
 from serving.errors import ConfigError
-
-FaultKind = Literal["kill", "kill_part", "freeze", "bit_flip", "slow_link", "full_disk", "cancel_burst", "flood"]
 
 ENGINES = ("prefill", "decode", "aggregated")
 PARTS = (
@@ -23,17 +28,44 @@ ONLY_IF_NAMED = ("node", "shell")
 """Parts that a fault hits only if its `pools` name them: with a node goes everything on it, for as long as a start, and
 shells are only where instances have ranks."""
 POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
-    "kill": (*ENGINES, "kvcache"),
-    "kill_part": PARTS,  # but for `ONLY_IF_NAMED`
-    "freeze": (*ENGINES, "kvcache"),
-    "bit_flip": ("decode", "kvcache"),
-    "slow_link": ENGINES,
-    "full_disk": ("kvcache",),
-    "cancel_burst": (),
-    "flood": (),
+    FaultKind.KILL: (*ENGINES, "kvcache"),
+    FaultKind.KILL_PART: PARTS,  # but for `ONLY_IF_NAMED`
+    FaultKind.FREEZE: (*ENGINES, "kvcache"),
+    FaultKind.BIT_FLIP: ("decode", "kvcache"),
+    FaultKind.SLOW_LINK: ENGINES,
+    FaultKind.FULL_DISK: ("kvcache",),
+    FaultKind.CANCEL_BURST: (),
+    FaultKind.FLOOD: (),
+    FaultKind.MEMORY_SERVER: ("kvcache",),
+    FaultKind.GATEWAY: ("gateway",),
+    FaultKind.NODE: ("node",),
+    FaultKind.DIE: (),
+    FaultKind.NPU: (),
+    FaultKind.RDMA_LINK: (),
+    FaultKind.UB_SUBPLANE: (),
+    FaultKind.VPC_CARD: (),
+    FaultKind.STRAGGLER: (),
+    FaultKind.HBM: (),
+    FaultKind.NETWORK_GLITCH: (),
+    FaultKind.LAUNCH_JITTER: (),
 }
-"""Whom a fault can hit."""
-FROM_INSIDE: frozenset[FaultKind] = frozenset({"bit_flip", "slow_link", "full_disk"})
+"""Pools whose processes a fault can hit; the others hit a unit of the hardware, or only clients."""
+LASTING = frozenset(
+    {
+        FaultKind.FREEZE,
+        FaultKind.SLOW_LINK,
+        FaultKind.BIT_FLIP,
+        FaultKind.FULL_DISK,
+        FaultKind.FLOOD,
+        FaultKind.RDMA_LINK,
+        FaultKind.UB_SUBPLANE,
+        FaultKind.VPC_CARD,
+        FaultKind.STRAGGLER,
+        FaultKind.LAUNCH_JITTER,
+    }
+)
+"""Kinds whose duration is drawn between `least_s` and `most_s`; the others last as long as recovery takes."""
+FROM_INSIDE: frozenset[FaultKind] = frozenset({FaultKind.BIT_FLIP, FaultKind.SLOW_LINK, FaultKind.FULL_DISK})
 """Faults that replicas have to do to themselves: they need `[chaos] enabled` in the system's configuration."""
 
 
@@ -102,7 +134,7 @@ class FaultConfig:
         "`freeze` = SIGSTOP, later SIGCONT; `bit_flip` = one bit of a stored block, or of a handoff "
         "on its way; `slow_link` = a replica's moves of KV take longer; `full_disk` = an SSD tier takes nothing; "
         "`cancel_burst` = many requests at once whose clients leave; "
-        "`flood` = another API key keeps many long streams running"
+        "`flood` = another API key keeps many long streams running; the kinds of hardware are those of `[[fault]]`"
     )
     weight: float = key("how often, compared with the other kinds", default=1.0, low=0.0, high=1e6)
     pools: tuple[str, ...] = key("whom it may hit; empty = all that it can", default=())
@@ -123,25 +155,41 @@ class Scenario:
     load: LoadConfig = field(default_factory=LoadConfig)
     pools: PoolsConfig = field(default_factory=PoolsConfig)
     faults: tuple[FaultConfig, ...] = ()
+    fault: tuple[Fault, ...] = ()
+    rates: FaultRates = NO_FAULTS
+
+    @property
+    def kinds(self) -> frozenset[FaultKind]:
+        """Kinds of all faults that may come."""
+        drawn = {FaultKind(table.kind) for table in self.faults if table.weight}
+        rated = {kind for kind in FaultKind if self.rates.of(kind)}
+        return frozenset(drawn | {fault.kind for fault in self.fault} | rated)
 
     @property
     def needs_hooks(self) -> bool:
         """Whether replicas must do something to themselves."""
-        return any(fault.kind in FROM_INSIDE and fault.weight for fault in self.faults)
+        return bool(self.kinds & FROM_INSIDE)
 
     @property
     def has_flood(self) -> bool:
         """Whether a second tenant takes part."""
-        return any(fault.kind == "flood" and fault.weight for fault in self.faults)
+        return FaultKind.FLOOD in self.kinds
 
 
-def load_scenario(path: Path) -> Scenario:
+def load_scenario(path: Path, flag: str = "--scenario") -> Scenario:
     """Reads a scenario.
 
-    Raises: ConfigError if the file cannot be read, or says something that no run can be.
+    Args:
+        flag: of the command line, that names such a file.
+    Raises: ConfigError if the file cannot be read, or describes what no run can do.
     Effects: reads the file.
     """
-    scenario = load_sections(path, Scenario, "--scenario")
+    seconds = partial(parse_duration, plain=None)
+    others: dict[str, Reader] = {"fault": partial(faults_from, duration=seconds), "rates": rates_from}
+    try:
+        scenario = load_sections(path, Scenario, flag, others)
+    except HardwareError as error:
+        raise ConfigError(str(error)) from error
     try:
         check_scenario(scenario)
     except ConfigError as error:
@@ -150,9 +198,7 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Raises: ConfigError if faults cannot hit whom they name, or there is no fault to draw. Effects: none."""
-    if not any(fault.weight for fault in scenario.faults):
-        raise ConfigError("no [[faults]] with a weight above 0: name at least one kind")
+    """Raises: ConfigError if faults cannot hit the pools that they name, or their durations are reversed."""
     for index, fault in enumerate(scenario.faults):
         where = f"[[faults]][{index}] {fault.kind}"
         wrong = [pool for pool in fault.pools if pool not in POOLS_OF[fault.kind]]
@@ -161,6 +207,16 @@ def check_scenario(scenario: Scenario) -> None:
             raise ConfigError(f"{where}: pools = {list(fault.pools)}, but it can hit {possible}")
         if fault.most_s < fault.least_s:
             raise ConfigError(f"{where}: most_s = {fault.most_s:g} is below least_s = {fault.least_s:g}: raise it")
+        if fault.until_replaced and fault.kind != FaultKind.FREEZE:
+            raise ConfigError(f"{where}: until_replaced goes with `freeze` only")
+    for timed in scenario.fault:
+        if math.isinf(timed.duration_s) and timed.kind in FROM_INSIDE | {FaultKind.FLOOD}:
+            raise ConfigError(f"[[fault]] {timed.kind} at {timed.at_s:g} s: duration_s must be finite")
+        pools, named = POOLS_OF[timed.kind], timed.process
+        if pools and (named is None or named[0] not in pools):
+            raise ConfigError(
+                f"[[fault]] {timed.kind} at {timed.at_s:g} s: target {timed.target!r}; it can hit {', '.join(pools)}"
+            )
 
 
 def check_flood_keys(scenario: Scenario, api_key: str | None, flood_api_key: str | None) -> None:

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hardware.faults import PROCESS_KINDS, STRENGTHS, Fault, FaultKind
+from hardware.units import Seconds
 from serving.config.load import load_config
 from serving.errors import ConfigError
-from serving.tools.chaos.scenario import (
+from serving.faults.scenario import (
+    LASTING,
     ONLY_IF_NAMED,
     PARTS,
     POOLS_OF,
@@ -22,10 +25,10 @@ from serving.tools.chaos.scenario import (
     config_path,
     load_scenario,
 )
-from serving.tools.chaos.schedule import GRAVE, PlannedFault, choose, plan_faults
+from serving.faults.schedule import GRAVE, choose, plan_faults, units_with
 
-SHIPPED = Path(__file__).resolve().parents[3] / "deploy" / "chaos"
-BESIDE_OTHERS = set(POOLS_OF) - {"flood"}
+SHIPPED = Path(__file__).resolve().parents[2] / "deploy" / "chaos"
+BESIDE_OTHERS = set(PROCESS_KINDS) - {FaultKind.FLOOD}
 """A flood is judged by latencies, which other faults would disturb: it has a scenario of its own."""
 
 
@@ -60,7 +63,7 @@ def test_shipped_scenarios_have_the_kinds_that_they_should() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_quick_has_every_kind_with_any_seed(seed: int) -> None:
     scenario = load_scenario(SHIPPED / "quick.toml")
-    schedule = plan_faults(scenario, seed, scenario.scenario.duration_s, ("prefill", "decode", "kvcache"))
+    schedule = plan_faults(scenario, seed, scenario.scenario.duration_s, UNITS)
     assert {planned.kind for planned in schedule} == BESIDE_OTHERS
     assert any((planned.kind, planned.pools) == ("kill", ("decode",)) for planned in schedule), "a stream to be drawn"
 
@@ -68,8 +71,8 @@ def test_quick_has_every_kind_with_any_seed(seed: int) -> None:
 def test_mistakes_name_what_was_meant(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown key `evry_s`; did you mean `every_s`\?"):
         read(tmp_path, '[scenario]\nevry_s = 3\n[[faults]]\nkind = "kill"\n')
-    with pytest.raises(ConfigError, match=r"unknown section \[fault\]; did you mean \[faults\]\?"):
-        read(tmp_path, '[fault]\nkind = "kill"\n')
+    with pytest.raises(ConfigError, match=r"unknown section \[falts\]; did you mean \[faults\]\?"):
+        read(tmp_path, '[falts]\nkind = "kill"\n')
     with pytest.raises(ConfigError, match="name one with --scenario"):
         load_scenario(tmp_path / "none.toml")
 
@@ -77,8 +80,15 @@ def test_mistakes_name_what_was_meant(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no .* with a weight above 0"),
-        ('[[faults]]\nkind = "kill"\nweight = 0\n', "no .* with a weight above 0"),
+        ('[fault]\nkind = "kill"\n', r"each fault as a table of its own: \[\[fault\]\]"),
+        ('[[fault]]\nat_s = "soon"\nkind = "kill"\ntarget = "decode0"\n', "fault 1: at_s: 'soon' is no duration"),
+        ('[[fault]]\nat_s = 1\nkind = "full_disk"\ntarget = "decode0"\n', "must be written like memory2"),
+        ('[[fault]]\nat_s = 1\nkind = "kill_part"\ntarget = "dashbord0"\n', "'dashbord0'; it can hit agents"),
+        ('[[fault]]\nat_s = 1\nkind = "flood"\nduration_s = inf\n', "duration_s must be finite"),
+        ('[[faults]]\nkind = "kill"\nuntil_replaced = true\n', "goes with `freeze` only"),
+        ("rates = 3\n", "must be a section of kinds"),
+        ("[rates]\nkil = 3\n", "unknown kind 'kil', did you mean 'kill'"),
+        ("[rates]\nkill = -1\n", "rate of kill faults is -1.0"),
         ('[[faults]]\nkind = "kil"\n', "must be one of"),
         ('[[faults]]\nkind = "full_disk"\npools = ["decode"]\n', "can hit kvcache"),
         ('[[faults]]\nkind = "cancel_burst"\npools = ["decode"]\n', "leave `pools` out"),
@@ -140,73 +150,83 @@ def test_a_configuration_that_is_no_file_name_is_told(tmp_path: Path, named: str
 
 
 POOLS = ("prefill", "decode", "kvcache")
+UNITS = units_with({"prefill": 2, "decode": 2, "kvcache": 2}, 1)
 ALL = Scenario(
-    TimesConfig(first_s=5, every_s=10, spread=0.5, quiet_s=20), faults=tuple(FaultConfig(kind) for kind in POOLS_OF)
+    TimesConfig(first_s=5, every_s=10, spread=0.5, quiet_s=20),
+    faults=tuple(FaultConfig(kind) for kind in PROCESS_KINDS),
 )
 
 
-def planned(kind: str = "kill", pools: tuple[str, ...] = ("decode", "prefill"), draw: float = 0.0) -> PlannedFault:
-    return PlannedFault(1, 0.0, kind, pools, draw, 1.0, FaultConfig(kind))  # type: ignore[arg-type]
+def planned(
+    kind: FaultKind = FaultKind.KILL,
+    pools: tuple[str, ...] = ("decode", "prefill"),
+    draw: float = 0.0,
+    spare_last: bool = False,
+) -> Fault:
+    return Fault(Seconds(0.0), kind, "", Seconds(1.0), STRENGTHS[kind].value, pools, draw, spare_last)
 
 
 @given(st.integers(0, 10_000), st.floats(1, 3000))
 def test_the_same_seed_gives_the_same_schedule(seed: int, duration_s: float) -> None:
-    schedule = plan_faults(ALL, seed, duration_s, POOLS)
-    assert schedule == plan_faults(ALL, seed, duration_s, POOLS)
-    assert [fault.number for fault in schedule] == list(range(1, len(schedule) + 1))
+    schedule = plan_faults(ALL, seed, duration_s, UNITS)
+    assert schedule == plan_faults(ALL, seed, duration_s, UNITS)
     for index, fault in enumerate(schedule):
         begin = 5 + 10 * index
         assert begin <= fault.at_s <= min(begin + 5, duration_s - 20), "in the first half of its stretch"
         assert set(fault.pools) <= (set(POOLS_OF[fault.kind]) & {*POOLS, *PARTS}) - set(ONLY_IF_NAMED)
-        assert fault.fault.least_s <= fault.lasts_s <= fault.fault.most_s
+        assert (2.0 <= fault.duration_s <= 8.0) == (fault.kind in LASTING)
 
 
 def test_schedules_go_by_seed_time_and_weight() -> None:
-    assert plan_faults(ALL, 1, 600, POOLS) != plan_faults(ALL, 2, 600, POOLS)
+    assert plan_faults(ALL, 1, 600, UNITS) != plan_faults(ALL, 2, 600, UNITS)
     scenario = Scenario(TimesConfig(first_s=10, every_s=20, quiet_s=20), faults=(FaultConfig("kill"),))
-    schedule = plan_faults(scenario, 0, 1800, POOLS)
+    schedule = plan_faults(scenario, 0, 1800, UNITS)
     assert len(schedule) == 89
     first = Counter(fault.pools[0] for fault in schedule)
     assert all(first[pool] > 15 for pool in POOLS), "all pools are hit"
-    short, long = plan_faults(ALL, 7, 200, POOLS), plan_faults(ALL, 7, 400, POOLS)
+    short, long = plan_faults(ALL, 7, 200, UNITS), plan_faults(ALL, 7, 400, UNITS)
     assert long[: len(short)] == short
     faults = (FaultConfig("kill", weight=3.0), FaultConfig("freeze", weight=1.0))
     scenario = Scenario(TimesConfig(every_s=1, quiet_s=0), faults=faults)
-    kinds = Counter(fault.kind for fault in plan_faults(scenario, 3, 2000, POOLS))
+    kinds = Counter(fault.kind for fault in plan_faults(scenario, 3, 2000, UNITS))
     assert 2.5 < kinds["kill"] / kinds["freeze"] < 3.6
     times = TimesConfig(first_s=0, every_s=1, quiet_s=0, in_turn=True)
     each = (*ALL.faults, FaultConfig("kill", weight=0.0, pools=("decode",)))
-    turns = [fault.kind for fault in plan_faults(Scenario(times, faults=each), 5, 20, POOLS)]
-    count = len(POOLS_OF)
-    assert sorted(turns[:count]) == sorted(turns[count : 2 * count]) == sorted(POOLS_OF)
+    turns = [fault.kind for fault in plan_faults(Scenario(times, faults=each), 5, 20, UNITS)]
+    count = len(PROCESS_KINDS)
+    assert sorted(turns[:count]) == sorted(turns[count : 2 * count]) == sorted(PROCESS_KINDS)
     assert turns[:count] != turns[count : 2 * count]
 
 
 def test_what_cannot_be_hit_is_not() -> None:
     scenario = Scenario(TimesConfig(every_s=1), pools=PoolsConfig(kvcache=0.0), faults=(FaultConfig("kill"),))
-    assert all("kvcache" not in fault.pools for fault in plan_faults(scenario, 0, 500, POOLS))
+    assert all("kvcache" not in fault.pools for fault in plan_faults(scenario, 0, 500, UNITS))
     scenario = Scenario(TimesConfig(every_s=1), faults=(FaultConfig("full_disk"),))
-    assert plan_faults(scenario, 0, 100, ("prefill", "decode")) == ()
+    assert plan_faults(scenario, 0, 100, units_with({"prefill": 2, "decode": 2}, 1)) == ()
     for named, hit in (((), False), (("node", "gcs"), True)):
         scenario = Scenario(faults=(FaultConfig("kill_part", pools=named),))
-        drawn = {pool for fault in plan_faults(scenario, 0, 600.0, POOLS) for pool in fault.pools}
+        drawn = {pool for fault in plan_faults(scenario, 0, 600.0, UNITS) for pool in fault.pools}
         assert ("node" in drawn, "gcs" in drawn) == (hit, True)
 
 
 def test_whom_a_draw_picks() -> None:
     healthy = {"decode": ["d2", "d1"], "prefill": ["p1", "p2"]}
-    assert choose(planned(draw=0.0), healthy, True) == ("decode", "d1")
-    assert choose(planned(draw=0.99), healthy, True) == ("decode", "d2")
-    assert choose(planned(), {"decode": ["d1"], "prefill": ["p1", "p2"]}, True) == ("prefill", "p1")
-    assert choose(planned(), {"decode": ["d1"], "prefill": ["p1"]}, True) is None
-    assert choose(planned(), {"decode": ["d1"]}, False) == ("decode", "d1")
+    assert choose(planned(draw=0.0), healthy) == ("decode", "d1")
+    assert choose(planned(draw=0.99), healthy) == ("decode", "d2")
+    spared = planned(spare_last=True)
+    assert choose(spared, {"decode": ["d1"], "prefill": ["p1", "p2"]}) == ("prefill", "p1")
+    assert choose(spared, {"decode": ["d1"], "prefill": ["p1"]}) is None
+    assert choose(planned(), {"decode": ["d1"]}) == ("decode", "d1")
+    named = Fault(Seconds(0.0), FaultKind.KILL, "memory1", Seconds(0.0), 0.0)
+    assert choose(named, {"kvcache": ["m2", "m1"]}) == ("kvcache", "m2")
+    assert choose(named, {"kvcache": ["m1"]}) is None
     assert "slow_link" not in GRAVE
-    assert choose(planned("slow_link"), {"decode": ["d1"]}, True) == ("decode", "d1")
-    assert choose(planned("kill_part", ("gcs",)), {"gcs": ["gcs#7"], "decode": ["d1"]}, True) == ("gcs", "gcs#7")
+    assert choose(planned(FaultKind.SLOW_LINK), {"decode": ["d1"]}) == ("decode", "d1")
+    assert choose(planned(FaultKind.KILL_PART, ("gcs",)), {"gcs": ["gcs#7"], "decode": ["d1"]}) == ("gcs", "gcs#7")
 
 
 @given(st.floats(0, 1, exclude_max=True), st.lists(st.sampled_from("abcdef"), min_size=1, unique=True))
 def test_every_draw_names_somebody_who_is_there(draw: float, names: list[str]) -> None:
-    chosen = choose(planned(draw=draw, pools=("decode",)), {"decode": names}, False)
+    chosen = choose(planned(draw=draw, pools=("decode",)), {"decode": names})
     assert chosen is not None
     assert chosen[1] in names

@@ -1,0 +1,176 @@
+"""Processes in virtual time that are killed, stand still or move KV slowly: instances, memory servers, gateways.
+
+kill     the instance is gone, its requests go elsewhere; another one is up after the restart of an engine
+freeze   ├─ stands still ─┬─ `silence_s`: gateways send its requests elsewhere ─┬─ `replaced_after_s`: as a kill
+         └ goes on        └ thaws later: empty, and gateways send to it again   └ thaws no more
+slow_link  every handoff, fetch and store of the instance takes longer
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+from hardware.faults import DURATIONS, Fault, FaultKind, recovery_time
+from serving.errors import LedgerError
+from serving.faults.schedule import choose
+from serving.ids import ReplicaId
+from serving.values.orders import Cancel
+from serving.virtual.decode import DecodeInstance
+from serving.virtual.prefill import PrefillInstance
+from serving.virtual.supernode import Supernode
+
+_Instance = PrefillInstance | DecodeInstance
+
+
+@dataclass(slots=True)
+class FaultCost:
+    """Cost of a fault so far."""
+
+    hit: int = 0
+    tokens: int = 0
+    npus: int = 0
+    """Of instances that stand still until they have recovered."""
+    still_s: float = 0.0
+    """How long those stand still [s]."""
+
+
+class ProcessFaults:
+    """Applies the faults of processes."""
+
+    def __init__(self, node: Supernode) -> None:
+        self._node = node
+        self._frozen: set[ReplicaId] = set()
+        self._silent: set[ReplicaId] = set()
+        """Frozen for so long that gateways have given them up."""
+        self._slow: defaultdict[ReplicaId, float] = defaultdict(float)
+        """Seconds by which each instance's moves are slower, of all faults that it has now."""
+
+    def choose(self, fault: Fault) -> tuple[str, str] | None:
+        """Pool and name of the process that a fault hits now; None if there is none."""
+        pools = fault.pools if fault.process is None else (fault.process[0],)
+        return choose(fault, {pool: self._healthy(pool) for pool in pools})
+
+    def _healthy(self, pool: str) -> list[str]:
+        node = self._node
+        match pool:
+            case "kvcache":
+                return [] if node.pool is None else [one.name for one in node.pool.servers() if one.up]
+            case "gateway":
+                return [f"gateway{number}" for number, one in enumerate(node.gateways) if one.up]
+            case "node":
+                placement = node.placement
+                return [
+                    f"n{number}" for number in sorted({one.node for one in placement.npus if placement.work((one,))})
+                ]
+        return [one.name for one in node.instances(pool) if not one.draining and one.name not in self._frozen]
+
+    def happen(self, fault: Fault, pool: str, name: str, cost: FaultCost) -> None:
+        """Apply a fault to the process that it hits.
+
+        Effects: `cost` grows, for as long as the fault goes on.
+        """
+        node, now = self._node, self._node.queue.now
+        if pool == "kvcache":
+            self.lose_memory(name, now + DURATIONS[FaultKind.MEMORY_SERVER].value)
+            return
+        if pool == "gateway":
+            number = int(name.removeprefix("gateway"))
+            cost.hit = node.gateways[number].crash(now + DURATIONS[FaultKind.GATEWAY].value)
+            return
+        (instance,) = (one for one in node.instances(pool) if one.name == name)
+        match fault.kind:
+            case FaultKind.KILL:
+                cost.still_s = node.config.simulation.start_s or recovery_time(FaultKind.KILL)
+                self.lose(instance, cost)
+            case FaultKind.FREEZE:
+                self._freeze(instance, fault.duration_s, cost)
+            case FaultKind.SLOW_LINK:
+                self._slow_down((instance.name, fault.factor))
+                node.queue.at(fault.until_s, self._slow_down, (instance.name, -fault.factor))
+            case _:
+                raise LedgerError(f"{fault.kind} hits no instance")
+
+    # ---- killed ----------------------------------------------------------------------------------------------------
+
+    def lose(self, instance: _Instance, cost: FaultCost) -> None:
+        """An instance is gone with its KV; another one starts after `cost.still_s`."""
+        node = self._node
+        cost.npus += instance.npus
+        cost.tokens += instance.kv_used() * node.config.engine.block_tokens
+        before = node.book.hit
+        instance.die()
+        node.stop_instance(instance)
+        cost.hit += node.book.hit - before
+        node.sizes.replacing[instance.pool] += 1
+        node.queue.at(node.queue.now + cost.still_s, self._start_again, instance.pool)
+
+    def _start_again(self, pool: str) -> None:
+        node = self._node
+        match node.sizes.replaced(pool):
+            case True:
+                node.start_instance(pool)
+            case None if node.busy:
+                node.queue.at(node.queue.now + 1.0, self._start_again, pool)
+
+    def lose_memory(self, name: str, until_s: float) -> None:
+        """A memory server is lost until then. Nothing happens where there is no such server, or none that is up."""
+        pool, now = self._node.pool, self._node.queue.now
+        if pool is not None and any(one.name == name and one.up for one in pool.servers()):
+            pool.lose_server(name, now, keeps_ssd=True)
+            if until_s < math.inf:
+                self._node.queue.at(until_s, self._new_memory, name)
+
+    def _new_memory(self, name: str) -> None:
+        pool = self._node.pool
+        if pool is not None:  # a pool that has grown meanwhile may have taken the lost one's name
+            taken = any(one.name == name and one.up for one in pool.servers())
+            pool.add_server(self._node.queue.now, None if taken else name)
+
+    # ---- frozen ----------------------------------------------------------------------------------------------------
+
+    def _freeze(self, instance: _Instance, seconds: float, cost: FaultCost) -> None:
+        queue, health = self._node.queue, self._node.config.health
+        given_up = seconds > health.replaced_after_s
+        lasts = min(seconds, health.replaced_after_s)
+        cost.npus, cost.still_s = instance.npus, lasts
+        self._frozen.add(instance.name)
+        instance.stall(lasts)
+        if lasts > health.silence_s:
+            queue.at(queue.now + health.silence_s, self._fall_silent, (instance, queue.now, cost))
+        queue.at(queue.now + lasts, self._give_up if given_up else self._thaw, instance)
+
+    def _fall_silent(self, silent: tuple[_Instance, float, FaultCost]) -> None:
+        """Gateways give it up, as live: what it has, it drops before it goes on."""
+        instance, since, cost = silent
+        node = self._node
+        if not instance.alive:
+            return
+        self._silent.add(instance.name)
+        before = node.book.hit
+        for gateway in node.gateways:
+            gateway.instance_lost(instance.name, since)
+        cost.hit += node.book.hit - before
+        cost.tokens += instance.kv_used() * node.config.engine.block_tokens
+        for sequence_id in instance.inside():
+            instance.take(Cancel(sequence_id))
+
+    def _thaw(self, instance: _Instance) -> None:
+        self._frozen.discard(instance.name)
+        if instance.alive and instance.name in self._silent:
+            for gateway in self._node.gateways:
+                gateway.learn(instance)
+        self._silent.discard(instance.name)
+
+    def _give_up(self, instance: _Instance) -> None:
+        self._frozen.discard(instance.name)
+        self._silent.discard(instance.name)
+        if instance.alive:
+            restart_s = self._node.config.simulation.start_s or recovery_time(FaultKind.KILL)
+            self.lose(instance, FaultCost(still_s=restart_s))
+
+    # ---- slow ------------------------------------------------------------------------------------------------------
+
+    def _slow_down(self, change: tuple[ReplicaId, float]) -> None:
+        name, seconds = change
+        self._slow[name] += seconds
+        self._node.movers.slow(name, self._slow[name])
