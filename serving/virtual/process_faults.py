@@ -146,12 +146,12 @@ class ProcessFaults:
         if not instance.alive:
             return
         self._silent.add(instance.name)
-        before = node.book.hit
         for gateway in node.gateways:
             gateway.instance_lost(instance.name, since)
-        cost.hit += node.book.hit - before
+        inside = instance.inside()
+        cost.hit += len(inside)
         cost.tokens += instance.kv_used() * node.config.engine.block_tokens
-        for sequence_id in instance.inside():
+        for sequence_id in inside:
             instance.take(Cancel(sequence_id))
 
     def _thaw(self, instance: _Instance) -> None:

@@ -65,15 +65,16 @@ class Troubles:
         node, cost = self._node, FaultCost()
         if not node.busy:
             return
-        chosen = self._processes.choose(fault) if fault.kind in PROCESS_KINDS or not fault.target else None
-        target = fault.target if chosen is None else chosen[1]
-        self._records.append((fault, target or "nothing to hit", cost))
+        chooses = fault.kind in PROCESS_KINDS or not fault.target
+        chosen = self._processes.choose(fault) if chooses else None
+        target = fault.target if not chooses else "nothing to hit" if chosen is None else chosen[1]
+        self._records.append((fault, target, cost))
         node.book.decided(node.queue.now, "fault", target, fault.kind.value, f"for {fault.duration_s:g} s")
         if chosen is not None and chosen[0] == "node":
             self._lose_node(fault, int(target.removeprefix("n")), cost)
         elif chosen is not None:
             self._processes.happen(fault, *chosen, cost)
-        elif fault.target and fault.kind not in PROCESS_KINDS:
+        elif not chooses:
             self._hit_unit(fault, cost)
 
     def _hit_unit(self, fault: Fault, cost: FaultCost) -> None:

@@ -6,6 +6,7 @@ every stream has begun, none is at its end.
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -177,7 +178,28 @@ async def test_the_decode_pool_is_lost(started: Start, checkpoint: Path) -> None
     config = configuration(checkpoint)
     pools = await started("prefill", "decode", config=config)
     live = await met_live(pools, lambda pools: pools.kill(pools.of("decode")[0]))
-    virtual = played(config, fault(FaultKind.NODE, "n2", while_all_decode(config)))
+    for kind, target in ((FaultKind.NODE, "n2"), (FaultKind.KILL, "decode0")):
+        virtual = played(config, fault(kind, target, while_all_decode(config)))
+        assert live == virtual == replace(calm(), resumed=REQUESTS)
+    await pools.audit()
+
+
+@pytest.mark.real_time
+async def test_an_instance_is_frozen(started: Start, checkpoint: Path) -> None:
+    config = configuration(checkpoint, health={"step_stall_s": 0.5, "step_factor": 1.5})
+    pools = await started("prefill", "decode", config=config)
+    go_on = threading.Event()
+
+    async def hang(pools: Pools) -> None:
+        executor(pools.of("decode")[0]).before = lambda _: go_on.wait(harness.PATIENCE_S)
+        await until(lambda: pools.backend.links.link(replica) is None, "it was noticed")
+
+    replica = pools.of("decode")[0].place.replica
+    try:
+        live = await met_live(pools, hang)
+    finally:
+        go_on.set()
+    virtual = played(config, fault(FaultKind.FREEZE, "decode0", while_all_decode(config)))
     assert live == virtual == replace(calm(), resumed=REQUESTS)
     await pools.audit()
 
@@ -189,8 +211,9 @@ async def test_the_prefill_pool_is_lost(started: Start, checkpoint: Path) -> Non
     assert streams == calm(), "those do not need it any more"
     live = await told([pools.submit(ask) for ask in asks(2)])
     lost_at = while_all_decode(config)
-    virtual = played(config, fault(FaultKind.NODE, "n0", lost_at), late=2 * lost_at)
-    assert virtual == calm(2 * REQUESTS)
+    for kind, target in ((FaultKind.NODE, "n0"), (FaultKind.KILL, "prefill0")):
+        virtual = played(config, fault(kind, target, lost_at), late=2 * lost_at)
+        assert virtual == calm(2 * REQUESTS)
     assert live == calm(), "decode instances compute prompts, too"
     await pools.audit()
 
@@ -221,11 +244,12 @@ async def test_one_gateway_of_two_is_lost(started: Start, checkpoint: Path) -> N
     other.close()
     _pace(pools, 0.0)
     live = await told(generations)
-    virtual = played(config, fault(FaultKind.GATEWAY, "gateway1", while_all_decode(config)))
-    assert (live.finished, live.failed, live.resumed) == (half, half, 0)
-    assert (virtual.finished, virtual.failed, virtual.resumed) == (half, half, 0)
-    assert half * ANSWER <= min(live.tokens, virtual.tokens)
-    assert max(live.tokens, virtual.tokens) < REQUESTS * ANSWER
+    for kind in (FaultKind.GATEWAY, FaultKind.KILL_PART):
+        virtual = played(config, fault(kind, "gateway1", while_all_decode(config)))
+        assert (live.finished, live.failed, live.resumed) == (half, half, 0)
+        assert (virtual.finished, virtual.failed, virtual.resumed) == (half, half, 0)
+        assert half * ANSWER <= min(live.tokens, virtual.tokens)
+        assert max(live.tokens, virtual.tokens) < REQUESTS * ANSWER
     await pools.audit()
 
 
@@ -258,9 +282,9 @@ async def test_a_memory_server_is_lost(checkpoint: Path, shm: Path) -> None:
             live = await met_live(pools, _lose_a_server(servers))
             again = await told([pools.submit(ask) for ask in asks()])
             lost_at = while_all_decode(config)
-            virtual = played(config, fault(FaultKind.MEMORY_SERVER, "memory0", lost_at), late=2 * lost_at)
             assert live == again == calm()
-            assert virtual == calm(2 * REQUESTS)
+            for kind in (FaultKind.MEMORY_SERVER, FaultKind.KILL):
+                assert played(config, fault(kind, "memory0", lost_at), late=2 * lost_at) == calm(2 * REQUESTS)
             await pools.audit()
 
 
