@@ -20,6 +20,8 @@ DESCRIPTION = """\
 Kill and freeze replicas, turn bits over, slow links down, fill disks, let clients leave and another tenant flood the
 system, by a seeded schedule, while steady load runs; compare every answer, token by token, with what the undisturbed
 system says; then look for leaks.
+A scenario is the same file that `cloudmatrix simulate --faults` plays in virtual time; kinds of hardware that only
+virtual time has are refused (serving/tools/chaos/README.md has every kind and where it works).
 Starts a system of its own and ends it, unless --url names one. That one must run on this machine as this user, or with
 --address on the hosts of that Ray, with [chaos] enabled = true; and its replicas WILL be killed.
 """
@@ -218,9 +220,11 @@ def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s:
     """The schedule, against the very system that would be hurt."""
     from loadgen.report.numbers import clock
     from serving.config.load import load_config
+    from serving.faults.reach import LIVE, check_reach
     from serving.faults.schedule import plan_faults, units_of
 
     units = _units_at(arguments) if arguments.url else units_of(load_config(_config(scenario, arguments)))
+    check_reach(scenario, LIVE, "cloudmatrix chaos", units.pools)
     for planned in plan_faults(scenario, arguments.seed, duration_s, units):
         target = planned.target or " or ".join(planned.pools)
         print(f"{clock(planned.at_s):>7} {planned.kind} {target}".rstrip())

@@ -35,6 +35,9 @@ Examples:
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace trace.jsonl --rate 4 --supernodes 2
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --poisson 20 --duration 600 --prompt 4096 --output 256
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace trace.jsonl --fault-rate 10 --seed 7
+--faults reads the scenario files of `cloudmatrix chaos`: kill, freeze, slow_link, node, npu, straggler and others. Kinds
+that virtual time cannot do are refused (serving/tools/chaos/README.md has every kind and where it works); a scenario's
+[load] and [scenario] config are for chaos.
 --out writes report.html and result.json; the same seed gives the same bytes. Progress goes to stderr.
 """
 
@@ -81,7 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     system.add_argument("--supernodes", type=int, metavar="N", help="equal supernodes that share the requests")
     faults = system.add_mutually_exclusive_group()
     faults.add_argument(
-        "--faults", metavar="FILE", help="schedule: [[fault]] tables, see serving/virtual/README.md; first supernode"
+        "--faults",
+        metavar="FILE",
+        help="scenario, as for `cloudmatrix chaos`; drawn for --duration or the file's own; first supernode",
     )
     faults.add_argument("--fault-rate", type=float, metavar="X", help="random faults, X times as often as published")
     system.add_argument("--seed", type=int, metavar="N", help="of everything random, instead of the file's")
@@ -236,7 +241,7 @@ def _faults(
     if arguments.faults:
         scenario = load_scenario(Path(arguments.faults), "--faults")
         check_reach(scenario, VIRTUAL, f"{arguments.faults}: cloudmatrix simulate", units.pools)
-        duration_s = arguments.duration or scenario.scenario.duration_s
+        duration_s = scenario.scenario.duration_s if arguments.duration is None else arguments.duration
         return (plan_faults(scenario, seed, duration_s, units),)
     if arguments.fault_rate:
         try:

@@ -8,6 +8,7 @@ import pytest
 from serving.cli import main
 from tests.virtual.core.case import CONFIG
 
+CHAOS = CONFIG.parent / "chaos"
 LOAD = ["--poisson", "4", "--duration", "2", "--prompt", "1000", "--output", "10"]
 
 
@@ -66,6 +67,10 @@ def test_faults_are_drawn_and_read(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--poisson", "4"], "--poisson needs --duration"),
         (["--poisson", "0", "--duration", "5"], "must be above 0"),
         ([*LOAD, "--faults", "none.toml"], "none.toml"),
+        (
+            [*LOAD, "--faults", f"{CHAOS}/flood.toml"],
+            "cloudmatrix simulate cannot do [[faults]][0] flood. It can do kill",
+        ),
         ([*LOAD, "--fault-rate", "-1"], "negative"),
         ([*LOAD, "--supernodes", "0"], "--supernodes 0: at least 1"),
         ([*LOAD, "--processes", "0"], "--processes 0: at least 1"),

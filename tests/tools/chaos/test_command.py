@@ -32,6 +32,10 @@ kind = "kill"
 def scenario(tmp_path: Path) -> str:
     path = tmp_path / "short.toml"
     path.write_text(SHORT)
+    system = f'[scenario]\nconfig = "{SHIPPED}/two-of-each.toml"\n'
+    die = '[[fault]]\nat_s = 1\nkind = "die"\ntarget = "n0.npu0.die0"\n'
+    (tmp_path / "short.toml.die").write_text(system + die)
+    (tmp_path / "short.toml.none").write_text(system)
     return str(path)
 
 
@@ -71,6 +75,8 @@ def test_the_plan_is_printed_and_nothing_done(capsys: pytest.CaptureFixture[str]
     [
         (["--scenario", "none.toml"], "name one with --scenario"),
         (["--scenario", f"{SHIPPED}/flood.toml", "--url", "http://127.0.0.1:1"], "both --api-key and --flood-api-key"),
+        (["--scenario", "{scenario}.die"], "cloudmatrix chaos cannot do [[fault]] at 1 s: die. It can do kill"),
+        (["--scenario", "{scenario}.none"], "no [[faults]] with a weight above 0, no [[fault]] and no [rates]"),
         (["--scenario", "{scenario}"], "give --config FILE, or --url"),
         (["--scenario", "{scenario}", "--url", "http://127.0.0.1:1"], "no gateway at"),
         (["--scenario", "{scenario}", "--config", "none.toml"], "none.toml: name one with --config"),

@@ -1,0 +1,49 @@
+"""What each command can do, and that the documentation says so."""
+
+from pathlib import Path
+
+import pytest
+
+from hardware.faults import Fault, FaultKind, rates_from
+from hardware.units import Seconds
+from serving.errors import ConfigError
+from serving.faults.reach import LIVE, VIRTUAL, check_reach, reach_table
+from serving.faults.scenario import POOLS_OF, FaultConfig, PoolsConfig, Scenario, load_scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+POOLS = ("prefill", "decode", "kvcache")
+
+
+def test_every_kind_has_its_row_in_the_documentation() -> None:
+    assert set(POOLS_OF) == set(FaultKind) == set(LIVE) | set(VIRTUAL)
+    assert reach_table() in (ROOT / "serving" / "tools" / "chaos" / "README.md").read_text()
+
+
+def test_a_shipped_scenario_runs_both_ways() -> None:
+    both = load_scenario(ROOT / "deploy" / "chaos" / "both.toml")
+    check_reach(both, LIVE, "chaos", POOLS)
+    check_reach(both, VIRTUAL, "simulate", POOLS)
+
+
+def test_what_a_command_cannot_do_is_refused_by_name_with_what_it_can() -> None:
+    die = Fault(Seconds(3.0), FaultKind.DIE, "n0.npu0.die1", Seconds(1.0), 0.0)
+    scenario = Scenario(
+        faults=(FaultConfig(FaultKind.FREEZE), FaultConfig(FaultKind.FLOOD, weight=0.0)),
+        fault=(die,),
+        rates=rates_from({"bit_flip": 1}, ""),
+    )
+    with pytest.raises(ConfigError, match=r"^chaos cannot do .* at 3 s: die\. It can do kill \(prefill, .*flood"):
+        check_reach(scenario, LIVE, "chaos", POOLS)
+    refused = r"cannot do \[\[faults\]\]\[0\] freeze of kvcache; \[rates\] bit_flip\. It can do .*straggler"
+    with pytest.raises(ConfigError, match=refused):
+        check_reach(scenario, VIRTUAL, "simulate", POOLS)
+
+
+def test_what_is_never_hit_is_not_refused() -> None:
+    freeze = Scenario(faults=(FaultConfig(FaultKind.FREEZE),))
+    check_reach(freeze, VIRTUAL, "simulate", ("prefill", "decode"))
+    spared = Scenario(pools=PoolsConfig(kvcache=0.0), faults=freeze.faults)
+    check_reach(spared, VIRTUAL, "simulate", POOLS)
+    parts = Scenario(faults=(FaultConfig(FaultKind.KILL_PART, pools=("gateway", "gcs")),))
+    with pytest.raises(ConfigError, match="kill_part of gcs"):
+        check_reach(parts, VIRTUAL, "simulate", POOLS)
