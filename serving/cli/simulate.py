@@ -35,7 +35,7 @@ Examples:
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace trace.jsonl --rate 4 --supernodes 2
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --poisson 20 --duration 600 --prompt 4096 --output 256
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace trace.jsonl --fault-rate 10 --seed 7
---faults reads the scenario files of `cloudmatrix chaos`: kill, freeze, slow_link, node, npu, straggler and others. Kinds
+--faults reads the scenario files of `cloudmatrix chaos`: kill, freeze, slow_link, node, npu, straggler and more. Kinds
 that virtual time cannot do are refused (serving/tools/chaos/README.md has every kind and where it works); a scenario's
 [load] and [scenario] config are for chaos.
 --out writes report.html and result.json; the same seed gives the same bytes. Progress goes to stderr.

@@ -69,7 +69,7 @@ def test_faults_are_drawn_and_read(tmp_path: Path, capsys: pytest.CaptureFixture
         ([*LOAD, "--faults", "none.toml"], "none.toml"),
         (
             [*LOAD, "--faults", f"{CHAOS}/flood.toml"],
-            "cloudmatrix simulate cannot do [[faults]][0] flood. It can do kill",
+            "simulate cannot do [[faults]][0] flood. It can do kill",
         ),
         ([*LOAD, "--fault-rate", "-1"], "negative"),
         ([*LOAD, "--supernodes", "0"], "--supernodes 0: at least 1"),
