@@ -12,6 +12,7 @@ class InstanceInVirtualTime:
 
     Attributes:
         life: rules by which it leaves.
+        silent: frozen for so long that gateways have given it up; they learn of it again when it goes on.
         on_empty: told when the last sequence has left.
     """
 
@@ -20,6 +21,7 @@ class InstanceInVirtualTime:
         self.pool = pool
         self.npus = npus
         self.alive = True
+        self.silent = False
         self.meter = InstanceMeter()
         self.life = InstanceLife()
         self.on_empty: Callable[[], None] | None = None

@@ -40,8 +40,6 @@ class ProcessFaults:
     def __init__(self, node: Supernode) -> None:
         self._node = node
         self._frozen: set[ReplicaId] = set()
-        self._silent: set[ReplicaId] = set()
-        """Frozen for so long that gateways have given them up."""
         self._slow: defaultdict[ReplicaId, float] = defaultdict(float)
         """Seconds by which each instance's moves are slower, of all faults that it has now."""
 
@@ -145,7 +143,7 @@ class ProcessFaults:
         node = self._node
         if not instance.alive:
             return
-        self._silent.add(instance.name)
+        instance.silent = True
         for gateway in node.gateways:
             gateway.instance_lost(instance.name, since)
         inside = instance.inside()
@@ -156,14 +154,13 @@ class ProcessFaults:
 
     def _thaw(self, instance: _Instance) -> None:
         self._frozen.discard(instance.name)
-        if instance.alive and instance.name in self._silent:
+        if instance.alive and instance.silent:
+            instance.silent = False
             for gateway in self._node.gateways:
                 gateway.learn(instance)
-        self._silent.discard(instance.name)
 
     def _give_up(self, instance: _Instance) -> None:
         self._frozen.discard(instance.name)
-        self._silent.discard(instance.name)
         if instance.alive:
             restart_s = self._node.config.simulation.start_s or recovery_time(FaultKind.KILL)
             self.lose(instance, FaultCost(still_s=restart_s))

@@ -152,8 +152,9 @@ class Supernode:
         self.network.leave(name)
         self.network.join(name, ends, len(npus))
         instance.resize(len(ends), len(npus), self.config.simulation.resize_pause_s)
-        for gateway in self.gateways:
-            gateway.learn(instance)
+        if not instance.silent:
+            for gateway in self.gateways:
+                gateway.learn(instance)
 
     def groups_of(self, npus: int) -> int:
         """Groups of dies that share their sequences, of a decode instance: as many as dies without attention TP.
