@@ -1,4 +1,4 @@
-"""What waits in an instance: where several keys use the system, they take turns by tokens.
+"""Sequences that wait in an instance: where several keys use the system, they take turns by tokens.
 
 Start-time fair queueing: a newcomer's tag is where its key's line ends now, or where the instance has come to if that
 is further, and the line ends behind its tokens then. The smallest tag is next. So a key whose hundred prompts wait puts
