@@ -10,7 +10,7 @@ from typing import NamedTuple
 from serving.instance.core.sequence import LiveSequence
 from serving.instance.core.sequence_blocks import SequenceBlocks
 from serving.instance.core.sequence_phase import SequencePhase
-from serving.instance.core.sequence_queue import SequenceQueue
+from serving.instance.core.waiting_queue import WaitingQueue
 
 
 class AdmissionRoom(NamedTuple):
@@ -26,7 +26,7 @@ class AdmissionRoom(NamedTuple):
 
 
 def admit_head(
-    waiting: SequenceQueue, blocks: SequenceBlocks, room: AdmissionRoom, phase: SequencePhase | None = None
+    waiting: WaitingQueue, blocks: SequenceBlocks, room: AdmissionRoom, phase: SequencePhase | None = None
 ) -> LiveSequence | None:
     """Take the head of the queue if it fits.
 
@@ -46,5 +46,5 @@ def admit_head(
             return None
     elif not blocks.reserve(head, room.keep_free):
         return None
-    waiting.remove(head)
+    waiting.start(head)
     return head

@@ -192,7 +192,7 @@ class InstanceEngine:
         sequence = LiveSequence(spec, turn, now, ticket)
         sequence.holder = holder
         self.sequences[spec.sequence_id] = sequence
-        scheduler.waiting.add(sequence)
+        scheduler.waiting.enter(sequence)
         self._timers.set(sequence.deadline, spec.sequence_id, len(self.sequences))
         return sequence
 

@@ -25,6 +25,7 @@ from serving.instance.core.sequence_blocks import SequenceBlocks
 from serving.instance.core.sequence_phase import PhaseEvent, SequencePhase
 from serving.instance.core.sequence_queue import SequenceQueue
 from serving.instance.core.step_budget import StepBudget
+from serving.instance.core.waiting_queue import WaitingQueue
 from serving.values.sequence import PoolUse
 from serving.values.step_plan import StepPlan
 
@@ -69,7 +70,7 @@ class Scheduler:
         self.limits = limits
         self.blocks = blocks
         self._planner = planner
-        self.waiting = SequenceQueue()
+        self.waiting = WaitingQueue()
         self.running = SequenceQueue()
         self.pulling: list[LiveSequence] = []
         self.fetching: list[LiveSequence] = []

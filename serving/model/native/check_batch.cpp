@@ -3,6 +3,7 @@
 
 #include "check.h"
 #include "engine.h"
+#include "error.h"
 
 namespace cm {
 namespace {

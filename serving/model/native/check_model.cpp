@@ -2,6 +2,7 @@
 
 #include "check.h"
 #include "engine.h"
+#include "error.h"
 #include "pack.h"
 
 namespace cm {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine.h"
+#include "error.h"
 #include "processor.h"
 #include "pack.h"
 

@@ -2,12 +2,11 @@
 
 #include <sys/mman.h>
 
-#include <cstdarg>
-#include <cstdio>
 #include <exception>
 #include <memory>
 
 #include "check.h"
+#include "error.h"
 #include "group.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -15,8 +14,6 @@
 #endif
 
 namespace {
-
-thread_local char error_text[512] = "";
 
 // Zeroed and untouched: pages that no step needs cost nothing. Large pages, because a step strides over all of it.
 void* reserve(size_t bytes) {
@@ -38,20 +35,6 @@ cm_engine::~cm_engine() {
 #endif
     munmap(scratch, scratch_bytes);
 }
-
-namespace cm {
-
-int32_t fail(cm_error error, const char* format, ...) {
-    va_list values;
-    va_start(values, format);
-    std::vsnprintf(error_text, sizeof error_text, format, values);
-    va_end(values);
-    return error;
-}
-
-}  // namespace cm
-
-const char* cm_error_text(void) { return error_text; }
 
 int32_t cm_engine_new(const cm_model* model, const cm_cache* cache, int32_t threads, int32_t max_rows,
                       int32_t max_context, cm_engine** engine) {

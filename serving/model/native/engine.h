@@ -37,10 +37,7 @@ struct cm_engine {
 
 namespace cm {
 
-// Notes what went wrong, for cm_error_text, and hands the error on.
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-int32_t fail(cm_error error, const char* format, ...);
+// A step of the engine's group with a batch of this rank.
+int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answer& answer);
 
 }  // namespace cm

@@ -33,6 +33,10 @@ struct Peer {
     int32_t process;
 };
 
+// 0, or CM_BAD_ARGUMENT where an expert is in no slot that holds it. homes: [layers][CM_MAP_POSITIONS][experts].
+int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts, uint64_t version,
+                  const uint32_t* homes);
+
 class Group {
   public:
     // windows: opened, by rank. Throws std::bad_alloc.

@@ -33,8 +33,6 @@ struct Piece {
     int row_count;
 };
 
-// A step of the group with a batch of this rank.
-int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answer& answer);
 // Whether a wait has ended badly in this step: what it computes is void, and it is to end soon.
 bool has_failed(const Group& group);
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "block.h"
 #include "draft.h"
+#include "error.h"
 #include "grammar.h"
 #include "head.h"
 #include "isa.h"

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from serving.ids import SequenceId
 from serving.instance.core.sequence import LiveSequence, Order
 from serving.instance.core.sequence_queue import SequenceQueue
+from serving.instance.core.waiting_queue import WaitingQueue
 from serving.values.sequence import SamplingParams, SequenceSpec
 
 
-def live(arrival: int, line: int, priority: int = 0, turn: float = 0.0) -> LiveSequence:
-    spec = SequenceSpec(SequenceId(f"{line}.{arrival}"), (1,), SamplingParams(), priority=priority, line=line)
+def live(arrival: int, line: int, priority: int = 0, turn: float = 0.0, tokens: int = 1) -> LiveSequence:
+    spec = SequenceSpec(SequenceId(f"{line}.{arrival}"), (1,) * tokens, SamplingParams(), priority=priority, line=line)
     return LiveSequence(spec, (turn, arrival), 0.0)
 
 
@@ -84,3 +85,46 @@ def test_whatever_comes_and_goes(moves: list[tuple[int, int, bool]], random: Ran
             members = [one for one in queue if one.spec.line == key]
             assert [one.order for one in members] == sorted(own)
             assert [one.spec.priority for one in members] == sorted(one.spec.priority for one in members)
+
+
+def waiting(*sequences: LiveSequence) -> WaitingQueue:
+    queue = WaitingQueue()
+    for sequence in sequences:
+        queue.enter(sequence)
+    return queue
+
+
+def test_beside_a_hundred_of_another_key_the_first_of_a_key_is_next_but_one() -> None:
+    queue = waiting(*(live(arrival, 1, tokens=9) for arrival in range(100)), live(100, 2), live(101, 2))
+    assert names(queue)[:3] == ["1.0", "2.100", "2.101"]
+
+
+def test_a_key_that_was_served_does_not_wait_for_those_that_come_later() -> None:
+    queue = waiting(live(0, 1, tokens=500))
+    queue.start(queue.items[0])
+    for sequence in (live(1, 1), live(2, 2)):
+        queue.enter(sequence)
+    assert names(queue) == ["1.1", "2.2"]
+
+
+def test_a_short_prompt_still_passes_a_long_one_of_its_key() -> None:
+    assert names(waiting(live(0, 1, turn=5.0, tokens=500), live(1, 1, turn=3.0))) == ["1.1", "1.0"]
+
+
+def test_what_was_preempted_is_next() -> None:
+    queue = waiting(first := live(0, 1), live(1, 2), live(2, 1))
+    queue.start(first)
+    queue.add(first)
+    assert names(queue)[0] == "1.0"
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 50)), min_size=30, max_size=60))
+def test_keys_that_wait_are_served_alike(prompts: list[tuple[int, int]]) -> None:
+    """While two keys have something waiting, the tokens that they were given differ by two prompts at most."""
+    queue = waiting(*(live(arrival, line, tokens=tokens) for arrival, (line, tokens) in enumerate(prompts)))
+    given_tokens = dict.fromkeys((1, 2, 3), 0)
+    while len({one.spec.line for one in queue}) == 3:
+        head = queue.items[0]
+        queue.start(head)
+        given_tokens[head.spec.line] += len(head.spec.prompt)
+        assert max(given_tokens.values()) - min(given_tokens.values()) <= 2 * 50

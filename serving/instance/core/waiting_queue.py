@@ -1,0 +1,63 @@
+"""Sequences that wait in an instance: where several keys use the system, they take turns by tokens.
+
+Start-time fair queueing: a newcomer's tag is where its key's line ends now, or where the instance has come to if that
+is further, and the line ends behind its tokens then. The smallest tag is next. So a key whose hundred prompts wait puts
+one of its own, not all of them, before another key's next. Within a line priorities decide, then turns. What was
+preempted, resumes here or has its blocks here goes before all newcomers.
+
+Source: Goyal, Vin, Cheng, "Start-time fair queueing", SIGCOMM 1996.
+"""
+
+from math import inf
+
+from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence_queue import SequenceQueue
+
+
+class WaitingQueue(SequenceQueue):
+    """Sequences in the order in which they are to start. With one key alone that of `SequenceQueue`."""
+
+    __slots__ = ("_ends", "_served")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ends: dict[int, float] = {}
+        """Where each line ends [tokens]; only lines in which somebody waited since the queue was last empty."""
+        self._served = 0.0
+        """Tag of what started last [tokens]."""
+
+    def enter(self, sequence: LiveSequence) -> None:
+        """Put a newcomer behind what its key has waiting, beside other keys. Effects: may change orders of its line."""
+        line, (rank, turn) = sequence.spec.line, sequence.order
+        if line and rank > -inf:
+            tag = max(self._served, self._ends.get(line, 0.0))
+            self._ends[line] = tag + max(1, sequence.num_missing)
+            sequence.order = (tag, turn)
+            self._take_turn(sequence)
+        self.add(sequence)
+
+    def start(self, sequence: LiveSequence) -> None:
+        """Take out one that starts now; in the batch its turn counts.
+
+        Raises: LedgerError if it is not here.
+        """
+        tag, turn = sequence.order
+        self.remove(sequence)
+        if sequence.spec.line and tag > -inf:
+            self._served = max(self._served, tag)
+            sequence.order = (0, turn)
+        if not self.items:
+            self._served = max(self._served, *self._ends.values()) if self._ends else self._served
+            self._ends.clear()
+
+    def _take_turn(self, sequence: LiveSequence) -> None:
+        """Share the tags of a line, the newcomer's included, out anew: by priority, then turn."""
+        own = [one for one in self.items if one.spec.line == sequence.spec.line and one.order[0] > -inf]
+        if not own or sequence.order[0] == -inf:
+            return
+        own.append(sequence)
+        tags = sorted([one.order[0] for one in own])
+        own.sort(key=lambda one: (one.spec.priority, one.order[1]))
+        for one, tag in zip(own, tags, strict=True):
+            one.order = (tag, one.order[1])
+        self.items.sort(key=lambda one: one.order)

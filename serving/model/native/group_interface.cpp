@@ -1,0 +1,187 @@
+// The C interface of groups, and steps of an engine that is a rank of one.
+#include <algorithm>
+#include <exception>
+#include <memory>
+
+#include "engine.h"
+#include "error.h"
+#include "group.h"
+#include "pack.h"
+
+namespace cm {
+namespace {
+
+// The inner width of an expert.
+int width_of(const cm_model& m) {
+    for (int layer = 0; layer < m.layers; ++layer)
+        if (m.blocks[layer].gate.out_features) return m.blocks[layer].expert_gate_up[0].out_features / 2;
+    return m.draft->block.expert_gate_up[0].out_features / 2;
+}
+
+int layers_with_experts(const cm_model& m) {
+    int found = m.draft && m.draft->block.gate.out_features ? 1 : 0;
+    for (int layer = 0; layer < m.layers; ++layer) found += m.blocks[layer].gate.out_features ? 1 : 0;
+    return found;
+}
+
+ub::WindowShape shape_of(const cm_window_shape& s) {
+    return {static_cast<uint32_t>(s.ranks), static_cast<uint32_t>(s.max_rows), static_cast<uint32_t>(s.top_k),
+            static_cast<uint32_t>(s.row_bytes), static_cast<uint32_t>(s.result_bytes)};
+}
+
+bool possible(const cm_window_shape& s) {
+    return s.ranks > 0 && s.max_rows > 0 && s.top_k > 0 && s.row_bytes > 0 && s.result_bytes > 0 && shape_of(s).possible();
+}
+
+// A row as experts of either kind multiply it: the model's numbers, or INT8 ones with their scale behind.
+int32_t row_bytes(const cm_model& m) {
+    const int64_t width = round_up(m.hidden, kInnerMultiple), number = m.form == CM_F32 ? 4 : 2;
+    return static_cast<int32_t>(std::max(width * number, width + static_cast<int64_t>(sizeof(float))));
+}
+
+int32_t check_slots(const cm_group_place& place, const cm_model& m, int width) {
+    for (int slot = 0; slot < place.slots; ++slot) {
+        const cm_linear &gate_up = place.gate_up[slot], &down = place.down[slot];
+        if (gate_up.out_features == 0) continue;
+        if (gate_up.in_features != m.hidden || gate_up.out_features != 2 * width || down.in_features != width ||
+            down.out_features != m.hidden || !gate_up.packed || !down.packed)
+            return fail(CM_BAD_ARGUMENT, "slot %d holds no expert of this model", slot);
+    }
+    return CM_OK;
+}
+
+int32_t failed(const Group& group) {
+    const ub::Outcome& found = group.failure();
+    return fail(CM_GROUP, "rank %u of the group: %s, in step %u, round %u", found.rank, ub::name(found.ending),
+                found.step, found.round);
+}
+
+}  // namespace
+
+int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answer& answer) {
+    Group& group = *engine.group;
+    for (;;) {
+        int32_t result = CM_OK;
+        const ub::Clock::time_point begun = ub::Clock::now();
+        if (!group.failed() && group.begin()) {
+            engine.team.open();
+            result = engine.kernels.step(engine, batch, answer);
+            if (!group.failed()) engine.kernels.serve(engine);  // whatever the step's own result is
+            engine.team.close();
+        }
+        group.count_time(begun);
+        if (!group.failed()) return result;
+        if (!group.recover()) return failed(group);
+    }
+}
+
+}  // namespace cm
+
+int32_t cm_window_shape_of(const cm_engine* engine, int32_t ranks, cm_window_shape* shape) {
+    const cm_model& m = engine->model;
+    *shape = {ranks, engine->max_rows, m.top_k, cm::row_bytes(m), m.hidden * (m.bf16_results ? 2 : 4)};
+    if (cm::layers_with_experts(m) == 0) return cm::fail(CM_BAD_ARGUMENT, "the model has no routed experts");
+    if (cm::possible(*shape)) return CM_OK;
+    return cm::fail(CM_BAD_ARGUMENT, "%d ranks with %d rows for %d experts each", ranks, engine->max_rows, m.top_k);
+}
+
+int64_t cm_window_bytes(const cm_window_shape* shape) {
+    return cm::possible(*shape) ? static_cast<int64_t>(cm::ub::WindowLayout(cm::shape_of(*shape)).bytes) : 0;
+}
+
+int32_t cm_window_format(void* memory, const cm_window_shape* shape, int32_t owner, uint64_t epoch, uint64_t members) {
+    const bool aligned = reinterpret_cast<uintptr_t>(memory) % cm::ub::kLine == 0;
+    if (!cm::possible(*shape) || !aligned || owner < 0 || owner >= shape->ranks)
+        return cm::fail(CM_BAD_ARGUMENT, "a window of rank %d of %d", owner, shape->ranks);
+    cm::ub::Window::format(memory, cm::shape_of(*shape), static_cast<uint32_t>(owner), epoch, members);
+    return CM_OK;
+}
+
+void cm_window_raise(void* memory, uint64_t epoch, uint64_t members) {
+    cm::ub::raise_epoch(cm::ub::Window::open(memory), epoch, members);
+}
+
+int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
+    cm_window_shape wanted;
+    const int32_t ranks = place->ranks;
+    if (const int32_t error = cm_window_shape_of(engine, ranks, &wanted)) return error;
+    if (place->rank < 0 || place->rank >= ranks || place->layers != cm::layers_with_experts(engine->model) ||
+        place->slots < 0 || place->slots > 0x10000 || place->cores < 1 || place->deadline_ns < 1)
+        return cm::fail(CM_BAD_ARGUMENT, "rank %d of %d with %d slots in %d layers", place->rank, ranks, place->slots,
+                        place->layers);
+    std::vector<cm::ub::Window> windows;
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+        const bool there = rank == place->rank || place->windows[rank] != nullptr;
+        void* memory = place->windows[there ? rank : place->rank];  // nobody looks at that of a missing one
+        if (!cm::ub::Window::fits(memory, cm::shape_of(wanted), static_cast<uint32_t>(there ? rank : place->rank)))
+            return cm::fail(CM_BAD_ARGUMENT, "the window of rank %d is of another model, or of other step sizes", rank);
+        windows.push_back(cm::ub::Window::open(memory));
+    }
+    if (const int32_t error = cm::check_slots(*place, engine->model, cm::width_of(engine->model))) return error;
+    if (const int32_t error = cm::check_map(*place, cm::shape_of(wanted), place->layers, engine->model.experts,
+                                            place->map_version, place->map))
+        return error;
+    try {
+        auto group = std::make_unique<cm::Group>(*place, engine->model, std::move(windows));
+        if (!group->watch(place->processes))
+            return cm::fail(CM_BAD_ARGUMENT, "the processes of the group cannot be watched");
+        delete engine->group;
+        engine->group = group.release();
+    } catch (const std::exception& error) {
+        return cm::fail(CM_NO_MEMORY, "no memory for a group of %d ranks: %s", ranks, error.what());
+    }
+    return CM_OK;
+}
+
+int32_t cm_group_serve(cm_engine* engine, int64_t ns) {
+    cm::Group& group = *engine->group;
+    const cm::ub::Deadline until = cm::ub::Clock::now() + std::chrono::nanoseconds(ns);
+    for (;;) {
+        if (group.wanted()) return CM_OK;
+        if (!group.failed()) {
+            if (!group.await_step(until) && !group.failed()) {
+                group.wanted();
+                return CM_OK;
+            }
+            const cm::ub::Clock::time_point begun = cm::ub::Clock::now();
+            if (!group.failed() && group.begin()) {
+                engine->team.open();
+                engine->kernels.serve(*engine);
+                engine->team.close();
+            }
+            group.count_time(begun);
+        }
+        if (group.failed() && !group.recover()) return cm::failed(group);
+    }
+}
+
+void cm_group_wake(cm_engine* engine) { engine->group->wake(); }
+
+int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map, uint64_t epoch) {
+    return engine->group->set_map(version, map, epoch);
+}
+
+int32_t cm_group_set_peer(cm_engine* engine, int32_t rank, void* window, int32_t process) {
+    const cm::ub::WindowShape shape = engine->group->shape();
+    if (rank < 0 || static_cast<uint32_t>(rank) >= shape.ranks ||
+        !cm::ub::Window::fits(window, shape, static_cast<uint32_t>(rank)))
+        return cm::fail(CM_BAD_ARGUMENT, "the new window of rank %d is of another model, or of other step sizes", rank);
+    return engine->group->set_peer(static_cast<uint32_t>(rank), cm::ub::Window::open(window), process);
+}
+
+uint64_t cm_group_epoch(cm_engine* engine) { return engine->group->epoch(); }
+
+uint64_t cm_group_map_version(cm_engine* engine) { return engine->group->map_version(); }
+
+void cm_group_counts(cm_engine* engine, uint64_t* counts) { engine->group->counts(counts); }
+
+int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer) { return engine->group->usage(per_peer); }
+
+void cm_group_work(const cm_engine* engine, int64_t* work) { engine->group->work(work); }
+
+int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns) {
+    std::chrono::nanoseconds waited;
+    const int32_t rank = engine->group->awaited().look(waited);
+    *ns = rank < 0 ? 0 : waited.count();
+    return rank;
+}
