@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hardware.fabric.routes import Direction, link_id
-from hardware.faults import Fault, FaultKind, recovery_time
+from hardware.faults import Fault, FaultKind, Recovery, recovery_time
 from hardware.spec.plane import Plane
 from hardware.topology import DieId, NpuId
 from hardware.variation import PRODUCTION_MOE_SHARE
@@ -35,6 +35,7 @@ class _Cost:
     tokens: int = 0
     npus: int = 0
     """Of instances that stand still until they have recovered."""
+    recovery: Recovery = Recovery.REDUNDANT_EXPERTS
 
 
 class Troubles:
@@ -63,7 +64,7 @@ class Troubles:
                 fault.until_s if fault.until_s <= now else math.nan,
                 cost.hit,
                 cost.tokens,
-                cost.npus * min(recovery_time(fault.kind), now - fault.at_s),
+                cost.npus * min(recovery_time(fault.kind, cost.recovery), now - fault.at_s),
             )
             for fault, cost in self._records
         ]
@@ -116,7 +117,11 @@ class Troubles:
         for instance in self._on(lambda one: one == npu):
             cost.npus += instance.npus
             self._lose_die(instance, npu, dies, 1.0, cost)
-            instance.stall(recovery_time(fault.kind))
+            if self._node.experts is not None and isinstance(instance, DecodeInstance):
+                places = self._node.placement.dies_of(self._node.places[instance.name])
+                lost = [places.index(DieId(npu, die)) for die in dies]
+                cost.recovery = self._node.experts.lose(instance, lost, fault.until_s)
+            instance.stall(recovery_time(fault.kind, cost.recovery))
 
     def _lose_die(
         self,
