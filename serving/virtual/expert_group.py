@@ -92,7 +92,7 @@ class ExpertGroup:
         self._facts: dict[int, ExchangeFacts] = {}
         self._shares: list[float] = []
         """Rows of each rank over the busiest one's, mean over layers."""
-        self.balancedness = 1.0
+        self.balancedness = math.nan
         """Under the map in use and the load of this slice, mean over layers."""
         self._begun: tuple[float, float, int, str] = 0.0, 0.0, 0, ""
         """Of the moves under way: when they began, balancedness then, their number and reason."""
@@ -124,7 +124,7 @@ class ExpertGroup:
         borrowed = self._regroup(left)
         recovery = Recovery.ROLE_SWITCH if borrowed else Recovery.REDUNDANT_EXPERTS
         pause_s = recovery_time(FaultKind.NPU, recovery)
-        self._enter("lost", f"{words}; {borrowed} of its experts lay nowhere else; pause {pause_s:.1f} s", pause_s)
+        self._enter("lost", f"{words}, {borrowed} experts borrowed; pause {pause_s:.1f} s", pause_s)
         return recovery
 
     def resize(self, ranks: int) -> None:

@@ -93,6 +93,10 @@ class ExpertGroups:
         )  # fmt: skip
         self.slow(name)
 
+    def of(self, name: ReplicaId) -> ExpertGroup:
+        """The group of an instance that is up."""
+        return self._groups[name]
+
     def stop(self, name: ReplicaId) -> None:
         """An instance is gone."""
         self._groups.pop(name, None)

@@ -137,7 +137,8 @@ class ExpertRecord:
         kind: `opened`, `rebalanced`, `undone` (a rebalance that did not end), `lost`, `joined` or `resized`.
         ranks: members after it.
         moves: experts that were to move, each in a layer of the routing.
-        before, after: balancedness under the load of its time: mean over largest of the ranks' rows, mean over layers.
+        before, after: balancedness under the load of its time: mean over largest of ranks' rows, mean over layers; nan
+            before the first map.
     """
 
     at_s: float

@@ -1,5 +1,6 @@
 """Tables of a simulation, for page and terminal."""
 
+import math
 from collections.abc import Sequence
 
 from hardware.cost.loads import PredictedStep
@@ -139,7 +140,7 @@ def expert_table(result: SimResult) -> Table:
     rows = [
         TableRow([
             one.kind, numbers.clock(one.at_s), one.group, numbers.count(one.ranks), numbers.count(one.moves),
-            f"{one.before:.3f}", f"{one.after:.3f}", _cut(one.reason),
+            "" if math.isnan(one.before) else f"{one.before:.3f}", f"{one.after:.3f}", _cut(one.reason),
         ])
         for one in result.experts[:MOST_ROWS]
     ]  # fmt: skip

@@ -86,7 +86,7 @@ def test_a_lost_rank_leaves_the_map_and_its_replacement_joins() -> None:
     lost, joined = first(result, "lost"), first(result, "joined")
     assert (lost.ranks, joined.ranks) == (31, 32)
     assert joined.at_s == pytest.approx(23.0)
-    pause_s = 12.8 if " 0 of its experts" in lost.reason else 54.8
+    pause_s = 12.8 if " 0 experts borrowed" in lost.reason else 54.8
     assert result.faults[0].npu_seconds_lost == pytest.approx(16 * pause_s, rel=0.01)
     assert result.faults[0].sequences_hit > 0
 
@@ -94,7 +94,7 @@ def test_a_lost_rank_leaves_the_map_and_its_replacement_joins() -> None:
 def test_experts_that_lay_nowhere_else_are_loaded_and_that_takes_longer() -> None:
     fault = Fault(Seconds(8.0), FaultKind.DIE, "n4.npu0.die1", NEVER, 0.0)
     single, double = (played(skewed({"policy": "none", "redundant": count}), fault) for count in (0, 8))
-    assert "16 of its experts" in first(single, "lost").reason
+    assert "16 experts borrowed" in first(single, "lost").reason
     assert first(single, "lost").reason.endswith("54.8 s")
     assert first(double, "lost").reason.endswith("12.8 s")
 
