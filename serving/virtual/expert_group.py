@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from serving.virtual.supernode import Supernode
 
 
+CALL_S = 0.85e-3
+"""A map reaches ranks that have no step to wait for: one call of a Ray actor, as measured."""
+
+
 class GroupTimes(Protocol):
     """Steps of an instance, which last longer with the imbalance of its experts; see `DecodeLoad`."""
 
@@ -286,7 +290,7 @@ class ExpertGroup:
                     rank = move.to.rank
                     left += self.core.on(rank, self._pids[rank], MoveLoaded(move), queue.now)
                 case SwitchMap(new):
-                    queue.at(queue.now + self._instance.step_s, self._switch, (self._epoch, new.version))
+                    queue.at(queue.now + max(CALL_S, self._instance.step_s), self._switch, (self._epoch, new.version))
                 case MovesEnded(reason):
                     self._ended(reason)
         self._timer.set(self.core.next_wake())
