@@ -22,7 +22,6 @@ from serving.virtual.directory import Directory
 from serving.virtual.elastic_decode import ElasticDecode
 from serving.virtual.engine_sizes import EngineSizes
 from serving.virtual.events import EventQueue
-from serving.virtual.expert_groups import ExpertGroups
 from serving.virtual.gateway import VirtualGateway
 from serving.virtual.journal_book import Book
 from serving.virtual.memory_pool import VirtualPool
@@ -91,6 +90,9 @@ class Supernode:
         scaler = config.autoscaler
         resized = scaler.decode_step_npus > 0 and scaler.policy != "none"
         self.parts = PartSizes(self, scaler.decode_step_npus) if resized else None
+        if config.simulation.routing:
+            from serving.virtual.expert_groups import ExpertGroups  # elsewhere its imports would be waited for in vain
+
         self.experts = ExpertGroups(self, seed) if config.simulation.routing else None
         self.slowdowns: dict[ReplicaId, Slowdown] = {}
         """By which factor each instance's steps are longer than predicted."""
