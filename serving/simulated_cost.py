@@ -1,5 +1,7 @@
 """The cost model that a configuration's simulated NPUs follow: device, model and engine of `[simulation]`."""
 
+from dataclasses import replace
+
 from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
 from hardware.cost.device_model import DeviceModel
@@ -26,6 +28,8 @@ def simulated_cost(config: ServeConfig) -> CostModel:
     shape.check_drafts(simulation.drafts)
     engine = load_engine(simulation.engine) if simulation.engine else None
     decode, prefill = divisions(simulation)
+    if simulation.routing:
+        decode = replace(decode, redundant_slots=config.experts.redundant)
     return CostModel(device, shape, engine, decode=decode, prefill=prefill)
 
 

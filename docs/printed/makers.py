@@ -22,11 +22,25 @@ LOAD = "--poisson 120 --prompt 2048 --output 1000 --reuse 0.5 --duration 1min"
 """What README.md puts on the simulated supernode."""
 
 
+EXPERTS = "simulate --config deploy/ep320.toml --faults examples/lost-die.toml"
+EXPERTS += " --poisson 70 --prompt 1024 --output 1000 --duration 200s"
+"""The command of serving/virtual/README.md whose experts move."""
+
+
 def simulate() -> str:
     """A supernode under load, as `cloudmatrix simulate` sums it up."""
-    words = "simulate --config deploy/cloudmatrix384.toml --quiet".split()
+    return _simulated(f"simulate --config deploy/cloudmatrix384.toml {LOAD}")
+
+
+def experts() -> str:
+    """What happens to the expert map of a decode instance of 320 dies."""
+    texts = _simulated(EXPERTS).split("\n\n")
+    return next(f"{text}\n" for text in texts if text.startswith("experts "))
+
+
+def _simulated(words: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "serving.cli", *words, *LOAD.split()],
+        [sys.executable, "-m", "serving.cli", *words.split(), "--quiet"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -75,6 +89,7 @@ def turns(url: str) -> str:
 
 ALONE: dict[str, Callable[[], str]] = {
     "simulate": simulate,
+    "experts": experts,
     "plan": plan,
     "plan in short": plan_in_short,
     "load test": load_test,

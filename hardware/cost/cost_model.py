@@ -125,15 +125,21 @@ class CostModel:
         """One prefill step, taken apart into its operators. Effects: none."""
         return prefill_step_with(self._prefill_phase, prefill_cost(self.prefill, load), load)
 
-    def decode_table(self, *, dies: int = 320, drafts: int = 1, microbatch: bool | None = None) -> DecodeTable:
+    def decode_table(
+        self, *, dies: int = 320, drafts: int = 1, microbatch: bool | None = None, imbalance: float | None = None
+    ) -> DecodeTable:
         """A fast table of decode steps, empty at first.
 
+        Args:
+            imbalance: see `DecodeLoad`.
         Raises: SpecError as `decode_step_s`, and for groups that do not divide the dies.
         Effects: none.
         """
         self.shape.check_drafts(drafts)
         self.decode.parallelism.check_dies(self.device, dies)
-        return DecodeTable(self.decode, dies=dies, drafts=drafts, microbatch=microbatch, engine=self._decode_phase)
+        return DecodeTable(
+            self.decode, dies=dies, drafts=drafts, microbatch=microbatch, engine=self._decode_phase, imbalance=imbalance
+        )
 
     def prefill_table(self, *, dies: int = 32, perfect_balance: bool = False, microbatch: bool = True) -> PrefillTable:
         """A fast table of prefill steps, empty at first.

@@ -127,7 +127,7 @@ class DecodeStep:
             c.output_t * tokens,
             cal.attention_vector_s * own,
             2 * cal.exchange_floor_s + (group.dispatch_t + group.combine_t) * own,
-            c.expert_t * (group.busiest(mean) + cal.small_gemm_tokens * experts),
+            c.expert_t * (group.busiest(mean, load.imbalance) + cal.small_gemm_tokens * experts),
             c.expert_w * experts,
             cal.expert_vector_s * own,
             c.dense_t * tokens,

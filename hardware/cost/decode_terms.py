@@ -122,15 +122,21 @@ class GroupTerms:
         """Copies that a die holds, shared experts included."""
         return self.slots + self.everywhere
 
-    def busiest(self, tokens: float) -> float:
+    def busiest(self, tokens: float, imbalance: float | None = None) -> float:
         """Visits on the busiest die.
 
         Args:
             tokens: of a die, mean over all dies.
+            imbalance: see `DecodeLoad`; where chance alone makes some die busier than that, chance counts.
         Effects: none.
         """
         tokens *= self.expert_tp
-        routed = busiest_tokens(self.routed_visits * tokens, self.draw, self.variance) + self.everywhere * tokens
+        mean = self.routed_visits * tokens
+        if imbalance is None:
+            routed = busiest_tokens(mean, self.draw, self.variance)
+        else:
+            routed = max(imbalance * mean, busiest_tokens(mean, self.draw, 0.0))
+        routed += self.everywhere * tokens
         shared = self.shared_visits * tokens
         return routed if routed > shared else shared
 
@@ -162,7 +168,7 @@ def group_terms(device: DeviceModel, shape: ModelShape, dies: int, parallelism: 
     if not shape.experts:
         return GroupTerms()
     cal, layout, table = device.calibration, device.layout, device.experts
-    expert_tp, redundant = parallelism.expert_tp, parallelism.redundant_experts
+    expert_tp = parallelism.expert_tp
     holders = dies // expert_tp
     own_dies = has_shared_dies(layout, shape, holders)
     copies = (shape.active_experts + (shape.shared_experts if own_dies else 0)) * expert_tp
@@ -171,6 +177,7 @@ def group_terms(device: DeviceModel, shape: ModelShape, dies: int, parallelism: 
     size_d = shape.dispatch_bytes / MEASURED_DISPATCH_BYTES
     size_c = shape.combine_bytes / MEASURED_COMBINE_BYTES
     routed_dies = holders * (1 - layout.shared_die_share) if own_dies else float(holders)
+    redundant = parallelism.redundant_on(routed_dies)
     copies_held = expert_copies(layout, shape, holders, redundant)
     if redundant is not None:
         routed_dies = min(routed_dies, copies_held)

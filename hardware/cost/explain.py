@@ -156,7 +156,7 @@ def _expert_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: fl
             half.expert_c,
             half.expert_w,
             share,
-            f"busiest die: {group.busiest(mean):,.4g} tokens, {read:.3g} of {group.experts} experts x "
+            f"busiest die: {group.busiest(mean, load.imbalance):,.4g} tokens, {read:.3g} of {group.experts} experts x "
             f"{step.shape.expert_weights / etp / 1e6:.1f} M weights",
         ),
         exchange("combine", group.combine_t),

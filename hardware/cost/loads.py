@@ -16,6 +16,8 @@ class DecodeLoad:
         dies: of the instance, which is one expert-parallel group; those with experts only count, too.
         drafts: MTP tokens drafted per sequence.
         microbatch: two overlapping half batches; None = where they are faster. A dense model has none.
+        imbalance: rows of the die with the busiest experts over the mean of those with experts, from an expert map and
+            the load of experts; None = as the device was fitted.
     """
 
     requests: float
@@ -24,6 +26,7 @@ class DecodeLoad:
     dies: int = 320
     drafts: int = 1
     microbatch: bool | None = None
+    imbalance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

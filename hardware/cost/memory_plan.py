@@ -170,7 +170,7 @@ def _expert_bytes(device: DeviceModel, shape: ModelShape, role: Role, dies: int,
         return 0
     if role == "prefill":
         holders = dies // expert_tp
-        routed = -(-round(expert_copies(device.layout, shape, holders, parallelism.redundant_experts)) // holders)
+        routed = -(-round(expert_copies(device.layout, shape, holders, parallelism.redundant_on(holders))) // holders)
         return round(layers * (routed + shape.shared_experts) * shape.expert_weights * each)
     return round(layers * group_terms(device, shape, dies, parallelism).experts * shape.expert_weights * each)
 

@@ -31,6 +31,8 @@ class Parallelism:
             attention and hold no experts. 0 = every die does both.
         redundant_experts: copies of routed experts beyond one of each, in an instance; None = as the device file says.
             How unequally popular copies are is taken as fitted, whatever their number.
+        redundant_slots: in place of that number, slots of each die with routed experts, beside its share; None =
+            that number holds.
         domains: groups of attention dies that take turns at the expert dies; without these it means nothing.
     """
 
@@ -41,6 +43,7 @@ class Parallelism:
     domains: int = 3
     expert_tp: int = 1
     redundant_experts: int | None = None
+    redundant_slots: int | None = None
 
     def __post_init__(self) -> None:
         for name in _DEGREES:
@@ -60,6 +63,13 @@ class Parallelism:
         if self.expert_dies and divided:
             name = divided[0]
             raise SpecError(f"{name} is {getattr(self, name)}, but beside expert_dies only 1 is priced: leave one out")
+
+    def redundant_on(self, dies: float) -> int | None:
+        """Copies of routed experts beyond one of each, of a group with so many dies for them; None = as the device's.
+
+        Effects: none.
+        """
+        return self.redundant_experts if self.redundant_slots is None else self.redundant_slots * int(dies)
 
     def groups(self, dies: int) -> int:
         """Dies, or groups of dies that share them, that have sequences of their own, in an instance of some dies.
@@ -153,6 +163,7 @@ class Parallelism:
                 self.redundant_experts not in (None, MEASURED_REDUNDANT),
                 f"{self.redundant_experts} redundant experts, whose copies' popularity stays as fitted",
             ),
+            (self.redundant_slots is not None, f"{self.redundant_slots} redundant slots of each die"),
             (self.prefill_attention is not None, f"{self.prefill_attention} attention in prefill"),
         )
         return ", ".join(text for is_so, text in named if is_so)

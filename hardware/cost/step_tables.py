@@ -40,9 +40,11 @@ class DecodeTable:
         drafts: int,
         microbatch: bool | None = None,
         engine: EnginePhase | None = None,
+        imbalance: float | None = None,
     ) -> None:
         self._engine = engine
         self._step, self._dies, self._drafts, self._microbatch = step, dies, drafts, microbatch
+        self._imbalance = imbalance
         self._tp = step.parallelism.attention_tp
         self._groups = step.parallelism.groups(dies)
         self._cells: dict[tuple[int, int], tuple[float, float, float, float]] = {}
@@ -82,7 +84,9 @@ class DecodeTable:
         return cell
 
     def _direct(self, requests: float, context_tokens: float, mean_requests: float | None) -> Seconds:
-        load = DecodeLoad(requests, context_tokens, mean_requests, self._dies, self._drafts, self._microbatch)
+        load = DecodeLoad(
+            requests, context_tokens, mean_requests, self._dies, self._drafts, self._microbatch, self._imbalance
+        )
         engine = self._engine
         if engine is None:
             return self._step.seconds(load)

@@ -11,7 +11,7 @@ _MOST_RANKS = 64
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
-    """`[experts]`, of every pool whose `ep` is above 1."""
+    """`[experts]`, of every pool whose `ep` is above 1; in virtual time with `[simulation] routing`, of decode."""
 
     redundant: int = key(
         "expert slots of a rank in each layer, beside its even share of the experts: for second copies of busy ones",

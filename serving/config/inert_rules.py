@@ -88,11 +88,8 @@ _IN_VIRTUAL_TIME = (
         (
             *keys_of("model", "tokenizer tools most_calls dtype device short_weights expert_results version"),
             *keys_of("gateway", "host port server max_body_bytes max_head_bytes head_timeout_s"),
-            *keys_of(
-                "gateway",
-                "body_timeout_s max_connections address_share max_n max_request_sequences max_logprob_entries",
-            ),
-            *keys_of("gateway", "allowed_origins allowed_hosts api_key_file drain_s"),
+            *keys_of("gateway", "body_timeout_s max_connections address_share max_n max_request_sequences"),
+            *keys_of("gateway", "max_logprob_entries allowed_origins allowed_hosts api_key_file drain_s"),
             *keys_of("gateway", "response_store kept_responses kept_responses_mib kept_response_s root_path"),
             *keys_of("gateway", "timelines trace_endpoint trace_share"),
             *keys_of("cluster", "dashboard_host dashboard_port gcs_storage port_range restart_nodes nodes.cpus"),
@@ -102,12 +99,24 @@ _IN_VIRTUAL_TIME = (
             *keys_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
             *keys_of("simulation", "time_scale kv_shrink output_tokens"),
             *keys_of("autoscaler", "manual_hold_s nodes node_wait_s spread_after_s"),
-            "experts.*",
+            *keys_of("experts", "most_ranks spares slots deadline_s"),
             "health.*",
             "chaos.*",
             "namespaces.*",
         ),
         _LIVE_ONLY,
+    ),
+    Rule(
+        VIRTUAL,
+        ("experts.*",),
+        "in virtual time without [simulation] routing: there experts are as unequal as the device was fitted",
+        when=lambda config: not config.simulation.routing,
+    ),
+    Rule(
+        VIRTUAL,
+        ("experts.min_gain", "experts.move_mib_per_s"),
+        'in virtual time with [experts] policy = "none": no operator moves experts there',
+        when=lambda config: config.experts.policy == "none",
     ),
 )
 
@@ -150,7 +159,7 @@ _BY_EXECUTOR = (
     ),
     Rule(
         SERVE,
-        (*keys_of("simulation", "supernodes gateway_s resize_pause_s"), *_STARTS),
+        (*keys_of("simulation", "supernodes gateway_s resize_pause_s routing"), *_STARTS),
         "in a system that runs, only in virtual time (`cloudmatrix simulate`)",
     ),
     Rule(

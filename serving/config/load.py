@@ -309,7 +309,9 @@ def _settle(config: ServeConfig, file: Path) -> ServeConfig:
         str((file.parent / Path(name).expanduser()).resolve()) if name.endswith(".toml") else name
         for name in (config.simulation.device, config.simulation.engine)
     )
-    simulation = replace(config.simulation, device=device, engine=profile)
+    routing = config.simulation.routing
+    trace = str((file.parent / Path(routing).expanduser()).resolve()) if routing not in ("", "skew") else routing
+    simulation = replace(config.simulation, device=device, engine=profile, routing=trace)
     keys = config.gateway.api_key_file
     gateway = replace(
         config.gateway, api_key_file=str((file.parent / Path(keys).expanduser()).resolve()) if keys else ""

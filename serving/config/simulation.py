@@ -101,6 +101,12 @@ class SimulationConfig:
         "experts' load in prefill: `default` = as published with the default EPLB, `perfect` = all equal",
         default="default",
     )
+    routing: str = key(
+        "load of the experts in decode: a file of `cloudmatrix experts record`, or `skew` = drawn, as unequal as"
+        " published of DeepSeek-R1; the busiest die then follows from the map, which `[experts]` rules; empty ="
+        " experts are as unequal as the device was fitted",
+        default="",
+    )
     pool_gb_per_s: float = key(
         "effective rate at which one NPU loads cached blocks [GB/s]; 0 = that of the device's file, which was fitted",
         default=0.0,

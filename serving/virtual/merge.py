@@ -56,6 +56,10 @@ def merge_results(results: Sequence[SimResult], workload: str, seed: int, wall_s
             (replace(change, pool=f"sn{n} {change.pool}") for n, one in enumerate(results) for change in one.scaling),
             key=lambda change: change.at_s,
         ),
+        experts=sorted(
+            (replace(one, group=f"sn{n} {one.group}") for n, each in enumerate(results) for one in each.experts),
+            key=lambda one: one.at_s,
+        ),
     )
 
 

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from hardware.faults import DURATIONS, Fault, FaultKind, recovery_time
+from hardware.faults import DURATIONS, Fault, FaultKind, Recovery, recovery_time
 from serving.errors import LedgerError
 from serving.faults.schedule import choose
 from serving.ids import ReplicaId
@@ -31,7 +31,8 @@ class FaultCost:
     npus: int = 0
     """Of instances that stand still until they have recovered."""
     still_s: float = 0.0
-    """How long those stand still [s]."""
+    """How long those stand still [s]; 0 = as long as `recovery` takes."""
+    recovery: Recovery = Recovery.REDUNDANT_EXPERTS
 
 
 class ProcessFaults:

@@ -130,6 +130,28 @@ class ScaleRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertRecord:
+    """One change of an expert-parallel group's map.
+
+    Attributes:
+        kind: `opened`, `rebalanced`, `undone` (a rebalance that did not end), `lost`, `joined` or `resized`.
+        ranks: members after it.
+        moves: experts that were to move, each in a layer of the routing.
+        before, after: balancedness under the load of its time: mean over largest of ranks' rows, mean over layers; nan
+            before the first map.
+    """
+
+    at_s: float
+    group: str
+    kind: str
+    ranks: int
+    moves: int
+    before: float
+    after: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class FaultRecord:
     """One fault that happened, and what it cost.
 
@@ -227,6 +249,7 @@ class SimResult:
         wall_s: real time that it took; not part of the JSON.
         decisions: the newest of each kind up to a bound; `decision_counts` has all of them.
         scaling: every change of a target.
+        experts: every change of a group's expert map; none without `[simulation] routing`.
     """
 
     name: str
@@ -244,3 +267,4 @@ class SimResult:
     totals: Totals
     wall_s: float = 0.0
     scaling: list[ScaleRecord] = field(default_factory=list)
+    experts: list[ExpertRecord] = field(default_factory=list)

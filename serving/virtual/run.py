@@ -202,6 +202,7 @@ def _result(
         totals=totals,
         wall_s=wall_s,
         scaling=records,
+        experts=sorted(node.experts.records, key=lambda one: one.at_s) if node.experts is not None else [],
     )
 
 

@@ -90,10 +90,14 @@ class Supernode:
         scaler = config.autoscaler
         resized = scaler.decode_step_npus > 0 and scaler.policy != "none"
         self.parts = PartSizes(self, scaler.decode_step_npus) if resized else None
+        if config.simulation.routing:
+            from serving.virtual.expert_groups import ExpertGroups  # elsewhere its imports would be waited for in vain
+
+        self.experts = ExpertGroups(self, seed) if config.simulation.routing else None
         self.slowdowns: dict[ReplicaId, Slowdown] = {}
         """By which factor each instance's steps are longer than predicted."""
         self._stretch = 1.0
-        self._slow_dies: dict[DieId, float] = {}
+        self.slow_dies: dict[DieId, float] = {}
         servers = sum(one.ub_memory_mib // config.kvcache.ub_memory_mib for one in config.cluster.nodes)
         self.memory_sizes = (
             None if self.pool is None else MemorySizes(self.queue, self.pool, config.kvcache.replicas, servers)
@@ -139,6 +143,8 @@ class Supernode:
         self.network.leave(name)
         self.placement.give_back(self.places.pop(name))
         del self.slowdowns[name]
+        if self.experts is not None:
+            self.experts.stop(name)
         instance.alive = False
         for gateway in self.gateways:
             gateway.instance_lost(name)
@@ -152,6 +158,8 @@ class Supernode:
         self.network.leave(name)
         self.network.join(name, ends, len(npus))
         instance.resize(len(ends), len(npus), self.config.simulation.resize_pause_s)
+        if self.experts is not None:
+            self.experts.resize(instance)
         if not instance.silent:
             for gateway in self.gateways:
                 gateway.learn(instance)
@@ -188,14 +196,16 @@ class Supernode:
 
     def slow_die(self, die: DieId, factor: float) -> None:
         """A die takes so much longer from now on, and its group with it, whichever that is; 1 = as long as others."""
-        self._slow_dies[die] = factor
+        self.slow_dies[die] = factor
         for instance in self.everyone:
             if die.npu in self.places[instance.name]:
                 self._change_pace(instance, "dies", self._slowest(self.places[instance.name]))
+                if self.experts is not None:
+                    self.experts.slow(instance.name)
 
     def _slowest(self, npus: Sequence[NpuId]) -> float:
         """The factor of the slowest die of some NPUs: all dies of a group wait for that one."""
-        return max((factor for die, factor in self._slow_dies.items() if die.npu in npus), default=1.0)
+        return max((factor for die, factor in self.slow_dies.items() if die.npu in npus), default=1.0)
 
     def _change_pace(self, instance: PrefillInstance | DecodeInstance, cause: str, factor: float) -> None:
         self.slowdowns[instance.name].set(cause, factor)
@@ -247,11 +257,15 @@ class Supernode:
         settings = engine_settings(self.config, "decode", of_a_group, MODEL_LEN, blocks, draft_tokens=simulation.drafts)
         settings = replace(settings, cache_decoded=not self.config.model.reasoning)
         make = DecodeInstance if self.parts is None else ElasticDecode
-        return make(
-            name, "decode", pool.npus_per_instance, groups, settings, blocks, self._around, self.slowdowns[name],
+        around = self._around if self.experts is None else replace(self._around, times=self.experts.times(name))
+        instance = make(
+            name, "decode", pool.npus_per_instance, groups, settings, blocks, around, self.slowdowns[name],
             simulation.drafts, simulation.acceptance,
             JITTER_STEPS if self.slowdowns[name].varies else REFRESH_STEPS,
         )  # fmt: skip
+        if self.experts is not None:
+            self.experts.start(instance)
+        return instance
 
     def _owner_of(self, sequence_id: SequenceId) -> VirtualGateway:
         """The gateway of a sequence, which its id names: `g2-71/0@1` belongs to gateway 2."""

@@ -17,18 +17,33 @@ class TableTimes:
         self._perfect = config.expert_balance == "perfect"
         self._cost = cost
         self._drafts = config.drafts
+        self._decode_dies = decode_dies
         self._tp = cost.decode.parallelism.attention_tp
         self._decode = cost.decode_table(dies=decode_dies, drafts=config.drafts)
-        self._others = {decode_dies: self._decode}
+        self._others = {(decode_dies, 0.0): self._decode}
 
     def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
         """See `StepTimes`."""
         load = PrefillLoad(tokens, attended_tokens, self._prefill_dies, self._perfect, largest=largest)
         return self._cost.prefill_step_s(load)
 
-    def decode(self, requests: float, context_tokens: float, mean_requests: float, groups: int = 0) -> float:
-        """See `StepDurations`."""
-        table = self._of(self._cost.decode.parallelism.dies_of(groups)) if groups else self._decode
+    def decode(
+        self,
+        requests: float,
+        context_tokens: float,
+        mean_requests: float,
+        groups: int = 0,
+        imbalance: float = 0.0,
+    ) -> float:
+        """See `StepDurations`.
+
+        Args:
+            imbalance: see `DecodeLoad`; 0 = as the device was fitted. Each value has a table of its own.
+        """
+        table = self._decode
+        if groups or imbalance:
+            dies = self._cost.decode.parallelism.dies_of(groups) if groups else self._decode_dies
+            table = self._of(dies, imbalance)
         return table.seconds(requests, context_tokens, mean_requests)
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:
@@ -36,8 +51,9 @@ class TableTimes:
         copies = self._prefill_dies / self._tp
         return self.prefill(tokens * copies, attended_tokens * copies)
 
-    def _of(self, dies: int) -> DecodeTable:
-        table = self._others.get(dies)
+    def _of(self, dies: int, imbalance: float) -> DecodeTable:
+        table = self._others.get((dies, imbalance))
         if table is None:
-            table = self._others[dies] = self._cost.decode_table(dies=dies, drafts=self._drafts)
+            made = self._cost.decode_table(dies=dies, drafts=self._drafts, imbalance=imbalance or None)
+            table = self._others[dies, imbalance] = made
         return table

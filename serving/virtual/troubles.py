@@ -56,7 +56,7 @@ class Troubles:
                 fault.until_s if fault.until_s <= now else math.nan,
                 cost.hit,
                 cost.tokens,
-                cost.npus * min(cost.still_s or recovery_time(fault.kind), now - fault.at_s),
+                cost.npus * min(cost.still_s or recovery_time(fault.kind, cost.recovery), now - fault.at_s),
             )
             for fault, target, cost in self._records
         ]
@@ -121,7 +121,11 @@ class Troubles:
         for instance in self._on(lambda one: one == npu):
             cost.npus += instance.npus
             self._lose_die(instance, npu, dies, 1.0, cost)
-            instance.stall(recovery_time(fault.kind))
+            if self._node.experts is not None and isinstance(instance, DecodeInstance):
+                places = self._node.placement.dies_of(self._node.places[instance.name])
+                lost = [places.index(DieId(npu, die)) for die in dies]
+                cost.recovery = self._node.experts.lose(instance, lost, fault.until_s)
+            instance.stall(recovery_time(fault.kind, cost.recovery))
 
     def _lose_die(
         self,

@@ -25,6 +25,7 @@ DEPLOY = ROOT / "deploy"
 MADE_FOR: dict[str, tuple[Command, ...]] = {
     "cloudmatrix384": ("simulate", "plan"),
     "cloudmatrix384-autoscaled": ("simulate",),
+    "ep320": ("simulate",),
 }
 """Files of another purpose than `serve`."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from docs.printed.blocks import show, shown
 from docs.printed.load_test import COMMAND, SWEEP
-from docs.printed.makers import ALONE, LOAD, SERVED, STORY
+from docs.printed.makers import ALONE, EXPERTS, LOAD, SERVED, STORY
 from tests.cases.nightly import mostly_nightly
 from tests.pages import PAGES, ROOT
 
@@ -31,6 +31,7 @@ def test_every_block_has_a_maker() -> None:
 def test_commands_beside_them_are_those_that_ran() -> None:
     text = README.read_text(encoding="utf-8")
     assert f"deploy/cloudmatrix384.toml {LOAD}\n" in text
+    assert f"\ncloudmatrix {EXPERTS}\n" in (ROOT / "serving" / "virtual" / "README.md").read_text(encoding="utf-8")
     question = STORY["messages"][0]["content"]  # type: ignore[index]
     assert all(part in text for part in (f'"max_tokens": {STORY["max_tokens"]}, "temperature": 0', str(question)))
 

@@ -109,7 +109,8 @@ def paces(intervals: Mapping[int, ExchangeFacts]) -> dict[int, RankPace]:
         intervals: what was counted in it, by rank.
     Effects: none.
     """
-    awaited = {rank: _awaited(rank, intervals) for rank in intervals}
+    totals = {rank: sum(facts.waited_s) + facts.worked_s for rank, facts in intervals.items()}
+    awaited = {rank: _awaited(rank, intervals, totals) for rank in intervals}
     usual = statistics.median(awaited.values()) if awaited else 0.0
     found = {}
     for rank, facts in intervals.items():
@@ -119,11 +120,11 @@ def paces(intervals: Mapping[int, ExchangeFacts]) -> dict[int, RankPace]:
     return found
 
 
-def _awaited(rank: int, intervals: Mapping[int, ExchangeFacts]) -> float:
+def _awaited(rank: int, intervals: Mapping[int, ExchangeFacts], totals: Mapping[int, float]) -> float:
     """Share of their steps' time that all others waited for a rank: the least of theirs."""
     shares = []
     for other, facts in intervals.items():
-        total = sum(facts.waited_s) + facts.worked_s
+        total = totals[other]
         if other != rank and total > 0:
             shares.append(facts.waited_s[rank] / total if rank < len(facts.waited_s) else 0.0)
     return min(shares, default=0.0)

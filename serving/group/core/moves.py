@@ -42,17 +42,7 @@ def align(current: Slots, target: Placement, kinds: Sequence[int]) -> Slots:
         if expert is not None:
             held[at.rank].add(expert)
     parts = [{expert for expert in part if expert is not None} for part in target]
-    pairs = sorted(
-        (-len(held[rank] & parts[part]), rank != part, rank, part)
-        for rank in range(len(target))
-        for part in range(len(target))
-        if kinds[rank] == kinds[part]
-    )
-    chosen, given = dict[int, int](), set[int]()
-    for _, _, rank, part in pairs:
-        if rank not in chosen and part not in given:
-            chosen[rank] = part
-            given.add(part)
+    chosen = _parts_of(held, parts, kinds)
     found = dict(current)
     for rank in range(len(target)):
         wanted = parts[chosen[rank]]
@@ -63,6 +53,26 @@ def align(current: Slots, target: Placement, kinds: Sequence[int]) -> Slots:
         for at, expert in zip(free, sorted(wanted - held[rank]), strict=False):
             found[at] = expert
     return found
+
+
+def _parts_of(held: Sequence[set[int]], parts: Sequence[set[int]], kinds: Sequence[int]) -> dict[int, int]:
+    """Part of each rank: pairs with the most experts in common come first, then a rank's own part, then the first."""
+    takers: dict[int, list[int]] = {}
+    for part, wanted in enumerate(parts):
+        for expert in wanted:
+            takers.setdefault(expert, []).append(part)
+    common = Counter((rank, part) for rank, own in enumerate(held) for one in own for part in takers.get(one, ()))
+    pairs = sorted((-n, rank != part, rank, part) for (rank, part), n in common.items() if kinds[rank] == kinds[part])
+    chosen, given = dict[int, int](), set[int]()
+    for rank, part in (*((pair[2], pair[3]) for pair in pairs), *((rank, rank) for rank in range(len(parts)))):
+        if rank not in chosen and part not in given:
+            chosen[rank] = part
+            given.add(part)
+    for rank in range(len(parts)):
+        if rank not in chosen:
+            chosen[rank] = next(one for one in range(len(parts)) if one not in given and kinds[one] == kinds[rank])
+            given.add(chosen[rank])
+    return chosen
 
 
 def move_rounds(layer: int, current: Slots, target: Slots) -> tuple[MoveRound, ...] | None:

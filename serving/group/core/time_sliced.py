@@ -46,6 +46,7 @@ def choose_copies(load: LayerLoad, experts: int, copies: int, most: int) -> list
     """
     slices = [list(map(float, row)) for row in load] or [[0.0] * experts]
     heat = [list(row) for row in slices]
+    sums = [sum(row[expert] for row in heat) for expert in range(experts)]
     counts, chosen = [1] * experts, []
     for _ in range(copies):
         tops, seconds = _peaks(heat)
@@ -56,11 +57,12 @@ def choose_copies(load: LayerLoad, experts: int, copies: int, most: int) -> list
             rest = [expert for expert in range(experts) if counts[expert] < most]
             if not rest:
                 break
-            best = max(rest, key=lambda one: (sum(row[one] for row in heat), -one))
+            best = max(rest, key=lambda one: (sums[one], -one))
         counts[best] += 1
         chosen.append(best)
         for row, own in zip(slices, heat, strict=True):
             own[best] = row[best] / counts[best]
+        sums[best] = sum(row[best] for row in heat)
     return chosen
 
 

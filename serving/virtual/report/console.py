@@ -111,6 +111,7 @@ def _tables(result: SimResult, summary: Summary) -> list[Table]:
     """Those that have something to show."""
     found = [
         tables.latency_table(summary), select(tables.pool_table(summary), *_POOL_COLUMNS), tables.plane_table(summary),
-        tables.count_table(result), tables.scaling_sums(result), tables.fault_sums(summary),
+        tables.count_table(result), tables.scaling_sums(result), tables.expert_table(result),
+        tables.fault_sums(summary),
     ]  # fmt: skip
     return [table for table in found if table.rows]

@@ -92,6 +92,8 @@ def _add_events(page: Page, result: SimResult, summary: Summary) -> None:
             "scaling", "Scaling", html_table(tables.scaling_sums(result)),
             html_table(tables.scaling_table(result), tall=True),
         )  # fmt: skip
+    if result.experts:
+        page.add("experts", "Experts", html_table(tables.expert_table(result), tall=True))
     if result.faults:
         page.add(
             "faults", "Faults", html_table(tables.fault_sums(summary)),

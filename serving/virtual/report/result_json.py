@@ -47,6 +47,7 @@ def result_json(result: SimResult, summary: Summary, *, requests: bool = False) 
         "decision_counts": plain(result.decision_counts),
         "decisions": plain(result.decisions),
         "scaling": plain(result.scaling),
+        "experts": plain(result.experts),
         "timeline_step_s": plain(result.timeline_step_s),
         "timeline": _by_field(result.timeline),
         "curves": _curves(result.requests),

@@ -1,5 +1,6 @@
 """Tables of a simulation, for page and terminal."""
 
+import math
 from collections.abc import Sequence
 
 from hardware.cost.loads import PredictedStep
@@ -128,6 +129,22 @@ def scaling_table(result: SimResult) -> Table:
         for one in result.scaling[:MOST_ROWS]
     ]  # fmt: skip
     return Table(heads, rows, _of(len(rows), len(result.scaling)))
+
+
+def expert_table(result: SimResult) -> Table:
+    """Every change of expert maps, the first ones if there are too many."""
+    heads = columns(
+        "experts", "at", "group", "ranks", "moves", "balancedness", "after", "reason",
+        text=("group",), long=("reason",),
+    )  # fmt: skip
+    rows = [
+        TableRow([
+            one.kind, numbers.clock(one.at_s), one.group, numbers.count(one.ranks), numbers.count(one.moves),
+            "" if math.isnan(one.before) else f"{one.before:.3f}", f"{one.after:.3f}", _cut(one.reason),
+        ])
+        for one in result.experts[:MOST_ROWS]
+    ]  # fmt: skip
+    return Table(heads, rows, _of(len(rows), len(result.experts)))
 
 
 def fault_sums(summary: Summary) -> Table:

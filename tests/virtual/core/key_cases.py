@@ -132,6 +132,11 @@ _BOTH = {
     "aggregated.max_step_tokens": 2048, "aggregated.max_sequences": 16, "aggregated.max_waiting": 60,
 }  # fmt: skip
 
+_EXPERTS = {
+    "simulation.routing": "skew", "experts.redundant": 1, "experts.window_s": 2.0, "experts.slices": 4,
+    "experts.move_mib_per_s": 1e6, "decode.replicas": 1, "decode.npus_per_instance": 16,
+}  # fmt: skip
+
 CASES = {
     "plain": Case(_PLAIN, crowd),
     "moved": Case(_MOVED, steady, _SCRIPT),
@@ -141,6 +146,7 @@ CASES = {
     "requests": Case(changed(_SLO, {"autoscaler.policy": "requests"}), wave),
     "parts": Case(changed(_SLO, _PARTS), wave),
     "aggregated": Case(changed(_PLAIN, _BOTH), crowd),
+    "experts": Case(changed(_PLAIN, _EXPERTS), crowd),
     "no cache": Case(changed(_PLAIN, {"kvcache.replicas": 0, "simulation.drafts": 0}), crowd),
     "no reuse": Case(changed(_PLAIN, {"engine.prefix_reuse": False, "simulation.spike_share": 0.0}), crowd),
     "no SSD": Case(changed(_PLAIN, {"kvcache.ssd_mib": 0}), crowd),

@@ -82,6 +82,13 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "simulation.expert_tp": ("plain", 2),
     "simulation.redundant_experts": ("plain", 0),
     "simulation.head_tp": ("plain", 2),
+    "simulation.routing": ("plain", "skew"),
+    "experts.redundant": ("experts", 2),
+    "experts.policy": ("experts", "none"),
+    "experts.window_s": ("experts", 4.0),
+    "experts.slices": ("experts", 2),
+    "experts.min_gain": ("experts", 0.9),
+    "experts.move_mib_per_s": ("experts", 10_000.0),
     "simulation.expert_dies": ("plain", 16),
     "simulation.seed": ("plain", 5),
     "simulation.drafts": ("plain", 0),
@@ -129,6 +136,7 @@ ELSEWHERE = {
     "engine.executor",  # below: "simulated" is what virtual time is, others are listed
     "hardware.hbm_per_die_mib",  # below: 0 is what virtual time has, others are listed
     "serving.mode",  # the cases `plain` and `aggregated`
+    "experts.straggler",  # tests/virtual/core/test_expert_group.py
     "simulation.supernodes",  # tests/virtual/core/test_shards.py
     "kvcache.lease_s",
     "kvcache.ramp_s",

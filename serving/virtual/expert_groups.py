@@ -1,0 +1,122 @@
+"""Expert-parallel groups of a supernode's decode instances, as `[simulation] routing` and `[experts]` say."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hardware.faults import Recovery
+from hardware.units import MIB
+from serving.config.cluster import DIES_PER_NPU
+from serving.errors import ConfigError
+from serving.group.core.group_experts import ExpertRules
+from serving.ids import ReplicaId
+from serving.virtual.decode import DecodeInstance
+from serving.virtual.expert_group import ExpertGroup
+from serving.virtual.result import ExpertRecord
+from serving.virtual.routing import SKEW, SkewedRouting, read_routing
+from serving.virtual.times import TableTimes
+
+if TYPE_CHECKING:
+    from serving.virtual.supernode import Supernode
+
+
+class BalancedTimes:
+    """Steps of one instance whose experts are known. Implements `StepDurations` and `GroupTimes`.
+
+    Attributes:
+        imbalance: see `DecodeLoad`.
+    """
+
+    def __init__(self, times: TableTimes) -> None:
+        self._times = times
+        self.imbalance = 1.0
+
+    def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
+        """See `StepDurations`."""
+        return self._times.prefill(tokens, attended_tokens, largest)
+
+    def decode(self, requests: float, context_tokens: float, mean_requests: float, groups: int = 0) -> float:
+        """See `StepDurations`."""
+        return self._times.decode(requests, context_tokens, mean_requests, groups, self.imbalance)
+
+    def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:
+        """See `StepDurations`."""
+        return self._times.chunk_on_decode_die(tokens, attended_tokens)
+
+
+class ExpertGroups:
+    """Groups of all decode instances of a supernode.
+
+    Raises: ConfigError for what virtual time cannot do, or a routing trace that does not fit.
+    """
+
+    def __init__(self, node: "Supernode", seed: int) -> None:
+        config, shape = node.config, node.cost.shape
+        experts, routing = config.experts, config.simulation.routing
+        if not shape.experts or config.serving.mode == "aggregated" or config.simulation.expert_dies:
+            raise ConfigError(
+                "[simulation] routing is of decode instances whose dies all have experts and attention: not of dense"
+                ' models, nor with [serving] mode = "aggregated" or [simulation] expert_dies'
+            )
+        if config.simulation.redundant_experts >= 0:
+            raise ConfigError(
+                "[simulation] redundant_experts beside routing: set [experts] redundant, copies of each rank"
+            )
+        if experts.straggler == "drain":
+            raise ConfigError(
+                '[experts] straggler = "drain" cannot be in virtual time, where another process would be on the same'
+                ' slow die: set it to "balance" or "off"'
+            )
+        self._node, self._seed = node, seed
+        self._rules = ExpertRules(
+            experts.policy, experts.window_s, experts.slices, experts.min_gain, experts.move_mib_per_s * MIB,
+            experts.straggler,
+        )  # fmt: skip
+        recorded = Path(routing) if routing != SKEW else None
+        self._recorded = recorded and read_routing(recorded, shape.experts, shape.moe_layers, self._rules.slice_s)
+        self._times: dict[ReplicaId, BalancedTimes] = {}
+        self._groups: dict[ReplicaId, ExpertGroup] = {}
+        self.records: list[ExpertRecord] = []
+        """Everything that changed maps, in order of its end."""
+
+    def times(self, name: ReplicaId) -> BalancedTimes:
+        """Durations of an instance's steps, from its start on."""
+        return self._times.setdefault(name, BalancedTimes(self._node.times))
+
+    def start(self, instance: DecodeInstance) -> None:
+        """An instance begins."""
+        name = instance.name
+        routing = self._recorded or SkewedRouting(self._node.cost.shape.experts, self._seed, name)
+        self._groups[name] = ExpertGroup(
+            self._node, instance, self._ranks(instance.npus), routing, self._rules, self.times(name),
+            self._node.slowdowns[name], self.records,
+        )  # fmt: skip
+        self.slow(name)
+
+    def of(self, name: ReplicaId) -> ExpertGroup:
+        """The group of an instance that is up."""
+        return self._groups[name]
+
+    def stop(self, name: ReplicaId) -> None:
+        """An instance is gone."""
+        self._groups.pop(name, None)
+        self._times.pop(name, None)
+
+    def resize(self, instance: DecodeInstance) -> None:
+        """An instance has another size."""
+        self._groups[instance.name].resize(self._ranks(instance.npus))
+        self.slow(instance.name)
+
+    def lose(self, instance: DecodeInstance, dies: Sequence[int], until_s: float) -> Recovery:
+        """See `ExpertGroup.lose`."""
+        return self._groups[instance.name].lose(dies, until_s)
+
+    def slow(self, name: ReplicaId) -> None:
+        """Dies of an instance are slower or faster than before. Nothing happens to one without a group."""
+        group, node = self._groups.get(name), self._node
+        if group is not None:
+            dies = node.placement.dies_of(node.places[name])
+            group.slow({dies.index(die): factor for die, factor in node.slow_dies.items() if die in dies})
+
+    def _ranks(self, npus: int) -> int:
+        return int(self._node.cost.decode.group(npus * DIES_PER_NPU).routed_dies)

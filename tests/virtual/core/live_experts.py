@@ -1,0 +1,123 @@
+"""The experts of a group as a live shell drives them: `GroupMoves` itself, with ranks that count a trace's rows."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from serving.group.core.first_map import contents_of, opening_map
+from serving.group.core.group_course import Regroup
+from serving.group.core.group_experts import ExpertRules
+from serving.group.core.rank_names import RankName
+from serving.group.core.routing_trace import TraceSlice
+from serving.group.live.group_moves import GroupMoves
+from serving.group.live.group_port import MoveExperts, RankCall
+from serving.group.live.known_rank import KnownRank
+from serving.values.expert_map import ExpertMap
+from serving.values.expert_moves import (
+    CountRows,
+    ExpertOrder,
+    FetchExpert,
+    LoadExpert,
+    MapSwitched,
+    MoveFetched,
+    MoveLoaded,
+    RankEvent,
+    RowsCounted,
+    SwitchMap,
+)
+from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
+
+LEASE = RankLease("s", 1, 1, 4)
+
+
+@dataclass
+class LiveExperts:
+    """A group of which nothing is real but the shell's side. A `GroupPort` to its ranks, as far as experts need one.
+
+    Args:
+        expert_bytes: of one expert in a layer of the trace.
+    """
+
+    rules: ExpertRules
+    ranks: int
+    redundant: int
+    layers: int
+    experts: int
+    expert_bytes: int
+    now: float = 0.0
+    rows: dict[int, list[list[int]]] = field(default_factory=dict)
+    """By rank: [layer][expert] counted so far."""
+
+    async def play(self, slices: Sequence[Sequence[TraceSlice]], slice_s: float) -> list[ExpertMap]:
+        """Count rows slice by slice, half a slice after the start and once in each from then on.
+
+        Args:
+            slices: [number] those of all ranks.
+        Returns: the map in use at the end of each.
+        """
+        self.moves = GroupMoves(self, self.rules, lambda: LEASE, lambda: self.now)  # type: ignore[arg-type]
+        opening = opening_map(self.experts, self.ranks, self.redundant, self.layers)
+        offers = tuple(
+            RankOffer(
+                rank, rank + 1, "", "", experts=self.experts, expert_bytes=self.expert_bytes,
+                held=contents_of(opening, rank),
+            )
+            for rank in range(self.ranks)
+        )  # fmt: skip
+        self.rows = {rank: [[0] * self.experts for _ in range(self.layers)] for rank in range(self.ranks)}
+        known = {one.rank: KnownRank(RankName("5e55", "g", one.rank, 1), report=_report(one)) for one in offers}
+        assert await self.moves.regroup(Regroup(1, 1, offers), list(known.values()), self.ranks) is not None
+        used = []
+        for rank, own in self.rows.items():  # a first count is what later ones are compared with
+            self.moves.experts.on(rank, rank + 1, RowsCounted(rank, tuple(map(tuple, own))), 0.0)
+        for number, one in enumerate(slices):
+            self.now = slice_s * (number + 0.5)
+            self._add(one)
+            await self._round(known)
+            ledger = self.moves.experts.ledger
+            assert ledger is not None
+            used.append(ledger.map)
+        self.moves.close()
+        return used
+
+    async def _round(self, known: Mapping[int, KnownRank]) -> None:
+        """One look of a shell, and all that comes of it."""
+        ledger = self.moves.experts.ledger
+        assert ledger is not None
+        for rank in known.values():
+            assert rank.report is not None
+            rank.report = _report(rank.report.offer, ledger.map.version)
+        self.moves.stuck(known, self.ranks)
+        while len(asyncio.all_tasks()) > 1 or ledger.busy:
+            await asyncio.sleep(0.001)
+            self.now += 1e-3 * ledger.busy  # however long the planning took
+
+    def _add(self, slices: Sequence[TraceSlice]) -> None:
+        for one in slices:
+            for into, row in zip(self.rows[one.rank], one.rows, strict=True):
+                into[:] = map(int.__add__, into, row)
+
+    async def tell(self, name: RankName, call: RankCall, limit_s: float) -> Any:
+        """See `GroupPort`."""
+        if isinstance(call, MoveExperts):
+            return tuple(event for order in call.orders for event in self._do(name.rank, order))
+        return ()
+
+    def _do(self, rank: int, order: ExpertOrder) -> Sequence[RankEvent]:
+        match order:
+            case CountRows():
+                return [RowsCounted(rank, tuple(map(tuple, self.rows[rank])))]
+            case FetchExpert(move):
+                return [MoveFetched(move)]
+            case LoadExpert(move):
+                return [MoveLoaded(move)]
+            case SwitchMap(new):
+                return [MapSwitched(new.version)]
+        return []
+
+
+def _report(offer: RankOffer | None, using: int = 0) -> RankReport:
+    """Of a rank that has offered, or uses a map."""
+    assert offer is not None
+    return RankReport(LEASE, RankPhase.SERVING if using else RankPhase.OFFERED, offer.pid, "n", offer, using=using)
