@@ -263,16 +263,14 @@ class VirtualPool:
         self.tick(now)
         return self._members.add(now, name)
 
-    def remove_server(self, name: str, now: float, drain: bool = True) -> None:
-        """Let a server go.
+    def remove_server(self, name: str, now: float) -> None:
+        """Let a server go: it hands its entries to the others first, for at most `drain_s`.
 
-        Args:
-            drain: it hands its entries to the others first, for at most `drain_s`.
         Raises: ConfigError if there is no such server, or it drains already.
-        Effects: the ring; entries move, or are lost.
+        Effects: the ring; entries move.
         """
         self.tick(now)
-        self._members.remove(name, now, drain)
+        self._members.remove(name, now)
 
     def lose_server(self, name: str, now: float, keeps_ssd: bool = True) -> None:
         """A server dies. The ring forgets it only after some seconds, during which its blocks are missed.

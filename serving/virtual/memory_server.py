@@ -69,7 +69,6 @@ class VirtualServer:
 
     Attributes:
         incarnation: tells it from its predecessors of the same name.
-        started: when the first of those that replaced each other began to serve: its age in the roster.
         up: it answers.
         left: entries that another server should have, as counted last.
         tick_at: when the ledger's `tick` is due at the latest; None = never.
@@ -81,7 +80,6 @@ class VirtualServer:
         self.name = name
         self.incarnation = incarnation
         self.born = now
-        self.started = now
         self.up = True
         self.state = ServerState.ACTIVE
         self.left = 0

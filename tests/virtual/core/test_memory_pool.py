@@ -168,11 +168,12 @@ def test_a_draining_server_hands_everything_over_until_its_limit() -> None:
 
 
 def test_servers_that_leave_without_handing_over() -> None:
-    pool = pool_of(servers=2)
+    pool = pool_of(servers=2, drain_s=0.0)
     fill(pool, 20)
     before = sum(one.entries for one in pool.servers())
     lost = pool.servers()[0].entries
-    pool.remove_server("server-0", 5.0, drain=False)
+    pool.remove_server("server-0", 5.0)
+    run_to(pool, 5.0)
     assert [one.entries for one in pool.servers()] == [before - lost]
     assert pool.store("default", chain(99), 1, 5.0).stored == 8
     pool = pool_of(servers=1)
