@@ -14,7 +14,6 @@ from serving.errors import ConfigError
 from serving.ids import BlockHash
 from serving.kvpool.core.controller import ControlSettings, PoolController
 from serving.kvpool.core.memory_manager import ManagerSettings
-from serving.kvpool.core.migration_plan import DRAIN_RETRY_S, RETRY_S
 from serving.kvpool.core.ring import HashRing, ring_of
 from serving.values.namespaces import server_quotas
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, ServerState
@@ -102,7 +101,8 @@ class Members:
         if server.state is ServerState.DRAINING:
             raise ConfigError(f"memory server {name} is leaving already")
         server.state = ServerState.DRAINING
-        self.timers.at(now + self._config.drain_s, partial(self._leave, server))
+        server.leave_by = now + self._config.drain_s
+        self.timers.at(server.leave_by, partial(self._leave, server))
         self._review(now)
 
     def lose(self, name: str, now: float, keeps_ssd: bool) -> None:
@@ -225,8 +225,7 @@ class Members:
     def _step(self, migration: Migration, now: float) -> None:
         if migration.due != now:
             return  # another step is due instead
-        leaving = migration.server.state is ServerState.DRAINING
-        migration.step(now, DRAIN_RETRY_S if leaving else RETRY_S)
+        migration.step(now)
         if self._settings.ssd_bytes:
             for server in self.up.values():
                 self.work(server, now)

@@ -70,6 +70,7 @@ class VirtualServer:
     Attributes:
         incarnation: tells it from its predecessors of the same name.
         up: it answers.
+        leave_by: when it is gone, once it drains.
         left: entries that another server should have, as counted last.
         tick_at: when the ledger's `tick` is due at the latest; None = never.
     """
@@ -82,6 +83,7 @@ class VirtualServer:
         self.born = now
         self.up = True
         self.state = ServerState.ACTIVE
+        self.leave_by: float | None = None
         self.left = 0
         self.tick_at: float | None = None
         self.manager = MemoryManager(settings, first_version=incarnation * _VERSIONS + 1)
