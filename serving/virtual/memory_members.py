@@ -1,4 +1,6 @@
-"""Members of the pool in virtual time: servers that join, ramp up, drain, crash and come back, with the real roster.
+"""Members of the pool in virtual time: servers that join, ramp up, drain, crash and come back.
+
+The pool's own controller decides who is in the view with which share, and when that changes; here its times come.
 
 Every change of the ring makes each server look for entries that another one should have now. While there are any, the
 pool is not `steady`, and a block may be with any of its `readers`; else it is with its primary or nowhere.
@@ -10,10 +12,9 @@ from functools import partial
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError
 from serving.ids import BlockHash
+from serving.kvpool.core.controller import ControlSettings, PoolController
 from serving.kvpool.core.memory_manager import ManagerSettings
-from serving.kvpool.core.migration_plan import DRAIN_RETRY_S, RETRY_S
 from serving.kvpool.core.ring import HashRing, ring_of
-from serving.kvpool.core.roster import EXPIRY_S, STEPS, PoolRoster
 from serving.values.namespaces import server_quotas
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, ServerState
 from serving.virtual.memory_migration import Migration
@@ -22,7 +23,7 @@ from serving.virtual.memory_timers import ActionTimers
 from serving.virtual.memory_values import PoolCounters, ServerFacts
 
 _JUST_AFTER_S = 1e-6
-"""Steps of the ramp and expiries are looked at a moment late, so that rounding cannot make it early."""
+"""A change of the view is looked at a moment late, so that rounding cannot make it early."""
 
 
 class Members:
@@ -50,13 +51,16 @@ class Members:
         self.timers = ActionTimers()
         self._config = config
         self._settings = settings
-        self._quotas = [NamespaceRecord(name, nbytes) for name, nbytes in sorted(quotas.items())]
         self._migration_bytes_per_s = migration_bytes_per_s
         self._ssd_bytes_per_s = ssd_bytes_per_s
-        self._roster = PoolRoster(EXPIRY_S, config.ramp_s)
+        namespaces = tuple(NamespaceRecord(name, nbytes) for name, nbytes in quotas.items())
+        self._controller = PoolController(
+            ControlSettings("simulated", ramp_s=config.ramp_s, namespaces=namespaces, founding=True)
+        )
         self._view = EMPTY_VIEW
         self._migrations: dict[str, Migration] = {}
-        self._lost: dict[str, tuple[float, Sequence[Kept]]] = {}
+        self._wake = 0.0
+        self._lost: dict[str, Sequence[Kept]] = {}
         self._incarnations = 0
         self._gone = PoolCounters()
 
@@ -83,32 +87,26 @@ class Members:
         name = name or next(iter(self._lost), None) or self._free_name()
         if name in self.up:
             raise ConfigError(f"there is a memory server {name} already")
-        server = self._join(name, now)
-        for step in range(1, STEPS + 1):
-            at = server.started + step * self._config.ramp_s / STEPS
-            if at > now:
-                self.timers.at(at + _JUST_AFTER_S, self._review)
+        self._join(name, now)
         self._review(now)
         return name
 
-    def remove(self, name: str, now: float, drain: bool) -> None:
-        """Let a server go, with or without handing its entries to the others, for which it has `drain_s`.
+    def remove(self, name: str, now: float) -> None:
+        """Let a server go; it has `drain_s` to hand its entries to the others.
 
         Raises: ConfigError if there is no such server, or it drains already.
-        Effects: the ring; entries move, or are lost.
+        Effects: the ring; entries move.
         """
         server = self._server(name)
         if server.state is ServerState.DRAINING:
             raise ConfigError(f"memory server {name} is leaving already")
         server.state = ServerState.DRAINING
-        if drain:
-            self.timers.at(now + self._config.drain_s, partial(self._leave, server))
-            self._review(now)
-        else:
-            self._leave(server, now)
+        server.leave_by = now + self._config.drain_s
+        self.timers.at(server.leave_by, partial(self._leave, server))
+        self._review(now)
 
     def lose(self, name: str, now: float, keeps_ssd: bool) -> None:
-        """A server dies. Until the roster notices, its blocks are missed and what is written to it is dropped.
+        """A server dies. Until the controller notices, its blocks are missed and what is written to it is dropped.
 
         Args:
             keeps_ssd: its replacement finds its SSD folder.
@@ -117,9 +115,9 @@ class Members:
         """
         server = self._server(name)
         self._announce(now)
-        self._lost[name] = (server.started, server.kept() if keeps_ssd else ())
+        self._lost[name] = server.kept() if keeps_ssd else ()
         self._end(server)
-        self.timers.at(now + EXPIRY_S + _JUST_AFTER_S, self._review)
+        self._wake_up(now)
 
     def advance(self, now: float) -> None:
         """Do everything that is due by now, each thing at its own time.
@@ -164,35 +162,42 @@ class Members:
 
     # The ring
 
-    def _join(self, name: str, now: float) -> VirtualServer:
+    def _join(self, name: str, now: float) -> None:
         self._incarnations += 1
         server = VirtualServer(name, self._incarnations, self._settings, now, self._ssd_bytes_per_s)
-        started, files = self._lost.pop(name, (now, ()))
-        server.started = started
-        server.restore(files, now)
+        server.restore(self._lost.pop(name, ()), now)
         self.up[name] = server
         self._migrations[name] = Migration(server, self._owner, self._migration_bytes_per_s)
         self.changes += 1
-        return server
 
     def _announce(self, now: float) -> None:
+        namespaces = self._view.namespaces
         for server in self.up.values():
-            self._roster.announce(server.record(now), now)
+            accepted = self._controller.hear(server.record(now), namespaces, now)
+            assert accepted, f"{server.name} has a name that another server took later"
+
+    def _wake_up(self, now: float) -> None:
+        """Have the view looked at when time changes it."""
+        due = self._controller.next_change(self._lost, now)
+        if due is not None and not now < self._wake <= due + _JUST_AFTER_S:
+            self._wake = due + _JUST_AFTER_S
+            self.timers.at(self._wake, self._review)
 
     def _review(self, now: float) -> None:
         """Look whether the pool is another one by now."""
         self._announce(now)
-        view = self._roster.view(now, self._quotas)
+        view = self._controller.view(now)
+        assert view is not None, "the founding controller knows the pool"
+        self._wake_up(now)
         if view.version == self._view.version:
             return
         self._view = view
         self.ring = ring_of(view)
-        if self._quotas:
-            for name, shares in server_quotas(self._quotas, view).items():
-                if (server := self.up.get(name)) is not None:
-                    server.manager.set_quotas(shares)
-                    server.manager.tick(now)
-                    self.work(server, now)
+        for name, shares in server_quotas(view.namespaces, view).items() if view.namespaces else ():
+            if (server := self.up.get(name)) is not None:
+                server.manager.set_quotas(shares)
+                server.manager.tick(now)
+                self.work(server, now)
         self.changes += 1
         for migration in self._migrations.values():
             migration.settle(self.ring, now)
@@ -220,8 +225,7 @@ class Members:
     def _step(self, migration: Migration, now: float) -> None:
         if migration.due != now:
             return  # another step is due instead
-        leaving = migration.server.state is ServerState.DRAINING
-        migration.step(now, DRAIN_RETRY_S if leaving else RETRY_S)
+        migration.step(now)
         if self._settings.ssd_bytes:
             for server in self.up.values():
                 self.work(server, now)
@@ -231,8 +235,7 @@ class Members:
     def _leave(self, server: VirtualServer, now: float) -> None:
         if not server.up:
             return
-        self._announce(now)  # as draining: its name starts young again
-        self._roster.withdraw(server.name, str(server.incarnation), now)
+        self._controller.withdraw(server.name, str(server.incarnation), now)
         self._end(server)
         self._review(now)
 

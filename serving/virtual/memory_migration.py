@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from serving.ids import BlockHash
 from serving.kvpool.core.entries import Entry, EntryView
 from serving.kvpool.core.entry import GrantStatus
-from serving.kvpool.core.migration_plan import ROUND_S, planned_batches
+from serving.kvpool.core.migration_plan import next_round, planned_batches, round_end
 from serving.kvpool.core.ring import HashRing
 from serving.virtual.memory_server import VirtualServer
 
@@ -53,16 +53,14 @@ class Migration:
             one for one in self.server.manager.entries() if ring.primary(one.hash) not in (self.server.name, None)
         ]
         self.left = len(strays)
-        self._round_ends = now + ROUND_S
+        self._round_ends = round_end(now, self.server.leave_by)
         capacity_bytes = self.server.manager.settings.capacity_bytes
         self._batches = planned_batches(strays, lambda one: -one.last_use, capacity_bytes)
         self.due = now if strays else None
 
-    def step(self, now: float, retry_s: float) -> None:
-        """Move one batch; when the round is over, say when the next one begins.
+    def step(self, now: float) -> None:
+        """Move one batch; when the round is over, decide when the next one begins.
 
-        Args:
-            retry_s: pause before a round that follows one which left something behind.
         Effects: entries move to their owners.
         """
         assert self._ring is not None, "a step without a round"
@@ -73,15 +71,10 @@ class Migration:
         batch = next(self._batches, None) if self._batches is not None and now < self._round_ends else None
         if batch is None:
             self._batches = None
-            self.due = now + retry_s if self.left else None
+            self.due = next_round(self.left, now, self.server.leave_by)
             return
         nbytes = sum(self._move(view, now) for view in batch)
         self.due = now + nbytes / self._bytes_per_s
-
-    def stop(self) -> None:
-        """The server is gone. Effects: no step is due any more."""
-        self.due = None
-        self._batches = None
 
     def _move(self, view: EntryView, now: float) -> int:
         """Returns the bytes copied."""

@@ -1,11 +1,8 @@
 """The KV-cache pool of one supernode in virtual time: the live pool's ring, roster and ledgers, without bytes and wire.
 
-A lookup here does what a live client's does, server by server, to the same ledgers:
+A lookup does to the ledgers what a live client's does (`kvpool/core/shelf_steps.py`), in one moment:
 
     live                                             here
-    every reader of a block is asked for it          the same, or its primary alone while the pool is steady
-    what is found counts as used, of a chain the     the same, in the same order on each server
-    first block last
     leases until the bytes have arrived or lease_s   a hold on the leading blocks, ended by `release` or `lease_s`
     SSD hits are promoted                            the same; how long the bytes take is the caller's business
     reserve, copy, commit the last block first       the same in one moment: nothing else happens in between
@@ -15,20 +12,18 @@ What differs is only what needs no asking: blocks are grouped by no server, and 
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError, LedgerError
 from serving.ids import BlockHash
-from serving.kvpool.core.batch_write import NO_SERVER
 from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import GrantStatus
 from serving.kvpool.core.migration_plan import BYTES_PER_S
 from serving.kvpool.core.shelf import Shelf
-from serving.values.pool_outcome import MissReason, StoreReport
+from serving.kvpool.core.shelf_steps import FoundCopy, ShelfRoutes
+from serving.values.pool_outcome import StoreReport
 from serving.values.pool_view import ServerState
 from serving.virtual.memory_members import Members
-from serving.virtual.memory_server import VirtualServer, manager_settings
+from serving.virtual.memory_server import manager_settings
 from serving.virtual.memory_timers import NEVER
 from serving.virtual.memory_values import BlockHold, LongestPrefix, PoolCounters, ServerFacts
 
@@ -37,45 +32,6 @@ SSD_BYTES_PER_S = 400e9 / 8
 
 Source: the EVS volumes of a node are reached over the VPC plane, 400 Gbit/s.
 """
-
-
-class Place(NamedTuple):
-    """Where a block may be."""
-
-    entries: Mapping[BlockHash, Entry]
-    shelf: Shelf
-    server: VirtualServer
-
-
-class _Places(dict[str | None, tuple[Place, ...]]):
-    """The place at each server that answers; the others are not there."""
-
-    def __missing__(self, name: str | None) -> tuple[Place, ...]:
-        return ()
-
-
-class _Routes:
-    """Where the blocks of a namespace may be, the likeliest place first; good until the members change.
-
-    Asked anew each time: the ring answers as fast as a table of some ten thousand blocks, which no cache holds.
-    """
-
-    def __init__(self, namespace: str, members: Members) -> None:
-        self._steady = members.steady
-        self._ring = members.ring
-        shelves = [(name, server, server.shelf(namespace)) for name, server in members.up.items()]
-        self._at = _Places({name: (Place(shelf.entries, shelf, server),) for name, server, shelf in shelves})
-
-    def of(self, blocks: Sequence[BlockHash]) -> list[tuple[Place, ...]]:
-        """Where each of these may be. While the pool is steady, the only place of a block is its primary."""
-        if self._steady:
-            return self.primary(blocks)
-        at, readers = self._at, self._ring.readers
-        return [tuple([place for name in readers(block) for place in at[name]]) for block in blocks]
-
-    def primary(self, blocks: Sequence[BlockHash]) -> list[tuple[Place, ...]]:
-        """Where each of these is written; empty if it cannot be."""
-        return [*map(self._at.__getitem__, self._ring.primaries(blocks))]
 
 
 class VirtualPool:
@@ -113,7 +69,7 @@ class VirtualPool:
         self._timers = self._members.timers
         self._holds: deque[BlockHold] = deque()  # by `until`: the lease is the same for all
         self._counted = PoolCounters()
-        self._routes: dict[str, _Routes] = {}
+        self._routes: dict[str, ShelfRoutes] = {}
         self._routes_of = -1
         self._members.start(config.replicas, now)
 
@@ -128,30 +84,11 @@ class VirtualPool:
         """
         del client
         self.tick(now)
-        routes = self._routes_in(namespace)
-        run: list[tuple[Shelf, Entry]] = []  # the leading run, last block first
-        holders: list[VirtualServer] = []
-        for block, places in zip(reversed(hashes), reversed(routes.of(hashes)), strict=True):
-            best: Entry | None = None
-            for entries, shelf, server in places:
-                entry = entries.get(block)
-                if entry is not None and entry.shown:
-                    shelf.use(entry, now)
-                    if best is None or (entry.in_dram and not best.in_dram):
-                        best, best_shelf, holder = entry, shelf, server
-            if best is not None:
-                run.append((best_shelf, best))
-                holders.append(holder)
-            elif run:
-                run.clear()
-                holders.clear()
-        return self._hold(run, holders, len(hashes), now)
+        return self._hold(self._routes_in(namespace).find(hashes, now), len(hashes), now)
 
-    def _hold(
-        self, run: list[tuple[Shelf, Entry]], holders: list[VirtualServer], asked: int, now: float
-    ) -> LongestPrefix:
+    def _hold(self, run: list[FoundCopy], asked: int, now: float) -> LongestPrefix:
         on_ssd = 0
-        for shelf, entry in run:
+        for shelf, entry, _server in run:
             shelf.lend(entry)
             if not entry.in_dram:
                 on_ssd += 1
@@ -160,22 +97,22 @@ class VirtualPool:
         counted.blocks_asked += asked
         counted.blocks_memory += len(run) - on_ssd
         counted.blocks_ssd += on_ssd
-        hold = BlockHold(run, holders, now + self._lease_s)
+        hold = BlockHold(run, now + self._lease_s)
         found = LongestPrefix(len(run), len(run) - on_ssd, on_ssd, hold)
         if run:
             self._holds.append(hold)
         if on_ssd:
-            self._promote(run, holders, now)
+            self._promote(run, now)
         return found
 
-    def _promote(self, run: Sequence[tuple[Shelf, Entry]], holders: Sequence[VirtualServer], now: float) -> None:
-        by_server: dict[VirtualServer, list[tuple[Shelf, Entry]]] = {}
-        for server, pair in zip(reversed(holders), reversed(run), strict=True):
-            if not pair[1].in_dram:
-                by_server.setdefault(server, []).append(pair)
+    def _promote(self, run: Sequence[FoundCopy], now: float) -> None:
+        by_server: dict[str, list[tuple[Shelf, Entry]]] = {}
+        for shelf, entry, server in reversed(run):
+            if not entry.in_dram:
+                by_server.setdefault(server, []).append((shelf, entry))
         for server, pairs in by_server.items():
             pairs[0][0].bring([entry for _shelf, entry in pairs], now)
-            self._members.work(server, now)
+            self._members.work(self._members.up[server], now)
 
     def release(self, handle: BlockHold, now: float) -> None:
         """The bytes have arrived, or are not wanted any more. Nothing happens if the hold has ended already.
@@ -186,7 +123,7 @@ class VirtualPool:
         self._end(handle)
 
     def _end(self, hold: BlockHold) -> None:
-        for shelf, entry in hold.blocks:
+        for shelf, entry, _server in hold.blocks:
             shelf.give_back(entry)
         hold.blocks.clear()
 
@@ -201,52 +138,29 @@ class VirtualPool:
         Effects: new entries; others leave for them.
         """
         self.tick(now)
-        routes = self._routes_in(namespace)
         nbytes = self._block_bytes
-        written: list[tuple[Shelf, Entry]] = []
-        dropped: dict[str, int] = {}
-        present = 0
-        servers: dict[VirtualServer, None] = {}
-        homes = routes.primary(hashes)
-        for block, places in zip(reversed(hashes), reversed(homes), strict=True):
-            if places and block in places[0].entries:  # mostly it is new
-                places[0].shelf.use_known(block, now)
-        for block, places in zip(hashes, homes, strict=True):
-            if not places:
-                why = MissReason.UNREACHABLE.value if self._members.ring.primary(block) else NO_SERVER
-                dropped[why] = dropped.get(why, 0) + 1
-                continue
-            _entries, shelf, server = places[0]
-            entry = shelf.admit(block, nbytes, client, now)
-            if isinstance(entry, Entry):
-                written.append((shelf, entry))
-            elif entry is GrantStatus.PRESENT:
-                present += 1
-            else:
-                dropped[entry.value] = dropped.get(entry.value, 0) + 1
-            if self._with_ssd:
-                servers[server] = None
-        # The last block first: the beginning of a chain is then the younger one, and stays longer than its end.
-        for shelf, entry in reversed(written):
-            shelf.finish(entry, now)
-        for server in servers:
-            self._members.work(server, now)
+        done = self._routes_in(namespace).store(hashes, nbytes, client, now)
+        if self._with_ssd:
+            for server in done.servers:
+                self._members.work(self._members.up[server], now)
         counted = self._counted
-        counted.stored += len(written)
-        counted.present += present
-        counted.dropped += len(hashes) - len(written) - present
-        counted.stored_bytes += len(written) * nbytes
-        return StoreReport(len(written), present, tuple(sorted(dropped.items())), len(written) * nbytes)
+        counted.stored += done.stored
+        counted.present += done.present
+        counted.dropped += len(hashes) - done.stored - done.present
+        counted.stored_bytes += done.stored * nbytes
+        return StoreReport(done.stored, done.present, tuple(sorted(done.dropped.items())), done.stored * nbytes)
 
     # Routes
 
-    def _routes_in(self, namespace: str) -> _Routes:
-        if self._routes_of != self._members.changes:
-            self._routes_of = self._members.changes
+    def _routes_in(self, namespace: str) -> ShelfRoutes:
+        members = self._members
+        if self._routes_of != members.changes:
+            self._routes_of = members.changes
             self._routes.clear()
         routes = self._routes.get(namespace)
         if routes is None:
-            routes = self._routes[namespace] = _Routes(namespace, self._members)
+            shelves = {name: server.shelf(namespace) for name, server in members.up.items()}
+            routes = self._routes[namespace] = ShelfRoutes(members.ring, shelves, members.steady)
         return routes
 
     # Servers
@@ -263,16 +177,14 @@ class VirtualPool:
         self.tick(now)
         return self._members.add(now, name)
 
-    def remove_server(self, name: str, now: float, drain: bool = True) -> None:
-        """Let a server go.
+    def remove_server(self, name: str, now: float) -> None:
+        """Let a server go: it hands its entries to the others first, for at most `drain_s`.
 
-        Args:
-            drain: it hands its entries to the others first, for at most `drain_s`.
         Raises: ConfigError if there is no such server, or it drains already.
-        Effects: the ring; entries move, or are lost.
+        Effects: the ring; entries move.
         """
         self.tick(now)
-        self._members.remove(name, now, drain)
+        self._members.remove(name, now)
 
     def lose_server(self, name: str, now: float, keeps_ssd: bool = True) -> None:
         """A server dies. The ring forgets it only after some seconds, during which its blocks are missed.
@@ -353,7 +265,7 @@ class VirtualPool:
 
         Raises: LedgerError if not.
         """
-        lent = {entry.version for hold in self._holds for _shelf, entry in hold.blocks}
+        lent = {entry.version for hold in self._holds for _shelf, entry, _server in hold.blocks}
         for server in self._members.up.values():
             server.manager.check()
             for view in server.manager.entries():

@@ -8,14 +8,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hardware.units import KIB, MIB
 from serving.config.kvcache import KvCacheConfig
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.entry import Kind, LoadFromSsd, Order, Space, Spill, Unlink
 from serving.kvpool.core.inventory import SLABS
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
+from serving.kvpool.core.server_settings import water_marks
 from serving.kvpool.core.shelf import Shelf
 from serving.kvpool.core.slab_allocator import QUANTUM
-from serving.kvpool.live.server_settings import KIB, MIB
 from serving.values.pool_view import ServerRecord, ServerState
 from serving.virtual.memory_values import PoolCounters
 
@@ -45,8 +46,7 @@ def manager_settings(config: KvCacheConfig, block_bytes: int) -> ManagerSettings
         block_bytes: of one KV block.
     Effects: none.
     """
-    # Without a second tier nothing has to be written before it goes, so nothing is gained by going early.
-    water = (config.high_water, config.low_water) if config.ssd_mib else (1.0, 1.0)
+    high_water, low_water = water_marks(config)
     size = -(-block_bytes // QUANTUM) * QUANTUM
     blocks = config.ub_memory_mib * MIB // size
     most = max(1, min(_SLAB_BLOCKS, blocks // SLABS))
@@ -55,8 +55,8 @@ def manager_settings(config: KvCacheConfig, block_bytes: int) -> ManagerSettings
         capacity_bytes=config.ub_memory_mib * MIB,
         slab_bytes=max(config.slab_kib * KIB // size, in_slab) * size,
         ssd_bytes=config.ssd_mib * MIB,
-        high_water=water[0],
-        low_water=water[1],
+        high_water=high_water,
+        low_water=low_water,
         write_through=config.write_through,
         eviction=config.eviction,
         lease_s=config.lease_s,
@@ -69,8 +69,8 @@ class VirtualServer:
 
     Attributes:
         incarnation: tells it from its predecessors of the same name.
-        started: when the first of those that replaced each other began to serve: its age in the roster.
         up: it answers.
+        leave_by: when it is gone, once it drains.
         left: entries that another server should have, as counted last.
         tick_at: when the ledger's `tick` is due at the latest; None = never.
     """
@@ -81,9 +81,9 @@ class VirtualServer:
         self.name = name
         self.incarnation = incarnation
         self.born = now
-        self.started = now
         self.up = True
         self.state = ServerState.ACTIVE
+        self.leave_by: float | None = None
         self.left = 0
         self.tick_at: float | None = None
         self.manager = MemoryManager(settings, first_version=incarnation * _VERSIONS + 1)

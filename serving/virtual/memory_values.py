@@ -1,33 +1,24 @@
 """Input and output of the KV-cache pool in virtual time: plain values, without behaviour."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
-from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.shelf import Shelf
-
-
-class Named(Protocol):
-    """A memory server, of which only the name matters here."""
-
-    name: str
+from serving.kvpool.core.shelf_steps import FoundCopy
 
 
 class BlockHold:
     """Blocks that a lookup found, which stay where they are until they are released or `until` has come."""
 
-    __slots__ = ("blocks", "holders", "until")
+    __slots__ = ("blocks", "servers", "until")
 
-    def __init__(self, blocks: list[tuple[Shelf, Entry]], holders: Sequence[Named], until: float) -> None:
+    def __init__(self, blocks: list[FoundCopy], until: float) -> None:
         """
         Args:
-            blocks: emptied when it ends.
-            holders: the server of each, the last block's first.
+            blocks: the last block first; emptied when it ends.
         """
         self.blocks = blocks
-        self.holders = holders
+        self.servers = [server for _shelf, _entry, server in blocks]
         self.until = until
 
 
@@ -47,7 +38,7 @@ class LongestPrefix(NamedTuple):
     @property
     def servers(self) -> dict[str, int]:
         """Blocks by memory server, in order of the first block of each: which links the bytes take."""
-        return dict(Counter(server.name for server in reversed(self.handle.holders)))
+        return dict(Counter(reversed(self.handle.servers)))
 
 
 @dataclass(slots=True)

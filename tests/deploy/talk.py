@@ -21,9 +21,9 @@ from serving.ids import BlockHash, GatewayId, NodeId, ReplicaId, SequenceId
 from serving.instance.live.segment_reader import SegmentPlace, SegmentReader
 from serving.instance.live.segment_server import SegmentServer
 from serving.kvpool.core.entry import Space
+from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.server import MemoryServer
-from serving.kvpool.live.server_settings import ServerSettings
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.orders import Add
 from serving.values.pool_view import PoolView, ServerRecord, ServerState, ViewServer

@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from serving.ids import NodeId
+from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.live.server import MemoryServer
-from serving.kvpool.live.server_settings import ServerSettings
 from serving.values.pool_view import ServerRecord, ServerState
 from tests.stopping import stop_process
 

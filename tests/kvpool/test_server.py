@@ -14,8 +14,8 @@ from serving.errors import PoolError
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import GrantStatus, Kind, Space
+from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.live.frames import receive, send
-from serving.kvpool.live.server_settings import ServerSettings
 from serving.values.pool_view import NamespaceRecord
 from tests.kvpool.raw_client import SPACE, RawClient, connect, hash_of, hello
 from tests.kvpool.server_process import MIB, ServerProcess, running_server, segment_folder

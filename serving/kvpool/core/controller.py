@@ -5,7 +5,7 @@ told last. A new controller therefore listens for one round before it speaks, un
 moment ago; speaking earlier, it would tell everybody that half of the pool is gone. Time is passed in.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from serving.errors import PoolError
@@ -72,11 +72,18 @@ class PoolController:
             namespaces: as the server was told them last; what is known here is right.
         Effects: the server is in the view for another expiry time, if it is accepted.
         """
+        return ControllerAnswer(self.hear(record, namespaces, now), self.view(now))
+
+    def hear(self, record: ServerRecord, namespaces: Iterable[NamespaceRecord], now: float) -> bool:
+        """Take an announcement without making a view: one view is enough for many announcements of one moment.
+
+        Returns: whether the server is accepted.
+        """
         if self._heard_at is None:
             self._heard_at = now
         accepted = self._roster.announce(record, now)
         self._merge(namespaces)
-        return ControllerAnswer(accepted, self.view(now))
+        return accepted
 
     def withdraw(self, name: str, incarnation: str, now: float) -> None:
         """A server says goodbye; ignored if the name is another one's by now.
@@ -98,6 +105,10 @@ class PoolController:
             return None
         self._configure()
         return self._roster.view(now, self._records())
+
+    def next_change(self, silent: Collection[str], now: float) -> float | None:
+        """When the view changes by time alone; see `PoolRoster.next_change`."""
+        return self._roster.next_change(silent, now)
 
     def set_namespace(self, record: NamespaceRecord) -> None:
         """Adds a namespace, or changes its quota and its weight, whatever the configuration says of them.

@@ -1,4 +1,4 @@
-"""Plan of a round of migration: which entries move, in which order and at which pace, live and in virtual time."""
+"""Plan of migration, live and in virtual time: which entries a round moves, in which order, and when rounds are."""
 
 import heapq
 from collections import defaultdict
@@ -19,6 +19,27 @@ RETRY_S = 3.0
 """Pause after a round that left entries behind: they were in use, or there was no room for them."""
 DRAIN_RETRY_S = 0.2
 """The same, of a server that leaves."""
+
+
+def round_end(now: float, leave_by: float | None = None) -> float:
+    """When a round that begins now ends at the latest.
+
+    Args:
+        leave_by: when the server is gone; None = it stays.
+    """
+    return now + ROUND_S if leave_by is None else leave_by
+
+
+def next_round(left: int, now: float, leave_by: float | None = None) -> float | None:
+    """When the round after one that ends now begins.
+
+    Args:
+        left: entries that should be elsewhere and still are here.
+        leave_by: when the server is gone; None = it stays.
+    Returns: None if there is none: every entry is in its place, or the server has no time for another round.
+    """
+    again = now + (RETRY_S if leave_by is None else DRAIN_RETRY_S)
+    return again if left and (leave_by is None or again < leave_by) else None
 
 
 class MovingEntry(Protocol):

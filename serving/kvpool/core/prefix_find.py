@@ -25,6 +25,15 @@ EVERYBODY = 2
 """So many servers all hold, or are the fallback of, every block: no need to look into the ring."""
 
 
+def is_better_copy(in_dram: bool, rival_in_dram: bool, *, likelier: bool) -> bool:
+    """Whether a copy of a block is read rather than another one: memory before SSD, then the likelier holder's.
+
+    Args:
+        likelier: its server comes before the rival's among the block's readers.
+    """
+    return in_dram if in_dram != rival_in_dram else likelier
+
+
 @dataclass(frozen=True, slots=True)
 class FoundPrefix:
     """Result of a lookup of consecutive blocks.
@@ -149,10 +158,11 @@ class PrefixFind:
 
     def _better(self, server: str, item: Found, other: str, index: int) -> bool:
         rival = self._best[index]
-        if rival is None or item.tier is not rival.tier:
-            return item.tier is EntryTier.DRAM
         readers = self._ring.readers(self._hashes[index])
-        return server in readers and (other not in readers or readers.index(server) < readers.index(other))
+        likelier = server in readers and (other not in readers or readers.index(server) < readers.index(other))
+        return is_better_copy(
+            item.tier is EntryTier.DRAM, rival is not None and rival.tier is EntryTier.DRAM, likelier=likelier
+        )
 
     def _conclude(self) -> list[PoolEffect]:
         best, who = self._best, self._who

@@ -15,7 +15,7 @@ nothing is lost by it: those blocks are gone with their server, whoever takes th
 believed dead. The other is refused for as long as the true one lives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -81,7 +81,7 @@ class PoolRoster:
             # An announcement that took longer makes a server look younger than it is: the earliest birth is right.
             born = min(born, member.born)
             started = min(born, member.started)
-        elif born <= member.born:
+        elif born < member.born:
             self._refuse(record.name, record.incarnation, now)
             return False
         else:
@@ -123,14 +123,30 @@ class PoolRoster:
         tenants = tuple(sorted(namespaces, key=lambda record: record.name))
         return PoolView(_version(servers, tenants), servers, tenants)
 
+    def next_change(self, silent: Collection[str], now: float) -> float | None:
+        """When the view changes by time alone: the next step of a ramp, or the expiry of a silent server.
+
+        Args:
+            silent: servers that will not announce themselves again.
+        """
+        times = [one.expires for name, one in self._members.items() if name in silent]
+        for member in self._newcomers(now):
+            step = _step(now - member.started, self._ramp_s)
+            if step < STEPS:
+                times.append(member.started + step * self._ramp_s / STEPS)
+        return min(times, default=None)
+
     def _weights(self, now: float) -> dict[str, float]:
-        active = {name: m for name, m in self._members.items() if m.record.state is ServerState.ACTIVE}
-        founded = min((m.started for m in active.values()), default=now)
-        weights = dict.fromkeys(self._members, 0.0)
-        for name, member in active.items():
-            newcomer = member.started - founded > min(FOUNDING_S, self._ramp_s)
-            weights[name] = _ramped(now - member.started, self._ramp_s) if newcomer else 1.0
+        weights = {name: float(m.record.state is ServerState.ACTIVE) for name, m in self._members.items()}
+        for member in self._newcomers(now):
+            weights[member.record.name] = _step(now - member.started, self._ramp_s) / STEPS
         return weights
+
+    def _newcomers(self, now: float) -> list[_Member]:
+        """Active servers that did not start together with the oldest one."""
+        active = [one for one in self._members.values() if one.record.state is ServerState.ACTIVE]
+        founded = min((one.started for one in active), default=now)
+        return [one for one in active if one.started - founded > min(FOUNDING_S, self._ramp_s)]
 
     def _refuse(self, name: str, incarnation: str, now: float) -> None:
         self._refused[name, incarnation] = now + self._expiry_s
@@ -147,10 +163,10 @@ class PoolRoster:
         self._refused = {key: until for key, until in self._refused.items() if until > now}
 
 
-def _ramped(age_s: float, ramp_s: float) -> float:
-    """1/8, 2/8 ... 1: the first step at once, the last after 7/8 of the ramp."""
+def _step(age_s: float, ramp_s: float) -> int:
+    """1 to `STEPS`: the first step at once, the last after 7/8 of the ramp."""
     step = int(age_s / ramp_s * STEPS) + 1 if ramp_s > 0 else STEPS
-    return min(max(step, 1), STEPS) / STEPS
+    return min(max(step, 1), STEPS)
 
 
 def _version(servers: Sequence[ViewServer], namespaces: Sequence[NamespaceRecord]) -> str:

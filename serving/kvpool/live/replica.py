@@ -32,10 +32,10 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.ids import NodeId
 from serving.injected_faults import FaultReader, faults_path
+from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.pool_control import CALL_DEADLINE_S, VIEW_PERIOD_S, PoolAnnouncer, control_settings
 from serving.kvpool.live.server import MemoryServer
-from serving.kvpool.live.server_settings import ServerSettings
 from serving.kvpool.live.settler import Settler
 from serving.kvpool.live.ssd_slot import SsdSlot
 from serving.values.namespaces import server_quotas

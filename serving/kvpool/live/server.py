@@ -22,6 +22,7 @@ from hardware.ub.segment import UbSegment
 from serving.errors import SsdError
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.messages import Welcome
+from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.live.bit_flip import turn_bit
 from serving.kvpool.live.connections import Connections
 from serving.kvpool.live.facts import facts_of
@@ -29,7 +30,6 @@ from serving.kvpool.live.handlers import Desk
 from serving.kvpool.live.holds import Holds
 from serving.kvpool.live.meters import Meters
 from serving.kvpool.live.server_core import ServerCore
-from serving.kvpool.live.server_settings import ServerSettings
 from serving.kvpool.live.ssd_files import SsdFiles
 from serving.kvpool.live.ssd_restore import restore
 from serving.kvpool.live.ssd_slot import SsdSlot

@@ -16,8 +16,8 @@ from hardware.ub.segment import UbSegment
 from serving.kvpool.core.entries import EntryView
 from serving.kvpool.core.entry import EntryTier, Found, Order
 from serving.kvpool.core.memory_manager import MemoryManager
+from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.live.meters import Meters
-from serving.kvpool.live.server_settings import ServerSettings
 
 
 class Disk(Protocol):

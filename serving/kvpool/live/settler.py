@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from serving.ids import NodeId
-from serving.kvpool.core.migration_plan import DRAIN_RETRY_S, RETRY_S, ROUND_S
+from serving.kvpool.core.migration_plan import ROUND_S, next_round, round_end
 from serving.kvpool.core.ring import ring_of
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.migration import Migrator, Settled
@@ -83,11 +83,14 @@ class Settler:
         while self._has_heirs(view := self._view()):
             # The view may still give this server a share: then nobody has heard yet that it leaves.
             others = replace(view, servers=tuple(one for one in view.servers if one.record.name != self._server))
-            settled = self._migrator.settle(ring_of(others, self._node), deadline, leaving=True)
+            ends = round_end(time.monotonic(), deadline)
+            settled = self._migrator.settle(ring_of(others, self._node), ends, leaving=True)
             self._count(settled)
-            if not settled.left or time.monotonic() + DRAIN_RETRY_S >= deadline:
+            now = time.monotonic()
+            again = next_round(settled.left, now, deadline)
+            if again is None:
                 return settled.left
-            time.sleep(DRAIN_RETRY_S)
+            time.sleep(again - now)
         return None
 
     def stop(self) -> None:
@@ -114,12 +117,14 @@ class Settler:
             if not self._has_heirs(view):
                 continue
             try:
-                settled = self._migrator.settle(ring_of(view, self._node), time.monotonic() + ROUND_S)
+                settled = self._migrator.settle(ring_of(view, self._node), round_end(time.monotonic()))
             except Exception:
                 logger.exception("a round of migration failed in an unforeseen way; trying again")
                 settled = Settled(left=1)
             self._count(settled)
-            pause_s = RETRY_S if settled.left else self._idle_s
+            now = time.monotonic()
+            again = next_round(settled.left, now)
+            pause_s = self._idle_s if again is None else again - now
 
     def _count(self, settled: Settled) -> None:
         before = self._moved

@@ -75,6 +75,7 @@ COMPILED = (
     "serving.kvpool.core.ring",
     "serving.kvpool.core.roster",
     "serving.kvpool.core.shelf",
+    "serving.kvpool.core.shelf_steps",
     "serving.kvpool.core.slab_allocator",
     "serving.kvpool.core.writers",
     "serving.values.prefix_hash",

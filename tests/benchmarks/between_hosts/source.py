@@ -15,9 +15,9 @@ import numpy as np
 from hardware.ub.segment import UbSegment
 from serving.ids import BlockId, NodeId
 from serving.instance.live.segment_server import SegmentServer
+from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.live.model_cache import ModelCache
 from serving.kvpool.live.server import MemoryServer
-from serving.kvpool.live.server_settings import ServerSettings
 from serving.sockets.opening import secured
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import PoolView, ServerRecord, ServerState, ViewServer

@@ -239,3 +239,21 @@ def test_a_server_on_a_lost_node_is_gone_and_its_name_goes_to_another_node() -> 
     assert not roster.announce(old, 1001.0)
     assert incarnations(roster, 1001.0) == {"kvcache-0-0": "2", "kvcache-1-0": "1"}
     assert weights(roster, 1001.0)["kvcache-0-0"] == 1.0, "it inherits the place of the lost one"
+
+
+def test_it_knows_when_time_alone_changes_the_view() -> None:
+    roster = roster_with(server("old", 100.0), server("young"))
+    assert roster.next_change((), 1000.0) == 1000.0 + 30.0 / 8
+    assert roster.next_change(("old",), 1001.0) == 1000.0 + 30.0 / 8
+    roster.announce(server("old", 103.0), 1003.0)
+    assert roster.next_change(("young", "old"), 1004.0) == 1005.0
+    roster = roster_with(server("old", 100.0), server("young", 28.0))
+    assert roster.next_change((), 1000.0) is None
+    assert roster.next_change(("young",), 1000.0) == 1005.0
+
+
+def test_of_two_servers_that_began_at_one_moment_the_one_heard_later_has_the_name() -> None:
+    roster = roster_with(server("a"))
+    assert roster.announce(server("a", incarnation="2"), 1000.0)
+    assert not roster.announce(server("a"), 1000.0)
+    assert incarnations(roster, 1000.0) == {"a": "2"}

@@ -5,14 +5,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from hardware.units import KIB, MIB
 from serving.config.kvcache import Eviction, KvCacheConfig
 from serving.config.ports import ANY_PORT, PortRange
 from serving.ids import NodeId
 from serving.kvpool.core.settings import ManagerSettings
 from serving.sockets.secrets import ClusterSecrets
 
-MIB = 1 << 20
-KIB = 1 << 10
+
+def water_marks(config: KvCacheConfig) -> tuple[float, float]:
+    """High and low water mark of a server's memory, as shares of it.
+
+    Without a second tier nothing has to be written before it is evicted, so early eviction gains nothing.
+    """
+    return (config.high_water, config.low_water) if config.ssd_mib else (1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,7 @@ class ServerSettings:
             ssd_folder: where the SSD tier is when `ssd_path` is empty; unused without `ssd_mib`.
         Effects: none.
         """
+        high_water, low_water = water_marks(config)
         folder = Path(config.ssd_path) if config.ssd_path else ssd_folder
         return cls(
             node=node,
@@ -86,9 +93,8 @@ class ServerSettings:
             ssd_folder=folder if config.ssd_mib else None,
             ssd_bytes=config.ssd_mib * MIB if folder is not None else 0,
             slab_bytes=config.slab_kib * KIB,
-            # Without a second tier nothing has to be written before it goes, so nothing is gained by going early.
-            high_water=config.high_water if config.ssd_mib else 1.0,
-            low_water=config.low_water if config.ssd_mib else 1.0,
+            high_water=high_water,
+            low_water=low_water,
             write_through=config.write_through,
             eviction=config.eviction,
             lease_s=config.lease_s,

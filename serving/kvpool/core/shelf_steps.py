@@ -1,0 +1,135 @@
+"""Find and store over the shelves of many servers, for a driver that has the whole pool in its own process.
+
+`PrefixFind` and `BatchWrite` decide the same with messages in between; here a step is one call, fast enough for the
+pool of a whole supernode. The same history leaves the same ledgers (`tests/virtual/core/test_memory_pool_machine.py`):
+
+    find     every reader of a block is asked, and what it has counts as used, of a chain the first block last;
+             of several copies `is_better_copy` chooses; a prefix ends at its first gap
+    store    a block goes to its primary and nowhere else; what is known already counts as used; room is given from the
+             first block on, and the last block is committed first
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from serving.ids import BlockHash
+from serving.kvpool.core.batch_write import NO_SERVER
+from serving.kvpool.core.entries import Entry
+from serving.kvpool.core.entry import GrantStatus
+from serving.kvpool.core.prefix_find import is_better_copy
+from serving.kvpool.core.ring import HashRing
+from serving.kvpool.core.shelf import Shelf
+from serving.values.pool_outcome import MissReason
+
+
+class ShelfPlace(NamedTuple):
+    """A place where a block may be."""
+
+    entries: Mapping[BlockHash, Entry]
+    shelf: Shelf
+    server: str
+
+
+FoundCopy = tuple[Shelf, Entry, str]
+"""A block that was found, and its server. A plain tuple: one is made for each block of each lookup."""
+
+
+class StoredRun(NamedTuple):
+    """Result of a store.
+
+    Attributes:
+        stored: new entries. present: blocks that were there already.
+        dropped: blocks that were not stored, by reason, in the words of `BatchWrite`.
+        servers: those that were asked.
+    """
+
+    stored: int
+    present: int
+    dropped: dict[str, int]
+    servers: tuple[str, ...]
+
+
+class _Places(dict[str | None, tuple[ShelfPlace, ...]]):
+    """The place at each server that answers; the others are not there."""
+
+    def __missing__(self, name: str | None) -> tuple[ShelfPlace, ...]:
+        return ()
+
+
+class ShelfRoutes:
+    """Where the blocks of one space may be; valid until the ring or the servers that answer change.
+
+    Args:
+        shelves: of the servers that answer.
+        steady: every entry is with its primary, so that nobody else need be asked.
+    """
+
+    def __init__(self, ring: HashRing, shelves: Mapping[str, Shelf], steady: bool) -> None:
+        self._ring = ring
+        self._steady = steady
+        self._at = _Places({name: (ShelfPlace(shelf.entries, shelf, name),) for name, shelf in shelves.items()})
+
+    def find(self, hashes: Sequence[BlockHash], now: float) -> list[FoundCopy]:
+        """The longest prefix of these blocks that is there, the last block first.
+
+        Effects: what is found counts as used, leading or not; nothing is lent yet.
+        """
+        run: list[FoundCopy] = []
+        for block, places in zip(reversed(hashes), reversed(self._readers(hashes)), strict=True):
+            best: Entry | None = None
+            for entries, shelf, server in places:  # the likeliest holder first
+                entry = entries.get(block)
+                if entry is not None and entry.shown:
+                    shelf.use(entry, now)
+                    if best is None or is_better_copy(entry.in_dram, best.in_dram, likelier=False):
+                        best, best_shelf, holder = entry, shelf, server
+            if best is not None:
+                run.append((best_shelf, best, holder))
+            elif run:
+                run.clear()
+        return run
+
+    def store(self, hashes: Sequence[BlockHash], nbytes: int, client: int, now: float) -> StoredRun:
+        """Publish the blocks of a chain, in its order.
+
+        Args:
+            nbytes: of each block.
+            client: number under which the ledgers book the writer.
+        Effects: new entries; others are evicted for them.
+        """
+        homes = self._primaries(hashes)
+        for block, places in zip(reversed(hashes), reversed(homes), strict=True):
+            if places and block in places[0].entries:  # mostly it is new
+                places[0].shelf.use_known(block, now)
+        written: list[tuple[Shelf, Entry]] = []
+        dropped: dict[str, int] = {}
+        present = 0
+        asked: dict[str, None] = {}
+        for block, places in zip(hashes, homes, strict=True):
+            if not places:
+                why = MissReason.UNREACHABLE.value if self._ring.primary(block) else NO_SERVER
+                dropped[why] = dropped.get(why, 0) + 1
+                continue
+            _entries, shelf, server = places[0]
+            asked[server] = None
+            entry = shelf.admit(block, nbytes, client, now)
+            if isinstance(entry, Entry):
+                written.append((shelf, entry))
+            elif entry is GrantStatus.PRESENT:
+                present += 1
+            else:
+                dropped[entry.value] = dropped.get(entry.value, 0) + 1
+        # The last block first: the beginning of a chain is then the younger one, and stays longer than its end.
+        for shelf, entry in reversed(written):
+            shelf.finish(entry, now)
+        return StoredRun(len(written), present, dropped, tuple(asked))
+
+    def _readers(self, blocks: Sequence[BlockHash]) -> list[tuple[ShelfPlace, ...]]:
+        if self._steady:
+            return self._primaries(blocks)
+        at, readers = self._at, self._ring.readers
+        return [tuple([place for name in readers(block) for place in at[name]]) for block in blocks]
+
+    def _primaries(self, blocks: Sequence[BlockHash]) -> list[tuple[ShelfPlace, ...]]:
+        # Asked anew each time: the ring answers as fast as a table of some ten thousand blocks, which no cache holds.
+        return [*map(self._at.__getitem__, self._ring.primaries(blocks))]
