@@ -62,6 +62,7 @@ COMPILED = (
     "serving.instance.core.step_budget",
     "serving.instance.core.step_cost",
     "serving.instance.core.timers",
+    "serving.instance.core.waiting_queue",
     "serving.instance.core.windowed_blocks",
     "serving.kvpool.core.clearing",
     "serving.kvpool.core.eviction",
