@@ -4,6 +4,8 @@ The policy, its signals, its decisions, and what becomes of them (`scaling/core/
 differs is who reads and who carries out: here a supernode's instances and books, and events that start and drain.
 """
 
+from dataclasses import replace
+
 from serving.config.scaling import AutoscalerConfig, SloConfig
 from serving.scaling.core.autoscaler import make_scaler
 from serving.scaling.core.decision import PoolTarget, Scaler
@@ -32,7 +34,9 @@ class ScalingDriver:
         self._node = node
         self._scaler = scaler
         self._reader = reader
-        self._room = NodeRoom(node.config.autoscaler, virtual_sizes(node.config), lambda _pool, _now: None)
+        self._room = NodeRoom(
+            replace(node.config.autoscaler, nodes="fixed"), virtual_sizes(node.config), lambda _pool, _now: None
+        )
 
     def start(self) -> None:
         """Look every period from now on. Effects: an event is always ahead while requests are."""

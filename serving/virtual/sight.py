@@ -4,13 +4,11 @@ For room a supernode is one place: its NPUs may be anywhere on the UB fabric. Fo
 of its first NPU: with that host it is lost.
 """
 
-from dataclasses import replace
-
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId
 from serving.scaling.core.replica_room import ReplicaSize
 from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica, Sight
-from serving.scaling.core.signals import KVCACHE, sizes_of
+from serving.scaling.core.signals import KVCACHE
 from serving.virtual.part_sizes import PartSizes
 from serving.virtual.supernode import Supernode
 
@@ -18,10 +16,15 @@ _SUPERNODE = NodeId("supernode")
 
 
 def virtual_sizes(config: ServeConfig) -> dict[str, ReplicaSize]:
-    """Share of the supernode that one replica of each pool takes; decode instances of changing size count by parts."""
-    sizes, step = sizes_of(config), config.autoscaler.decode_step_npus
-    if step and "decode" in sizes:
-        sizes["decode"] = replace(sizes["decode"], npus=step)
+    """Share of the supernode that one replica of each pool takes; decode instances of changing size count by parts.
+
+    UB memory is that of memory servers only: engine pools take next to none of it here.
+    """
+    sizes = {pool: ReplicaSize(section.npus_per_instance, 1) for pool, section in config.pools.items()}
+    if (step := config.autoscaler.decode_step_npus) and "decode" in sizes:
+        sizes["decode"] = ReplicaSize(step, 1)
+    if config.kvcache.replicas:
+        sizes[KVCACHE] = ReplicaSize(0, config.kvcache.ub_memory_mib)
     return sizes
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a target: cut to what fits, with the reason, and which replicas leave. Pure.
+"""Rules for carrying out a scaler's targets: the cut to what fits, with its reason, and which replicas leave. Pure.
 
     scaler -> PoolTarget -> `granted` -> `order` -> PoolOrder: the driver carries it out, and then knows `with_target`
 
