@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 STORED_LOOK_S = 0.02
 """How often an instance that leaves is asked whether its last blocks are stored, as live."""
-_FIRST_SERVED = ("decode", "prefill")
+_FIRST_SERVED = ("decode", "prefill", "aggregated")
 """Who gets NPUs that have become free: requests that generate already are kept first."""
 
 
@@ -94,7 +94,7 @@ class EngineSizes:
 
     def fill(self) -> None:
         """Start what is missing, as far as there are NPUs."""
-        for pool in _FIRST_SERVED:
+        for pool in (one for one in _FIRST_SERVED if one in self.targets):
             while self.missing(pool) > 0 and self.free_npus >= self._npus(pool):
                 self._serial += 1
                 self._starts[pool].append(self._serial)

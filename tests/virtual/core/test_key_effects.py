@@ -191,11 +191,6 @@ def test_a_plan_is_the_same_whatever_its_idle_keys_say() -> None:
     assert case.result(configured(other, candidate)) == case.result(configured(setting, candidate))
 
 
-def test_virtual_time_refuses_to_scale_the_mode_whose_load_it_cannot_read() -> None:
-    with pytest.raises(ConfigError, match="scales prefill and decode pools only"):
-        simulate(changed(CASES["aggregated"].config, {"autoscaler.policy": "slo"}), crowd())
-
-
 @pytest.mark.parametrize(("key", "value"), [("engine.executor", "native"), ("hardware.hbm_per_die_mib", 64)])
 def test_what_virtual_time_is_anyway_is_not_listed_but_anything_else_is(key: str, value: object) -> None:
     config = changed(CASES["plain"].config, {key: value})
