@@ -35,7 +35,7 @@ class ScalingDriver:
         self._scaler = scaler
         self._reader = reader
         self._room = NodeRoom(
-            replace(node.config.autoscaler, nodes="fixed"), virtual_sizes(node.config), lambda _pool, _now: None
+            replace(node.config.autoscaler, nodes="fixed"), virtual_sizes(node), lambda _pool, _now: None
         )
 
     def start(self) -> None:

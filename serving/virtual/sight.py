@@ -4,7 +4,6 @@ For room a supernode is one place: its NPUs may be anywhere on the UB fabric. Fo
 of its first NPU: with that host it is lost.
 """
 
-from serving.config.serve import ServeConfig
 from serving.ids import NodeId
 from serving.scaling.core.replica_room import ReplicaSize
 from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica, Sight
@@ -15,14 +14,15 @@ from serving.virtual.supernode import Supernode
 _SUPERNODE = NodeId("supernode")
 
 
-def virtual_sizes(config: ServeConfig) -> dict[str, ReplicaSize]:
+def virtual_sizes(node: Supernode) -> dict[str, ReplicaSize]:
     """Share of the supernode that one replica of each pool takes; decode instances of changing size count by parts.
 
     UB memory is that of memory servers only: engine pools take next to none of it here.
     """
+    config = node.config
     sizes = {pool: ReplicaSize(section.npus_per_instance, 1) for pool, section in config.pools.items()}
-    if (step := config.autoscaler.decode_step_npus) and "decode" in sizes:
-        sizes["decode"] = ReplicaSize(step, 1)
+    if node.parts is not None:
+        sizes["decode"] = ReplicaSize(node.parts.step, 1)
     if config.kvcache.replicas:
         sizes[KVCACHE] = ReplicaSize(0, config.kvcache.ub_memory_mib)
     return sizes
