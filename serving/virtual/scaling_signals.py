@@ -41,7 +41,7 @@ class SignalReader:
         self._expected = {answers_pool(config).npus_per_instance: self._decode.expected.most}  # type: ignore[union-attr] # given
         """Sequences of one decode instance within the promise, by its NPUs, as the cost model says."""
         self._abilities = Abilities()
-        """Sequences that aggregated instances decode within the promise, measured as live: a step of theirs does both."""
+        """Sequences that aggregated instances decode within the SLO, measured as live: a step does both."""
         self._stepped: dict[ReplicaId, tuple[int, float]] = {}
         """Steps and time that instances had taken at the last look."""
 

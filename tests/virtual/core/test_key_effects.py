@@ -12,7 +12,6 @@ import pytest
 from serving.config.effects import all_keys, idle_keys
 from serving.config.scaling import SloConfig
 from serving.config.serve import ServeConfig
-from serving.errors import ConfigError
 from serving.ids import BlockHash
 from serving.scaling.core.blame import Blame
 from serving.scaling.core.gains import Gains
