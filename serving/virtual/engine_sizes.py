@@ -5,11 +5,12 @@
                        │          └ lost to a fault; its recovery starts it again
                        └ has its NPUs; serves after the phases of its start
 
-Too many? First those go that wait or were lost, then those that start, the latest first, then those that serve, the
-emptiest first, which leave as `InstanceLife` says.
+Too many? First those go that wait or were lost, then those that start, the latest first, then those that serve, which
+the caller names; they leave as `InstanceLife` says.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 STORED_LOOK_S = 0.02
 """How often an instance that leaves is asked whether its last blocks are stored, as live."""
-_FIRST_SERVED = ("decode", "prefill")
+_FIRST_SERVED = ("decode", "prefill", "aggregated")
 """Who gets NPUs that have become free: requests that generate already are kept first."""
 
 
@@ -74,18 +75,18 @@ class EngineSizes:
         """NPUs that nobody has."""
         return self._node.placement.idle - self.starting_npus
 
-    def set_target(self, pool: str, target: int) -> None:
+    def set_target(self, pool: str, target: int, leaving: Sequence[str] = ()) -> None:
         """A pool should have so many instances from now on.
 
+        Args:
+            leaving: names of the serving instances that are too many.
         Effects: starts what there are NPUs for, drains what is too much.
         """
         self.targets[pool] = target
         surplus = max(0, -self.missing(pool) - self.replacing[pool])
-        called_off = min(surplus, self.starting(pool))
-        for _ in range(called_off):
+        for _ in range(min(surplus, self.starting(pool))):
             self._starts[pool].pop()
-        staying = (one for one in self._node.instances(pool) if not one.draining)
-        for instance in sorted(staying, key=lambda one: one.sequences)[: surplus - called_off]:
+        for instance in [one for one in self._node.instances(pool) if one.name in leaving]:
             instance.on_empty = partial(self._soon_count, instance)
             self._tell(instance, Inside(instance.sequences))
             self._tell(instance, BeginLeaving(self._drain_s))
@@ -93,7 +94,7 @@ class EngineSizes:
 
     def fill(self) -> None:
         """Start what is missing, as far as there are NPUs."""
-        for pool in _FIRST_SERVED:
+        for pool in (one for one in _FIRST_SERVED if one in self.targets):
             while self.missing(pool) > 0 and self.free_npus >= self._npus(pool):
                 self._serial += 1
                 self._starts[pool].append(self._serial)

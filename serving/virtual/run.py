@@ -82,7 +82,8 @@ def simulate(
                 node.start_instance(pool)
     except HardwareError as error:
         raise ConfigError(str(error)) from error
-    scaling = _scaling(node, scaler or configured_scaler(config.slo, config.autoscaler))
+    scaler = scaler or configured_scaler(config.slo, config.autoscaler)
+    scaling = None if scaler is None else ScalingDriver(node, scaler, SignalReader(node))
     step_s = timeline_step_s or max(0.1, (workload.duration_s or 600.0) / _POINTS)
     timeline = Timeline(node, step_s)
     node.feed(workload)
@@ -99,17 +100,6 @@ def simulate(
         gateway.abandon()
     records = [] if scaling is None else scaling.records
     return _result(config, workload, node, timeline, troubles, records, seed, time.perf_counter() - begun)
-
-
-def _scaling(node: Supernode, scaler: Scaler | None) -> ScalingDriver | None:
-    if scaler is None:
-        return None
-    if node.config.serving.mode == "aggregated":
-        raise ConfigError(
-            'virtual time scales prefill and decode pools only: with [serving] mode = "aggregated" set [autoscaler] '
-            'policy = "none"'
-        )
-    return ScalingDriver(node, scaler, SignalReader(node))
 
 
 def _run(node: Supernode, stop_s: float, progress: Progress | None, enough: Enough | None) -> None:

@@ -10,12 +10,16 @@ from serving.config.cluster import DIES_PER_NPU
 from serving.config.serve import ServeConfig
 from serving.ids import ReplicaId
 from serving.scaling.core.decode_ability import CROWD_SPREAD, TPOT_SPREAD, DecodeAbility, Expected
+from serving.scaling.core.measure import Abilities
+from serving.scaling.core.sight import SeenMember, Sight
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals
+from serving.virtual.aggregated import AggregatedInstance
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_sizes import MemorySizes
 from serving.virtual.part_sizes import PartSizes
 from serving.virtual.ports import StepDurations
 from serving.virtual.supernode import Supernode
+from serving.virtual.work_done import answers_pool, prompts_pool
 
 TYPICAL_PROMPT = 4096.0
 """Tokens of the prompt for which capacities are stated; the cost model's rows are of that length."""
@@ -34,8 +38,10 @@ class SignalReader:
         self._decode = DecodeAbility(expected_decode(config, times))
         simulation = node.config.simulation
         self._tokens_per_step = mtp_tokens_per_step(simulation.drafts, simulation.acceptance)
-        self._expected = {config.decode.npus_per_instance: self._decode.expected.most}  # type: ignore[union-attr] # given
+        self._expected = {answers_pool(config).npus_per_instance: self._decode.expected.most}  # type: ignore[union-attr] # given
         """Sequences of one decode instance within the promise, by its NPUs, as the cost model says."""
+        self._abilities = Abilities()
+        """Sequences that aggregated instances decode within the SLO, measured as live: a step does both."""
         self._stepped: dict[ReplicaId, tuple[int, float]] = {}
         """Steps and time that instances had taken at the last look."""
 
@@ -64,6 +70,8 @@ class SignalReader:
     def _see_decode(self) -> None:
         """Learn what decode can do from the steps since the last look."""
         node, before = self._node, self._stepped
+        if node.aggregated:
+            self._abilities.observe(Sight(node.queue.now, members={one.name: _member(one) for one in node.aggregated}))
         self._stepped = {one.name: (one.meter.steps, one.meter.busy_s) for one in node.decodes}
         for one in node.decodes:
             steps, busy_s = before.get(one.name, (one.meter.steps, 0.0))
@@ -77,7 +85,7 @@ class SignalReader:
         config, expected = self._node.config, self._expected
         if npus not in expected:
             expected[npus] = expected_decode(config, self._node.times, npus).most
-        return expected[npus] / expected[config.decode.npus_per_instance]
+        return expected[npus] / expected[answers_pool(config).npus_per_instance]
 
     def _pool(self, pool: str) -> PoolSignals:
         if pool == "decode" and self._node.parts is not None:
@@ -140,18 +148,22 @@ class SignalReader:
             sequences=sum(one.sequences for one in there),
             kv_blocks_used=sum(one.kv_used() for one in there),
             kv_blocks_total=sum(one.kv_blocks for one in up),
-            tokens_per_s=self._prompt_tokens_per_s if pool == "prefill" else 0.0,
-            max_sequences=self._most(TPOT_SPREAD) if pool == "decode" else 0.0,
+            tokens_per_s=0.0 if pool == "decode" else self._prompt_tokens_per_s,
+            max_sequences=self._most(pool, TPOT_SPREAD),
             low=low,
             high=high,
-            crowd=self._most(CROWD_SPREAD) if pool == "decode" else 0.0,
+            crowd=self._most(pool, CROWD_SPREAD),
             seats=section.max_sequences,
             start_s=sizes.start_s(pool),
         )
 
-    def _most(self, spread: float) -> float:
+    def _most(self, pool: str, spread: float) -> float:
         config = self._node.config
-        return self._decode.most(config.slo.tpot_s, config.decode.max_sequences, spread)
+        if pool == "prefill":
+            return 0.0
+        if pool == "aggregated":
+            return self._abilities.most_sequences(pool, config.slo.tpot_s, config.aggregated.max_sequences, spread)
+        return self._decode.most(config.slo.tpot_s, answers_pool(config).max_sequences, spread)
 
     def _cache(self) -> CacheSignals | None:
         node = self._node
@@ -181,9 +193,21 @@ def _cache_signals(pool: VirtualPool, sizes: MemorySizes, node: Supernode) -> Ca
     )
 
 
+def _member(one: AggregatedInstance) -> SeenMember:
+    """An aggregated instance as it would report on itself live."""
+    done = one.done()
+    facts = {
+        "prompt_tokens_total": done.prompt_tokens,
+        "generated_tokens_total": one.meter.output_tokens,
+        "busy_s": done.busy_s,
+        "running": one.sequences - one.waiting(),
+    }
+    return SeenMember(one.name, one.pool, "1", facts)
+
+
 def prompt_rate(config: ServeConfig, times: StepDurations) -> float:
     """Prompt tokens that one prefill instance computes per second, by the cost model."""
-    tokens = float(config.prefill.max_step_tokens)
+    tokens = float(prompts_pool(config).max_step_tokens)
     return tokens / times.prefill(tokens, tokens * TYPICAL_PROMPT / 2)
 
 
@@ -193,9 +217,10 @@ def expected_decode(config: ServeConfig, times: StepDurations, npus: int = 0) ->
     Args:
         npus: of the instance; 0 = as configured.
     """
-    dies = (npus or config.decode.npus_per_instance) * DIES_PER_NPU
+    pool = answers_pool(config)
+    dies = (npus or pool.npus_per_instance) * DIES_PER_NPU
     groups = (dies - config.simulation.expert_dies) // config.simulation.decode_attention_tp
-    seats = config.decode.max_sequences * dies // config.decode.dies_per_instance
+    seats = pool.max_sequences * dies // pool.dies_per_instance
     most = _sequences_in_time(config, times, groups, seats)
     slope_s = (_token_s(config, times, most, groups) - _token_s(config, times, most / 2, groups)) / (most / 2)
     return Expected(most, slope_s)

@@ -80,7 +80,8 @@ class Supernode:
         self.gateways = [self._gateway(number) for number in range(config.gateway.replicas)]
         self.totals: list[InstanceTotals] = []
         self.load = LoadMarks()
-        self._started: dict[ReplicaId, float] = {}
+        self.started_s: dict[ReplicaId, float] = {}
+        """When each instance has come up."""
         self._fed_by_gone = dict.fromkeys(config.pools, 0)
         """Tokens that went through instances that are no more."""
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
@@ -124,7 +125,7 @@ class Supernode:
         else:
             instance = self._prefill(name) if pool == "prefill" else self._decode(name)
         self._of(instance).append(instance)
-        self._started[name] = self.queue.now
+        self.started_s[name] = self.queue.now
         self.directory.put(instance)
         self.network.join(name, self._ends(pool, npus), len(npus))
         for gateway in self.gateways:
@@ -219,7 +220,7 @@ class Supernode:
             instance.name,
             instance.pool,
             instance.npus,
-            self._started[instance.name],
+            self.started_s[instance.name],
             stopped_s,
             meter.steps,
             done.busy_s,

@@ -1,7 +1,8 @@
-"""Decision of a scaler: a target for every pool, each with its kind and its reason."""
+"""Decision of a scaler: a target for every pool, each with its kind and its reason; and what is written down of it."""
 
+from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -57,6 +58,32 @@ class ScalingDecision(Struct, frozen=True, gc=False):
     def changes(self) -> tuple[PoolTarget, ...]:
         """Only what is to be done."""
         return tuple(target for target in self.targets if target.changed)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One change.
+
+    Args:
+        id: counts up from 1 and never repeats within one start of the system.
+        at: seconds since 1970.
+        by: `autoscaler`, `cli`, `page`, `rest` or `deployment`.
+    """
+
+    id: int
+    at: float
+    pool: str
+    before: int
+    target: int
+    kind: ScaleKind
+    reason: str
+    by: str
+
+    def row(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**asdict(self), "kind": self.kind.value}
+
+    kept = row
 
 
 class Scaler(Protocol):

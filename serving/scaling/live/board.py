@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from serving.cluster.kept_values import KeptValues
@@ -17,10 +16,13 @@ from serving.deadline import within
 from serving.scaling.core.busy import BusyShares
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.duration_text import duration_text
+from serving.scaling.core.fleet import granted, in_order, order, with_target
 from serving.scaling.core.gateways import Gateways
 from serving.scaling.core.history import History
 from serving.scaling.core.measure import Abilities
+from serving.scaling.core.node_room import NodeRoom
 from serving.scaling.core.policy_time import autoscaler_row
+from serving.scaling.core.pool_spread import PoolSpread
 from serving.scaling.core.sight import ReplicaPhase, Sight
 from serving.scaling.core.signals import CacheTotals, scaling_signals, sizes_of
 from serving.scaling.core.tally_keeper import TallyKeeper
@@ -32,9 +34,7 @@ from serving.scaling.live.experts_state import experts_of
 from serving.scaling.live.group_orders import order_group
 from serving.scaling.live.holds import ScalingHolds, refusal_of
 from serving.scaling.live.ledger import Ledger
-from serving.scaling.live.node_room import NodeRoom
 from serving.scaling.live.page_state import SHOWN, hardware, host_rows, pool_rows
-from serving.scaling.live.pool_spread import PoolSpread
 from serving.values.deployment import DeploymentNotice
 from serving.values.scaling import (
     MOST_REPLICAS,
@@ -88,7 +88,9 @@ class ScalingBoard:
         self._history = History()
         self._tally = TallyKeeper()
         self._room = NodeRoom(config.autoscaler, self._sizes, self._tally.starts.node_came)
-        self._spread = PoolSpread(config.autoscaler, self._sizes, self._ledger, gateways=config.gateway.replicas > 1)
+        self._spread = PoolSpread(
+            config.autoscaler, self._sizes, self._ledger.last, gateways=config.gateway.replicas > 1
+        )
         self._sight = Sight(0.0)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
@@ -207,7 +209,7 @@ class ScalingBoard:
             held_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
             held = f", held for {duration_text(held_s)}" if held_s else ""
             reason = f"asked for by hand{held}{self._room.wait_of(pool, replicas, self._sight)}"
-            reason = await self._set(pool, before, replicas, ScaleKind.HELD, reason, wish.by, held_s)
+            reason = await self._set(PoolTarget(pool, before, replicas, ScaleKind.HELD, reason), wish.by, held_s)
             self._holds.set(pool, held_s, wish.by, self._clock())
             return self._answer(pool, before, f"{pool}: {before} -> {replicas}; {reason}")
 
@@ -243,18 +245,11 @@ class ScalingBoard:
         async with self._lock:
             if self._deployments.quiet(self._clock()):
                 return
-            for wanted in sorted(targets, key=lambda one: one.target - one.before):
-                seen = self._sight.deployments.get(wanted.pool)
-                if seen is None or seen.target != wanted.before or self._holds.hold(wanted.pool, self._clock()):
+            for wanted in in_order(targets):
+                if self._holds.hold(wanted.pool, self._clock()):
                     continue
-                target = wanted.target
-                if target > seen.target:
-                    target = max(seen.target, min(target, self._room.most(wanted.pool, self._sight)))
-                cut = target != wanted.target
-                fits = f"; {wanted.target} wanted, {target} fit: {self._shortage(wanted.pool)}" if cut else ""
-                reason = f"{wanted.reason}{fits}{self._room.wait_of(wanted.pool, target, self._sight)}"
-                if target != seen.target:
-                    await self._set(wanted.pool, seen.target, target, wanted.kind, reason, AUTOSCALER)
+                if (to := granted(wanted, self._sight, self._room)) is not None:
+                    await self._set(to, AUTOSCALER)
 
     def state(self) -> dict[str, Any]:
         """Answers `ReadPools` from the last look."""
@@ -329,7 +324,7 @@ class ScalingBoard:
             held = self._holds.hold(pool, now) is not None
             for to in (self._room.look(pool, self._sight, now), self._spread.look(pool, self._sight, now, held=held)):
                 if to is not None:
-                    await self._set(pool, to.before, to.target, to.kind, to.reason, AUTOSCALER)
+                    await self._set(to, AUTOSCALER)
         if (gateways := self._spread.look_gateways(self._sight, now)) is not None:
             to, leaving = gateways
             await self._port.set_target(to.pool, to.target, leaving)
@@ -359,25 +354,21 @@ class ScalingBoard:
         self._holds.aim(pool, target)
         if target > room:
             reason = f"{target} replicas do not fit, {room} do"
-            await self._set(pool, target, room, ScaleKind.FIT, f"{reason}: {self._shortage(pool)}", REST)
+            await self._set(PoolTarget(pool, target, room, ScaleKind.FIT, f"{reason}: {self._shortage(pool)}"), REST)
 
-    async def _set(
-        self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str, held_s: float = 0.0
-    ) -> str:
+    async def _set(self, wanted: PoolTarget, by: str, held_s: float = 0.0) -> str:
         """Serve's scale API, the ledger, and what is known from now on. Returns: the reason, as it was written down."""
-        if target != before:
-            leaving, emptied = self._room.leaving(pool, target, self._sight)
-            reason += emptied
-            self._unanswered[pool] = PoolTarget(pool, before, target, kind, reason), by, held_s
-            await self._port.set_target(pool, target, leaving)
+        ordered = order(wanted, self._sight, self._room)
+        to, pool = ordered.to, wanted.pool
+        if to.changed:
+            self._unanswered[pool] = to, by, held_s
+            await self._port.set_target(pool, to.target, ordered.leaving)
         self._unanswered.pop(pool, None)
         self._deployments.overruled(pool)
-        self._holds.aim(pool, target)
-        seen = self._sight.deployments[pool]
-        deployments = {**self._sight.deployments, pool: replace(seen, target=target)}
-        self._sight = replace(self._sight, deployments=deployments)
-        self._write(pool, before, target, kind, reason, by)
-        return reason
+        self._holds.aim(pool, to.target)
+        self._sight = with_target(self._sight, pool, to.target)
+        self._write(pool, to.before, to.target, to.kind, to.reason, by)
+        return to.reason
 
     def _write(self, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str) -> None:
         entry = self._ledger.add(self._clock(), pool, before, target, kind, reason, by)

@@ -2,11 +2,10 @@
 
 import logging
 from collections import Counter, defaultdict, deque
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from serving.cluster.kept_values import KeptValues
-from serving.scaling.core.decision import ScaleKind
+from serving.scaling.core.decision import LedgerEntry, ScaleKind
 from serving.scaling.live.kept_rows import KeptRows
 
 logger = logging.getLogger(__name__)
@@ -14,32 +13,6 @@ logger = logging.getLogger(__name__)
 KEPT = 1_000
 """Entries in memory, and kept, but for what its last value holds beyond."""
 _PREFIX = "decisions/"
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    """One change.
-
-    Args:
-        id: counts up from 1 and never repeats within one start of the system.
-        at: seconds since 1970.
-        by: `autoscaler`, `cli`, `page`, `rest` or `deployment`.
-    """
-
-    id: int
-    at: float
-    pool: str
-    before: int
-    target: int
-    kind: ScaleKind
-    reason: str
-    by: str
-
-    def row(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        return {**asdict(self), "kind": self.kind.value}
-
-    kept = row
 
 
 class Ledger:
@@ -67,6 +40,10 @@ class Ledger:
         self.counts[pool][kind.value] += 1
         self._rows.write(entry.id, self._entries)
         return entry
+
+    def last(self, pool: str) -> LedgerEntry | None:
+        """The newest entry about a pool; None = there is none."""
+        return next((entry for entry in reversed(self._entries) if entry.pool == pool), None)
 
     def newest(self, pool: str | None = None, after: int = 0, limit: int = KEPT) -> list[LedgerEntry]:
         """Entries with an id above `after`, newest first."""

@@ -8,8 +8,8 @@ import pytest
 from serving.cluster.kept_values import KeptValues
 from serving.config.gateway import GatewayConfig
 from serving.ids import NodeId
+from serving.scaling.core import pool_spread
 from serving.scaling.core.sight import SeenNode
-from serving.scaling.live import pool_spread
 from serving.scaling.live.board import ScalingBoard
 from serving.values.scaling import HoldPool, ScalePool
 from tests.scaling.live.case import FakeCluster, board_of, config, deployment, nodes, replica

@@ -1,5 +1,6 @@
 """Aggregated instances in virtual time: whole answers, both ends of their load, faults, and the same steps as live."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -113,3 +114,19 @@ def test_what_a_lost_die_held_and_what_does_not_fit_is_computed_again() -> None:
     result = run(load, pool={"replicas": 1, "max_step_tokens": 65_536}, kvcache={"replicas": 0})
     assert list(result.requests.output_tokens) == [400] * 90
     assert result.instances[0].peak_kv_share > 0.9
+
+
+def test_the_pool_grows_under_a_burst_and_shrinks_after_it() -> None:
+    calm, burst_of = [(2.0 * n, 2000, 40) for n in range(300)], [(100.0 + 0.02 * n, 8000, 100) for n in range(3000)]
+    scaler = {"policy": "slo", "min_decode": 1, "max_decode": 8, "hold_s": 60.0}
+    result = run(
+        workload(sorted(calm + burst_of)), pool={"replicas": 1}, autoscaler=scaler,
+        simulation={"model_load": "prewarmed"}, slo={"ttft_s": 3.0, "tpot_s": 0.08},
+    )  # fmt: skip
+    assert set(result.requests.outcome) == {Outcome.FINISHED}
+    targets = [(one.at_s, one.target) for one in result.scaling if one.pool == "aggregated"]
+    assert min(targets)[0] > 100.0, "calm traffic needs one instance"
+    assert max(target for _, target in targets) == 8
+    assert targets[-1][1] <= 5
+    left = [one for one in result.instances if math.isfinite(one.stopped_s)]
+    assert len(left) >= 3

@@ -12,7 +12,6 @@ import pytest
 from serving.config.effects import all_keys, idle_keys
 from serving.config.scaling import SloConfig
 from serving.config.serve import ServeConfig
-from serving.errors import ConfigError
 from serving.ids import BlockHash
 from serving.scaling.core.blame import Blame
 from serving.scaling.core.gains import Gains
@@ -197,11 +196,6 @@ def test_a_plan_is_the_same_whatever_its_idle_keys_say() -> None:
     other = PlanSetting(changed(config, _others(config, idle)), trace, trace, setting.target)
     case = CASES["plain"]
     assert case.result(configured(other, candidate)) == case.result(configured(setting, candidate))
-
-
-def test_virtual_time_refuses_to_scale_the_mode_whose_load_it_cannot_read() -> None:
-    with pytest.raises(ConfigError, match="scales prefill and decode pools only"):
-        simulate(changed(CASES["aggregated"].config, {"autoscaler.policy": "slo"}), crowd())
 
 
 @pytest.mark.parametrize(("key", "value"), [("engine.executor", "native"), ("hardware.hbm_per_die_mib", 64)])

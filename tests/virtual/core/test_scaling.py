@@ -74,17 +74,30 @@ def test_pools_grow_after_the_start_up_unless_it_is_called_off() -> None:
 
 
 def test_decode_waits_for_the_npus_that_prefill_yields() -> None:
-    load = burst(600, output=32, every_s=0.1)
-    scaler = ScriptedScaler([(10.0, "decode", 2), (30.0, "prefill", 4)])
+    load = burst(2400, prompt=16_000, output=32, every_s=0.01)
+    scaler = ScriptedScaler([(10.0, "decode", 2), (20.0, "decode", 2), (20.0, "prefill", 4)])
     result = simulate(
         config(prefill={"replicas": 14}, simulation=PREWARMED), load, timeline_step_s=1.0, check=True, scaler=scaler
     )
-    waits = next(one for one in scaler.seen if one.now >= 20.0)
-    assert (waits.pool("decode").starting, waits.npus_free) == (1, 0)
-    assert at(result, 25.0).decode_npus == 160
-    assert at(result, 40.0).prefill_npus == 64
-    assert at(result, 40.0).decode_npus == 320
+    assert [(one.at_s, one.pool, one.target) for one in result.scaling] == [(20.0, "prefill", 4), (20.0, "decode", 2)]
+    assert max(one.pool("decode").starting for one in scaler.seen if one.now > 20.0) == 1
+    assert at(result, 19.0).decode_npus == 160
+    assert at(result, 50.0).prefill_npus == 64
+    assert at(result, 50.0).decode_npus == 320
     assert all(p.prefill_npus + p.decode_npus + p.starting_npus <= 384 for p in result.timeline)
+    assert finished(result)
+
+
+def test_a_target_is_cut_to_what_fits_and_the_newest_leave_as_on_the_live_board() -> None:
+    scaler = ScriptedScaler([(5.0, "prefill", 20), (50.0, "prefill", 4)])
+    sections = {"prefill": {"replicas": 4}, "decode": {"replicas": 1}, "simulation": PREWARMED}
+    result = simulate(config(**sections), burst(600, every_s=0.1), check=True, scaler=scaler)
+    grown, shrunk = result.scaling
+    cut = "20 wanted, 14 fit: an instance needs 16 NPUs whole on one node, 0 are free then"
+    assert (grown.target, grown.reason) == (14, f"as written; {cut}")
+    assert (shrunk.before, shrunk.target) == (14, 4)
+    gone = {one.name: one.started_s for one in result.instances if math.isfinite(one.stopped_s)}
+    assert gone == {f"prefill-{number}": 5.0 for number in range(4, 14)}
     assert finished(result)
 
 

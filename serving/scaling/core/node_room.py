@@ -4,19 +4,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from serving.config.scaling import AutoscalerConfig
-from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
 from serving.scaling.core.duration_text import duration_text
 from serving.scaling.core.leavers import Placed, emptied, leavers, leavers_of_the_fullest
 from serving.scaling.core.node_wait import NodeWaits
 from serving.scaling.core.replica_room import ReplicaSize, fits, shortage
 from serving.scaling.core.sight import ReplicaPhase, Sight
-from serving.scaling.live.ledger import LedgerEntry
 
 WAITS = "waits for a node"
 
 
 class NodeRoom:
-    """Answers of the board about room. Time is passed in, so are looks.
+    """Answers about room. Time is passed in, so are looks.
 
     Args:
         sizes: of a replica of each pool.

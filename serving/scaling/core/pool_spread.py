@@ -1,18 +1,17 @@
 """Pools and gateways that a lost host has crowded, as the board sees them: when each is spread again, see
-`core/spreading.py`."""
+`spreading.py`."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from serving.config.scaling import AutoscalerConfig
 from serving.config.upgrade_rules import GATEWAY
 from serving.ids import NodeId
-from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
 from serving.scaling.core.leavers import Placed, leavers_of_the_fullest
 from serving.scaling.core.replica_room import ReplicaSize, fits, hosts_with_room
 from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, Sight
 from serving.scaling.core.spreading import PoolPlaces, Spreading
-from serving.scaling.live.ledger import Ledger, LedgerEntry
 
 REASONS = {"more": "one more, so that one can leave the fullest host", "less": "one leaves the fullest host"}
 
@@ -22,21 +21,26 @@ class PoolSpread:
 
     Args:
         sizes: of a replica of each pool.
-        ledger: what was decided before, perhaps by a board whose place this one has taken.
+        last: the newest decision about a pool, perhaps of a board that this one has replaced; None = there is none.
         gateways: they may be anywhere, so they are spread as pools are.
     """
 
     def __init__(
-        self, settings: AutoscalerConfig, sizes: Mapping[str, ReplicaSize], ledger: Ledger, *, gateways: bool = False
+        self,
+        settings: AutoscalerConfig,
+        sizes: Mapping[str, ReplicaSize],
+        last: Callable[[str], LedgerEntry | None],
+        *,
+        gateways: bool = False,
     ) -> None:
         moves = settings.nodes == "fixed" and settings.spread_after_s > 0
         self._sizes = {pool: size for pool, size in sizes.items() if size.ranks == 1} if moves else {}
         self._gateways = moves and gateways
         self._spreading = Spreading(settings.spread_after_s)
         for pool in (*self._sizes, GATEWAY):
-            for newest in ledger.newest(pool, 0, 1):
-                if newest.kind is ScaleKind.SPREAD and newest.target > newest.before:
-                    self._spreading.resume(pool, newest.before, newest.at)
+            newest = last(pool)
+            if newest is not None and newest.kind is ScaleKind.SPREAD and newest.target > newest.before:
+                self._spreading.resume(pool, newest.before, newest.at)
 
     def look(self, pool: str, sight: Sight, now: float, *, held: bool) -> PoolTarget | None:
         """The next half of a move, if it is time for one.
