@@ -81,7 +81,6 @@ class Supernode:
         self.totals: list[InstanceTotals] = []
         self.load = LoadMarks()
         self.started_s: dict[ReplicaId, float] = {}
-        """When each instance has come up."""
         self._fed_by_gone = dict.fromkeys(config.pools, 0)
         """Tokens that went through instances that are no more."""
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
