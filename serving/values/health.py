@@ -53,7 +53,6 @@ class StepWatch:
         """How long a step of so many tokens may take.
 
         Returns: [s]; at least the floor.
-        Effects: none.
         """
         limits = self._limits
         if not self._longest:

@@ -118,7 +118,6 @@ def refusal(sequence_id: SequenceId, error: ServingError) -> Lost | Refused:
 
     Args:
         error: that it raised.
-    Effects: none.
     """
     if isinstance(error, HandoffError):
         return Lost(sequence_id, str(error))
@@ -140,7 +139,6 @@ def in_time_of(news: News, time_scale: float) -> News:
 
     Args:
         time_scale: seconds of the clock that they are in now in one second of the other.
-    Effects: none.
     """
     match news:
         case Tokens(waited_s=float(waited_s)):

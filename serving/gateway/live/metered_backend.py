@@ -110,7 +110,6 @@ class MeteredBackend:
 
         Args:
             now: gateway time [s].
-        Effects: none.
         """
         queued, tokens, _ = self._backend.waiting()
         return self._meter.report(now, queued, tokens, starved=self._backend.starved)

@@ -107,7 +107,6 @@ def current_facts(
     Args:
         status: its last report; None = there is no link to it.
         told: facts that a gateway asked it for; may be older than what it has announced since.
-    Effects: none.
     """
     if told.get("told_s", 0.0) > facts.get("told_s", 0.0):
         facts = {**facts, **told}
@@ -135,7 +134,6 @@ def state_of(facts: Mapping[str, Any], lost: NoticeKind | None, *, linked: bool)
 
     Args:
         lost: how the gateway lost it; None = it did not.
-    Effects: none.
     """
     if lost is not None:
         return "frozen" if lost == "frozen" else "dead"
