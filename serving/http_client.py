@@ -1,13 +1,13 @@
-"""The HTTP client of every command: one question, one JSON answer or a stream of them, mistakes in one line.
+"""HTTP client of the commands: a request, a JSON response or a stream of them, errors in one line.
 
     ask_gateway, ask_dashboard ──► ask ──► fetch ──┬─► urllib
                    gateway_events ──► ask_events ──┘
-        who is asked; its words      key, deadline, repetition, refusals
+        server kind, messages        key, deadline, retries, refusals
 
-What is on this machine is asked directly, whatever proxy the environment names: a proxy does not reach this machine's
-loopback, and the keys that such questions carry are none of its business. Nor are they any other server's to which an
-answer points. Every question has a deadline, every answer a largest size. A question is repeated only where its caller
-says that it may be, and only while nothing is answered.
+Requests to loopback addresses bypass the proxies of the environment: a proxy cannot reach this machine's loopback and
+must not receive the API keys of such requests. Nor is a redirect to another server followed. Every request has a
+deadline, every response a maximum size. A request is retried only where its caller allows that, and only while there
+is no response.
 """
 
 import argparse
@@ -44,13 +44,13 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class ServerKind:
-    """A kind of server, and what to say of it.
+    """A kind of server, with its deadline and the hints in its error messages.
 
     Args:
         name: in messages.
-        deadline_s: for an answer, where the question has none of its own.
-        absent: what to do when nothing is there.
-        wants_key: what to do when it does not accept the key, and does not say so itself.
+        deadline_s: for a response, unless the request sets one [s].
+        absent: hint when no server listens.
+        wants_key: hint when the server rejects the key without a message.
     """
 
     name: str
@@ -71,10 +71,10 @@ DASHBOARD: Final = ServerKind(
 
 
 class RefusedError(UnavailableError):
-    """A server has answered, and not with what was asked for.
+    """A server responded with an error.
 
     Args:
-        error: the object "error" of its answer; empty if there is none.
+        error: the object "error" of the response; empty if there is none.
     """
 
     def __init__(self, message: str, error: dict[str, Any]) -> None:
@@ -92,16 +92,16 @@ def ask(
     body: dict[str, Any] | None = None,
     deadline_s: float | None = None,
 ) -> dict[str, Any]:
-    """Ask a server once.
+    """Send one request to a server and return its JSON object.
 
     Args:
-        url: its address, with or without http://.
+        url: address of the server, with or without http://.
         path: from the address's root, already quoted.
         key: sent as a bearer token.
-        method: GET, or POST with a body, unless it is another one.
-        deadline_s: for the answer, instead of the usual one of such a server.
-    Raises: UnavailableError, in one line, when it cannot be reached or is no such server; RefusedError when it refuses;
-        SilentError when it gives no answer in time.
+        method: None = GET, or POST with a body.
+        deadline_s: for the response [s], instead of the server kind's.
+    Raises: UnavailableError, in one line, when it cannot be reached or is another kind of server; RefusedError when it
+        refuses; SilentError when it does not respond in time.
     """
     deadline_s = server.deadline_s if deadline_s is None else deadline_s
     with _mistakes_in_one_line(server, url, deadline_s):
@@ -111,11 +111,11 @@ def ask(
 def ask_events(
     server: ServerKind, url: str, path: str, key: str | None, body: dict[str, Any], *, silence_s: float = SILENCE_S
 ) -> Generator[dict[str, Any]]:
-    """Ask once for a stream of server-sent events, and give each one's object as it comes. To close it is to leave.
+    """Post a request and yield the object of each server-sent event as it arrives. Closing the generator disconnects.
 
     Args:
         url, path, key: as for `ask`. body: is posted.
-        silence_s: how long nothing may come.
+        silence_s: longest time between two events [s].
     Raises: as `ask`; UnavailableError when the stream breaks off, RefusedError when it ends with an error.
     """
     with _mistakes_in_one_line(server, url, silence_s):
@@ -139,12 +139,12 @@ gateway_events: Final = partial(ask_events, GATEWAY)
 
 
 def ask_again(question: Callable[[], Answer]) -> Answer:
-    """Ask until there is an answer.
+    """Repeat a request until there is a response.
 
     Args:
-        question: asks once, with a deadline of its own; must be harmless when it is repeated.
-    Raises: SilentError if there is no answer within `PATIENCE_S`; whatever else `question` raises, at once.
-    Effects: writes one line to standard error when the first answer is late.
+        question: sends the request once, with a deadline of its own; must be safe to repeat.
+    Raises: SilentError if there is no response within `PATIENCE_S`; any other error of `question` at once.
+    Effects: writes one line to standard error when the first response is late.
     """
     end = time.monotonic() + PATIENCE_S
     waiting = False
@@ -161,12 +161,12 @@ def ask_again(question: Callable[[], Answer]) -> Answer:
 
 
 def fetch(request: urllib.request.Request, deadline_s: float, *, direct: bool = False) -> bytes:
-    """The body of a good answer.
+    """The body of a successful response.
 
     Args:
-        direct: ask without a proxy wherever it is.
-    Raises: urllib.error.HTTPError for any other answer; OSError, ValueError if there is none, or it is no HTTP, or it
-        points to another server, or is larger than `MOST_ANSWER_BYTES`.
+        direct: bypass proxies for any address.
+    Raises: urllib.error.HTTPError for any other response; OSError, ValueError if there is none, or it is not HTTP, or
+        it redirects to another server, or is larger than `MOST_ANSWER_BYTES`.
     """
     end = time.monotonic() + deadline_s
     with _no_http_is_no_connection(), _open(request, deadline_s, direct=direct) as response:
@@ -174,12 +174,12 @@ def fetch(request: urllib.request.Request, deadline_s: float, *, direct: bool = 
 
 
 def is_timeout(error: Exception) -> bool:
-    """Whether a question failed because no answer came in time."""
+    """Whether a request failed because no response arrived in time."""
     return isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError)
 
 
 class _SameOrigin(urllib.request.HTTPRedirectHandler):
-    """Follows redirects within a server only: the question goes along with its key."""
+    """Follows redirects within one server only, because the request carries its API key along."""
 
     def redirect_request(
         self,
@@ -228,7 +228,7 @@ def _no_http_is_no_connection() -> Iterator[None]:
 
 @contextmanager
 def _mistakes_in_one_line(server: ServerKind, url: str, deadline_s: float) -> Iterator[None]:
-    """Whatever keeps a question from being answered, as `ask` raises it."""
+    """Convert the errors of a request to those that `ask` raises."""
     try:
         yield
     except urllib.error.HTTPError as error:
@@ -247,7 +247,7 @@ def _json_object(text: bytes) -> dict[str, Any]:
 
 
 def _without_error(event: dict[str, Any]) -> dict[str, Any]:
-    """An event. Raises: RefusedError if it tells of an error, which ends the stream."""
+    """Return the event. Raises: RefusedError if it reports an error, which ends the stream."""
     error = event.get("error")
     if isinstance(error, dict):
         raise RefusedError(str(error.get("message")), error)
@@ -290,7 +290,7 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 def _is_here(url: str) -> bool:
-    """Whether an address means this machine, whatever its name service says."""
+    """Whether an address is a loopback address, without a name lookup."""
     host = urlsplit(url).hostname or ""
     try:
         address = ipaddress.ip_address(host)

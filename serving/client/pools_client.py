@@ -100,7 +100,6 @@ def only_start(starts: Sequence[RunningStart]) -> RunningStart | None:
     """The start that a command without an address means, whichever of its two addresses it needs; None = there is none.
 
     Raises: UnavailableError, in one line, when there are several.
-    Effects: none.
     """
     if len(starts) > 1:
         both = ", ".join(f"{start.gateway_url} (dashboard {start.dashboard_url})" for start in starts)
@@ -117,7 +116,6 @@ def find_system(url: str | None, token: str | None) -> PoolsClient:
         url, token: as given on the command line; without an address the one start of this user on this machine, else
             the dashboard of a Ray started by hand, found as Ray's own `serve deploy` finds it.
     Raises: UnavailableError, in one line, when there is none, or more than one.
-    Effects: none.
     """
     starts = running_starts()
     if url is None and (start := only_start(starts)) is not None:

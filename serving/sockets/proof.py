@@ -4,9 +4,9 @@
            ◄── Challenge: nonce, name of the secret, server's proof ──────
            ── Proof: client's proof ─────────────────────────────────────►      then the channel's own frames
 
-A proof is an HMAC over who proves, channel, version, role and both nonces, so that one that was recorded is worth
-nothing on another connection, in the other direction, on another channel or under another role. Under TLS the server's
-certificate is part of it: whoever sits in between with a certificate of their own cannot pass proofs on.
+A proof is an HMAC over the proving side, channel, version, role and both nonces, so that a recorded proof is invalid on
+another connection, in the other direction, on another channel or under another role. Under TLS it covers the server's
+certificate as well, so a man in the middle with another certificate cannot forward proofs.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class _Spoken(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Opening(_Spoken, frozen=True):
-    """Begins a connection. `keys`: names of the secrets that the client knows, the current one first."""
+    """First message of a connection. `keys`: names of the client's secrets, the current one first."""
 
     magic: str
     channel: str
@@ -42,7 +42,7 @@ class Opening(_Spoken, frozen=True):
 
 
 class Challenge(_Spoken, frozen=True):
-    """The server has proved that it knows secret `key`, and asks the same."""
+    """Server's proof that it knows secret `key`, and its request for the client's."""
 
     nonce: bytes
     key: bytes
@@ -137,10 +137,10 @@ class Verifier:
         return bool(self.role)
 
     def on_frame(self, body: bytes | memoryview) -> bytes:
-        """Body of the frame that answers the client's; empty when the client has proved the secret: its own frames
-        follow.
+        """Body of the frame that responds to the client's; empty once the client has proved the secret: the channel's
+        own frames follow.
 
-        Raises: ProofError if it is not to be taken; `refusal` tells it why.
+        Raises: ProofError if the client must be refused; send it the body of `refusal`.
         """
         message = _read(body)
         if self._expected is None:
@@ -174,7 +174,7 @@ class Verifier:
 
 
 def refusal(error: ProofError) -> bytes:
-    """Body of the frame that tells a client why it is not taken."""
+    """Body of the frame that gives a refused client the reason."""
     return _encode(ProofRefusal(str(error)))
 
 

@@ -1,4 +1,4 @@
-"""Decision logs: what went into a state machine, in order, and what came out.
+"""Decision logs: the inputs of a state machine, in order, and their outcomes.
 
     file    MAGIC, then frames: length, number, hash of this frame and all before it, MessagePack
     frames  header (what the machine was built with), then [call, outcome] ..., then an `End` if it was closed properly
@@ -7,7 +7,7 @@ A call is a value that can be carried out: `on(machine)`. Live, `perform` carrie
 in a replay the same `perform` carries it out on a fresh machine and the outcomes are compared. So both run one code,
 and any input that is not in the call (a clock, chance, the order of a set) shows as a difference.
 
-Outcomes are written in plain values: short enough to be kept for every step, long enough to say what differs.
+Outcomes are written as plain values: short enough to keep for every step, detailed enough to show a difference.
 """
 
 import struct
@@ -40,10 +40,10 @@ Note = Callable[[object, object], None]
 
 
 class Call(Protocol[MachineT]):
-    """One call into a state machine, complete with everything that its outcome depends on."""
+    """One call into a state machine, with all inputs that its outcome depends on."""
 
     def on(self, machine: MachineT) -> Any:  # noqa: ANN401 - what the machine's method returns
-        """Carry it out. Raises: whatever the machine raises."""
+        """Carry out the call. Raises: the machine's errors."""
         ...
 
     def keep(self, output: Any) -> object:  # noqa: ANN401 - as `on`
@@ -51,7 +51,7 @@ class Call(Protocol[MachineT]):
         ...
 
     def facts(self, kept: Any) -> object:  # noqa: ANN401 - what `keep` gave
-        """The same in plain values. May be asked for later, in another thread."""
+        """The outcome as plain values. May be called later, in another thread."""
         ...
 
 
@@ -59,7 +59,7 @@ class CallRecord(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of all calls; each machine's calls form one tagged union."""
 
     def keep(self, output: Any) -> object:  # noqa: ANN401 - as `Call`
-        """Outputs are frozen values, unless a call says otherwise."""
+        """The output itself, since outputs are frozen values; calls with other outputs override this."""
         return output
 
     def facts(self, kept: Any) -> object:  # noqa: ANN401 - as `Call`
@@ -83,11 +83,11 @@ class End(CallRecord, frozen=True):
     reason: str = ""
 
     def on(self, machine: object) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the log has ended."""
 
 
 class Raised(msgspec.Struct, frozen=True):
-    """A call ended in an error, which is an outcome like any other."""
+    """Outcome of a call that raised an error."""
 
     raised: str
     text: str

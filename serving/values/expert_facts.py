@@ -12,11 +12,11 @@ class ExpertRows(Struct, frozen=True, array_like=True):
 
 
 class ExpertWork(Struct, frozen=True, array_like=True):
-    """Work of one rank's experts for all ranks since it joined. Its attention and waits are not in it.
+    """Work of one rank's experts for all ranks since it joined, without its attention and waits.
 
     Args:
-        seconds: of computing. rows: that came, each as often as it chose.
-        nets: experts whose weights were read, counted anew in each layer of each step.
+        seconds: of computing. rows: received, each counted once per expert that it chose.
+        nets: experts whose weights were read, counted in each layer of each step.
     """
 
     seconds: float = 0.0
@@ -30,9 +30,9 @@ class ExchangeFacts(Struct, frozen=True):
     Args:
         sent_bytes: rows of this rank that each peer's experts read.
         returned_bytes: results for them, from each peer.
-        waited_s: time that it waited, by the peer that was there last [s].
-        worked_s: time that its steps took beside that, those that only served peers included [s].
-        work: of the experts here, which is a part of it.
+        waited_s: time that it waited, by the peer that arrived last [s].
+        worked_s: time of its steps without these waits, including steps that only served peers [s].
+        work: of this rank's experts, a part of `worked_s`.
     """
 
     sent_bytes: tuple[int, ...]
@@ -49,13 +49,13 @@ class ExpertFacts(Struct, frozen=True):
         epoch: that it computes in. map_version: of the expert map in use.
         members: ranks that compute together.
         ranks, experts: of the group, of a layer.
-        to_ranks: [layer][rank] rows of this rank since it joined, by the rank that computes them under its newest map.
+        to_ranks: [layer][rank] rows of this rank since it joined, by the rank that computes them under its latest map.
         rows: [layer][expert] the same by expert; empty where the table would be large: then `busiest` has the top.
         held: [layer] experts in slots of its own; empty where the table would be large.
         held_count, borrowed_count: experts over all layers, in its own slots and in place of lost ranks.
         borrowed: [layer, expert] of the latter, the first ones.
-        exchange: None where nobody counts it.
-        layer_names: [layer] its number in the model, or `draft`; empty from ranks that do not say.
+        exchange: None where it is not counted.
+        layer_names: [layer] its number in the model, or `draft`; empty from ranks that do not report it.
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""Messages about moves of experts: what a shell asks of its ranks, and what they answer."""
+"""Messages about expert moves: a shell's requests to its ranks, and their responses."""
 
 import msgspec
 
@@ -10,10 +10,10 @@ Held = tuple[tuple[int | None, ...], ...]
 
 
 class ExpertMove(msgspec.Struct, frozen=True):
-    """Weights of an expert that are to lie in another slot.
+    """Move of an expert's weights to another slot.
 
     Args:
-        source: a slot that holds them; None = no rank has them, they come from the pool or the checkpoint.
+        source: a slot that holds them; None = no rank has them, so they are read from the pool or the checkpoint.
     """
 
     layer: int
@@ -41,10 +41,10 @@ class LoadExpert(msgspec.Struct, frozen=True):
 
 
 class MovesEnded(msgspec.Struct, frozen=True):
-    """Effect: nothing is under way any more; staged weights that were not loaded may be dropped.
+    """Effect: no move is in progress any more; staged weights that were not loaded may be dropped.
 
     Args:
-        reason: None if all rounds were done, else why the rest was undone.
+        reason: None if all rounds were completed, else why the others were not.
     """
 
     reason: str | None
@@ -70,20 +70,20 @@ class MoveFailed(msgspec.Struct, frozen=True):
 
 
 class MapSwitched(msgspec.Struct, frozen=True):
-    """Event: the map of this version is in use: at one rank, or as the mover is told, at all."""
+    """Event: the map of this version is in use, at one rank or, as an event of the mover, at all ranks."""
 
     version: int
 
 
 class MovesStopped(msgspec.Struct, frozen=True):
-    """Event: a rank has been told that moves have ended. Nothing is loaded there, and this lies in its slots."""
+    """Event: a rank acknowledges the end of moves. It loads no weights any more, and its slots hold these."""
 
     rank: int
     held: Held
 
 
 class CountRows(msgspec.Struct, frozen=True):
-    """Order: say how many rows chose each expert."""
+    """Command: report how many rows chose each expert."""
 
 
 class RowsCounted(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class RowsCounted(msgspec.Struct, frozen=True):
 
     Args:
         rows: [layer][expert]
-        exchange: of the rank with its peers; None where nobody counts it.
+        exchange: of the rank with its peers; None where it is not counted.
     """
 
     rank: int

@@ -26,13 +26,13 @@ class RankPhase(Enum):
 
 
 class RankOffer(Struct, frozen=True):
-    """One rank's facts that its peers need before they begin together.
+    """Facts about one rank that its peers need before the first joint step.
 
     Args:
         rank: its number. pid: of its process.
         window_path: UB segment with its window; empty where it computes alone.
         layout: fingerprint of model, type and block shape: the same for all ranks of a group.
-        instructions: set that its native step uses; so, too: others give other bits.
+        instructions: instruction set of its native step: also the same for all, since others give other bits.
         experts: of a layer. groups: of those, as the model's router has them.
         expert_bytes: to be copied if an expert moves, of the largest layer.
         held: experts in slots of its own.
@@ -56,11 +56,11 @@ class RankOffer(Struct, frozen=True):
 
 
 class RegroupOrder(Struct, frozen=True):
-    """A group's members and map from the next epoch on; it begins when all members have been told.
+    """A group's members and map from the next epoch on, which starts when all members have received this command.
 
     Args:
         epoch: higher than that of any rank.
-        map: of a higher version than any; ranks fill their reserves as it says, and derive nothing.
+        map: of a higher version than any; ranks fill their reserves according to it, without computing a map.
         offers: of the members.
     """
 
@@ -80,14 +80,14 @@ class RegroupOrder(Struct, frozen=True):
 
 
 class RankLease(Struct, frozen=True):
-    """Ownership of a rank by a shell, and what that wants of the group.
+    """Ownership of a rank by a shell, and the group size that the shell requests.
 
     Args:
         shell: Serve's unique name of the replica. pid: of its process.
         term: counts the shells that the group has had, and its changes of size.
-        size: ranks that the group is to have; 0 = it is to end. Ranks keep it for the next shell.
-        former: ranks that it had, while it grows; else 0.
-        share: of the sequences that gateways would send to this rank otherwise: less than 1 for a slow one.
+        size: target number of ranks; 0 = the group shuts down. Ranks keep it for the next shell.
+        former: previous number of ranks, while the group grows; else 0.
+        share: fraction of its usual sequences that gateways send to this rank: less than 1 for a slow one.
     """
 
     shell: str
@@ -99,18 +99,18 @@ class RankLease(Struct, frozen=True):
 
 
 class RankReport(Struct, frozen=True):
-    """A rank's answer to a shell that wants to hold it.
+    """A rank's response to a shell that requests its lease.
 
     Args:
-        lease: who holds it now: the asker, if that was granted.
+        lease: the current lease: the requesting shell's, if granted.
         offer: from `RankPhase.OFFERED` on.
-        members: processes that it computes with, by rank, its own included; those of the last order that it was given.
-        epoch: of that order. raised: epoch that has begun for it. version: of the newest map that it was given.
-        using: of the map that it computes by.
+        members: processes that it computes with, by rank, its own included, from the last command it received.
+        epoch: of that command. raised: epoch that it has started. version: of the latest map that it received.
+        using: version of the map in use.
         stalled_s: how long it has had work without a step, if that is too long; else 0.
         problem: why it failed.
         late_peer: rank for which it has waited longer than a step may take.
-        orders: of operators, that wait for an answer.
+        orders: operator commands that wait for a response.
     """
 
     lease: RankLease

@@ -1,8 +1,8 @@
 """How long a step may take before its engine counts as hanging.
 
-Two tiers of heartbeat: the control plane asks the replica's shell, the shell asks the engine, whose answer is
-progress. A step that lasts is the difficulty: a chunk of 30 s on a slow CPU is work, a step of 30 s on an engine whose
-steps take 30 ms is a hang. So the engine learns what its steps take, by size:
+Two tiers of heartbeat: the control plane polls the replica's shell, and the shell polls the engine, whose response is
+its progress. Long steps are the difficulty: a chunk of 30 s on a slow CPU is work, a step of 30 s on an engine whose
+steps take 30 ms is a hang. So the engine records how long its steps take, by size:
 
     limit = max(floor, factor * longest step of this size seen lately)
 
@@ -53,7 +53,6 @@ class StepWatch:
         """How long a step of so many tokens may take.
 
         Returns: [s]; at least the floor.
-        Effects: none.
         """
         limits = self._limits
         if not self._longest:
@@ -71,10 +70,10 @@ def hangs(age_s: float, limit_s: float) -> bool:
 
 
 class Silence:
-    """Tells whose silence is theirs: a watcher that did not look for a while has itself to blame.
+    """Distinguishes silent peers from a pause of the watcher itself.
 
-    A process that was frozen, or too busy to read, finds all its peers silent when it wakes although their words lie
-    unread. It gives everybody the whole limit again.
+    A process that was frozen, or too busy to read, finds all its peers silent when it resumes, although their messages
+    are only unread. It then restarts the limit for all peers.
     """
 
     def __init__(self, limit_s: float, now: float) -> None:
@@ -88,9 +87,9 @@ class Silence:
         self._awake_since = now
 
     def look(self, now: float) -> None:
-        """Call it before each round of `too_long`.
+        """Note that the watcher runs; call before each round of `too_long`.
 
-        Effects: begins everybody's silence anew if the last look was longer ago than a quarter of the limit.
+        Effects: restarts the limit of all peers if the last call was longer ago than a quarter of the limit.
         """
         if now - self._looked_at > self._limit_s / 4:
             self._awake_since = now

@@ -3,8 +3,8 @@
     row of a sequence's block table    [ full ... ][ sliding ... ]        block_tokens positions
                                          kept        freed as soon as the window has passed
 
-A block holds the same number of layers whatever their kind, so that one arena and one pool serve both. A table is flat,
-row after row. Sliding blocks that no later token sees are `GONE`.
+Blocks of both kinds hold the same number of layers, so that one arena and one pool serve both. A table is flat, row
+after row. Sliding blocks that no later token attends to are `GONE`.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ class LayerSplit(Struct, frozen=True, gc=False):
     """Blocks of one row of a block table.
 
     Args:
-        full: blocks of layers that see everything.
+        full: blocks of layers with full attention.
         sliding: blocks of layers with a window, at least one.
-        window: tokens that a token sees at most in these, the last ones up to itself.
+        window: most tokens that a token attends to in these, the last ones up to itself.
     """
 
     full: int
@@ -36,11 +36,11 @@ class LayerSplit(Struct, frozen=True, gc=False):
         return self.full + self.sliding
 
     def first_row(self, position: int, block_tokens: int) -> int:
-        """The first row whose sliding blocks a token at this position sees."""
+        """The first row whose sliding blocks a token at this position attends to."""
         return max(0, position + 1 - self.window) // block_tokens
 
     def tail_rows(self, block_tokens: int) -> int:
-        """Most rows whose sliding blocks a token at the beginning of a row sees behind itself."""
+        """Most preceding rows whose sliding blocks a token at the start of a row attends to."""
         return -(-(self.window - 1) // block_tokens)
 
     def present(self, rows: int, computed: int, block_tokens: int) -> int:
@@ -54,7 +54,7 @@ class LayerSplit(Struct, frozen=True, gc=False):
 
 
 class FetchedRows(Struct, frozen=True, gc=False):
-    """Consecutive rows that are asked of the KV-cache pool.
+    """Consecutive rows to request from the KV-cache pool.
 
     Args:
         first: number of the first of them.
@@ -65,10 +65,10 @@ class FetchedRows(Struct, frozen=True, gc=False):
     first: int
 
     def needed(self, found: int) -> Sequence[int]:
-        """Which of the leading blocks that were found are to be read: those that a token behind their rows sees.
+        """Indices of the found leading blocks to read: those that a token after their rows attends to.
 
         Args:
-            found: leading blocks, in the order in which they were asked for.
+            found: number of leading blocks found, in request order.
         """
         full, width = self.split.full, self.split.width
         rows = found // width

@@ -1,14 +1,13 @@
-"""The path of KV blocks between two instances: saturated is not lost.
+"""Health of the KV transfer path between two instances: a saturated path is not a lost one.
 
-Pulls run beside the engines' loops, so no heartbeat sees their path. Two things are watched for each pair of a puller
-and a source: how transfers end, and how long a dummy block takes that is read when nothing else has passed for a while.
+Pulls run concurrently with the engine loops, so heartbeats do not cover their path. For each pair of a puller and a
+source, two signals are watched: how transfers end, and how long it takes to read a dummy block on an idle path.
 
-    dummies arrive late      the puller or the path is saturated: back-pressure, handoffs go elsewhere; no failover
-    nothing arrives          the path is broken: this pair is isolated, everybody else goes on; dummies find out when
-                             it is back
+    dummies arrive late      the puller or the path is saturated: back-pressure, handoffs avoid this pair; no failover
+    no block arrives         the path is broken: this pair is isolated, all others continue; dummies detect its recovery
 
-Three times in a row make it worse, twice in a row better: one slow read on a busy machine is nothing. Real blocks that
-arrive end a loss at once.
+Three results in a row degrade the state and two in a row improve it, so that one slow read on a busy node has no
+effect. A real block that arrives ends a loss at once.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,9 +33,9 @@ class LinkLimits:
     """Thresholds by which a link is probed and judged.
 
     Args:
-        period_s: a pair on which nothing has passed for this long gets a dummy [s]; 0 = never.
+        period_s: idle time after which a pair is probed with a dummy [s]; 0 = never.
         late_s: a dummy that takes longer is late [s].
-        lost_s: what takes longer does not arrive at all [s].
+        lost_s: a dummy that takes longer counts as lost [s].
     """
 
     period_s: float
@@ -45,7 +44,7 @@ class LinkLimits:
 
 
 class LinkHealth:
-    """One pair, as its puller sees it."""
+    """Health of one pair, measured by its puller."""
 
     def __init__(self, limits: LinkLimits, now: float) -> None:
         self.state = LinkState.HEALTHY
@@ -59,7 +58,7 @@ class LinkHealth:
         self._missing = 0
 
     def dummy_due(self, now: float) -> bool:
-        """Whether to read a dummy now: nothing has passed and none was sent for a period.
+        """Whether to read a dummy now: the path has been idle and unprobed for a period.
 
         Effects: none; `dummy_sent` follows when it is sent.
         """
@@ -85,9 +84,9 @@ class LinkHealth:
         return self.state
 
     def blocks_arrived(self, now: float) -> None:
-        """A transfer of real blocks succeeded. How long it took says nothing: it depends on how many they were.
+        """Record a successful transfer of real blocks. Its duration is ignored, as it depends on the number of blocks.
 
-        Effects: the path is not lost any more; where there are no dummies, only this can tell.
+        Effects: ends a loss; without dummies, only a transfer can end one.
         """
         self._passed_at = now
         self._missing = 0
@@ -119,8 +118,7 @@ def decodes_to_avoid(source: ReplicaId, troubles: Mapping[ReplicaId, PathTrouble
 
     Args:
         troubles: of all decode instances that could.
-    Returns: those that cannot reach it, and those that reach it slowly unless that leaves nobody; sorted.
-    Effects: none.
+    Returns: those that cannot reach it, and those that reach it slowly unless no instance would be left; sorted.
     """
     lost = {replica for replica, trouble in troubles.items() if source in trouble.lost}
     slow = {replica for replica, trouble in troubles.items() if source in trouble.late}
@@ -134,8 +132,7 @@ def prefills_to_avoid(
 
     Args:
         sources: all prefill instances.
-        troubles: of all decode instances; none = nothing is known.
-    Effects: none.
+        troubles: of all decode instances; empty = not known.
     """
     if not troubles:
         return ()

@@ -1,7 +1,7 @@
-"""Tenants of the pool: what keeps their caches apart, and how much each may hold on which server.
+"""Tenants of the pool: isolation of their caches, and how much each may hold on which server.
 
-Equal prompts of two tenants must neither share blocks nor reveal that the other one's exist. Both follow from the salt
-that begins a tenant's prefix-hash chain: without it nobody can produce one of its hashes, or ask for one.
+Equal prompts of two tenants must neither share blocks nor reveal that the other tenant's exist. Both follow from the
+salt at the start of a tenant's prefix-hash chain: its hashes cannot be computed or requested without the salt.
 """
 
 import re
@@ -21,9 +21,9 @@ _PERSON_REQUEST = b"kv cache salt"
 
 
 def is_namespace_name(name: str) -> bool:
-    """Whether a tenant may be called so: 1 to 64 of `A-Z a-z 0-9 . _ -`, the first a letter or digit.
+    """Whether a tenant's name is valid: 1 to 64 of `A-Z a-z 0-9 . _ -`, the first a letter or digit.
 
-    A name becomes a metric's label and a folder of the SSD tier, where `..` or `.git` would mean something else.
+    A name becomes a metric label and a folder of the SSD tier, where `..` or `.git` would have another meaning.
     """
     return _NAME.fullmatch(name) is not None
 
@@ -32,7 +32,7 @@ def namespace_salt(secret: bytes, name: str) -> bytes:
     """The salt of a tenant's prefix-hash chains, 16 bytes.
 
     Args:
-        secret: known to gateways only, of any length; with another one nothing cached before is found again.
+        secret: known to gateways only, of any length; changing it makes all cached blocks unreachable.
     """
     # A BLAKE2b key has at most 64 bytes; hashing it first takes secrets of any length.
     key = blake2b(secret, person=_PERSON_NAMESPACE).digest()
@@ -40,7 +40,7 @@ def namespace_salt(secret: bytes, name: str) -> bytes:
 
 
 def request_salt(namespace_salt: bytes, cache_salt: str | None) -> bytes:
-    """The salt of one request: its tenant's, split further by what the caller gave as `cache_salt`.
+    """The salt of one request, derived from its tenant's salt and the request's `cache_salt`.
 
     Requests share blocks only if both agree, or both have none; an empty `cache_salt` is not the same as none.
 

@@ -1,7 +1,7 @@
-"""News of sequences: what an engine says of them, what an instance's link carries, what a gateway's journal takes.
+"""Events of sequences, from an engine over an instance's link to a gateway's journal.
 
-Positions count output tokens from the start of the sequence, resumed output included, so that a receiver can drop what
-it already has and notice what it missed. Times are in the sender's clock, except where a link has converted them.
+Positions count output tokens from the start of the sequence, resumed output included, so that a receiver can drop
+duplicates and detect gaps. Times are in the sender's clock, except where a link has converted them.
 """
 
 from enum import Enum
@@ -37,15 +37,15 @@ class Tokens(Value, frozen=True, gc=False):
 
     Args:
         position: output tokens before these ones.
-        tokens: may be empty when only the end is told (deadline, `max_tokens = 0`).
-        logprobs: one per token when asked, else empty.
-        prompt_logprobs: for prompt positions 1 ...; first news only, when asked.
-        cached_tokens: tokens whose KV was not computed: found here or pulled; first news only.
-        finish_reason: set on the last news.
-        pool: what the KV-cache pool had to do with it; first news only, None without a pool.
-        drafts: what became of the step's guesses; None if there were none.
-        waited_s: time from its coming to the instance to its first admission [s]; first news only.
-        preempted: times that it had to give its blocks back there since the last news.
+        tokens: may be empty if only the end is reported (deadline, `max_tokens = 0`).
+        logprobs: one per token if requested, else empty.
+        prompt_logprobs: for prompt positions 1 ...; first event only, if requested.
+        cached_tokens: tokens whose KV was not computed but cached at the instance or pulled; first event only.
+        finish_reason: set on the last event.
+        pool: use of the KV-cache pool; first event only, None without a pool.
+        drafts: result of the step's draft tokens; None if there were none.
+        waited_s: time from its arrival at the instance to its first admission [s]; first event only.
+        preempted: number of preemptions at the instance since the last event.
     """
 
     sequence_id: SequenceId
@@ -62,7 +62,7 @@ class Tokens(Value, frozen=True, gc=False):
 
 
 class Prefilled(Value, frozen=True, gc=False):
-    """The blocks are registered: the sequence waits at the instance to be adopted elsewhere.
+    """The blocks are registered: the sequence waits at the instance until another one adopts it.
 
     Its prompt is computed; or it was decoded there and the instance drains: then `first` has no tokens.
     """
@@ -100,10 +100,10 @@ class Refused(Value, frozen=True, gc=False):
 
 
 class Leaving(Value, frozen=True, gc=False):
-    """The instance is draining and asks for this sequence to be moved. It keeps running it until it is cancelled.
+    """Request of a draining instance to move this sequence, which it keeps running until it is cancelled.
 
     Args:
-        handoff: it is one that was not pulled yet, else a prompt that is not computed yet.
+        handoff: the sequence is a handoff not pulled yet, else a prompt not computed yet.
     """
 
     sequence_id: SequenceId
@@ -118,7 +118,6 @@ def refusal(sequence_id: SequenceId, error: ServingError) -> Lost | Refused:
 
     Args:
         error: that it raised.
-    Effects: none.
     """
     if isinstance(error, HandoffError):
         return Lost(sequence_id, str(error))
@@ -140,7 +139,6 @@ def in_time_of(news: News, time_scale: float) -> News:
 
     Args:
         time_scale: seconds of the clock that they are in now in one second of the other.
-    Effects: none.
     """
     match news:
         case Tokens(waited_s=float(waited_s)):

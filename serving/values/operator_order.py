@@ -6,11 +6,11 @@ from msgspec import Struct, field
 
 
 class RebalanceExperts(Struct, frozen=True, tag="rebalance"):
-    """Place experts anew, now.
+    """Recompute the expert placement now.
 
     Args:
-        policy: other than the configured one; None = that.
-        dry_run: only say what would move.
+        policy: None = the configured one.
+        dry_run: only report the moves.
     """
 
     policy: str | None = None
@@ -38,10 +38,10 @@ class DrainRank(Struct, frozen=True, tag="drain"):
 
 
 class ReadLoad(Struct, frozen=True, tag="load"):
-    """Say how many rows chose each expert, by source rank, in each slice of time that is over.
+    """Report how many rows chose each expert, by source rank, in each finished time slice.
 
     Args:
-        after: number of the last slice that is not wanted any more; None = say only which one was the last.
+        after: number of the slice after which to start; None = only report the number of the last one.
     """
 
     after: int | None = None
@@ -67,13 +67,13 @@ class PostedOrder(Struct, frozen=True):
 
 
 class OrderAnswer(Struct, frozen=True):
-    """A shell's answer.
+    """A shell's response to an operator's command.
 
     Args:
-        accepted: False = nothing was done.
-        reason: why not, or what is done now.
-        unknown: whether it was refused since there is no such thing.
-        detail: more of it, JSON-ready.
+        accepted: False = the command had no effect.
+        reason: why it was refused, or what is done now.
+        unknown: whether it was refused because its object does not exist.
+        detail: further facts, JSON-ready.
     """
 
     accepted: bool

@@ -10,8 +10,6 @@ def whole_replicas(rows: Iterable[Mapping[str, Any]]) -> int:
 
     Ranks that have just joined a group, or were not told yet that it is smaller now, say another size than the others:
     the least of them counts.
-
-    Effects: none.
     """
     alone, there, sizes = 0, Counter[str](), dict[str, int]()
     for row in rows:

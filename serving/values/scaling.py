@@ -1,10 +1,10 @@
-"""Operations on the pools' sizes, each with the type of its answer.
+"""Operations on the pools' sizes, each with the type of its response.
 
     cloudmatrix scale ─┐
     page /pools ───────┼─► HTTP ─► one of these ─► the scaling board, which carries it out
     REST …/scale ──────┘
 
-The caller makes one of these, everything on the way passes it on unread, and `ScalingBoard.answer` carries it out.
+The caller creates an operation, all processes in between forward it unread, and `ScalingBoard.answer` carries it out.
 Fields have the names, types and bounds of the HTTP interface, where `pool` is in the path.
 """
 
@@ -27,7 +27,7 @@ class ScaleAnswer(Struct, frozen=True):
     """The outcome of a change.
 
     Args:
-        before, target: replicas asked for until now, and from now on.
+        before, target: replicas requested before and after the change.
         fits: the most replicas that would fit now.
         hold_left_s: how long the policy leaves the pool alone from now on [s]; 0 = it may act at once.
         message: the same in words, one line.
@@ -42,11 +42,11 @@ class ScaleAnswer(Struct, frozen=True):
 
 
 class ScaleRefusal(Struct, frozen=True):
-    """Why nothing was done; the board answers it instead of raising, since errors lose their fields on the way.
+    """Reason of a refused change. The board returns it instead of raising, since errors lose their fields in transit.
 
     Args:
         kind: `unknown_pool`, `unknown_group`, `invalid`, `no_room`, `not_now` or `unavailable`.
-        fits: the most replicas that would fit; None where that is not the question.
+        fits: the most replicas that would fit; None where that does not matter.
     """
 
     kind: str
@@ -82,7 +82,7 @@ class ReadExperts(PoolOperation[dict[str, Any]], frozen=True):
 
 
 class ReadDecisions(PoolOperation[list[dict[str, Any]]], frozen=True):
-    """Entries of the ledger, newest first: of one pool, with a larger id than `after`, at most `limit`.
+    """Entries of the ledger, latest first: of one pool, with a larger id than `after`, at most `limit`.
 
     Ids count up from 1.
     """
@@ -93,7 +93,7 @@ class ReadDecisions(PoolOperation[list[dict[str, Any]]], frozen=True):
 
 
 class ReadEvents(PoolOperation[list[dict[str, Any]]], frozen=True):
-    """Events of instances and hosts, newest first: of one pool, with a larger id than `after`, at most `limit`.
+    """Events of instances and hosts, latest first: of one pool, with a larger id than `after`, at most `limit`.
 
     Ids count up and do not repeat.
     """
@@ -141,16 +141,16 @@ class HoldPool(PoolOperation[ScaleAnswer], frozen=True):
 
 
 class ReleasePool(PoolOperation[ScaleAnswer], frozen=True):
-    """Let the policy act on a pool again; nothing happens if it may already. Refused as `HoldPool` is."""
+    """Let the policy act on a pool again; no effect if it already may. Refused as `HoldPool` is."""
 
     pool: str
     by: Caller = "rest"
 
 
 class RebalanceGroup(PoolOperation[GroupAnswer], frozen=True):
-    """Have a group of ranks place its experts anew, now.
+    """Make a group of ranks recompute its expert placement now.
 
-    Refused as `unknown_group`, `not_now` (the group says why) or `unavailable`.
+    Refused as `unknown_group`, `not_now` (with the group's reason) or `unavailable`.
     """
 
     group: Annotated[str, Meta(max_length=128)]
@@ -158,7 +158,7 @@ class RebalanceGroup(PoolOperation[GroupAnswer], frozen=True):
 
 
 class DrainGroupRank(PoolOperation[GroupAnswer], frozen=True):
-    """Replace a rank of a group without a loss: its streams go elsewhere, then another process takes its place.
+    """Replace a rank of a group without a loss: its streams move to other ranks, then another process replaces it.
 
     Refused as `RebalanceGroup` is.
     """

@@ -22,7 +22,7 @@ else:  # what a link decodes to
 
 
 class FinishReason(Enum):
-    """Why a sequence ended. `STOP` and `LENGTH` reach the client; the rest become errors or silence."""
+    """Finish reason of a sequence. `STOP` and `LENGTH` reach the client; the others become errors or are dropped."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -49,10 +49,10 @@ class GrammarKind(Enum):
 
 
 class Grammar(Struct, frozen=True, gc=False):
-    """Constraint on a whole output. Only this text travels: matchers are made of it wherever the sequence is computed.
+    """Constraint on a whole output. Only this text is sent; each instance builds its matchers from it.
 
     Args:
-        free_whitespace: JSON may have any whitespace between its tokens; else it is `", "` and `": "`, nothing else.
+        free_whitespace: JSON may have any whitespace between its tokens; else only `", "` and `": "`.
         whitespace_pattern: regular expression of the whitespace that JSON may have; empty = as above.
     """
 
@@ -109,8 +109,8 @@ class SequenceSpec(Struct, frozen=True, gc=False):
         namespace: the tenant, under whose name the pool books the blocks.
         prompt_hashes: prefix hashes of the prompt's leading full blocks, as far as the sender has computed them with
             this salt and the instance's block size; an instance computes the others.
-        whole: the instance that computes the prompt goes on to the end, even if its role is prefill.
-        line: stands for the key, where several use the system: `priority` then counts among its own sequences only.
+        whole: the instance that computes the prompt also decodes to the end, even if its role is prefill.
+        line: identifies the API key where several share the system: `priority` then applies among its sequences only.
     """
 
     sequence_id: SequenceId
@@ -130,7 +130,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     def resumed(
         self, sequence_id: SequenceId, output: tuple[int, ...], time_left_s: float, *, begun: bool
     ) -> "SequenceSpec":
-        """The rest of it under a new id; what is told once is not asked for again if the answer has `begun`."""
+        """The remainder under a new id; prompt log-probabilities are dropped if the response has `begun`."""
         sampling = replace(self.sampling, prompt_logprobs=None) if begun else self.sampling
         return replace(self, sequence_id=sequence_id, sampling=sampling, output=output, time_left_s=time_left_s)
 
@@ -139,9 +139,9 @@ class PoolUse(Struct, frozen=True, gc=False):
     """Use of the KV-cache pool by one prompt.
 
     Args:
-        pulled_tokens: tokens whose KV came from the pool; also counted among the cached ones.
+        pulled_tokens: tokens whose KV was read from the pool; also counted among the cached ones.
         recomputed_tokens: tokens that the pool had, or may have had, and that were computed because of `reason`.
-        reason: a `MissReason` value; None when nothing went wrong.
+        reason: a `MissReason` value; None without a failure.
     """
 
     pulled_tokens: int = 0
@@ -157,7 +157,7 @@ class DraftUse(Struct, frozen=True, gc=False):
 
 
 class TokenLogprobs(Struct, frozen=True, gc=False):
-    """Log-probabilities of one position: the token that stands there, then the top alternatives, best first."""
+    """Log-probabilities of one position: its token, then the top alternatives, best first."""
 
     token: int
     logprob: float

@@ -1,8 +1,8 @@
-"""A scaler's input at each tick: the pools, the traffic, the SLOs kept and missed, the hardware that is left.
+"""A scaler's input at each tick: pools, traffic, SLOs met and missed, free hardware.
 
-Whoever drives it, live on Ray or in virtual time, fills in the same values; the scaler keeps whatever history it needs.
-Everything that counts events is a total since the start and never falls, so that a missed look loses nothing: a rate is
-the difference of two looks over the time between them.
+The live driver on Ray and the virtual driver fill in the same values; the scaler keeps the history it needs. Event
+counts are totals since the start and never decrease, so a missed tick loses no events: a rate is the difference of two
+ticks over the time between them.
 """
 
 from msgspec import Struct
@@ -13,23 +13,23 @@ class PoolSignals(Struct, frozen=True, gc=False):
 
     Args:
         pool: `prefill`, `decode` or `aggregated`.
-        target: replicas that were last asked for.
-        running: serving and not leaving; `starting`: asked for and not serving yet; `draining`: leaving, not gone.
+        target: replicas last requested.
+        running: serving and not draining; `starting`: requested and not serving yet; `draining`: still shutting down.
         npus_per_instance: NPUs that one replica takes.
         queued_tokens: prompt tokens waiting to be computed in the pool's instances.
         waiting: sequences queued there.
-        sequences: all of them, waiting, being pulled or fetched, or running, and those of draining instances: they come
-            back, or end there, and either way nobody has gone.
-        kv_blocks_used: likewise; `kv_blocks_total`: of all running instances.
+        sequences: waiting, being pulled or fetched, or running, including those of draining instances, which finish
+            there or are resubmitted.
+        kv_blocks_used: including draining instances; `kv_blocks_total`: of all running instances.
         tokens_per_s: prompt tokens that one busy instance computes per second; 0 = not known yet.
-        max_sequences: that one instance can decode at once within the promised time per token; 0 = not known.
+        max_sequences: that one instance can decode concurrently within the TPOT SLO; 0 = not known.
         low, high: bounds of the target.
-        crowd: sequences that it can decode at once for a while without breaking that promise, which is a mean over a
-            request's life; 0 = not known. seats: that it can hold, in time or not; 0 = not known.
-        held_until: time until which a person's target stands; 0 = none.
-        start_s: from a decision to one more that serves [s]; 0 = as `ScalingSignals` says.
-        abilities: sequences that 0, 1, 2, ... replicas decode at once within the promise, where a replica is a part of
-            an instance that grows and shrinks: twice as many parts do more than twice as much. Empty = in proportion.
+        crowd: sequences that it can decode concurrently for a while without missing that SLO, which is a mean over a
+            request's life; 0 = not known. seats: that it can hold, within the SLO or not; 0 = not known.
+        held_until: time until which a manual target holds; 0 = none.
+        start_s: from a decision to one more serving replica [s]; 0 = `ScalingSignals.start_s`.
+        abilities: sequences that 0, 1, 2, ... replicas decode concurrently within the SLO, where a replica is a part of
+            an instance that grows and shrinks: twice the parts do more than twice the work. Empty = in proportion.
     """
 
     pool: str
@@ -60,8 +60,8 @@ class CacheSignals(Struct, frozen=True, gc=False):
     Args:
         target, running, starting, draining, low, high, held_until: as in `PoolSignals`; a replica is a memory server.
         bytes_used, bytes_total: memory tier of all servers [bytes].
-        looked_up_tokens, hit_tokens: prompt tokens looked up in the pool and found, in total.
-        evicted_bytes: that left memory for want of room, in total.
+        looked_up_tokens, hit_tokens: prompt tokens queried and found in the pool, in total.
+        evicted_bytes: evicted from memory to free space, in total.
     """
 
     target: int
@@ -79,14 +79,14 @@ class CacheSignals(Struct, frozen=True, gc=False):
 
 
 class Traffic(Struct, frozen=True, gc=False):
-    """All gateways together. Totals, save what waits.
+    """Traffic of all gateways together: totals, except for the queue.
 
     Args:
-        arrived: requests that came in; `arrived_tokens`: their prompt tokens; `uncached_tokens`: of those, the ones
+        arrived: requests received; `arrived_tokens`: their prompt tokens; `uncached_tokens`: of those, the ones
             that instances had to compute (known when a prompt is done).
-        finished: requests that ended; `generated_tokens`: their output tokens, of unfinished ones too.
-        ttft_met, ttft_missed: first tokens within and beyond the promise; a request that waits longer than the promise
-            counts as missed when its first token comes.
+        finished: requests completed or failed; `generated_tokens`: output tokens, of unfinished requests too.
+        ttft_met, ttft_missed: first tokens within and beyond the SLO; a request that waits longer than the SLO
+            counts as missed when its first token arrives.
         tpot_met, tpot_missed: finished requests by their mean time per token after the first.
         rejected: requests refused with 429 or 503.
         queued: requests that wait in the gateways now; `queued_tokens`: their prompt tokens.
@@ -109,15 +109,15 @@ class Traffic(Struct, frozen=True, gc=False):
 
 
 class ScalingSignals(Struct, frozen=True, gc=False):
-    """One look.
+    """Input of one scaling tick.
 
     Args:
-        now: of the driver's clock [s]. All times and rates here are of the clock that `[slo]` and the instances go by,
-            however fast real time passes beside it.
+        now: of the driver's clock [s]. All times and rates use the clock of `[slo]` and the instances, which may run
+            faster or slower than real time.
         pools: the engine pools, in the order of a request's life.
         cache: the KV-cache pool; None = there is none.
         traffic: of all gateways.
-        npus_free: NPUs that nobody has.
+        npus_free: unallocated NPUs.
         npus_total: NPUs that the pools may have together.
         start_s: from a decision to a serving instance [s], as measured or predicted.
     """

@@ -1,13 +1,13 @@
 """Plan and result of one step: the value boundary between policy and executors.
 
-A step is one forward pass over any mix of prompt chunks and single decode tokens, guessed ones behind them included.
-Executors see only this.
+A step is one forward pass over any mix of prompt chunks and single decode tokens, including draft tokens after these.
+Executors depend only on these values.
 
-Speculation. Behind the last known token a step may feed `drafts`, guesses made at the end of the step before. The draw
-at each position is compared with the guess that stands there: all guesses up to the first miss are right, and the draw
-at that place is one more token. Each draw has its own random number, keyed by seed and position, so tokens are the very
-same as without guesses, greedy or sampled. Then the draft layer guesses what follows, or a sequence's grammar does,
-where it leaves one way on.
+Speculation. After the last known token a step may feed `drafts`, draft tokens proposed at the end of the previous step.
+The token sampled at each position is compared with the draft token there: drafts up to the first mismatch are accepted,
+and the token sampled at the mismatch is one more output token. Each sample has its own random number, keyed by seed and
+position, so the output equals that without drafts, greedy or sampled. Then the draft layer proposes the next drafts, or
+a sequence's grammar does where it allows only one continuation.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,7 @@ class SampleOrder(Struct, frozen=True, gc=False):
     """Sample one token from the last fed position of a sequence.
 
     `prompt` and `output` are the sequence's tokens so far, by reference (append-only, not to be kept):
-    penalties need them. The new token stands at position `len(prompt) + len(output)`, which also keys its
-    random number.
+    penalties need them. The new token has position `len(prompt) + len(output)`, which also keys its random number.
     """
 
     sampling: SamplingParams
@@ -38,22 +37,22 @@ class SequenceStep(Struct, frozen=True, gc=False):
     """One sequence's share of a step: feed `tokens` at positions `start ...`, write their KV, attend to all before.
 
     Args:
-        tokens: token ids fed, at least one; never the end of the prompt and what follows it together. `UNKNOWN` = what
-            the step before drew for this sequence, which stands at the same place of its plan.
+        tokens: token ids fed, at least one; never the end of the prompt together with output tokens. `UNKNOWN` = the
+            token that the previous step samples for this sequence, which has the same index in that step's plan.
         start: tokens of this sequence that are already in the KV cache.
         block_table: block ids covering positions `0 ... start + len(tokens) - 1`; may cover more.
         sample: what to draw from the last position; None for a chunk that is not the last.
         prompt_logprobs: report log-probabilities of fed prompt tokens with this many alternatives; for position
-            p > 0 they come from position p - 1. Asked only with `start == 0` or contiguous chunks from 0.
-        next_prompt_token: the prompt token after this chunk, when there is one and somebody needs it: prompt
-            log-probabilities, or the draft layer, whose row of a position depends on the token that follows.
-        drafts: guesses, fed at the positions behind `tokens`; only with `sample`, and covered by the block table.
-        next_drafts: guesses wanted for the next step; 0 = none, but the draft layer's cache is kept up with the
-            model's; None = the draft layer takes no part. The block table covers the positions that they will have.
-        alone: the tokens follow the prompt: each attends by itself, however many there are. The prompt's attend as
-            chunks, however few. Attention over latents has a form for each (absorbed weights, plain heads), and they
-            differ in last bits; since a token's place in its sequence decides, steps may be cut in any way, and
-            sequences be computed again.
+            p > 0 they are computed at position p - 1. Set only with `start == 0` or contiguous chunks from 0.
+        next_prompt_token: the prompt token after this chunk, if there is one and it is needed for prompt
+            log-probabilities or for the draft layer, whose row of a position depends on the token that follows.
+        drafts: draft tokens, fed at the positions after `tokens`; only with `sample`, and covered by the block table.
+        next_drafts: number of drafts for the next step; 0 = none, but the draft layer's cache is kept up to date with
+            the model's; None = the draft layer is not run. The block table covers the positions of the drafts.
+        alone: the tokens follow the prompt, and each attends by itself, regardless of their number. Prompt tokens
+            attend as chunks, even a single one. Attention over latents has a form for each case (absorbed weights,
+            plain heads), and the results differ in the last bits; since only a token's position in its sequence
+            decides, steps may be split in any way, and sequences recomputed.
     """
 
     sequence_id: SequenceId
@@ -84,13 +83,12 @@ class SequenceResult(Struct, frozen=True, gc=False):
     """A step's result for one sequence, in the plan's order.
 
     Args:
-        tokens: new tokens: none for an unfinished chunk, one for a sampled position, and before it the drafts that
-            were right.
-        logprobs: one entry per new token when asked, else empty.
+        tokens: new tokens: none for an unfinished chunk, one for a sampled position, preceded by the accepted drafts.
+        logprobs: one entry per new token if requested, else empty.
         prompt_logprobs: entries for the prompt positions among `start + 1 ... start + len(tokens)`, else empty.
-        drafts: guesses of what follows `tokens`, as many as were wanted, or fewer.
-        forced: these are what its grammar forces, not the draft layer's.
-        failure: why its grammar gave no token where one was to be drawn; then there is none.
+        drafts: draft tokens after `tokens`, as many as requested, or fewer.
+        forced: whether the grammar forces these drafts, instead of the draft layer proposing them.
+        failure: why its grammar allowed no token where one was to be sampled; then there is none.
     """
 
     sequence_id: SequenceId
@@ -111,5 +109,5 @@ class StepResult(Struct, frozen=True, gc=False):
 
     @property
     def has_guesses(self) -> bool:
-        """Whether there is something to verify in the next step."""
+        """Whether the next step has drafts to verify."""
         return any([one.drafts for one in self.results])

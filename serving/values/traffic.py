@@ -1,7 +1,7 @@
 """A gateway's traffic counts, by which replicas are scaled: requests, tokens, SLOs kept and missed.
 
-Counted when tokens arrive from instances, not when a client takes them: a slow reader is no reason to add instances.
-Latencies go into fine buckets, so that percentiles of several gateways together can be told.
+Tokens count when they arrive from instances, not when a client reads them: a slow reader is no reason to add instances.
+Latencies are kept in fine buckets, so that percentiles over several gateways can be computed.
 """
 
 import math
@@ -32,8 +32,8 @@ class InstanceNotice(Struct, frozen=True):
 
     Args:
         pool, replica: empty where no single instance is meant.
-        streams: sequences of this gateway that were there and go on elsewhere.
-        tokens: output tokens that these had by then, and that nobody has to compute or send again.
+        streams: sequences of this gateway that ran there and continue on another instance.
+        tokens: their output tokens so far, which are not computed or sent again.
     """
 
     kind: NoticeKind
@@ -69,16 +69,15 @@ class GatewayReport(Struct, frozen=True):
 
 
 class BoardNews(Struct, frozen=True):
-    """Answer of the scaling board to a gateway's report.
+    """Response of the scaling board to a gateway's report.
 
     Args:
-        targets: replicas asked for now, by pool.
-        others: gateways beside this one; `others_running`, `others_queued`: requests in the pools and requests that
-            wait, of all of them together.
-        peers: where each of them listens for other gateways.
-        asleep: pools at zero that wake when a request waits: nobody holds them there, and an autoscaler looks.
-        tally: for `/metrics`; None = the board has not looked yet.
-        hosts: of the cluster, lost ones too; empty = the board has not looked yet.
+        targets: replicas requested now, by pool.
+        others: number of other gateways; `others_running`, `others_queued`: their requests in the pools and waiting.
+        peers: address of each of them for its peers.
+        asleep: pools at zero that wake when a request waits: there is no manual hold, and an autoscaler runs.
+        tally: for `/metrics`; None before the board's first tick.
+        hosts: of the cluster, lost ones too; empty before the board's first tick.
     """
 
     targets: dict[str, int]
@@ -93,7 +92,7 @@ class BoardNews(Struct, frozen=True):
 
 @dataclass(slots=True)
 class RequestMeter:
-    """One accepted request. `first` and `last` are the times of its first and its newest token."""
+    """One accepted request. `first` and `last` are the times of its first and its latest token."""
 
     meter: "TrafficMeter"
     prompt_tokens: int
@@ -125,7 +124,7 @@ class RequestMeter:
         self.meter.rejected += 1
 
     def end(self) -> None:
-        """Count the end of a request, however it ended. Safe to call twice."""
+        """Count the end of a request, successful or not. Safe to call twice."""
         if not self.ended:
             self.ended = True
             self.meter.request_over(self)
@@ -159,7 +158,7 @@ class TrafficMeter:
         self._ttft_s, self._tpot_s = ttft_s, tpot_s
 
     def accepted(self, prompt_tokens: int, now: float) -> RequestMeter:
-        """A request came in and was not refused.
+        """Count an accepted request and return its meter.
 
         Args:
             prompt_tokens: of all its sequences.
@@ -172,7 +171,7 @@ class TrafficMeter:
         return request
 
     def refused(self, prompt_tokens: int) -> None:
-        """A request was turned away at the door with 429 or 503: it came, and is over."""
+        """Count a request refused with 429 or 503, as arrived and finished."""
         self.arrived += 1
         self.arrived_tokens += prompt_tokens
         self.rejected += 1
@@ -193,11 +192,11 @@ class TrafficMeter:
             self._judge("tpot", self._tpot, (request.last - request.first) / (longest - 1), self._tpot_s)
 
     def report(self, now: float, queued: int, queued_tokens: int, *, starved: bool) -> GatewayReport:
-        """Everything now.
+        """All counts, and the current queue.
 
         Args:
-            queued: requests that wait in the gateway; `queued_tokens`: their prompt tokens.
-            starved: some of them wait for a role without an instance.
+            queued: requests waiting in the gateway; `queued_tokens`: their prompt tokens.
+            starved: whether some of them wait for a role without an instance.
         """
         oldest = next(iter(self._waiting.values()), None)
         traffic = Traffic(

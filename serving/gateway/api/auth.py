@@ -27,10 +27,11 @@ _LOG_IN = Response(
 
 
 class ApiKeyMiddleware:
-    """Answers 401 to requests without a valid key, outside `OPEN_PATHS`, and 404 where they are for `PAGES`.
+    """Responds 401 to requests without a valid key, outside `OPEN_PATHS`, and 404 where they are for `PAGES`.
 
-    A browser that asks for a page is told to ask for the key, and sends it as a password with all that the page then
-    asks for. It would do so for pages of others, too; those are not listened to. Sets `tenant` in the request's state.
+    A browser that requests a page is challenged for the key, and then sends it as a password with all requests of the
+    page. It would do so for pages of other sites as well, so cross-site passwords are ignored. Sets `tenant` in the
+    request's state.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
@@ -38,7 +39,7 @@ class ApiKeyMiddleware:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check HTTP requests; everything else passes."""
+        """Check HTTP requests; pass other scopes unchecked."""
         if scope["type"] == "http":
             headers = dict(reversed(scope["headers"]))  # the first one of a name counts
             raw = headers.get(b"authorization")
@@ -62,7 +63,7 @@ class ApiKeyMiddleware:
 
 
 def _text(header: bytes) -> str:
-    """Most clients send other letters than English ones as UTF-8, some as HTTP once said, as Latin-1."""
+    """Decode a header: most clients send non-ASCII letters as UTF-8, some as Latin-1, as older HTTP specified."""
     try:
         return header.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
 """One choice on its way from tokens to text: detokenizing, stop strings, log-probabilities, counts.
 
-Pure apart from its own state. Fed with a backend's updates, it returns what became visible; the wire forms are built
-from that elsewhere, in `forms`.
+Pure except for its own state. It takes a backend's updates and returns the output that became visible, from which
+`forms` builds the wire formats.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Visible:
         parts: pieces of the output, none of them empty.
         finish: `stop`, `length`, `tool_calls` or `function_call` with the last piece.
         stop_reason: the stop string or the stop token that ended the choice, when it was not the end token.
-        stopped_by_text: the backend does not know yet that this choice is over.
+        stopped_by_text: a stop string ended the choice, which the backend has not been notified of.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -127,7 +127,7 @@ class ChoiceOutput:
         return out
 
     def _start(self, news: Tokens, out: Visible) -> None:
-        """With the first update come facts about the prompt; an echoed prompt goes out here."""
+        """Take the prompt's facts from the first update, and output an echoed prompt."""
         self.started = True
         self.cached_tokens = news.cached_tokens or 0
         self.pool = news.pool
@@ -159,7 +159,7 @@ class ChoiceOutput:
             out.parts.append(text)
 
     def _unsent(self) -> tuple[int, int]:
-        """Where the prompt begins and ends that was sent: without what the tokenizer has put around it."""
+        """Start and end of the client's own prompt, without the tokens that the tokenizer added around it."""
         prompt, (before, behind) = self._prompt, self._options.unsent
         front = len(before) if prompt[: len(before)] == before else 0
         back = len(prompt) - len(behind) if behind and prompt[-len(behind) :] == behind else len(prompt)
@@ -196,7 +196,7 @@ class ChoiceOutput:
     def _read(
         self, parser: OutputParser, news: Tokens, tokens: tuple[int, ...], silent_last: bool, out: Visible
     ) -> None:
-        """New tokens to text, reasoning and calls. Stop strings are looked for in the text alone."""
+        """Convert new tokens to text, reasoning and calls. Stop strings only match in the text."""
         last = len(tokens) - 1
         for i, token in enumerate(tokens):
             self._count(token, i, news, out)
@@ -245,7 +245,7 @@ class ChoiceOutput:
             self.text_length += len(text)
 
     def _finish(self, reason: FinishReason, tokens: tuple[int, ...], out: Visible) -> None:
-        """The backend ended the sequence: give out what was held back."""
+        """Output the withheld text after the backend has finished the sequence."""
         if reason is FinishReason.DEADLINE:
             raise DeadlineError("the request's time is over before its output was complete")
         if reason in (FinishReason.ERROR, FinishReason.ABORT):

@@ -1,11 +1,11 @@
-"""Control tokens belong to the chat template: what a message spells is text, whatever it spells.
+"""Only the chat template can produce control tokens: their spellings in a message are encoded as ordinary text.
 
 A rendered prompt is one text, in which `<|end|>` written by the template and `<|end|>` written by a user look the same.
-So the user's strings are marked before rendering: wherever one of them spells a control token, or might complete one
-together with what stands beside it, a character goes in that no JSON text can hold and that breaks the spelling. The
-control tokens still whole after rendering are the template's own. A prompt without marks is encoded as ever. One with
-marks is encoded by a second tokenizer over the same model, which knows the control tokens under secret names only: the
-template's own are renamed, the marks taken out, and what is left is ordinary text with all its merges.
+So the user's strings are marked before rendering: where one spells a control token, or might complete one together with
+adjacent text, a character that no JSON text can hold is inserted and breaks the spelling. Control tokens still intact
+after rendering are the template's own. A prompt without marks is encoded as usual. A prompt with marks is encoded by a
+second tokenizer over the same model, in which the control tokens have secret names: the template's own are renamed, the
+marks removed, and the rest is ordinary text with all its merges.
 """
 
 import re
@@ -42,9 +42,9 @@ class ControlTokens:
     """Guards the strings of messages, and encodes what a template made of them."""
 
     def __init__(self, tokenizer: Tokenizer, template: str) -> None:
-        """Find out which added tokens control the model: the special ones, and others that mark parts of a chat.
+        """Find the added tokens that control the model: the special ones, and others that mark parts of a chat.
 
-        Added tokens that are neither (tags, runs of spaces) are vocabulary, for a user as for everybody.
+        Added tokens that are neither (tags, runs of spaces) are ordinary vocabulary, which users may write.
         """
         self._tokenizer = tokenizer
         added = sorted(tokenizer.raw.get_added_tokens_decoder().items())
@@ -68,7 +68,7 @@ class ControlTokens:
         return {**guarded, "role": role} if role in _ROLES else guarded
 
     def guard_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Template variables that came with the request, marked likewise."""
+        """Template variables of the request, marked in the same way."""
         return {self._all.mark(key): _marked(value, self._all) for key, value in variables.items()}
 
     def encode(self, rendered: str, *, add_special_tokens: bool) -> list[int]:
@@ -145,8 +145,9 @@ class _Spelling:
     """Where texts spell one of some tokens, whole or in part.
 
     Args:
-        sought: None, or the template rewrites what it is given: then every sign that a token begins with is taken for a
-            beginning, but where one of these stands, as letters between it and the rest may be removed.
+        sought: strings that the template searches for, if it rewrites its input, else None. If it does, the first sign
+            of a token alone also counts as a token, except at one of these strings: the template may remove characters
+            between the sign and the rest.
     """
 
     def __init__(self, tokens: Sequence[str], sought: Sequence[str] | None = None) -> None:
@@ -178,7 +179,7 @@ class _Spelling:
         return self._start.sub(lambda match: match[0] + (_SOLE if match[0] in self._single else "") + MARK, text)
 
     def mark_edges(self, text: str) -> str:
-        """Mark where the text's ends may complete a token with what a template puts beside them, trimmed or not."""
+        """Mark both ends of a text where they may complete a token with adjacent template text, trimmed or not."""
         core = text.strip()
         if not core:
             return text

@@ -1,4 +1,4 @@
-"""A gateway that leaves: it takes nothing new, says so at once, and lets what is under way end."""
+"""Draining of a gateway: refuses new requests at once and lets those in progress finish."""
 
 import asyncio
 from contextlib import suppress
@@ -20,7 +20,7 @@ RETRY_AFTER_S = 5.0
 
 
 class GatewayDrain:
-    """Counts the exchanges of one gateway, and knows whether it leaves. Belongs to one event loop."""
+    """Counts the exchanges of one gateway, and whether it drains. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -30,11 +30,11 @@ class GatewayDrain:
         self._idle.set()
 
     def begin(self) -> None:
-        """Refuse whatever comes from now on. Idempotent."""
+        """Refuse all further requests. Idempotent."""
         self.begun = True
 
     def entered(self) -> None:
-        """An exchange begins."""
+        """Count the start of an exchange."""
         self.busy += 1
         self._idle.clear()
 
@@ -45,7 +45,7 @@ class GatewayDrain:
             self._idle.set()
 
     async def idle(self, seconds: float) -> bool:
-        """Wait until nothing is under way. Returns: whether that was so within `seconds`."""
+        """Wait until no exchange is in progress. Returns: whether that happened within `seconds`."""
         if self.busy:
             with suppress(TimeoutError):
                 await within(self._idle.wait(), seconds)

@@ -18,14 +18,14 @@ _ORDERED = frozenset(name for order in _USUAL_ORDERS for name in order.split())
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A field that changes the answer of the server that knows it.
+    """A field that changes the response of the servers that support it.
 
     Args:
-        ours: this server's field, or what to do instead; empty = there is none. The field itself with the same value
-            beside it says one thing twice.
-        neutral: values that change nothing. Null and empty texts, lists and objects are neutral everywhere.
-        idle: other fields of a body with the values (None = absent) among which no value of this one matters.
-        neutral_if: tells further values that change nothing.
+        ours: this server's equivalent field, or what to do instead; empty = none. A request that sets both to the same
+            value is accepted.
+        neutral: values without effect. Null and empty texts, lists and objects are always neutral.
+        idle: other fields of a body with the values (None = absent) for which this field has no effect.
+        neutral_if: predicate for further values without effect.
     """
 
     ours: str = ""

@@ -1,9 +1,9 @@
-"""Generation answers as raw ASGI responses: one object, or a stream of events.
+"""Generation responses as raw ASGI responses: one object, or a stream of events.
 
-Nothing of the framework stands between the backend's updates and `send`: no response iterator, no per-chunk wrapper.
-Beside the work runs a watcher of `receive`, because a client that leaves must free its blocks even while nothing is
-sent. The HTTP status goes out with the first update, so that anything that fails before it is a plain HTTP error; only
-where that takes long, a stream begins before it, if its form has an event that says so.
+The backend's updates are passed to `send` without the framework's response iterator or a wrapper per chunk. A watcher
+of `receive` runs concurrently, because a client that disconnects must free its blocks even while no data is sent. The
+HTTP status is sent with the first update, so that an earlier failure is a plain HTTP error; only if that update takes
+long does a stream start before it, provided its form has an event for this.
 """
 
 import asyncio
@@ -177,7 +177,7 @@ class GenerationResponse(Response):
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` until it is done or the client is gone, whichever comes first; nothing is left running."""
+    """Run `work` until it is done or the client disconnects, whichever is first; cancels the other task."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_client_gone(receive))
     try:

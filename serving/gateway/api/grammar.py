@@ -1,9 +1,9 @@
 """A request's constraint on its output as a `Grammar`: one of many spellings of OpenAI, vLLM and its old releases.
 
-All of them mean the same here, strict or not: the whole output matches, unless its length is cut. Only what a schema of
-`response_format` leaves open is told by `strict`: true = no object has properties that the schema does not name (OpenAI
-demands that the schema says so itself); absent = none where it names some; false = as JSON Schema has it. A grammar is
-compiled before anything is queued, so that whatever is wrong with it is told at once and names its field.
+All are enforced equally, strict or not: the whole output matches, unless it is cut at its length limit. `strict` only
+decides about properties that a schema of `response_format` leaves open: true = objects have no properties that the
+schema does not name (OpenAI requires the schema to state this itself); absent = none where it names some; false = as in
+JSON Schema. A grammar is compiled before its request is queued, so that errors are reported at once with their field.
 """
 
 import json
@@ -54,7 +54,7 @@ class _Wish:
 
 @dataclass(frozen=True, slots=True)
 class Wished:
-    """A grammar of a request's answers, not compiled yet, and the field that it came in."""
+    """A grammar requested for the output, not compiled yet, and its request field."""
 
     field: str
     grammar: Grammar

@@ -1,7 +1,7 @@
-"""The port between the HTTP surface and the KV-cache pool's memory servers: who they are, what they hold, is it sound.
+"""Port between the HTTP routes and the KV-cache pool's memory servers: list, usage, deletion and audit.
 
-Routes decide who may ask what; an implementation only asks. No answer of a server within its deadline is an answer
-too: it is told beside the others, never waited for.
+Routes check permissions; an implementation only sends the requests. A server that misses its deadline is reported with
+the responses of the others, which do not wait for it.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class ServerAnswers:
 
 
 class PoolAdmin(Protocol):
-    """The pool, seen from a gateway. Questions to servers never raise: those that cannot be asked are in `silent`."""
+    """The pool as a gateway's client. Requests to servers never raise: unreachable servers are in `silent`."""
 
     def view(self) -> PoolView:
         """The pool as last heard, with the facts that each server announces."""

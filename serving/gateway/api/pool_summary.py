@@ -1,4 +1,4 @@
-"""The KV-cache pool as JSON: what its servers announce and answer, put together for whoever may see it."""
+"""The KV-cache pool as JSON: its servers' announcements and responses, filtered by the caller's permissions."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -26,10 +26,10 @@ def pool_summary(
     """Answer of `GET /pool` for a caller.
 
     Args:
-        usage: the servers' answers about namespaces.
-        clients: what each instance got from the pool.
-        tenant: sees its own namespace and nothing of servers, which tell of all tenants and of the machines; an
-            administrator sees all.
+        usage: the servers' responses about namespaces.
+        clients: what each instance read from the pool.
+        tenant: the caller: gets only its own namespace and no servers, whose rows reveal other tenants and hosts; an
+            administrator gets all.
         configured: namespaces of the configuration.
     """
     namespaces = [row for row in _namespace_rows(view, usage, configured) if tenant.may_manage(row["name"])]
@@ -90,7 +90,7 @@ def ring_shares(ring: HashRing) -> dict[str, float]:
 
 
 def holdings(usage: ServerAnswers) -> dict[str, Holding]:
-    """Holdings of each namespace in the whole pool, as far as servers answered; model weights are called `MODELS`."""
+    """Holdings of each namespace in the whole pool, over the servers that responded; model weights are `MODELS`."""
     total: dict[str, Counter[str]] = {}
     for namespaces in usage.by_server.values():
         for name, held in namespaces.items():
@@ -99,7 +99,7 @@ def holdings(usage: ServerAnswers) -> dict[str, Holding]:
 
 
 def audit_summary(answers: ServerAnswers) -> dict[str, Any]:
-    """Answer of `POST /pool/audit`: `ok` only if there are servers, and every one answered and is sound."""
+    """Response of `POST /pool/audit`: `ok` only if there are servers, and every one responded and is sound."""
     sound = bool(answers.by_server) and all(answer["ok"] for answer in answers.by_server.values())
     return {"ok": sound and not answers.silent, "servers": answers.by_server, "silent": answers.silent}
 

@@ -175,12 +175,12 @@ class Turns:
         self._add({"role": "tool", "tool_call_id": call_id, "content": text}, path)
 
     def _last_call(self) -> str:
-        """Id of the newest call, for items that name none."""
+        """Id of the latest call, for items that name none."""
         calls = next((one["tool_calls"] for one in reversed(self.messages) if "tool_calls" in one), None)
         return calls[-1]["id"] if calls else "call_0"
 
     def _open_turn(self) -> dict[str, Any] | None:
-        """The last message, where it is an assistant's that has called nothing yet."""
+        """The last message, if it is an assistant's without calls."""
         last = self.messages[-1] if self.messages else None
         return last if last is not None and last["role"] == "assistant" and "tool_calls" not in last else None
 

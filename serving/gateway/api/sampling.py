@@ -80,10 +80,10 @@ def sampling_params(
 def output_limit(
     model: ServedModel, prompt_tokens: int, asked: int | None, fields: Fields, *, by_default: bool = False
 ) -> int:
-    """Output tokens of one sequence: what was asked, else all that fits. None fit behind a prompt that is only scored.
+    """Output tokens of one sequence: the requested number, else all that fit; 0 after a prompt that is only scored.
 
     Args:
-        by_default: nobody asked for so many, so that fewer may be given.
+        by_default: the number is a default, so it may be reduced.
     Raises: ContextLengthError when prompt and output do not fit together.
     """
     room = model.max_model_len - prompt_tokens
@@ -101,7 +101,7 @@ def output_limit(
 
 
 def stop_strings(stop: str | list[str] | None, settings: ApiSettings, field: str = "stop") -> tuple[str, ...]:
-    """The request's stop strings, checked. An empty text alone is none, as in forms that nobody filled in.
+    """The request's stop strings, checked. A single empty text counts as none, as from an empty form field.
 
     Raises: InvalidRequestError for empty, too long or too many strings.
     """
@@ -121,7 +121,7 @@ def stop_strings(stop: str | list[str] | None, settings: ApiSettings, field: str
 
 
 def _stop_token_ids(body: GenerationRequest, model: ServedModel) -> tuple[int, ...]:
-    """Raises: InvalidRequestError for ids that no model of this vocabulary can say."""
+    """Raises: InvalidRequestError for ids outside the model's vocabulary."""
     limit = model.token_limit
     own = body.stop_token_ids or ()
     if any(token >= limit for token in own):
@@ -173,7 +173,7 @@ def _bad_words(words: list[str], model: ServedModel) -> tuple[tuple[int, ...], .
 
 
 def _temperature(asked: float) -> float:
-    """Below a hundred-thousandth a draw is the likeliest token, but for rounding: then it shall be just that."""
+    """Below 1e-5 sampling equals argmax up to rounding, so it is treated as greedy."""
     return asked if asked >= _LEAST_TEMPERATURE else 0.0
 
 

@@ -51,11 +51,11 @@ class GenerationDefaults:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model as clients see it.
+    """A model's public description.
 
     Args:
         names: ids that requests may use; the first is reported.
-        root: where the model came from, for /v1/models; no path of this machine, see `model_root`.
+        root: origin of the model, for /v1/models; no path of this node, see `model_root`.
         max_model_len: prompt plus output, in tokens.
         eos_ids: tokens that end a sequence unless the caller ignores them.
         created: Unix time, seconds.
@@ -80,7 +80,7 @@ class ServedModel:
 
     @cached_property
     def control_tokens(self) -> ControlTokens:
-        """Control tokens, which only the chat template may say."""
+        """Control tokens, which only the chat template may produce."""
         return ControlTokens(self.tokenizer, "" if self.chat_template is None else self.chat_template.source)
 
     @cached_property
@@ -114,7 +114,7 @@ class ServedModel:
 
     @cached_property
     def tokenizer_info(self) -> dict[str, Any]:
-        """The tokenizer's own configuration with the chat template that is used, as vLLM tells it."""
+        """The tokenizer's own configuration with the chat template in use, in vLLM's format."""
         template = {} if self.chat_template is None else {"chat_template": self.chat_template.source}
         origin = self.tokenizer.config.get("name_or_path")  # where it was trained or loaded, as whoever saved it wrote
         named = {"name_or_path": PurePath(origin).name} if isinstance(origin, str) and _is_path(origin) else {}
@@ -195,20 +195,20 @@ class ApiSettings:
         max_body_bytes: larger request bodies answer 413.
         max_sequences: prompts x n of one request. max_n: answers to one prompt.
         max_logprob_entries: log-probabilities that one answer may hold.
-        max_logprobs: top alternatives a request may ask for per token.
-        request_timeout_s: deadline of a request from its arrival, which the backend keeps.
-        deadline_grace_s: a backend that does not keep it is given up so much later.
-        per_request_metrics: tell each request's times (vLLM's --enable-per-request-metrics).
+        max_logprobs: most top alternatives per token in a request.
+        request_timeout_s: deadline of a request from its arrival, which the backend enforces.
+        deadline_grace_s: time after the deadline at which the gateway gives up on the backend.
+        per_request_metrics: report each request's times (vLLM's --enable-per-request-metrics).
         keepalive_s: a comment line is sent into OpenAI's streams of chunks silent for this long; 0 = never (some load
             generators cannot read comments).
         event_silence_s: an event is sent into streams of Responses and Messages silent for this long; 0 = never.
         encode_in_thread_bytes: prompts longer than this are tokenized off the event loop.
-        allowed_origins: whose web pages may call, `*` = anybody's.
-        hosts: names under which requests may come; None = any.
-        placeholder_tokens: NPUs are simulated, and answers mean nothing.
+        allowed_origins: origins whose web pages may call, `*` = all.
+        hosts: accepted host names of requests; None = any.
+        placeholder_tokens: NPUs are simulated, and the output is meaningless.
         pools_page: address of the dashboard's page about pools; empty = not known.
-        root_path: under which a proxy shows this server; empty = none.
-        keep: how much of /v1/responses is kept.
+        root_path: path under which a proxy serves this server; empty = none.
+        keep: limits of the stored /v1/responses.
     """
 
     version: str = "0"
@@ -238,7 +238,7 @@ class ApiSettings:
 
 
 def model_root(folder: Path) -> str:
-    """Name of a model's folder as clients see it, or the Hub's name where it lies in the Hub's cache."""
+    """Public name of a model's folder, or the model's Hub name if the folder is in the Hub's cache."""
     kept = folder.parent.parent.name
     if folder.parent.name == "snapshots" and kept.startswith("models--"):
         return kept.removeprefix("models--").replace("--", "/")
@@ -246,5 +246,5 @@ def model_root(folder: Path) -> str:
 
 
 def _is_path(name: str) -> bool:
-    """Whether a name is a path rather than the Hub's `organisation/model`."""
+    """Whether a name is a path and not the Hub's `organisation/model`."""
     return name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1

@@ -1,6 +1,6 @@
-"""The processes that run a model's chat template: started when they are needed, a few at most, replaced when lost.
+"""Pool of processes that run a model's chat template: started on demand, a few at most, replaced when lost.
 
-Serves any event loop, and several at once: an idle process belongs to nobody.
+Serves any event loop, and several concurrently: an idle process is not bound to a loop.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _ONE_READ_BYTES = 256 << 10
 
 
 class _LostError(Exception):
-    """A process ended in the midst of an answer."""
+    """A process exited before it completed a response."""
 
 
 class _Renderer:
@@ -84,10 +84,10 @@ class _Renderer:
         return part
 
     def end(self, patience_s: float = 0.0) -> int:
-        """End it. Returns: its exit code; below 0 = the signal that ended it, perhaps before.
+        """Stop the process. Returns: its exit code; below 0 = the signal that killed it, perhaps earlier.
 
         Args:
-            patience_s: so long it may take to end by itself, where it is about to.
+            patience_s: how long to wait for a process that is about to exit by itself [s].
         """
         self.connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -97,10 +97,10 @@ class _Renderer:
 
 
 class TemplatePool:
-    """Renders one template's texts apart from this process.
+    """Renders one template's texts in other processes.
 
     Args:
-        cpu_s: processor time for an answer, beside what its size gives.
+        cpu_s: processor time for a response, in addition to the time allowed for its size.
     """
 
     def __init__(self, source: str, cpu_s: float = CPU_S) -> None:
@@ -173,9 +173,9 @@ class TemplatePool:
         return renderer
 
     async def _answer(self, renderer: _Renderer, frame: bytes) -> bytes:
-        """Ask; a process that has not answered is ended.
+        """Send a request to a process; stop the process if it does not respond.
 
-        Raises: _LostError, InvalidRequestError if the kernel ended it for the time it took.
+        Raises: _LostError, InvalidRequestError if the kernel killed it for exceeding its processor time.
         """
         try:
             return await renderer.ask(frame)

@@ -76,10 +76,7 @@ def _environment() -> jinja2.Environment:
 
 
 def syntax_error(source: str) -> str | None:
-    """The fault of a template, as far as reading it tells; nothing of it is run, nor folded.
-
-    Effects: none.
-    """
+    """The fault of a template, as far as reading it tells; nothing of it is run, nor folded."""
     environment = _environment()
     try:
         tree = environment.parse(source)

@@ -1,11 +1,11 @@
-"""Times of one sequence as the gateway saw them, and vLLM's `metrics` object made of them.
+"""Times of one sequence measured at the gateway, and vLLM's `metrics` object built from them.
 
     arrived    submitted     started       first token         last token
                    |-- queue_s --|
        |-------- to first token ---------------|---- generation ----|
 
-Only for requests with one prompt and one choice, as vLLM has it: times of several sequences are nobody's. In a stream
-it rides on the usage chunk, so a client that did not ask for usage sees nothing new.
+Only for requests with one prompt and one choice, as in vLLM: times of several sequences cannot be combined. A stream
+carries it in the usage chunk, so a client that did not request usage does not receive it.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Timing:
     Args:
         submitted: given to the backend.
         arrived: the request itself; None = when it was submitted.
-        queue_s: how long the backend kept it before its work began; None where the backend does not tell.
-        first, last: arrival of the first and the newest token.
+        queue_s: queueing time in the backend; None where the backend does not report it.
+        first, last: arrival of the first and the latest token.
     """
 
     submitted: float

@@ -45,9 +45,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """The printable character that stands for each byte in byte-level BPE vocabularies, inverted.
+    """Byte of each printable character that encodes one in byte-level BPE vocabularies.
 
-    Source: GPT-2's byte encoder: printable Latin-1 bytes stand for themselves, the rest follow from U+0100.
+    Source: GPT-2's byte encoder: printable Latin-1 bytes encode themselves, the rest follow from U+0100.
     """
     own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     alphabet = {chr(byte): byte for byte in own}
@@ -59,7 +59,7 @@ def byte_level_alphabet() -> dict[str, int]:
 def byte_table(raw: RawTokenizer) -> tuple[bytes, ...] | None:
     """Bytes of every token id, or None when the decoder is not purely byte-level.
 
-    A token with a character outside the alphabet (an added token) stands for its own UTF-8 text, as in `tokenizers`.
+    A token with a character outside the alphabet (an added token) is its own UTF-8 text, as in `tokenizers`.
     """
     decoder = json.loads(raw.to_str()).get("decoder") or {}
     if decoder.get("type") == "Sequence" and len(decoder["decoders"]) == 1:
@@ -97,7 +97,7 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> "Tokenizer":
-        """Load `tokenizer.json` and the names of special tokens beside it.
+        """Load `tokenizer.json` and the names of special tokens from its folder.
 
         Raises: ModelError when the folder holds no readable `tokenizer.json`.
         """
@@ -132,7 +132,7 @@ class Tokenizer:
         return max((len(own) for own in self.bytes_of), default=1) or 1
 
     def least_tokens(self, text: str) -> int:
-        """A lower bound of the tokens of `text` that costs nothing, so that a hopeless prompt is not even encoded."""
+        """A cheap lower bound of the tokens of `text`, which refuses a far too long prompt without encoding it."""
         return 0 if self._longest_token is None else len(text) // self._longest_token
 
     @property
@@ -142,7 +142,7 @@ class Tokenizer:
         return None if text is None else self.raw.token_to_id(text)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of `text`. Of a long one other threads notice nothing: `encode` alone would keep the GIL."""
+        """Token ids of `text`. Encoding a long one releases the GIL, which the library's plain `encode` would hold."""
         if len(text) < _LONG_TEXT:
             ids: list[int] = self.raw.encode(text, add_special_tokens=add_special_tokens).ids
         else:
@@ -159,7 +159,7 @@ class Tokenizer:
         return (), ()
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `ids`; bytes that are not UTF-8 become U+FFFD, unknown ids become nothing."""
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD, unknown ids are dropped."""
         if self.bytes_of is not None:
             return self.join_bytes(ids, skip_special_tokens=skip_special_tokens).decode(errors="replace")
         text: str = self.raw.decode(list(ids), skip_special_tokens=skip_special_tokens)
@@ -174,7 +174,7 @@ class Tokenizer:
         return b"".join([table[i] for i in ids if i not in skipped and i < size])
 
     def token_text(self, token: int) -> str:
-        """One token as text, as it stands within a longer one, special tokens shown; half characters become U+FFFD."""
+        """Text of one token within a longer text, special tokens included; partial characters become U+FFFD."""
         if self.bytes_of is not None or self._anchor is None:
             return self.decode((token,), skip_special_tokens=False)
         # Other decoders strip the space that a first token begins with: decode behind a token, and take that off again.
@@ -193,15 +193,15 @@ class Tokenizer:
 
     @cached_property
     def _anchor(self) -> tuple[int, str] | None:
-        """A token to stand before others, and its text."""
+        """A token to put before others, and its text."""
         ids = self.encode("a", add_special_tokens=False)
         return (ids[-1], self.decode(ids[-1:], skip_special_tokens=False)) if ids else None
 
     def vocabulary(self, size: int) -> Vocabulary:
-        """The tokens as grammars see them.
+        """The vocabulary for grammars.
 
         Args:
-            size: of the model's vocabulary; ids that only one side knows are never drawn.
+            size: of the model's vocabulary; ids missing in the model or the tokenizer are never sampled.
         """
         added = frozenset(self.raw.get_added_tokens_decoder())
         own = range(min(size, self.vocab_size))

@@ -1,19 +1,20 @@
-"""The queue at a gateway's door: who may wait, who starts next, and what those are told who may not.
+"""Gateway admission queue: which requests may wait, which starts next, and the Retry-After of those refused.
 
     offer ──► waits ──take──► runs ──finished──► its seat is free
       │         └── withdraw, overdue
-      └── refused: come back in so many seconds, for when room is kept
+      └── refused: retry after so many seconds, when capacity is reserved
 
-A queue longer than the pools can work off in a bearable time only turns a quick refusal into a late one, so requests
-and their prompt tokens are both bounded. One request may be larger than what is left, or than the whole bound.
-Everything passes through it, even what starts at once, because a key that is given much is charged for it. The order is
-that of `fair_lines`, and nobody is overtaken for being large: if the next request needs more seats than are free, all
-wait for it.
+A queue longer than the pools can drain in acceptable time only delays the refusal, so the number of requests and the
+number of their prompt tokens are both bounded. One request may exceed the remaining tokens, or the whole bound.
+Every request passes through the queue, even one that starts at once, because each is charged to its API key. The order
+is that of `fair_lines`, and no request is overtaken because of its size: if the next request needs more seats than are
+free, all wait for it.
 
-Where several keys share the queue, a key that has as many requests or prompt tokens waiting as there is room left must
-come back later, and room is kept only from newcomers of its own key. So however many keys fill it, and whatever they
-were told, some places are left for one that has none. There, seats are those of the instances, see `seats`: what would
-wait in the pools otherwise may wait here.
+Where several keys share the queue, a key that already has as many requests or prompt tokens waiting as there is
+capacity left is refused, and capacity is reserved only against new requests of the same key. So regardless of how many
+keys fill the queue, and of the Retry-After they received, a key without waiting requests still finds a place. In this
+mode the seats are those of the instances, see `seats`: requests that would otherwise wait in the pools may wait in this
+queue.
 """
 
 from collections import OrderedDict
@@ -86,14 +87,14 @@ class AdmissionQueue:
     def offer(
         self, one: Applicant, running: int, now: float, is_open: bool = True, seats: SeatLedger | None = None
     ) -> AdmissionDecision:
-        """A request comes.
+        """Queue an arriving request, or refuse it.
 
         Args:
             running: sequences in the pools.
-            is_open: an instance is there to start it on; else it waits for one.
+            is_open: whether an instance can start it; otherwise it waits for one.
             seats: of the instances; None = as many as configured.
-        Returns: accepted: it waits, and the next `take` may be it. A refusal says when to come back.
-        Effects: books it, or keeps room for its return.
+        Returns: accepted: it waits, and the next `take` may return it. A refusal carries the time after which to retry.
+        Effects: enqueues it, or reserves capacity for its retry.
         """
         if not is_open:  # that nothing starts now says nothing of how fast the queue is worked off when it can be
             self._waited_from = None
@@ -117,7 +118,7 @@ class AdmissionQueue:
 
         Args:
             running, seats: as in `offer`.
-        Returns: a number, which no longer waits; None if nobody may start.
+        Returns: number of the request, which no longer waits; None if no request may start.
         """
         self._heed(seats)
         one = self._lines.next(None if seats is None or not running else seats.held)
@@ -168,7 +169,7 @@ class AdmissionQueue:
     # ---- judgement -------------------------------------------------------------------------------------------------
 
     def _fits(self, one: Applicant, running: int, seats: SeatLedger | None) -> bool:
-        """The largest request may start when nothing else runs."""
+        """Whether the request fits the free seats; on idle pools even the largest does."""
         if not running:
             return True
         if running + one.sequences > self._limits.max_running_sequences:
@@ -190,7 +191,10 @@ class AdmissionQueue:
             self._deadlines = sorted([entry for entry in self._deadlines if entry[1] in self._since])
 
     def _bounds(self, one: Applicant, claimed: bool, now: float) -> AdmissionDecision | None:
-        """Whether it is one too many. Where nothing waits, nothing is: else a whole bound of 1 would let nobody in."""
+        """The refusal of a request beyond the bounds; None if it fits.
+
+        An empty queue refuses no request: otherwise a bound of 1 would refuse all.
+        """
         if not self._lines and self._places:
             return None
         requests, tokens = self._excess(one, told=False)
@@ -203,13 +207,13 @@ class AdmissionQueue:
         return AdmissionDecision(False, reason, self._retry_s(one, now))
 
     def _excess(self, one: Applicant, *, told: bool) -> tuple[int, int]:
-        """By how many requests and prompt tokens it would be too much; less than 1 = it would not.
+        """Requests and prompt tokens by which it would exceed the bounds; less than 1 = it fits.
 
-        Where keys share, one may have as many waiting as there are free places. So each of its own counts twice, and
-        what was promised to other keys does not count.
+        Where keys share the queue, a key may have as many requests waiting as there are free places. So each of its own
+        requests counts twice, and capacity reserved for other keys does not count.
 
         Args:
-            told: with those who were told to come back.
+            told: count the requests for which capacity is reserved as well.
         """
         limits, promises, lines, room = self._limits, self._promises, self._lines, self._room_for(one)
         if limits.shared:
@@ -221,10 +225,10 @@ class AdmissionQueue:
         return len(lines) + more - self._places, self.tokens + more_tokens - limits.max_queued_tokens
 
     def _room_for(self, one: Applicant) -> int:
-        """Prompt tokens for which there must be room before it may wait.
+        """Prompt tokens that must be free before it may wait.
 
-        One that needed all of the bound would never find it free while others keep coming; half of it becomes free when
-        it is kept. So one such request may exceed the bound: nobody follows it before there is room again.
+        A request that needs the whole bound would never find it free while others keep arriving; half of the bound does
+        become free when reserved. So one such request may exceed the bound; no other is queued until it has drained.
         """
         return min(one.tokens, max(1, self._limits.max_queued_tokens // 2))
 
@@ -251,8 +255,10 @@ class AdmissionQueue:
         return f"{self.tokens} prompt tokens wait, and {told}"
 
     def _kept_for_others(self, one: Applicant) -> bool:
-        """Room is kept for those who were told to come back, but not while the queue is about to run dry: they may not
-        come, and who asks again and again is given promise after promise; neither must leave seats empty.
+        """Whether the remaining capacity is reserved for clients that were given a Retry-After.
+
+        Not while the queue is about to run empty: such clients may never retry, and repeated requests obtain one
+        reservation after the other; neither must leave seats idle.
         """
         dry = min(self._places / 2, self._rate.requests_per_s * DRY_S)
         return len(self._lines) + 1 > dry and max(self._excess(one, told=True)) > 0
@@ -272,7 +278,7 @@ class AdmissionQueue:
         return AdmissionDecision(False, reason, min(MAX_RETRY_S, max(1.0, float(ceil(late_s)))))
 
     def _retry_s(self, one: Applicant, now: float) -> float:
-        """When there will be room for it, those included who were told before. Effects: keeps that room."""
+        """Seconds until it fits, after all earlier reservations. Effects: reserves that capacity."""
         promises, rate = self._promises, self._rate
         requests, tokens = self._excess(one, told=True)
         tokens = min(tokens, self.tokens + promises.tokens)

@@ -5,10 +5,10 @@ instance delivered while it decoded clears the record. The token of a prompt doe
 instance fails on as soon as it decodes would come back for ever, one token richer each time; it only excuses the
 instance that computed the prompt and was to do no more.
 
-A request that kills the engine which works on it looks like any other at first, and like all that were near it. So two
-losses before there is another token of it are no verdict, only reason enough for a trial: an instance of its own, which
-does nothing else until the request is decoded. It is condemned if that instance is lost as well, alone: instances that
-die together (with their host, or one after the other by the kernel's hand when memory runs out) tell nothing.
+A request that crashes its engine is at first indistinguishable from the other requests on that engine. So two losses
+without another token in between only lead to a trial: the request runs alone on an instance until it is decoded. It is
+rejected as poisoned if that instance is lost as well, and no other at the same time: instances that die together (with
+their host, or one after the other when the kernel kills them for memory) prove nothing about the request.
 """
 
 from serving.ids import ReplicaId
@@ -40,11 +40,11 @@ class Attempts:
         """Instances that failed it; others are better."""
 
     def sent(self) -> None:
-        """Note that the sequence goes to an instance. Effects: progress counts from here."""
+        """Note that the sequence is sent to an instance. Effects: progress is counted from this point."""
         self._told = self._alone = False
 
     def sent_alone(self) -> None:
-        """Note that its instance has nothing else to do, if it is on trial."""
+        """Note that the sequence runs alone on its instance, if it is on trial."""
         self._alone = self.on_trial
 
     def progress(self, *, decoding: bool) -> None:
@@ -80,10 +80,10 @@ class Attempts:
         return self.losses >= TRIAL_LOSSES
 
     def lost(self) -> bool:
-        """Count the loss of the instance that worked on it.
+        """Count the loss of the sequence's instance.
 
-        Returns: whether that instance was its own, on trial. Else `failed` is told as well, unless it is on trial now:
-            a request that meets two instances which die together has met one failure.
+        Returns: whether it was a trial instance. If not, call `failed` too, unless the sequence is on trial now: two
+            instances that die together count as one failure of a request.
         """
         tried = self._alone and not self._told
         self.losses = 0 if self._told else self.losses + 1
@@ -91,7 +91,7 @@ class Attempts:
         return tried
 
     def judged(self, replica: ReplicaId, *, alone: bool) -> tuple[FailKind, str] | None:
-        """The loss on trial is told apart: `alone` means that no other instance died beside this one.
+        """Judge the loss of a trial instance: `alone` means that no other instance died at the same time.
 
         Returns: how and why the sequence is given up; None = another try is left.
         """

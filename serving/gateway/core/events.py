@@ -1,6 +1,6 @@
 """Input and output of a gateway's core. Events come with the gateway's time; effects are carried out in order.
 
-Everything is a frozen value: a driver delivers it, a decision log keeps it, a replay compares it.
+All are frozen values: a driver delivers them, a decision log keeps them, a replay compares them.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class CancelJob(Value, frozen=True, gc=False):
 
 
 class EndAll(Value, frozen=True, gc=False):
-    """The gateway leaves: whatever waits and runs fails, and its clients are told."""
+    """The gateway shuts down: all waiting and running jobs fail, with an error to their clients."""
 
     reason: str
 
@@ -99,13 +99,13 @@ class TooLarge(Value, frozen=True, gc=False):
 
 
 class Expect(Value, frozen=True, gc=False):
-    """Whether an instance is expected, or would be if something waited for it."""
+    """Whether an instance is expected, or would be if a job waited for it."""
 
     coming: bool
 
 
 class Configure(Value, frozen=True, gc=False):
-    """Keys of the configuration that a running gateway takes; what waits stays, and is looked at soon."""
+    """Configuration keys that a running gateway accepts; waiting jobs stay queued and are rechecked soon."""
 
     limits: AdmissionLimits
     max_attempts: int
@@ -158,7 +158,7 @@ class Rejected(Value, frozen=True, gc=False):
 
 
 class JobFailed(Value, frozen=True, gc=False):
-    """Tell the client; updates that came before are still read first.
+    """Report a failed job to its client, after the updates that precede it.
 
     Args:
         retry_after_s: soonest time that a full instance named; None = none did.
@@ -170,13 +170,13 @@ class JobFailed(Value, frozen=True, gc=False):
 
 
 class JobOver(Value, frozen=True, gc=False):
-    """Nothing of the job is left."""
+    """A job has ended and holds no more state."""
 
     number: int
 
 
 class Routed(Value, frozen=True, gc=False):
-    """A decision, for whoever keeps them: the order follows."""
+    """A routing decision, for logs; its command follows."""
 
     sequence_id: SequenceId
     decision: RouteDecision
@@ -184,14 +184,14 @@ class Routed(Value, frozen=True, gc=False):
 
 
 class Waits(Value, frozen=True, gc=False):
-    """A sequence begins to wait for an instance."""
+    """A sequence has started to wait for an instance."""
 
     sequence_id: SequenceId
     reason: str
 
 
 class Broken(Value, frozen=True, gc=False):
-    """A bug that one job met, and that ended that job only.
+    """An unexpected exception in one job, which failed only that job.
 
     Args:
         trace: for people: what was raised, and where, without what differs from one installation to the next.

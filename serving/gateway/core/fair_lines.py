@@ -1,9 +1,9 @@
 """Order of waiting requests: keys share by tokens, and within a key lower priority values go first.
 
-Every key has a line of its own and a virtual time: the tokens that it was given, over its weight. The line with the
-least virtual time is next, so that keys that always have something waiting are given tokens in proportion to their
-weights, whatever the others ask for. A key that comes back does not catch up on what it did not use: its virtual time
-begins at that of the line that was served last.
+Every key has its own line and a virtual time: the tokens that it received, divided by its weight. The line with the
+least virtual time is next, so that keys that always have requests waiting receive tokens in proportion to their
+weights, regardless of the demand of others. A key that returns does not catch up on unused tokens: its virtual time
+starts at that of the line that was served last.
 
 Within a line the lowest priority value is next, then the oldest; but every eighth start of a line goes to its oldest
 request. So no priority waits for ever: a request with n older ones in its line starts within 8 * (n + 1) starts of it.
@@ -86,10 +86,10 @@ class FairLines:
         self.tokens += one.tokens
 
     def next(self, held: Callable[[Applicant], bool] | None = None) -> Applicant | None:
-        """The request that would start now. Effects: none that matter.
+        """The request to start next.
 
         Args:
-            held: whether a request's key may start nothing now, so that others pass.
+            held: whether a request's key must not start one now, so that others overtake it.
         """
         if not self._key_of:
             return None
@@ -100,7 +100,7 @@ class FairLines:
         return next((one for one in firsts if not held(one)), None)
 
     def start(self, one: Applicant) -> None:
-        """Start a request and charge its key. Effects: lines without debts in which nothing waits are forgotten."""
+        """Start a request and charge its key. Effects: drops empty lines that are not ahead in virtual time."""
         line = self._lines[one.key]
         self._virtual = line.virtual
         line.virtual += (one.tokens + one.expected_tokens) / line.weight

@@ -21,7 +21,6 @@ def core_settings(
     Args:
         pools: names of the engine pools in the order of a request's life.
         attention_tokens: of the model; see `PrefillCost`.
-    Effects: none.
     """
     blocks = HISTORY_TOKENS // config.engine.block_tokens
     hashed = config.gateway.routing == "locality" or (config.kvcache.replicas > 0 and config.engine.prefix_reuse)

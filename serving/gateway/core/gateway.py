@@ -4,10 +4,10 @@
                                     ▲                               │ instances
                SequenceUpdate ◄─────┴────────── InstanceSays ◄──────┘
 
-Each event is handled to its end; `on` returns what there is to do, in order. Whatever cannot be done now, for want of
-an instance or because all are full, is looked at again at `next_wake`. Everything that waits has a deadline: a job its
-own, a job or a sequence without an instance `role_wait_s`. So a request may come before the first instance is up, or
-while a pool is at zero: it waits, and that it does is what wakes the pool.
+Each event is handled completely; `on` returns the effects to carry out, in order. Work that cannot start now, because
+an instance is missing or all are full, is retried at `next_wake`. All waiting has a deadline: a job's own, or
+`role_wait_s` for a job or a sequence without an instance. So a request may arrive before the first instance is up, or
+while a pool is scaled to zero: it waits, and a waiting request wakes the pool.
 """
 
 import math
@@ -138,7 +138,7 @@ class Gateway:
     # ---- what is known ---------------------------------------------------------------------------------------------
 
     def open(self, now: float) -> bool:
-        """Whether a request that is submitted now finds an instance; nothing else decides whether it starts."""
+        """Whether an instance is available to a request submitted now."""
         return self.routes.open(now)
 
     def numbers(self) -> list[int]:
@@ -163,7 +163,7 @@ class Gateway:
         return len(self.room) + len(stuck), tokens, now - min(since) if since else 0.0
 
     def starved(self, now: float) -> bool:
-        """Whether something waits because a role has no instance."""
+        """Whether a job or sequence waits because a role has no instance."""
         return bool(self._needy) or (len(self.room) > 0 and not self.open(now))
 
     def check(self) -> None:
@@ -259,12 +259,12 @@ class Gateway:
         self._close(job)
 
     def _fail(self, job: Job, failure: Fail) -> None:
-        """One sequence is lost, hence the request: free the others, tell the client."""
+        """Fail the whole request because one sequence failed: cancel the others, report to the client."""
         self._out.append(JobFailed(job.number, failure, job.retry_after_s))
         self._cancel(job)
 
     def _break(self, job: Job, error: Exception) -> None:
-        """A bug that one job meets ends that job, and keeps nothing from the others."""
+        """End one job on an unexpected exception, without affecting other jobs."""
         self._out.append(Broken.at(job.number, error))
         self._out.append(JobFailed(job.number, Fail(FailKind.ENGINE, "the gateway failed on it")))
         self._close(job)
@@ -301,7 +301,7 @@ class Gateway:
     # ---- commands --------------------------------------------------------------------------------------------------
 
     def _carry_out(self, choice: Choice, commands: Commands) -> None:
-        """Do what a journal asks. May end the job."""
+        """Carry out a journal's commands, which may end the job."""
         for command in commands:
             if type(command) is Tokens:
                 self._deliver(choice, command)
@@ -377,7 +377,7 @@ class Gateway:
         self._needy[choice.journal.spec.sequence_id] = choice
 
     def _ready(self, choice: Choice) -> None:
-        """Note that a choice waits for nothing any more."""
+        """Mark a choice as no longer waiting for an instance."""
         choice.need = choice.waiting_since = None
         self._needy.pop(choice.journal.spec.sequence_id, None)
 
@@ -389,7 +389,7 @@ class Gateway:
         return self.settings.empty_role_s if need.at_source is AtSource.AFTER_GRACE else 0.0
 
     def _unadopted(self, journal: SequenceJournal, need: NeedDecode) -> Commands:
-        """Where a handoff goes that no decode instance takes: another instance computes it, or it stays."""
+        """Place a handoff that no decode instance adopts: recompute it elsewhere, or leave it at its source."""
         drains, name = need.at_source is not AtSource.AFTER_GRACE, journal.live_id
         if drains and name is not None and self.routes.computed_elsewhere(need.ticket.source, self.now):
             return journal.on_news(Leaving(name, handoff=True))
@@ -418,7 +418,7 @@ class Gateway:
             self._let_in()
 
     def _decline(self, replica: ReplicaId, item: News) -> None:
-        """News of a job that is over: the instance that still works on it, or holds blocks for it, is told to stop."""
+        """Answer an event of a finished job: cancel it at the instance, or release the blocks held for it."""
         match item:
             case Prefilled(ticket=ticket):
                 self._out.append(Send(replica, Release(ticket.ticket_id)))
@@ -426,7 +426,7 @@ class Gateway:
                 self._out.append(Send(replica, Cancel(item.sequence_id)))
 
     def _lose(self, replica: ReplicaId, still_since: float | None) -> None:
-        """An instance is gone; whatever it worked on goes elsewhere."""
+        """Handle the loss of an instance: resubmit its sequences to others."""
         known = self.instances.down(replica)
         self.routes.forget(replica)
         if known is not None:
@@ -443,7 +443,7 @@ class Gateway:
                 self._break(job, error)
 
     def _sent_as(self, sent_id: SequenceId) -> Choice | None:
-        """The choice that goes by this name now; None if it has another one, or is over."""
+        """The choice whose live submission has this id; None if it has another id, or has finished."""
         choice = self.choices.get(SequenceId(sent_id.rpartition("@")[0]))
         return choice if choice is not None and choice.journal.live_id == sent_id else None
 

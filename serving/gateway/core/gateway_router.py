@@ -1,8 +1,9 @@
-"""One gateway's routes: what `router` and `locality` need beyond a single question is kept here.
+"""One gateway's routing state: what `router` and `locality` need across decisions.
 
-Three things outlive a question: whose turn it is when instances are equal, which prompts were sent where, and how much
-of a new prompt is therefore probably cached. By locality that is asked of each instance; else of the KV-cache pool,
-which every instance reaches alike, so that it does not change the choice but tells how much work is being sent.
+Three things persist between decisions: the turn among equal instances, the prompts sent to each instance, and so the
+share of a new prompt that is probably cached. Under the locality rule that share is estimated per instance. Otherwise
+it is estimated for the KV-cache pool, which all instances reach equally: it does not affect the choice, only the
+estimate of the work sent.
 """
 
 from collections.abc import Sequence
@@ -35,12 +36,12 @@ class GatewayRouter:
         Args:
             max_age_s: older views count as dead.
             block_tokens: tokens per KV block.
-            history_blocks: blocks remembered, of each instance by locality, else of the pool; 0 = nothing is taken to
-                be cached, and no hashes are asked for.
+            history_blocks: blocks remembered, per instance under the locality rule, else for the pool; 0 = assume that
+                no tokens are cached, and use no hashes.
             rule: how instances are chosen; None = by locality if there is a history, else by load.
-            seed: the gateway's own, so that several do not begin with the same instance.
+            seed: different for each gateway, so that they do not all start with the same instance.
             attention_tokens: see `PrefillCost`.
-            prefer_host: of decode instances that are equal, those where the prompt was computed come first.
+            prefer_host: among equal decode instances, prefer those on the host that computed the prompt.
         """
         self._max_age_s = max_age_s
         self._block_tokens = block_tokens
@@ -55,7 +56,7 @@ class GatewayRouter:
 
     @property
     def wants_hashes(self) -> bool:
-        """Whether `prefill` wants the prompt's hashes."""
+        """Whether `prefill` uses the prompt's hashes."""
         return self._history is not None
 
     def prefill(
@@ -65,14 +66,14 @@ class GatewayRouter:
         exclude: Sequence[ReplicaId] = (),
         hashes: Sequence[BlockHash] = (),
     ) -> RouteDecision:
-        """Where a prompt is computed.
+        """Choose the instance that computes a prompt.
 
         Args:
-            tokens: to be computed where nothing of it is cached.
-            hashes: of the prompt's full blocks; asked only if `wants_hashes`.
-        Returns: the decision; its `tokens` are what the caller books there.
+            tokens: to compute where none of them is cached.
+            hashes: of the prompt's full blocks; needed only if `wants_hashes`.
+        Returns: the decision; the caller reserves its `tokens` at that instance.
         Raises: UnavailableError if no live instance is known.
-        Effects: counts the question; remembers what is sent where.
+        Effects: counts the decision; records the prompt in the history.
         """
         history, age = self._history, self._max_age_s
         self._prefills += 1
@@ -91,8 +92,9 @@ class GatewayRouter:
         return decision
 
     def forget(self, replica: ReplicaId) -> None:
-        """An instance is gone, or comes back without its cache. That it is not among some views says neither: it may
-        only be closed to that prompt.
+        """Drop the history of an instance that was lost, or restarted without its cache.
+
+        Not needed for an instance that is only missing in some call's views: it may be excluded for that prompt alone.
         """
         if self._history is not None:
             self._history.forget(replica)
@@ -104,13 +106,13 @@ class GatewayRouter:
         exclude: Sequence[ReplicaId] = (),
         source: NodeId | None = None,
     ) -> RouteDecision:
-        """Where a handoff goes.
+        """Choose the decode instance for a handoff.
 
         Args:
-            blocks: KV blocks of the tokens known so far, and of those that are expected.
+            blocks: KV blocks of the tokens known so far and of the expected ones.
             source: host of the KV blocks.
         Raises: UnavailableError if no live instance is known.
-        Effects: counts the question.
+        Effects: counts the decision.
         """
         self._decodes += 1
         rule: Rule = "load" if self._rule == "locality" else self._rule

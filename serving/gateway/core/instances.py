@@ -65,13 +65,13 @@ class Instances:
         return known
 
     def heard(self, replica: ReplicaId, now: float) -> None:
-        """The instance said something. Unknown ones are ignored."""
+        """Note a message from an instance. Unknown ones are ignored."""
         known = self._known.get(replica)
         if known is not None:
             known.heard_at = now
 
     def report(self, replica: ReplicaId, status: Status, now: float) -> None:
-        """The instance told its load. Effects: reservations begin anew. Unknown ones are ignored."""
+        """Take an instance's load report. Effects: resets its reservations. Unknown ones are ignored."""
         known = self._known.get(replica)
         if known is None:
             return
@@ -104,7 +104,7 @@ class Instances:
         )
 
     def unreachable(self, replica: ReplicaId) -> None:
-        """Nothing could be sent there: its link is about to be told as down. Effects: not used before a report."""
+        """Note a failed send: its link will soon be reported down. Effects: it is not used before its next report."""
         known = self._known.get(replica)
         if known is not None:
             known.view = None
@@ -124,7 +124,7 @@ class Instances:
         ]
 
     def any_open(self, pools: tuple[str, ...], now: float) -> bool:
-        """Whether some instance takes a prompt now, and sees it through: either role stands in for the other."""
+        """Whether an instance of these pools can take a prompt now and finish it: either role replaces the other."""
         oldest = now - self._max_age_s
         for pool in pools:
             for known in self._pools.get(pool, ()):
@@ -146,7 +146,7 @@ class Instances:
         return {known.replica: known.trouble for known in live if known.view is not None and not known.view.draining}
 
     def views(self) -> list[InstanceView]:
-        """All that have reported their load, whatever their state."""
+        """Views of all instances that have reported their load, in any state."""
         return [view for known in self._known.values() if (view := known.view) is not None]
 
     def trouble(self, replica: ReplicaId) -> PathTrouble:

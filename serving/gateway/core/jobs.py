@@ -11,11 +11,11 @@ class Choice:
 
     Attributes:
         need: what it waits for while there is no instance, or while all are full.
-        look_at: when to look again [s].
+        look_at: when to retry [s].
         waiting_since: since when it has been without an instance; None while it has one, or while all are full.
-        told: something of it was delivered.
-        preempted: times that it had to give its blocks back in an instance, as far as instances told.
-        waited_s: time in the instance that computed its prompt, before that began [s].
+        told: part of its output was delivered.
+        preempted: number of preemptions that instances reported.
+        waited_s: queueing time at the instance that computed its prompt [s].
     """
 
     __slots__ = ("index", "job", "journal", "look_at", "need", "preempted", "told", "waited_s", "waiting_since")
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def begun(self) -> bool:
-        """Whether something of the request was delivered."""
+        """Whether any output of the request was delivered."""
         for choice in self.choices:
             if choice.told:
                 return True
@@ -66,7 +66,7 @@ class Job:
         return not self.begun and any(choice.need is not None for choice in self.choices)
 
     def note(self, choice: Choice, news: News) -> None:
-        """Keep what is told beside the output: time in the instance's queue, and when a full one has room again."""
+        """Keep what events report besides output: time in the instance's queue, and a full one's Retry-After."""
         first = news.first if type(news) is Prefilled else news
         if type(first) is Tokens:
             choice.preempted += first.preempted

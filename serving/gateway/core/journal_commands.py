@@ -31,9 +31,9 @@ class NeedPrefill(Struct, frozen=True, gc=False):
     Args:
         tokens: known tokens that must be in the KV cache.
         exclude: instances that failed this sequence before.
-        alone: an instance was lost with it, and it may be the cause: not where another such sequence is, else the loss
-            of the next instance would tell nothing.
-        later: it has been asked for everywhere, and all are full: not before `LATER_S`.
+        alone: an instance was lost with it, and it may be the cause: avoid instances with another such sequence, else
+            the next loss would not show which of them caused it.
+        later: all instances refused it as full: not before `LATER_S`.
     """
 
     tokens: int
@@ -58,12 +58,12 @@ class NeedDecode(Struct, frozen=True, gc=False):
 
 
 class NeedTrial(Struct, frozen=True, gc=False):
-    """Two instances were lost with the sequence: route it, then call `serve_whole`, to one that has nothing else to do
-    and gets nothing else before this is decoded there. Not while instances may still be dying of what killed those.
+    """Route a sequence that lost two instances to an idle one, reserved for it until it is decoded; then call
+    `serve_whole`. Wait while further instances may still die of the same cause.
 
     Args:
         tokens, exclude: as in `NeedPrefill`.
-        lost: an instance where it was tried already; first call `judged`, as soon as it is known who died beside it.
+        lost: a trial instance lost before; first call `judged`, as soon as it is known whether others died with it.
     """
 
     tokens: int

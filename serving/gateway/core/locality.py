@@ -145,7 +145,6 @@ def route_prefill_by_locality(
         turn, max_age_s, exclude: as in `route_prefill`.
         cost: what tokens cost; None = all the same.
     Raises: UnavailableError if no live instance is known.
-    Effects: none.
     """
     price = cost or PrefillCost()
     matched = {v.replica: history.matched(v.replica, hashes) for v in views}

@@ -1,8 +1,8 @@
-"""KV room that running answers will still want.
+"""KV capacity that running sequences are expected to need for their further output.
 
-A view tells which blocks are free now; answers that have just begun will take more. Each is expected to grow by what it
-may still generate, at most `most_tokens`; what it has generated is in the view already, so the expectation shrinks by
-every token that comes. Only this gateway's own answers are known here.
+A view reports the blocks free now, but recently started sequences will take more. Each is expected to grow by the
+tokens that it may still generate, at most `most_tokens`; generated tokens are in the view already, so the expectation
+shrinks with every token received. Only this gateway's own sequences are counted.
 """
 
 from serving.errors import LedgerError
@@ -29,7 +29,7 @@ class OutputReserve:
         return -(-min(max(tokens_left, 0), self._most) // self._block_tokens)
 
     def book(self, name: str, replica: ReplicaId, tokens_left: int) -> None:
-        """This sequence goes there, and may generate so many tokens. Effects: replaces an earlier booking."""
+        """Reserve KV for the tokens that a sequence may generate at an instance, replacing its earlier booking."""
         self.drop(name)
         expected = min(max(tokens_left, 0), self._most)
         self._left[name] = replica, expected
@@ -46,7 +46,7 @@ class OutputReserve:
         self._total[replica] -= left - now
 
     def drop(self, name: str) -> None:
-        """Forget a sequence that ended, or goes elsewhere. Unknown names are ignored."""
+        """Drop the booking of a sequence that ended or moves. Unknown names are ignored."""
         booked = self._left.pop(name, None)
         if booked is None:
             return

@@ -1,4 +1,4 @@
-"""One suspected sequence at a time, tried alone: on an instance that does nothing else until it is decoded there."""
+"""Trials of suspected sequences, one at a time, each alone on an instance until it is decoded."""
 
 from collections.abc import Mapping
 
@@ -33,7 +33,7 @@ class Quarantine:
 
     @property
     def closed(self) -> tuple[ReplicaId, ...]:
-        """Instances that take nothing else now. Effects: ends a trial that is over."""
+        """Instances reserved for the trial. Effects: ends a finished trial."""
         if self._tried is None:
             return ()
         if self._over(self._tried):
@@ -41,7 +41,7 @@ class Quarantine:
         return () if self._seat is None else (self._seat,)
 
     def came(self, replica: ReplicaId) -> None:
-        """An instance came up empty, so it is for the sequence that waits for a trial."""
+        """Reserve a newly started, empty instance for the sequence that waits for a trial."""
         if self._tried is not None and isinstance(self._tried.need, NeedTrial):
             self._seat = replica
 
@@ -51,9 +51,9 @@ class Quarantine:
             self.deaths.note(instance.replica, now, shared=instance.busy > 1)
 
     def look(self, choice: Choice, need: NeedTrial, now: float) -> Commands:
-        """Judge the last trial, or begin one if there is an empty instance.
+        """Judge the last trial, or start one if there is an empty instance.
 
-        Nothing is done while instances may still be dying of one cause; call it again.
+        No effect while instances may still be dying of one cause; call it again.
         """
         journal = choice.journal
         choice.need, choice.waiting_since = need, now if choice.waiting_since is None else choice.waiting_since
@@ -75,8 +75,8 @@ class Quarantine:
     def _empty(self, choice: Choice, now: float) -> ReplicaId | None:
         """The instance where a sequence is alone; None = not yet.
 
-        Raises: UnavailableError if none got empty in time.
-        Effects: the one that will be empty soonest takes nothing else meanwhile.
+        Raises: UnavailableError if none was empty in time.
+        Effects: reserves the instance that will be empty first.
         """
         if self.closed and self._tried is not choice:
             return None

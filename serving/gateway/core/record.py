@@ -46,10 +46,7 @@ def recorded(gateway: Gateway, note: Note) -> GatewayOn:
 
 
 def noted(event: GatewayEvent) -> GatewayEvent:
-    """An event as it is written: handoffs come without their blocks, which a gateway only passes on.
-
-    Effects: none.
-    """
+    """An event as it is written: handoffs come without their blocks, which a gateway only passes on."""
     if isinstance(event, InstanceSays) and any(isinstance(one, Prefilled) for one in event.news):
         return replace(event, news=tuple([_short(one) for one in event.news]))
     return event

@@ -1,11 +1,12 @@
-"""The gateway's record of one sequence: enough to go on anywhere, whatever is lost on the way.
+"""The gateway's record of one sequence, sufficient to resume it on any instance after a failure.
 
-Its phases are those of `JournalPhase`. Everything sent to an instance carries an id of its own, `<sequence>@<number>`.
-News of any other than the live one is late: it changes nothing, and whoever still works on it is told to stop. News
-carries the position of its first token, so what was delivered is never delivered again, and a missing frame shows as a
-gap and leads to a resubmission.
-An instance that drains is no failure: what it declines, or asks to have moved, goes elsewhere and is not counted.
-Methods return the commands to carry out, in order; nothing here waits or sends.
+The phases are those of `JournalPhase`. Each submission to an instance has its own id, `<sequence>@<number>`. An event
+of any submission but the live one is late: it changes no state, and its instance receives a cancel. An event carries
+the position of its first token, so no token is delivered twice, and a missing frame shows as a gap and causes a
+resubmission.
+Draining is not a failure: sequences that a draining instance declines or wants moved are resubmitted to another
+instance without counting a failure.
+Methods return the commands to carry out, in order; this module neither waits nor sends.
 """
 
 from msgspec.structs import replace
@@ -56,7 +57,7 @@ class SequenceJournal:
 
     @property
     def done(self) -> bool:
-        """Nothing more will be delivered."""
+        """Whether delivery has ended."""
         return self.phase is JournalPhase.DONE
 
     @property
@@ -76,18 +77,18 @@ class SequenceJournal:
         return (self._need_prefill(),)
 
     def prefill_routed(self, replica: ReplicaId, now: float) -> Commands:
-        """An instance was chosen to compute what is known.
+        """Submit the prompt and the output so far to the chosen instance.
 
-        Raises: LedgerError if nothing was to be routed.
+        Raises: LedgerError if the sequence was not waiting to be routed.
         """
         self._expect(JournalPhase.ROUTING)
         self.phase = JournalPhase.PREFILLING
         return (Send(replica, Add(self._submission(replica, now))),)
 
     def serve_whole(self, replica: ReplicaId, now: float) -> Commands:
-        """No decode instance is there, or it is tried: one was chosen to compute what is known, and to go on.
+        """Submit the sequence to one instance for prefill and decode: there is no decode instance, or it is on trial.
 
-        Raises: LedgerError if nothing was to be routed.
+        Raises: LedgerError if the sequence was not waiting to be routed.
         """
         self._expect(JournalPhase.ROUTING)
         self.phase = JournalPhase.PREFILLING
@@ -104,10 +105,9 @@ class SequenceJournal:
         return self._send_adopt(replica, now)
 
     def decode_at_source(self, now: float) -> Commands:
-        """Let the instance that holds the blocks go on itself, whatever its role: no instance is there to adopt the
-        handoff.
+        """Decode on the instance that holds the blocks, in any role: no other instance can adopt the handoff.
 
-        Raises: LedgerError if no handoff waits.
+        Raises: LedgerError if no handoff is pending.
         """
         self._expect(JournalPhase.HANDED_OFF)
         return self._send_adopt(None, now)
@@ -123,10 +123,10 @@ class SequenceJournal:
     # ---- what instances say --------------------------------------------------------------------------------------
 
     def on_news(self, news: News, *, begun: bool = False) -> Commands:
-        """Take what an instance says of one of the submissions.
+        """Process an instance's event about one of the submissions.
 
         Args:
-            begun: the client has received something of the request, if not of this sequence.
+            begun: the client has received output of the request, perhaps of another of its sequences.
         """
         match news:
             case Tokens():
@@ -143,9 +143,9 @@ class SequenceJournal:
                 return self._on_leaving(sequence_id)
 
     def _on_prefilled(self, first: Tokens, ticket: HandoffTicket) -> Commands:
-        """The blocks wait to be pulled: prefill is done, or the instance drains and the stream is to go on elsewhere.
+        """Accept blocks that are ready to pull: prefill is done, or a draining instance hands the sequence over.
 
-        A prompt's first token goes to the client at once.
+        The first token after a prompt is delivered at once.
         """
         if self._ticket is not None and ticket.ticket_id == self._ticket.ticket_id:
             return ()  # a duplicate of what is under way
@@ -215,10 +215,10 @@ class SequenceJournal:
         return self._elsewhere(later=full and asked_before)
 
     def _on_leaving(self, sequence_id: SequenceId) -> Commands:
-        """The instance drains and asks for the sequence to be moved, which it does not decode yet, or which it has
-        offered and nobody can adopt. Not a failure: it is computed elsewhere.
+        """Move a sequence off a draining instance that does not decode it yet, or whose offer no instance can adopt.
 
-        It goes on until it is told to stop; so ask this only while there is another instance to go to.
+        This counts no failure. The instance continues until it receives a cancel, so call this only while another
+        instance is available.
         """
         offered = self.phase is JournalPhase.HANDED_OFF and self._at_source is not AtSource.AFTER_GRACE
         if offered and sequence_id == self._live_id:
@@ -243,11 +243,11 @@ class SequenceJournal:
     def instance_lost(
         self, replica: ReplicaId, still_since: float | None = None, *, together: bool = False
     ) -> Commands:
-        """An instance is gone. While its blocks are being pulled the pull itself will tell how that ended.
+        """Handle the loss of an instance. While its blocks are being pulled, the result of the pull decides instead.
 
         Args:
-            still_since: gateway time from which on it did nothing any more [s]; what was sent later did not fail there.
-            together: another one was lost just before: for a sequence that met that one, too, it is the same failure.
+            still_since: gateway time since which it made no progress [s]; a submission sent later did not fail there.
+            together: another instance was lost just before; a sequence affected by both counts a single failure.
         """
         if self.phase in AT_INSTANCE and self.replica == replica:
             self._live_id = None
@@ -265,14 +265,14 @@ class SequenceJournal:
         return ()
 
     def judged(self, lost: ReplicaId, *, alone: bool) -> Commands:
-        """Whether the instance where the sequence was tried was lost `alone`. Ends it, or asks for another trial."""
+        """End the sequence, or start another trial, depending on whether the trial instance was lost `alone`."""
         if self.phase is not JournalPhase.ROUTING or not self.attempts.on_trial:
             return ()
         verdict = self.attempts.judged(lost, alone=alone)
         return (self._need_prefill(),) if verdict is None else self.give_up(*verdict)
 
     def unsent(self, replica: ReplicaId) -> Commands:
-        """The link was down when a submission was to go out: nobody there has seen it, so at first it is no failure."""
+        """Handle a submission that a closed link kept from being sent; the first time counts no failure."""
         if self.phase not in AT_INSTANCE or self.replica != replica:
             return ()
         return self._left(replica, again=replica in self.attempts.excluded)
@@ -309,7 +309,7 @@ class SequenceJournal:
         return NeedDecode(ticket, tuple(self.attempts.excluded), self._at_source, self.attempts.losses > 0, later)
 
     def _is_at_source(self) -> bool:
-        """Whether the live submission went to who holds the blocks."""
+        """Whether the live submission was sent to the instance that holds the blocks."""
         return self._ticket is not None and self._ticket.source == self.replica
 
     def _elsewhere(self, later: bool = False) -> Commands:
@@ -322,7 +322,7 @@ class SequenceJournal:
         return (self._need_prefill(later),)
 
     def _left(self, replica: ReplicaId, *, again: bool) -> Commands:
-        """The instance of the live submission is gone. Effects: counts a failure, `again` as in `Attempts.failed`."""
+        """Handle the loss of the live submission's instance; counts a failure, `again` as in `Attempts.failed`."""
         if self.phase is not JournalPhase.MOVING or self._ticket is None or self._is_at_source():
             return self._resubmit(FailKind.UNAVAILABLE, f"{replica} was lost", cancel=False, again=again)
         self._live_id = None
@@ -331,11 +331,11 @@ class SequenceJournal:
         return self._elsewhere()
 
     def _deliver(self, news: Tokens, end: FinishReason | None) -> Commands:
-        """Book what is new of news that leave no gap.
+        """Record the new tokens of an event that leaves no gap.
 
         Args:
-            end: what the client is told of the end.
-        Returns: mostly the news as they came.
+            end: finish reason to report to the client.
+        Returns: a delivery, usually of the unchanged event.
         """
         known = len(self.output) - news.position
         new = news.tokens[known:] if known else news.tokens
@@ -355,11 +355,11 @@ class SequenceJournal:
     def _resubmit(
         self, kind: FailKind, reason: str, *, cancel: bool, distrust: bool = False, again: bool = True
     ) -> Commands:
-        """Leave the live submission and start again elsewhere with the output so far, or fail.
+        """Abandon the live submission and resubmit prompt and output so far to another instance, or fail.
 
         Args:
-            cancel: the instance still works on it and must be told to stop.
-            distrust: of the blocks of a handoff that failed.
+            cancel: the instance still works on it and must receive a cancel.
+            distrust: discard the blocks of a failed handoff.
             again: as in `Attempts.failed`.
         """
         commands = self._drop_ticket(distrust)
@@ -377,7 +377,7 @@ class SequenceJournal:
         return () if ticket is None else (Send(ticket.source, Release(ticket.ticket_id, distrust)),)
 
     def _late(self, sequence_id: SequenceId) -> Commands:
-        """Tell an instance, once, that a submission it works on is not wanted any more."""
+        """Cancel a stale submission at its instance, once."""
         replica = self._sent.get(sequence_id)
         if replica is None or sequence_id in self._told_to_stop:
             return ()

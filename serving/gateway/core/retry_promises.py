@@ -1,8 +1,8 @@
-"""Refused requests were told when to come back, and room is kept for them until then.
+"""Capacity reserved for refused requests until their Retry-After is due.
 
-Without that, whoever happens to come first takes the places that become free, and those who did as they were told are
-refused again. A request is known again by its mark, a fingerprint of what it asks for: clients repeat themselves. A
-promise is void some time after it was due.
+Without reservations, arbitrary new requests take the places that become free, and clients that honoured Retry-After are
+refused again. A retry is recognised by its mark, a fingerprint of the request, since clients repeat it unchanged. A
+reservation expires some time after it was due.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ class Promise(Struct, frozen=True, gc=False):
 
 
 class RetryPromises:
-    """All that stand."""
+    """All valid reservations."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -59,7 +59,7 @@ class RetryPromises:
         return True
 
     def of(self, key: str) -> tuple[int, int]:
-        """Requests of a key that were told to come back, and their tokens."""
+        """Reserved requests of a key, and their tokens."""
         return self._by_key.get(key, (0, 0))
 
     def claim(self, mark: int, now: float) -> bool:
@@ -73,7 +73,7 @@ class RetryPromises:
         return True
 
     def expire(self, now: float) -> None:
-        """Give up on those who did not come."""
+        """Drop reservations whose clients did not retry in time."""
         while self._dues and self._dues[0][0] + GRACE_S < now:
             due, mark = heappop(self._dues)
             mine = self._by_mark.get(mark)

@@ -1,13 +1,13 @@
 """Which instance computes a prompt, and which one decodes it.
 
-Prefill goes where the first token is predicted soonest: the work that waits there, this prompt's own, and how fast the
-instance has been. Decode goes where the KV blocks fit, and among those where sequences and KV are fewest. There is no
-affinity to where a prefix is cached: any instance reaches any block.
+Prefill is routed to the instance with the earliest predicted first token, from its queued work, the prompt's own work
+and its measured speed. Decode is routed to an instance with capacity for the KV blocks, and among those to the one with
+the fewest sequences and KV blocks. There is no affinity to a cached prefix: any instance reaches any block.
 
-A view is always a little old, and other gateways look at the same old view. So what this gateway sent there since is
-added, once for every gateway there is: the others have very probably just done the same. Instances that are equal, or
-within a few percent, take turns, and each gateway begins its turns elsewhere. `round_robin` and `power_of_two` are the
-baselines. Hosts are alike too, unless `[serving] handoff` prefers the prompt's own among equal decode instances.
+A view is always slightly stale, and other gateways use the same stale view. So the work that this gateway sent since
+the view is added, once per gateway: the others have very probably sent as much. Instances that are equal, or within a
+few percent, take turns, and each gateway starts its turns at a different instance. `round_robin` and `power_of_two` are
+the baselines. Hosts are equal, unless `[serving] handoff` prefers the prompt's own among equal decode instances.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -83,16 +83,16 @@ def route_decode(
     rule: Rule = "load",
     host: NodeId | None = None,
 ) -> RouteDecision:
-    """Choose the instance with room for the KV blocks and the least to do; without room anywhere, the roomiest.
+    """Choose the least loaded instance with capacity for the KV blocks; if none has it, the one with most capacity.
 
-    An instance without room holds the pull back until it has some, so a full pool slows down and refuses nothing here.
-    What there is to do is the sum of two shares of the mean: sequences, because each takes a row of every step, and KV
-    blocks, because attention reads them all. An instance that asks for a share of what it would get counts as fuller.
+    An instance without capacity delays the pull until blocks are free, so a full pool slows down instead of refusing.
+    Load is the sum of two shares of the mean: sequences, because each takes a row of every step, and KV blocks, because
+    attention reads them all. An instance that requests a reduced share counts as more loaded.
 
     Args:
         needed_blocks: KV blocks of the tokens known so far, and of those that are expected.
         turn, max_age_s, exclude, rule: as in `route_prefill`.
-        host: of equal instances with room those on this host come first; None = hosts are alike.
+        host: among equal instances with capacity, prefer those on this host; None = no preference.
     Raises: UnavailableError if no live instance is known.
     """
     candidates = usable(views, max_age_s, exclude, "decode")
@@ -136,7 +136,7 @@ def choose(
         loads: of the instances, at least one, in a fixed order; less is better.
         near: loads that exceed the least one by no more are equal to it.
         favoured: places that come first where they are equal to the least one; baselines know none.
-    Returns: the place of the choice, and against whom it stood.
+    Returns: index of the chosen instance, and the alternatives it was compared with, in words.
     """
     turn = turn if isinstance(turn, RouteTurn) else RouteTurn(turn)
     count = len(loads)

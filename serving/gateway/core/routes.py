@@ -1,4 +1,4 @@
-"""Which instance takes a sequence: `GatewayRouter`'s rules, over what this gateway knows of its instances."""
+"""Choice of an instance for a sequence: `GatewayRouter`'s rules applied to this gateway's view of its instances."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -27,7 +27,7 @@ class Idlest:
 
     Args:
         load: its sequences.
-        among: those that were looked at.
+        among: number of instances compared.
     """
 
     replica: ReplicaId
@@ -40,7 +40,7 @@ class Routes:
 
     Args:
         pools: names of the engine pools in the order of a request's life; one name when a pool does both.
-        router: decides; was asked nothing yet.
+        router: makes the decisions; must be unused.
     """
 
     def __init__(self, instances: Instances, pools: tuple[str, ...], block_tokens: int, router: GatewayRouter) -> None:
@@ -61,7 +61,7 @@ class Routes:
         return self._instances.any_open(self._pools, now)
 
     def seats(self, now: float) -> PoolSeats | None:
-        """This gateway's share of what the instances run at once; None if some do not tell, or none is there."""
+        """This gateway's share of the instances' batch slots; None if one does not report them, or there is none."""
         self._books_prompts = self._prefill == self._decode
         prefills = self._staying(self._prefill, now)
         decodes = prefills if self._decode == self._prefill else self._staying(self._decode, now)
@@ -87,7 +87,7 @@ class Routes:
         return now - self._no_decode_since
 
     def hashes(self, spec: SequenceSpec) -> tuple[BlockHash, ...]:
-        """Hashes of the prompt's full blocks, if routing asks for them. They go along: no instance computes them again.
+        """Hashes of the prompt's full blocks, if routing needs them. They are sent along, so instances reuse them.
 
         A prompt of 4,096 tokens takes about a quarter of a millisecond.
         """
@@ -108,9 +108,9 @@ class Routes:
         return self._reserve.blocks(replica)
 
     def stays(self, replica: ReplicaId, journal: SequenceJournal, item: News, now: float) -> bool:
-        """Whether a sequence that an instance asks to have moved goes on there, since no other one would take it.
+        """Whether a sequence that an instance wants moved stays there, because no other instance can take it.
 
-        Effects: counts what moves, prompts, handoffs and streams.
+        Effects: counts moved prompts, handoffs and streams.
         """
         if type(item) is Leaving:
             if not self._instances.any_open((self._decode,) if item.handoff else self._pools, now):
@@ -121,10 +121,10 @@ class Routes:
         return False
 
     def computed_elsewhere(self, source: ReplicaId, now: float) -> bool:
-        """Whether a stream that nobody can adopt goes on at another instance that computes it anew.
+        """Whether a stream that no instance can adopt is recomputed on another instance.
 
-        So it is where prefill stands in for decode, and `source` is the one of the prefill instances that leaves: they
-        adopt nothing. A decode instance that leaves as the last one keeps its streams.
+        True where prefill instances also decode, for want of decode instances, and `source` is a draining one of them:
+        prefill instances never adopt. The last decode instance keeps its streams while it drains.
         """
         known = self._instances.find(source)
         if known is None or known.pool == self._decode or self._staying(self._decode, now):
@@ -182,7 +182,7 @@ class Routes:
         return Idlest(replica, load, frozenset(view.replica for view in views))
 
     def forget(self, replica: ReplicaId) -> None:
-        """An instance is gone."""
+        """Drop the state kept about a lost instance."""
         self._router.forget(replica)
         self.moved.pop(replica, None)
 
@@ -190,10 +190,10 @@ class Routes:
         return [view for view in self._views(pool, now) if not view.draining]
 
     def _roomy(self, views: list[InstanceView], tokens: int, now: float) -> list[InstanceView]:
-        """Those that hold so many tokens; if there are none, decode instances that do; if there are none, all.
+        """Those with capacity for so many tokens; if there are none, decode instances with it; if there are none, all.
 
-        A token that fills an instance is the last one there: who is to give more has room for two. A prompt, or a
-        stream that was computed here at its beginning, may be too long for every prefill instance.
+        The token that fills an instance is the last it can produce, so to produce more it needs capacity for two. A
+        prompt, or a stream that a prefill instance started, may be too long for every prefill instance.
         """
         return self._holding(views, tokens) or self._holding(self._staying(self._decode, now), tokens) or views
 

@@ -62,7 +62,7 @@ class _Seat:
 
 
 class SeatLedger:
-    """Sequences of one gateway that run, by key, and what may run beside them."""
+    """Running sequences of one gateway by key, and the capacity left for others."""
 
     def __init__(self) -> None:
         self._seats: dict[str, _Seat] = {}
@@ -82,7 +82,7 @@ class SeatLedger:
         """A prompt was computed since somebody was let in: perhaps the next may come."""
 
     def look(self, pools: PoolSeats | None, running: int, now: float) -> None:
-        """Note what the instances can run now, None = they do not tell, and this gateway's sequences there."""
+        """Set the instances' current capacity, None if not reported, and this gateway's sequences there."""
         self._pass(now)
         self._pools = pools
         self._running = running
@@ -103,7 +103,7 @@ class SeatLedger:
     # ---- judgement -------------------------------------------------------------------------------------------------
 
     def held(self, one: Applicant) -> bool:
-        """Whether its key has its part, so that others may pass. A key of which nothing runs has not."""
+        """Whether its key has used its share, so that others may overtake it; never for a key without running work."""
         pools, most, own = self._pools, self.most, self._own[one.key]
         if pools is None or most is None or not own:
             return False
@@ -122,15 +122,15 @@ class SeatLedger:
         return self._running + _bounded(one.sequences, most) > most or self._room_after(one, pools) < 0
 
     def _room_after(self, one: Applicant, pools: PoolSeats) -> int:
-        """Tokens of KV that would be free beside it and all that will soon need theirs."""
+        """Free KV capacity [tokens] after it and all sequences that will soon need theirs."""
         return pools.free_tokens - self._kv - _bounded(one.tokens + one.expected_tokens, pools.kv_tokens)
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def start(self, name: str, key: str, prompt: int, expected: int, now: float) -> None:
-        """A sequence goes to the pools. `expected`: tokens that it is likely to generate.
+        """Give a seat to a sequence sent to the pools. `expected`: tokens that it is likely to generate.
 
-        Raises: LedgerError if it is there already.
+        Raises: LedgerError if it already has one.
         """
         if name in self._seats:
             raise LedgerError(f"sequence {name} has a seat already")

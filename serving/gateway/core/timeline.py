@@ -1,7 +1,7 @@
-"""Time lines of requests as values: parts that lie end to end from arrival to the last byte.
+"""Time lines of requests as values: consecutive parts from arrival to the last byte.
 
-Each part is measured by the party that it happens at, on that party's own clock. The gateway's events are the frame;
-between two of them lie the durations that instances told, and what is left is `NETWORK`.
+Each process measures its own parts on its own clock. The gateway's events are the frame; the time between two of them
+is divided into the durations that instances reported, and the remainder is `NETWORK`.
 """
 
 from typing import Literal
@@ -35,8 +35,8 @@ class TimePart(Struct, frozen=True, omit_defaults=True):
     Args:
         start_s: since arrival [s].
         replica, host: where it was; empty = at the gateway.
-        tokens: fed, found or sampled in it; frames: news that came in it.
-        nbytes: KV moved; source: the host that it came from.
+        tokens: fed, found or sampled in it; frames: received in it.
+        nbytes: KV moved; source: the host that sent it.
         predicted_s: what real NPUs would have taken [s]; 0 = not known.
     """
 
@@ -53,10 +53,10 @@ class TimePart(Struct, frozen=True, omit_defaults=True):
 
 
 class ChoiceLine(Struct, frozen=True):
-    """One choice. `parts` lie end to end and cover the whole request.
+    """One choice. `parts` are consecutive and cover the whole request.
 
     Args:
-        resumed: times that it had to go on elsewhere.
+        resumed: number of times it was resumed on another instance.
     """
 
     index: int
@@ -67,11 +67,11 @@ class ChoiceLine(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """End of a request as its HTTP side saw it.
+    """End of a request, recorded by its HTTP handler.
 
     Args:
         arrived, ended: by the gateway's clock [s].
-        names: ids by which its client knows it, the answer's first.
+        names: ids under which its client may look it up, the response's first.
         trace: header `traceparent` of the request; empty = there was none.
     """
 
@@ -93,7 +93,7 @@ class RequestTimes(Struct, frozen=True):
         reason: of a failure; empty = there was none.
         cause: the largest part, in a sentence.
         names: further ids by which it is found.
-        trace: the W3C trace context that came with it; empty = none.
+        trace: the W3C trace context that its client sent; empty = none.
     """
 
     request_id: str

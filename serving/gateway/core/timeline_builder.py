@@ -1,11 +1,11 @@
-"""Lays what the gateway sees of one request, and what instances tell of it, end to end.
+"""Builds a request's time line from the gateway's events and the durations that instances report.
 
     gateway    arrived │ submitted │ Add sent ··············· first token │ Adopt sent ···· token · token · token │ over
     instance                          queue, get, prefill ...               handoff, decode   step   step   step
 
-A gap between two events of the gateway holds the durations that came with the second one; the rest of the gap was the
-network, or news that waited for a frame. Should the durations exceed the gap, which clocks of different speed can do,
-they are cut down in proportion: parts always sum to the gap.
+A gap between two gateway events is filled with the durations reported with the second one; the rest of the gap is
+network time, or events that waited for a frame. If clocks of different speed make the durations exceed the gap, they
+are scaled down in proportion: parts always sum to the gap.
 """
 
 from collections.abc import Sequence
@@ -88,10 +88,10 @@ class ChoiceBuilder:
         self.resumed = 0
 
     def sent(self, now: float, replica: str, host: str, *, handoff: bool) -> None:
-        """An instance is given the sequence.
+        """Note that the sequence is sent to an instance.
 
         Args:
-            handoff: its KV is elsewhere; else it is computed there.
+            handoff: the instance adopts KV from another one; else it computes the KV.
         """
         again = self._sent and not (handoff and self._heard)
         self._close_run()
@@ -132,7 +132,7 @@ class ChoiceBuilder:
             self._run = _Run(now, step)
 
     def end(self, index: int, before_s: float, now: float, over: float) -> t.ChoiceLine:
-        """The line of the choice. Nothing may be told of it any more.
+        """The finished time line of the choice. Do not report further events after this call.
 
         Args:
             before_s: from the request's arrival until it was given to the gateway's core [s].
@@ -149,7 +149,7 @@ class ChoiceBuilder:
         return t.ChoiceLine(index, tuple(parts), self.tokens, self.resumed, first)
 
     def _add(self, kind: str, until: float) -> None:
-        """A part that ends then; nothing if it would be empty."""
+        """Append a part that ends at `until`, unless it would be empty."""
         if until > self._mark:
             at_instance = kind in (t.NETWORK, t.NO_NEWS)
             replica, host = (self._replica, self._host) if at_instance else ("", "")
@@ -296,7 +296,7 @@ class RequestBuilder:
         self._choices = [ChoiceBuilder(submitted) for _ in job.sequences]
 
     def choice(self, index: int) -> ChoiceBuilder:
-        """A choice, to be told of its events."""
+        """The builder of one choice."""
         return self._choices[index]
 
     def over(self, now: float) -> None:

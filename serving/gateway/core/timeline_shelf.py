@@ -1,7 +1,7 @@
 """Time lines of past requests: a bounded number of them, of which the slowest, failed and resumed stay longest.
 
-The room is cut into shelves, and a request stands on each that it belongs to: the newest, the slowest, those that
-failed, those that had to be resumed. It is forgotten once it stands on none.
+The capacity is divided into shelves for the latest, the slowest, the failed and the resumed requests. A request is kept
+on each shelf that it qualifies for, and is dropped once it is on none.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ class TimelineShelf:
     """Keeps at most `room` time lines.
 
     Args:
-        room: a quarter of it each for the slowest, the failed and the resumed, the rest for the newest; 0 = none.
+        room: a quarter of it each for the slowest, the failed and the resumed, the rest for the latest; 0 = none.
     """
 
     def __init__(self, room: int) -> None:
@@ -60,16 +60,16 @@ class TimelineShelf:
         return sum(1 for _ in self)
 
     def find(self, request_id: str, namespace: str | None) -> RequestTimes | None:
-        """The newest request of that id, or None.
+        """The latest request of that id, or None.
 
         Args:
-            namespace: of the tenant who asks; None = whoever may see all.
+            namespace: of the requesting tenant; None = all tenants.
         """
         found = [times for times in self if request_id in times.names and namespace in (None, times.namespace)]
         return max(found, key=lambda times: times.arrived, default=None)
 
     def choose(self, which: Choose, limit: int, namespace: str | None) -> list[RequestTimes]:
-        """Requests by a wish: newest or slowest first, or only those that failed or were resumed, newest first."""
+        """Requests by a criterion: latest or slowest first, or only the failed or the resumed, latest first."""
         return chosen((times for times in self if namespace in (None, times.namespace)), which, limit)
 
 

@@ -16,12 +16,12 @@ _LATE = Fail(FailKind.DEADLINE, "the request's time is over, it was still waitin
 
 
 class WaitingRoom:
-    """Everything passes through it, what starts at once too.
+    """Jobs before their start; every job passes through it, even one that starts at once.
 
     Args:
-        queue: decides; was asked nothing yet.
+        queue: makes the decisions; must be unused.
         role_wait_s: how long a job waits while there is no instance at all [s].
-        pools: what the instances can run now; asked only where keys share.
+        pools: returns what the instances can run now; called only where keys share the queue.
     """
 
     def __init__(self, queue: AdmissionQueue, role_wait_s: float, pools: Callable[[float], PoolSeats | None]) -> None:
@@ -48,7 +48,7 @@ class WaitingRoom:
         return self._queue.oldest_since
 
     def apply(self, number: int, job: GenerationJob, running: int, now: float, is_open: bool) -> AdmissionDecision:
-        """Ask for a place; call `enter` at once if there is one.
+        """Request a place for a job; on success call `enter` at once.
 
         Args:
             number: of the job; they only grow. running: sequences in the pools. is_open: an instance is there.
@@ -70,7 +70,7 @@ class WaitingRoom:
         return self._waiting.get(number)
 
     def next(self, running: int, now: float) -> Job | None:
-        """The job that starts now; ask only while an instance is there."""
+        """Take the job that starts now; call only while an instance is available."""
         number = self._queue.take(running, now, self._look(running, now))
         if number is None:
             return None
@@ -93,13 +93,13 @@ class WaitingRoom:
         return tuple(self._waiting.values())
 
     def leave(self, job: Job) -> None:
-        """The job is over before it began."""
+        """Remove a job that ended before it started."""
         if self._waiting.pop(job.number, None) is not None:
             self._queue.withdraw(job.number)
 
     @property
     def may_go_on(self) -> bool:
-        """Whether somebody may start since a prompt is computed."""
+        """Whether a computed prompt has freed a seat for a waiting job."""
         return self._seats.freed and len(self._waiting) > 0
 
     def computed(self, choice: Choice, cached_tokens: int, now: float) -> None:
@@ -118,7 +118,7 @@ class WaitingRoom:
         self._seats.ended(choice.journal.spec.sequence_id, now)
 
     def overdue(self, now: float, is_open: bool) -> list[tuple[Job, Fail]]:
-        """Those that wait no longer, and why: their time is over, or no instance came."""
+        """Remove and return the jobs that must not wait longer, with the reason: their deadline, or no instance."""
         self._closed_since = None if is_open else now if self._closed_since is None else self._closed_since
         if not self._waiting:
             return []
@@ -138,7 +138,7 @@ class WaitingRoom:
 
 
 def applicant(number: int, job: GenerationJob, now: float) -> Applicant:
-    """A job as the queue sees it. A job is as important as its most important sequence."""
+    """The queue's view of a job, which has the priority of its most important sequence."""
     specs = job.sequences
     return Applicant(
         number=number,

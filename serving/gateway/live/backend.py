@@ -1,6 +1,6 @@
-"""The live `GenerationBackend`: delivers what links, clients and time bring to the core, and carries out its effects.
+"""The live `GenerationBackend`: passes events of links, clients and timers to the core, and carries out its effects.
 
-Runs on the gateway's asyncio loop, single-threaded. Decides nothing.
+Runs on the gateway's asyncio loop, single-threaded. All decisions are made by the core.
 """
 
 import asyncio
@@ -86,11 +86,11 @@ class LiveBackend:
         return generation
 
     def ready(self) -> bool:
-        """Whether a request that is submitted now finds an instance; nothing else decides whether it starts."""
+        """Whether an instance is available to a request submitted now."""
         return self.core.open(self._now())
 
     def end_all(self, reason: str) -> None:
-        """Fail whatever waits and runs: this gateway leaves, and its clients are told."""
+        """Fail all waiting and running jobs with an error to their clients: this gateway shuts down."""
         self._tell(e.EndAll(reason))
 
     def configure(self, config: ServeConfig) -> None:
@@ -99,7 +99,7 @@ class LiveBackend:
         self._tell(configured(config))
 
     def expect(self, targets: Mapping[str, int]) -> None:
-        """Replicas that are asked for now, by pool."""
+        """Take the number of replicas requested now, by pool."""
         self._tell(e.Expect(self._wakes_pools or any(targets.values())))
 
     def counts(self) -> dict[str, int]:
@@ -113,7 +113,7 @@ class LiveBackend:
 
     @property
     def starved(self) -> bool:
-        """Whether something waits because a role has no instance."""
+        """Whether a job or sequence waits because a role has no instance."""
         return self.core.starved(self._now())
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class LiveBackend:
         self._tell(e.InstanceDown(link.replica, link.still_since))
 
     def _note_loss(self, link: InstanceLink, reason: str) -> None:
-        """For people: before the core sends elsewhere what was there. One that left in good order is no loss."""
+        """Log a lost instance before the core resubmits its sequences. An instance that drained is not a loss."""
         if link.welcome is None:
             return
         if link.still_since == 0.0:
@@ -189,7 +189,7 @@ class LiveBackend:
     # ---- effects ---------------------------------------------------------------------------------------------------
 
     def _do(self, effects: list[e.GatewayEffect]) -> None:
-        """Carry out all that came of an event; only then tell what could not be sent, for that may end a job."""
+        """Carry out an event's effects, and only then report failed sends to the core, as these may end a job."""
         for effect in effects:
             self._carry_out(effect)
         while self._unsent:
@@ -270,8 +270,9 @@ def _refusal(effect: e.Rejected) -> ServingError:
 
 
 def attention_tokens(config: ServeConfig) -> float:
-    """How far a token must look back for attention to cost as much as everything else; 0 where the model's shape is
-    none that the cost model knows: then all tokens cost the same.
+    """Context length [tokens] at which attention costs as much as the rest of a token's computation.
+
+    0 if the cost model does not support the model's shape: then all tokens cost the same.
     """
     try:
         return load_shape(config.model.path).attention_tokens

@@ -1,12 +1,12 @@
-"""Limits on connections to the front door: how many there are in all, and how many of one address.
+"""Limits on connections to the HTTP server: in total, and per client address.
 
-    place        while                                       what the connection may ask
-    ORDINARY     below the bound and the address's share     everything
-    PROBE        beyond, while one of the few is left        health and metrics; all else is told 503
-    NONE         beyond all that                             nothing: it is told 503 and closed
+    place        while                                       what the connection may request
+    ORDINARY     below the bound and the address's share     all routes
+    PROBE        beyond, while a probe place is left         health and metrics; other routes respond 503
+    NONE         beyond all that                             none: it receives 503 and is closed
 
-The bound lies below the process's limit of open files: at that limit nothing could be accepted, no link to an instance
-opened and no file read.
+The bound is below the process's limit of open files: at that limit the process could accept no connection, open no link
+to an instance and read no file.
 """
 
 import resource
@@ -99,7 +99,7 @@ class DoorConnections:
 
 
 def connection_limit(asked: int, open_files: int) -> int:
-    """Connections at once: what was asked for, as far as that leaves files for links, probes, refusals and disk."""
+    """Concurrent connections: the requested number, reduced to keep files for links, probes, refusals and disk."""
     kept = max(2 * PROBES, open_files // 8)
     most = max(1, min(MOST_CONNECTIONS, open_files - kept))
     return min(asked, most) if asked else most

@@ -1,7 +1,7 @@
-"""The HTTP server inside a gateway's process: uvicorn on a socket that other gateways of the machine may share.
+"""HTTP server inside a gateway's process: uvicorn on a socket that other gateways of the node may share.
 
-Serve knows nothing of what goes through it, and therefore does not wait for its streams when the gateway has to leave.
-So it is asked to leave itself, and then closes the socket first, its streams last.
+Ray Serve is not aware of its requests and so does not wait for their streams when the gateway shuts down. `leave`
+therefore drains the server: it closes the socket first, then waits for the streams.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ LISTEN_ATTEMPTS = 50
 
 
 class CurrentApp:
-    """An ASGI application that can be replaced while it serves: each exchange ends with the one that it began with."""
+    """An ASGI application that can be replaced while it serves; an exchange keeps the application it started with."""
 
     def __init__(self, app: Any) -> None:
         self.now = app
@@ -93,13 +93,13 @@ class FrontDoor:
         self._server.config.timeout_graceful_shutdown = ceil(leave_s)
 
     async def leave(self, *, idle_s: float = 0.0) -> None:
-        """Take no new connection, and wait for the streams of those that are there.
+        """Accept no new connections, and wait for the streams of the open ones.
 
-        Whoever has connected by now is served: closing a socket would reset those whom nobody has accepted yet.
+        Connections still in the accept queue are served: closing the socket would reset them.
 
         Args:
-            idle_s: how long an idle connection may still send a request, which is answered and is its last; by default
-                it is closed at once, on whatever its client is sending just then.
+            idle_s: how long an idle connection may still send one last request [s]; by default it is closed at once,
+                even if its client is just sending.
         """
         await self._take_waiting()
         if idle_s:

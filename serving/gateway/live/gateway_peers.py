@@ -1,12 +1,13 @@
-"""Gateways tell each other their numbers when one of them is scraped, so that each can show the whole system.
+"""Exchange of metrics among gateways when one of them is scraped, so that each can show the whole system.
 
-They ask each other for time lines of requests in the same way: a client meets one of them by chance.
+They request time lines from each other in the same way, since a client reaches an arbitrary gateway.
 
     scraper -> gateway A -- proof, its numbers -----> gateway B      one connection per exchange, all at once,
                          <-- B's numbers ------------                `DEADLINE_S` in all
 
-Both learn: what A shows its scraper, B knows already when B is scraped next. A gateway that does not answer in time is
-shown as it was last known; one whose port is closed has ended, and is forgotten. Nothing happens between scrapes.
+The exchange is mutual: when B is scraped next, it already has the numbers that A showed. A peer that does not respond
+in time is shown with its last known numbers; one whose port is closed has exited and is dropped. There is no traffic
+between scrapes.
 """
 
 import asyncio
@@ -56,10 +57,10 @@ class Numbers(Value, frozen=True):
 
 
 class TimesWish(Value, frozen=True):
-    """Asks for time lines: those of a request by its id, or the first few by a wish.
+    """Request for time lines: of one request by its id, or the first few by a criterion.
 
     Args:
-        namespace: of the tenant who asks; None = whoever may see all.
+        namespace: of the requesting tenant; None = all tenants.
         request_id: empty = by `which` and `limit`.
     """
 
@@ -99,11 +100,11 @@ class _Peer:
 
 
 class GatewayPeers:
-    """Implements `Others` for one gateway. Belongs to its event loop.
+    """`Others` for one gateway. Belongs to its event loop.
 
     Args:
         gateway: this gateway's name.
-        tell: makes this gateway's numbers.
+        tell: returns this gateway's numbers.
         times: finds this gateway's own time lines.
     """
 
@@ -170,7 +171,7 @@ class GatewayPeers:
         return [peer.known for peer in self._peers.values() if peer.known is not None]
 
     async def first(self, name: str) -> bool:
-        """Implements `Others.first`, by what the board said last: it forgets a gateway after seconds of silence."""
+        """Whether `name` sorts before all peers in the board's last list, which drops silent gateways in seconds."""
         if not self._heard.is_set():
             await self._first_news()
         return all(name < other for other in self._listed)
@@ -250,7 +251,7 @@ class GatewayPeers:
             connection.close("the exchange is over")
 
     def _learn(self, message: Numbers) -> None:
-        """Take another gateway's numbers; the newest count, since answers may overtake each other."""
+        """Store a peer's numbers unless later ones are known: responses may overtake each other."""
         told = message.numbers
         self._list(told.gateway, (message.host, message.port), self._loop.time())
         peer = self._peers.get(told.gateway)

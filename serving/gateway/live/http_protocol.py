@@ -1,8 +1,8 @@
 """HTTP/1.1 on one connection, as uvicorn speaks it, with bounds on what a client may send, how slowly and how much.
 
-The parser below uvicorn collects a header for as long as one goes on, and waits for the rest of a request for ever.
-Here a request line and headers have a size and a deadline, a body must go on arriving, and what follows a request that
-was refused is read and dropped for a while: to close on unread bytes would destroy the answer on its way.
+uvicorn's parser accepts headers of any length and waits for the rest of a request without a timeout. This protocol
+bounds the size and the time of request line and headers, requires a body to keep arriving, and reads and drops for a
+while what follows a refused request: closing with unread bytes would reset the connection and lose the response.
 
     idle ──first byte──► head ──complete──► body ──complete──► idle        too much, too slow ──► refused ──► closed
 
@@ -36,7 +36,7 @@ _OFFER = (b"upgrade", b"http2-settings")
 
 
 def guarded_protocol(limits: DoorLimits, connections: DoorConnections | None = None) -> type["GuardedProtocol"]:
-    """The protocol class of one front door, as `uvicorn.Config(http=...)` wants it."""
+    """The protocol class of one HTTP server, for `uvicorn.Config(http=...)`."""
     own = DoorConnections(limits) if connections is None else connections
     given = limits
 
@@ -94,7 +94,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._arm(wait_s, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give everything back."""
+        """Release the connection's timer, reserved bytes and place."""
         self._disarm()
         self._hold(0)
         self.ledger.leave(self._address, self._place)
@@ -102,7 +102,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and see that it keeps within the bounds."""
+        """Parse received bytes within the bounds."""
         if self._dropping:
             self._drop(len(data))
             return
@@ -174,7 +174,7 @@ class GuardedProtocol(HttpToolsProtocol):
     # ---- what the parser tells -------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A request line begins."""
+        """Start a new request."""
         self._in_head = True
         self._dropped = 0
         super().on_message_begin()
@@ -225,14 +225,14 @@ class GuardedProtocol(HttpToolsProtocol):
             )
 
     def on_response_complete(self) -> None:
-        """The answer is out; a rest of the request that nobody reads may take its time no longer."""
+        """After the response, limit the time for the unread rest of the request."""
         super().on_response_complete()
         if self._in_body and not self._dropping and self.cycle.response_complete:
             self._unset_keepalive_if_required()
             self._arm(LINGER_S, self._close)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Nothing came for a while after an answer."""
+        """Close a connection that stayed idle after a response."""
         if not self._dropping:  # that has its own end
             self._close()
 
@@ -281,7 +281,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def _busy(self) -> bool:
-        """A request is being answered."""
+        """Whether a request is in progress."""
         cycle = cast(RequestResponseCycle | None, self.cycle)  # there is none before the first request
         return cycle is not None and not cycle.response_complete
 
@@ -351,7 +351,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 class _Exchange:
-    """The transport as one exchange sees it: closing waits until the client has read the answer."""
+    """Transport of one exchange; closing it waits until the client has read the response."""
 
     __slots__ = ("close", "is_closing", "write")
 

@@ -1,4 +1,4 @@
-"""A gateway's backend with a meter on it: every request that goes in is counted, and what becomes of it."""
+"""A gateway's backend with a meter: counts every request and its outcome."""
 
 from collections.abc import Mapping
 
@@ -14,11 +14,11 @@ from serving.values.traffic import BoardNews, GatewayReport, TrafficMeter
 
 
 class MeteredBackend:
-    """Implements `GenerationBackend` on top of a `LiveBackend`. Belongs to the gateway's event loop.
+    """`GenerationBackend` that counts the requests of a `LiveBackend`. Belongs to the gateway's event loop.
 
     Args:
-        pools: replicas asked for at the start, by engine pool.
-        waits: a request waits for a role that has no instance.
+        pools: replicas requested at the start, by engine pool.
+        waits: called when a request waits for a role that has no instance.
     """
 
     def __init__(self, backend: LiveBackend, meter: TrafficMeter, pools: Mapping[str, int], *, waits: bool) -> None:
@@ -64,18 +64,18 @@ class MeteredBackend:
         return self._backend.starved
 
     def hear(self, news: BoardNews) -> None:
-        """The board has answered a report."""
+        """Take the board's response to a report."""
         self._unheard_since = None
         self.targets.update(news.targets)
         self._backend.expect(self.targets)
         self._news = news
 
     def unheard(self, now: float) -> None:
-        """The board has not answered a report, at a time of a monotonic clock [s]."""
+        """Note that the board did not respond to a report, at a time of a monotonic clock [s]."""
         self._unheard_since = now if self._unheard_since is None else self._unheard_since
 
     def board_silent_s(self, now: float) -> float | None:
-        """How long the board has not answered [s]; None = it does. So long nobody scales. Effects: none."""
+        """How long the board has not responded [s], during which no pool is scaled; None = it responds."""
         return None if self._unheard_since is None else now - self._unheard_since
 
     @property
@@ -85,32 +85,31 @@ class MeteredBackend:
 
     @property
     def tally(self) -> SystemTally | None:
-        """Counts of the whole system as the board told them last; None = it has not answered yet."""
+        """Counts of the whole system in the board's last response; None = it has not responded yet."""
         return self._news.tally
 
     @property
     def hosts(self) -> tuple[HostRow, ...]:
-        """Hosts of the cluster, as the board told them last."""
+        """Hosts of the cluster in the board's last response."""
         return self._news.hosts
 
     @property
     def gateways(self) -> int:
-        """This gateway and those beside it."""
+        """Number of gateways, including this one."""
         return 1 + self._news.others
 
     def counts(self) -> dict[str, int]:
-        """Implements `LiveBackend.counts`, with the requests of all other gateways as the board told them last."""
+        """Counts of all gateways: this one's `LiveBackend.counts`, plus the others' in the board's last response."""
         counts = self._backend.counts()
         counts["running"] += self._news.others_running
         counts["queued"] += self._news.others_queued
         return counts
 
     def report(self, now: float) -> GatewayReport:
-        """Everything counted so far, and what waits at this moment.
+        """All counts so far, and the current queue.
 
         Args:
             now: gateway time [s].
-        Effects: none.
         """
         queued, tokens, _ = self._backend.waiting()
         return self._meter.report(now, queued, tokens, starved=self._backend.starved)

@@ -1,8 +1,8 @@
-"""The gateway's questions to the memory servers: usage, deletion, audit. Each server is asked on a thread of its own.
+"""Administrative requests to the memory servers: usage, deletion, audit. Each server has a thread of its own.
 
-Questions are rare and may take long, so they share nothing with the threads that tokenize: a few of their own, and a
-connection per question. Every question has a deadline; a server that misses it is `silent`, and the others' answers
-stand.
+Such requests are rare and may take long, so they use a few threads separate from those that tokenize, and one
+connection per request. Every request has a deadline; a server that misses it is reported as `silent`, and the responses
+of the others are still used.
 """
 
 import asyncio
@@ -52,12 +52,12 @@ class LivePoolAdmin:
     """`PoolAdmin` over the servers of a view. Belongs to one event loop.
 
     Args:
-        name: who asks, for the servers' logs.
+        name: of the client, for the servers' logs.
         node: of this process.
         secret: the cluster's.
-        view: gives the newest view; must not block.
+        view: returns the latest view; must not block.
         directory: keeps the tenants' quotas and weights.
-        accounted: set when the servers' bytes only stand for those of a simulated system.
+        accounted: set when the servers hold accounted bytes of a simulated system instead of real ones.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class LivePoolAdmin:
             return self._usage
 
     async def forget(self, namespace: str) -> ServerAnswers:
-        """Implements `PoolAdmin.forget`. Asked again until nothing is left: entries move between servers meanwhile."""
+        """Delete a namespace, repeating until no entry is left, because entries move between servers concurrently."""
         deleted: dict[str, Counter[str]] = {}
         silent: dict[str, str] = {}
         for _ in range(FORGET_ROUNDS):

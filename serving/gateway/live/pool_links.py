@@ -1,17 +1,17 @@
-"""The gateway's links to all instances, kept in step with what membership says.
+"""The gateway's links to all instances, kept in step with membership.
 
-Links are the truth about life, membership only about addresses: a member that is not listed any more gets no new link,
-but its open link serves until it closes; when membership itself is away, nothing changes.
+A link decides whether an instance is alive; membership only provides addresses. A member that is no longer listed gets
+no new link, but its open link serves until it closes. While membership is unavailable, links stay as they are.
 
-Three ends of a link, and how soon they are seen:
+Failures that end a link, and how soon they are detected:
 
     the process dies        its socket closes                                    at once
-    the process freezes     no word from it                                      `[health] link_period_s * link_misses`
-    its engine hangs        its shell says that a step lasts too long            `[health] step_stall_s`, or more
+    the process freezes     no message arrives                                   `[health] link_period_s * link_misses`
+    its engine hangs        its shell reports that a step takes too long         `[health] step_stall_s`, or more
 
-A link that ends takes the gateway's sequences with it on both sides: the gateway sends them elsewhere, and the instance
-cancels them as soon as it sees that the link is gone, which for a frozen one is when it thaws. An instance whose engine
-hangs gets a new link, but nothing is sent there before the engine moves again.
+When a link ends, the gateway resubmits its sequences to other instances, and the instance cancels them as soon as it
+detects the closed link; a frozen process does so when it resumes. An instance whose engine hangs gets a new link, but
+no request is sent to it until the engine makes progress again.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class PoolLinks:
     """All links of one gateway.
 
     Args:
-        silence_s: an instance that is silent for longer is frozen or unreachable, whatever its port says [s].
+        silence_s: an instance silent for longer counts as frozen or unreachable, even if its port accepts [s].
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class PoolLinks:
                 task.add_done_callback(partial(self._connected, member.replica))
 
     def check_silence(self) -> None:
-        """Close links whose instance has said nothing for too long, or says that its engine hangs.
+        """Close links whose instance is silent for too long, or reports that its engine hangs.
 
         Call it every `CHECK_PERIOD_S`.
         """

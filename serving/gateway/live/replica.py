@@ -81,7 +81,7 @@ class GatewayDeployment:
         config: sealed.
         pools: handles of the engine pools; bound so that they belong to the same application.
         pool_salt: from which namespaces get their salts; the same for all gateways, known to them only.
-        created: when the application was [Unix time, s]; the same for all gateways, whenever each began.
+        created: start of the application [Unix time, s]; the same for all gateways, regardless of their own start.
         kvcache, autoscaler: handles of the memory servers and of the autoscaler, bound for the same reason as `pools`.
         dashboard_url: of Ray's dashboard; empty = not known.
     """
@@ -148,9 +148,9 @@ class GatewayDeployment:
             await self._door.opened()  # Serve ends an older gateway when this one is there
 
     async def _know_instances(self) -> None:
-        """Wait a moment for links to the instances that are there: requests that come are shared with older gateways.
+        """Wait briefly for links to existing instances, before this gateway shares the requests of older ones.
 
-        A gateway that starts with the system waits for nothing, since there is no instance yet.
+        A gateway that starts with the system does not wait, since there is no instance yet.
         """
         with suppress(TimeoutError):
             await within(self._members_read.wait(), LINKS_S)
@@ -179,7 +179,7 @@ class GatewayDeployment:
     async def reconfigure(self, live: dict[str, Any]) -> None:
         """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too.
 
-        Effects: requests under way end by the keys that they began with.
+        Effects: requests in progress keep the configuration they started with.
         """
         config = with_live(self._config, live)
         if config == self._config:
@@ -195,7 +195,7 @@ class GatewayDeployment:
         return WithoutRequestId(self._app)
 
     async def check_health(self) -> None:
-        """Raises: RuntimeError when a task that must never end has ended; Serve then replaces the replica."""
+        """Raises: RuntimeError if a permanent task has finished; Serve then replaces the replica."""
         for task in self._tasks:
             if task.done():
                 raise RuntimeError(
@@ -203,11 +203,11 @@ class GatewayDeployment:
                 )
 
     async def drain(self, seconds: float) -> int:
-        """Take no new request, and give those under way so long to end; then tell their clients that they do not.
+        """Refuse new requests, wait up to `seconds` for those in progress, then fail the rest with an error.
 
-        A second call may be more impatient than the first.
+        A second call may use a shorter time.
 
-        Returns: requests that were ended so.
+        Returns: number of failed requests.
         """
         self._drain.begin()
         if await self._drain.idle(seconds):
@@ -223,10 +223,10 @@ class GatewayDeployment:
             await asyncio.to_thread(self._backend.recorder.close)
 
     async def __del__(self) -> None:
-        """Let the streams that are open end, then leave.
+        """Wait for the open streams, then shut down.
 
-        Serve calls this on a graceful shutdown, after those that its own proxy carries have ended, and kills after
-        `graceful_shutdown_timeout_s`.
+        Serve calls this on a graceful shutdown, after the streams through its own proxy have finished, and kills the
+        process after `graceful_shutdown_timeout_s`.
         """
         if not hasattr(self, "_tasks"):
             return

@@ -11,10 +11,7 @@ from serving.gateway.api.settings import hash_api_key
 
 
 def sealed(config: ServeConfig) -> ServeConfig:
-    """A configuration whose API keys are their digests, in hexadecimal, and whose salt is not told.
-
-    Effects: none.
-    """
+    """A configuration whose API keys are their digests, in hexadecimal, and whose salt is not told."""
     gateway = replace(config.gateway, api_keys=_digests(config.gateway.api_keys))
     gateway = replace(gateway, admin_keys=_digests(config.gateway.admin_keys))
     namespaces = tuple(replace(one, api_keys=_digests(one.api_keys)) for one in config.namespaces)

@@ -63,12 +63,12 @@ def cluster_status(
     """Pools with their replicas (of a group each rank), NPUs in use and offered, and the gateways' counts. JSON-ready.
 
     Args:
-        gateway: counts of all gateways together, as far as the answering one knows.
+        gateway: counts of all gateways together, as known to the responding one.
         view: the KV-cache pool; None = there is none, and the key `kvcache` is absent.
-        targets: replicas asked for now, by pool; where it says nothing, what the configuration began with.
-        gateways: how many they are.
-        hosts: of the cluster; while none is known, what the configuration asks for counts as offered.
-        board_silent_s: how long nobody has told this gateway of hosts and targets [s]; None = somebody does.
+        targets: replicas requested now, by pool; a missing pool has the configured number.
+        gateways: number of gateways.
+        hosts: of the cluster; while none is known, the configured NPUs count as offered.
+        board_silent_s: how long this gateway has received no hosts and targets [s]; None = it receives them.
     """
     listed = list(members)
     targets = targets or {}
@@ -106,8 +106,7 @@ def current_facts(
 
     Args:
         status: its last report; None = there is no link to it.
-        told: facts that a gateway asked it for; may be older than what it has announced since.
-    Effects: none.
+        told: facts that a gateway requested from it; may be older than its latest announcement.
     """
     if told.get("told_s", 0.0) > facts.get("told_s", 0.0):
         facts = {**facts, **told}
@@ -131,11 +130,10 @@ def current_facts(
 def state_of(facts: Mapping[str, Any], lost: NoticeKind | None, *, linked: bool) -> str:
     """`serving`, `draining`, `dead`, `frozen`, or `starting` while there is no link yet.
 
-    Membership lists a dead instance until its announcement expires; the gateway knows at once.
+    Membership lists a dead instance until its announcement expires; the gateway detects its loss at once.
 
     Args:
         lost: how the gateway lost it; None = it did not.
-    Effects: none.
     """
     if lost is not None:
         return "frozen" if lost == "frozen" else "dead"

@@ -1,4 +1,4 @@
-"""Time lines of a gateway's requests: hands what the backend sees to their builders, and keeps those that are over."""
+"""Time lines of a gateway's requests: passes backend events to their builders, and keeps finished time lines."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from serving.values.visit_times import StepTime, VisitTimes
 
 
 class SharedTimelines:
-    """Implements `Timelines` for all gateways: asks this one, then the others."""
+    """`Timelines` of all gateways: queries this one, then its peers."""
 
     def __init__(self, shelf: TimelineShelf, peers: GatewayPeers) -> None:
         self._shelf = shelf
@@ -37,7 +37,7 @@ class SharedTimelines:
 
 
 def wished(shelf: TimelineShelf, wish: TimesWish) -> Sequence[RequestTimes]:
-    """A gateway's own time lines that another one asks for. Effects: none."""
+    """A gateway's own time lines that match a peer's request."""
     if not wish.request_id:
         return shelf.choose(wish.which, wish.limit, wish.namespace)
     found = shelf.find(wish.request_id, wish.namespace)
@@ -48,7 +48,7 @@ class LiveTimelines:
     """Belongs to the gateway's event loop.
 
     Args:
-        room: `[gateway] timelines`; 0 = nothing is kept, and nothing done.
+        room: `[gateway] timelines`; 0 = no time lines are recorded.
         host_of: name of the host that a replica is on; empty = not known.
     """
 
@@ -66,17 +66,17 @@ class LiveTimelines:
         """Have time lines sent as spans.
 
         Args:
-            on_traced: told of first tokens whose trace is sent: time since arrival [s], trace, and when, in seconds
-                since 1970.
+            on_traced: called for each first token whose trace is sent: time since arrival [s], trace, and Unix time
+                [s].
         """
         self.traces, self._on_traced = exporter, on_traced
 
     def begin(self, job: GenerationJob, now: float) -> RequestBuilder | None:
-        """A request was accepted. Returns: its builder; None = none is wanted."""
+        """Start the time line of an accepted request. Returns: its builder; None if time lines are off."""
         return RequestBuilder(job, now) if self.shelf.room or self.traces is not None else None
 
     def reading(self, step: StepTime | None, now: float) -> None:
-        """The news that come now are of a frame with this step; None = the frame tells of none."""
+        """Set the step of the frame whose events follow; None = the frame reports none."""
         self._step, self._read_at = step, now
 
     def read(self) -> None:
@@ -84,12 +84,12 @@ class LiveTimelines:
         self._step = self._read_at = None
 
     def told(self, times: RequestBuilder, index: int, course: VisitTimes) -> None:
-        """An instance told durations of a choice."""
+        """Record the durations that an instance reported for a choice."""
         source = self._host_of(ReplicaId(course.source)) if course.source else ""
         times.choice(index).told(course, source)
 
     def delivered(self, times: RequestBuilder, update: SequenceUpdate) -> None:
-        """News of a choice came, each token once."""
+        """Record an update of a choice; each token is delivered once."""
         news, now = update.news, self._read_at
         if now is None:  # a deadline, perhaps
             now = asyncio.get_running_loop().time()

@@ -1,8 +1,8 @@
 """Streams of OpenAI's chunks, built from parts that do not change so that a token costs one JSON string.
 
-Per choice the bytes before and after the text are made once; the common event (some text, nothing else) is a join of
-three byte strings. Everything else (log-probabilities, token ids, running usage, the end) goes through the general
-encoder. Chat and completions differ in the shape of a choice alone, which is given.
+Per choice the bytes before and after the text are built once; the common event (only text) is a join of three byte
+strings. All other events (log-probabilities, token ids, running usage, the end) use the general encoder. Chat and
+completions differ only in the shape of a choice, which is a parameter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,7 @@ class ChunkStream:
         return before[:-1], after[1:]  # without the quotes, which come with the encoded text
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
-        """All events of one batch of updates; empty when nothing became visible."""
+        """All events of one batch of updates; empty if there is no visible output."""
         if len(outputs) == 1:  # by far the most common
             index, out = outputs[0]
             if index in self._sent:
@@ -81,7 +81,7 @@ class ChunkStream:
         return KEEPALIVE
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
-        """Usage and times, when asked, and the end mark."""
+        """Usage and times, if requested, and the end mark."""
         if not self._order.include_usage:
             return DONE
         choices = self._answering.choices
@@ -93,7 +93,7 @@ class ChunkStream:
         return event(reply.body()) + DONE
 
     def _opening(self, index: int) -> bytes:
-        """First event of a choice: in chat the assistant's role, in completions nothing."""
+        """First event of a choice: in chat the assistant's role, in completions empty."""
         if (choice := self._shape.opening(index)) is None:
             return b""
         chunk = self._envelope([choice])
@@ -102,7 +102,7 @@ class ChunkStream:
         return event(_encode(chunk))
 
     def _piece(self, index: int, out: Visible) -> bytes:
-        """The event of one update, or nothing when nothing became visible."""
+        """The event of one update; empty if there is no visible output."""
         if self._plain and out.finish is None:
             parts = out.parts
             if len(parts) == 1 and type(parts[0]) is str:  # by far the most common

@@ -56,7 +56,7 @@ class MessageEvents:
         """Around the text of a delta of the open block."""
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
-        """All events of one batch of updates; empty when nothing became visible."""
+        """All events of one batch of updates; empty if there is no visible output."""
         if len(outputs) == 1 and self._kind == "text":  # by far the most common
             out = outputs[0][1]
             parts = out.parts
@@ -72,17 +72,17 @@ class MessageEvents:
         return b"".join(events)
 
     def silence(self) -> bytes:
-        """An event that says nothing new."""
+        """A ping event, which keeps the stream alive."""
         return _PING
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
-        """Why it ended, the usage, the end mark."""
+        """Stop reason, usage and end mark."""
         delta = _stop(self._answering, self._end)
         usage = _usage(self._answering)
         return _event({"type": "message_delta", "delta": delta, "usage": usage}) + _event({"type": "message_stop"})
 
     def failure(self, reply: ErrorReply) -> bytes:
-        """The error; nothing follows it."""
+        """The error event, the last of the stream."""
         return b"event: error\ndata: " + anthropic_error(reply).body() + b"\n\n"
 
     def _opening(self) -> bytes:
@@ -103,7 +103,7 @@ class MessageEvents:
         return [self._before + _encode(part.arguments) + self._after]
 
     def _open(self, kind: str, block: dict[str, Any], *, anew: bool = False) -> list[bytes]:
-        """Begin a block, unless it is the open one."""
+        """Open a block, unless it is open already."""
         if self._kind == kind and not anew:
             return []
         events = self._close_block()
@@ -150,7 +150,7 @@ class MessageWhole:
 
 
 def _content(collected: Collected) -> list[dict[str, Any]]:
-    """Blocks in the order in which the model gave them. A call whose arguments are not whole has none."""
+    """Blocks in the order of the output. A call with incomplete arguments gets none."""
     blocks: list[dict[str, Any]] = []
     calls = iter(collected.calls)
     for part in collected.parts:
@@ -171,7 +171,7 @@ def _content(collected: Collected) -> list[dict[str, Any]]:
 
 
 def _input(arguments: str) -> dict[str, Any] | None:
-    """A call's arguments; None where they were cut off, or are no object: an agent would run the tool with nothing."""
+    """A call's arguments; None if cut off or not an object, as an agent would then run the tool without arguments."""
     try:
         value = parse_json(arguments)
     except ValueError:
@@ -191,7 +191,7 @@ def _message(answering: Answering, content: list[dict[str, Any]], stop: Mapping[
 
 
 def _stop(answering: Answering, end: Visible) -> dict[str, Any]:
-    """Why the message ended. The output may have been cut at the model's own limit before `max_tokens`."""
+    """Stop reason of the message. The output may have been cut at the model's own limit before `max_tokens`."""
     if end.finish != "length":
         sequence = end.stop_reason if isinstance(end.stop_reason, str) else None
         if end.finish in ("tool_calls", "function_call"):
@@ -203,7 +203,7 @@ def _stop(answering: Answering, end: Visible) -> dict[str, Any]:
 
 
 def _usage(answering: Answering) -> dict[str, int]:
-    """Tokens so far. Anthropic counts the prompt in disjoint parts; what is written to a cache is not told here."""
+    """Tokens so far. Anthropic counts the prompt in disjoint parts; tokens written to a cache are not reported."""
     cached = cache_use(answering.order, answering.choices).cached_tokens
     return {
         "input_tokens": sum(map(len, answering.order.prompts)) - cached,
