@@ -51,11 +51,11 @@ class KeptValues:
                 self._values[key.removeprefix(prefix)] = value
 
     def get(self, key: str) -> bytes | None:
-        """The newest value of a key, whether it has reached the store or not. Effects: none."""
+        """The newest value of a key, whether it has reached the store or not."""
         return self._values.get(key)
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Keys that begin so, sorted. Effects: none."""
+        """Keys that begin so, sorted."""
         return sorted(key for key in self._values if key.startswith(prefix))
 
     def set(self, key: str, value: bytes | None) -> None:

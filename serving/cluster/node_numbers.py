@@ -54,7 +54,7 @@ class NodeNumbers:
         self._store = store or GcsStore()
 
     def read(self) -> NodeTable:
-        """The newest table. Effects: none."""
+        """The newest table."""
         return self._newest()[1]
 
     def add(self, claims: Iterable[NodeClaim], alive: Collection[NodeId], equal: Collection[int] = ()) -> NodeTable:
@@ -142,7 +142,7 @@ def number_nodes(
 
 
 def claim_of(node: dict[str, Any]) -> NodeClaim:
-    """The claim of a living node, as `ray.nodes` lists it. Effects: none."""
+    """The claim of a living node, as `ray.nodes` lists it."""
     label = str(node.get("Labels", {}).get(NODE_LABEL, ""))
     npus = int(node["Resources"].get(NPU, 0))
     machine = f"{node['NodeManagerHostname']} {node['NodeManagerAddress']}"
@@ -151,7 +151,7 @@ def claim_of(node: dict[str, Any]) -> NodeClaim:
 
 
 def disk_marks(ssd_path: str) -> list[int]:
-    """Numbers under which memory servers have left folders here, in order. Effects: none.
+    """Numbers under which memory servers have left folders here, in order.
 
     Args:
         ssd_path: of the configuration; empty = there is no such folder.

@@ -79,7 +79,6 @@ def numbered(
         alive: all living nodes.
         equal: labels that several living nodes have, whether these claim or not.
     Raises: LedgerError if there is no number left.
-    Effects: none.
     """
     asked = [claim for claim in claims if table.number(claim.node) is None]
     for claim in sorted(asked, key=lambda claim: claim.wish is None or claim.wish in equal):
@@ -88,7 +87,7 @@ def numbered(
 
 
 def equal_labels(claims: Iterable[NodeClaim]) -> set[int]:
-    """Labels that several of these nodes have. Effects: none."""
+    """Labels that several of these nodes have."""
     wishes = [claim.wish for claim in claims if claim.wish is not None]
     return {wish for wish in wishes if wishes.count(wish) > 1}
 

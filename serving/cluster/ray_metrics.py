@@ -43,7 +43,7 @@ def relay_instance(describe: Callable[[], Member], model_name: str, place: Serve
 
 
 def announced_series(describe: Callable[[], Member], model_name: str, place: ServePlace) -> Iterator[Metric]:
-    """Series of an instance by its announcement. Effects: none."""
+    """Series of an instance by its announcement."""
     member = describe()
     return instance_series(model_name, instance_stats(member, {}), member.facts["taken_total"], place)
 

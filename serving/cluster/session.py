@@ -74,7 +74,7 @@ _DASHBOARD_TOKEN = "dashboard-token"
 
 
 def folder_of(name: str) -> Path:
-    """Where a start of this user with this name has its folder. Effects: none."""
+    """Where a start of this user with this name has its folder."""
     return _temporary() / f"cloudmatrix-{name}"
 
 
@@ -209,7 +209,7 @@ LONGEST_PARENT = 13
 
 
 def temporary_folder() -> Path:
-    """Where the folders of this user's starts are. Effects: none."""
+    """Where the folders of this user's starts are."""
     return _temporary()
 
 

@@ -38,6 +38,6 @@ class StartClock:
 
 
 def own_age_s() -> float:
-    """How long ago this process began [s], by the kernel's record of it. Effects: none."""
+    """How long ago this process began [s], by the kernel's record of it."""
     ticks = ProcessStamp.own().start_ticks
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

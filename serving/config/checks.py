@@ -34,7 +34,6 @@ def check_consistency(config: ServeConfig, source: str, *, own_nodes: bool = Tru
         host, no proxy can show the root path, settings of health or of the KV-cache pool contradict each other,
         responses have no place to be kept, settings contradict the simulated device, or an instance of several ranks
         has an executor or a device that knows none.
-    Effects: none.
     """
     try:
         _check_names(config.cluster.nodes)
@@ -66,7 +65,6 @@ def check_nodes(config: ServeConfig) -> None:
 
     Raises: ConfigError if an instance or memory server is larger than a node, or all of them together are larger than
         the cluster.
-    Effects: none.
     """
     nodes = config.cluster.nodes
     for name, pool in config.pools.items():
@@ -109,7 +107,6 @@ def check_gcs_storage(kind: str) -> None:
     """Checks `[cluster] gcs_storage`.
 
     Raises: ConfigError if it is none of the kinds there are.
-    Effects: none.
     """
     if not _GCS_STORAGE.fullmatch(kind) or ("://" in kind and not _has_host(kind)):
         raise ConfigError('[cluster] gcs_storage must be "embedded", "memory" or "redis://[user:password@]host:port"')
@@ -119,7 +116,6 @@ def check_ports(config: ServeConfig) -> None:
     """Checks that the gateway and Ray's dashboard do not listen on one port.
 
     Raises: ConfigError if they do.
-    Effects: none.
     """
     gateway, cluster = config.gateway, config.cluster
     hosts = {gateway.host, cluster.dashboard_host}

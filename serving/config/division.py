@@ -9,7 +9,6 @@ def check_division(config: ServeConfig) -> None:
     """Refuse groups of dies that do not divide an instance, or its parts.
 
     Raises: ConfigError.
-    Effects: none.
     """
     simulation = config.simulation
     pools = {f"[{name}]": pool.dies_per_instance for name, pool in config.pools.items()}
@@ -65,7 +64,6 @@ def check_acceptance(config: ServeConfig) -> None:
     """Refuse fewer positions with an acceptance than there are drafts.
 
     Raises: ConfigError.
-    Effects: none.
     """
     acceptance, drafts = config.simulation.acceptance, config.simulation.drafts
     if isinstance(acceptance, tuple) and len(acceptance) < drafts:

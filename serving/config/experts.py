@@ -85,5 +85,5 @@ class ExpertsConfig:
     )
 
     def most_ranks_of(self, ep: int) -> int:
-        """Ranks that a group which begins with `ep` can grow to. Effects: none."""
+        """Ranks that a group which begins with `ep` can grow to."""
         return max(ep, self.most_ranks or min(_MOST_RANKS, max(8, 2 * ep)))

@@ -71,7 +71,6 @@ class KvCacheConfig:
 
         Args:
             reasoning: the model's setting.
-        Effects: none.
         """
         return self.store_decoded == "always" or (self.store_decoded == "auto" and not reasoning)
 

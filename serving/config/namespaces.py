@@ -17,7 +17,6 @@ def check_namespaces(namespaces: tuple[NamespaceConfig, ...], gateway: GatewayCo
 
     Raises: ConfigError if a name cannot be part of a path and a metric's label, two namespaces share a name, or an API
         key would say two things about its bearer.
-    Effects: none.
     """
     for namespace in namespaces:
         # A name becomes a folder of the SSD tier: it must not begin with a dot, nor hold a slash.

@@ -70,6 +70,5 @@ class ServeConfig:
             share: of the cluster's NPUs that are in this machine: so large a part of the instances is expected here.
         Returns: `[engine] threads`, or the cores less one shared out evenly; at least 1. The one is for the gateway and
             Ray: compute threads that wait for each other lose more by sharing a core than they gain by having it.
-        Effects: none.
         """
         return self.engine.threads or max(1, (cores - 1) // max(1, math.ceil(self.instances * share - 1e-9)))

@@ -38,7 +38,6 @@ def with_unit(where: str, name: str, value: object) -> object:
         where: as `convert`.
         name: of the key; what it ends in says what it counts: `_s`, `_kib`, `_mib`, `_gib`, `_bytes`.
     Raises: ConfigError if it is no duration, or no size, that such a key can have.
-    Effects: none.
     """
     size = _SIZE_NAME.fullmatch(name)
     if not isinstance(value, str) or not (size or _DURATION_NAME.fullmatch(name)):
@@ -62,7 +61,6 @@ def convert(where: str, value: object, hint: Any, spec: KeySpec) -> Any:  # noqa
         spec: limits of the key.
     Returns: the value in the declared type.
     Raises: ConfigError if the type is wrong, the number out of range, or the text not one of the choices.
-    Effects: none.
     """
     if get_origin(hint) is Literal:
         choices = get_args(hint)
@@ -115,10 +113,7 @@ def _check_range(where: str, value: object, spec: KeySpec) -> None:
 
 
 def describe_range(spec: KeySpec) -> str:
-    """The allowed numbers in words: "between 1 and 65535", "at least 1".
-
-    Effects: none.
-    """
+    """The allowed numbers in words: "between 1 and 65535", "at least 1"."""
     if spec.low is not None and spec.high is not None:
         return f"between {spec.low:g} and {spec.high:g}"
     if spec.low is not None:

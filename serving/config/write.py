@@ -15,10 +15,7 @@ from serving.config.serve import ServeConfig
 
 
 def config_text(config: ServeConfig) -> str:
-    """TOML of a configuration. Paths in it are absolute.
-
-    Effects: none.
-    """
+    """TOML of a configuration. Paths in it are absolute."""
     blocks: list[list[str]] = []
     for declared in fields(config):
         section = getattr(config, declared.name)

@@ -16,7 +16,6 @@ def computing_line(facts: Iterable[Mapping[str, Any]]) -> str:
 
     Args:
         facts: of instances, as they announce them.
-    Effects: none.
     """
     speeds: dict[str, list[float]] = {}
     for one in facts:

@@ -134,8 +134,6 @@ def missing_replicas() -> list[str]:
 def without_alarm(message: str) -> str:
     """Serve's words about a deployment, but for its alarm that replicas take longer than usual: on a busy machine they
     do, and no cluster has to grow for it. What they need and what there is stays.
-
-    Effects: none.
     """
     if (facts := _NOT_PLACED.search(message)) is not None:
         return f"each takes {facts['takes']}, and there is {facts['there']}"
@@ -343,5 +341,5 @@ def endpoint(config: ServeConfig) -> str:
 
 
 def base_url(host: str, port: int) -> str:
-    """URL of a gateway. Effects: none."""
+    """URL of a gateway."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -103,7 +103,6 @@ def problems(
         offsets: by how much each host's clock is ahead of the machine that asks [s], uncertainty taken off.
         model: folder that was looked for.
         supplied: a host without it gets it from the control store and the KV-cache pool, if any host has it.
-    Effects: none.
     """
     lines = []
     digests = [one.model for one in (own, *facts.values()) if one.model]
@@ -136,7 +135,7 @@ def problems(
 
 
 def supplied_lines(facts: Mapping[Host, HostFacts], model: Path | None) -> list[str]:
-    """Lines about hosts without the model's folder, which get it from elsewhere: no problem. Effects: none."""
+    """Lines about hosts without the model's folder, which get it from elsewhere: no problem."""
     lacking = [host for host, here in sorted(facts.items()) if model is not None and not here.model]
     return [
         f"{host}: has no {model}: it gets small files from Ray's control store and weights from the KV-cache pool, if"

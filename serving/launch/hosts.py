@@ -82,7 +82,7 @@ def on_nodes(config: ServeConfig, hosts: list[Host]) -> ServeConfig:
 
 
 def may_have_more(config: ServeConfig, hosts: list[Host]) -> bool:
-    """Whether parts of the system may run on other hosts than this one, now or later. Effects: none."""
+    """Whether parts of the system may run on other hosts than this one, now or later."""
     return len(hosts) > 1 or config.autoscaler.nodes == "ray"
 
 

@@ -66,7 +66,6 @@ def tight_lines(config: ServeConfig, weights: int, free: FreeMemory) -> list[str
 
     Args:
         weights: bytes of the model's weights; 0 where none are computed with.
-    Effects: none.
     """
     shared = sum(need.replicas * need.memory_mib for need in replicas_at_start(config)) * MIB
     wanted = _PROCESSES_BYTES + shared + weights
@@ -87,10 +86,7 @@ def tight_lines(config: ServeConfig, weights: int, free: FreeMemory) -> list[str
 
 
 def compiler_line(config: ServeConfig) -> str | None:
-    """Remedy for a C++ compiler that is missing; None if none is needed, or there is one.
-
-    Effects: none.
-    """
+    """Remedy for a C++ compiler that is missing; None if none is needed, or there is one."""
     if config.engine.executor in ("simulated", "torch") or config.model.device not in ("auto", "cpu"):
         return None
     if packaged_library().exists() or (config.model.device == "auto" and Path("/dev/nvidiactl").exists()):

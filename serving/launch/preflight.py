@@ -142,7 +142,6 @@ def check_before_fetch(config: ServeConfig, folder: Path | None, stored: int, *,
         stored: bytes of the files of weights, which are yet to be fetched; without a folder, at least.
         own_ray: as `preflight`.
     Raises: ConfigError, ModelError, as `preflight`.
-    Effects: none.
     """
     if folder is None:
         if config.model.dtype != "bfloat16":  # float32 files would take half of it

@@ -46,7 +46,6 @@ def ray_storage(kind: str, session: SystemSession) -> RayStorage:
     Args:
         kind: `embedded`, `memory` or `redis://[user:password@]host:port`, `rediss://` for TLS.
     Raises: ConfigError for anything else.
-    Effects: none.
     """
     if kind == MEMORY:
         return RayStorage({}, survives=False)

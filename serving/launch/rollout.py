@@ -60,7 +60,7 @@ class Order:
     held: dict[str, Any] | None = None
 
     def options(self) -> dict[str, Any]:
-        """Options of the Serve deployment. Effects: none."""
+        """Options of the Serve deployment."""
         options: dict[str, Any] = {
             "_internal": True,
             "version": self.version,
@@ -209,7 +209,7 @@ class Rollout:
 
 
 def configuration_digest(config: ServeConfig) -> str:
-    """Tells one configuration and code from another, for people. Effects: none."""
+    """Tells one configuration and code from another, for people."""
     values = msgspec.json.encode([fingerprint(), values_of(config)], order="sorted")
     return blake2b(values, digest_size=6).hexdigest()
 

@@ -29,5 +29,5 @@ class Exemplars:
         self._newest[bisect_left(self._bounds, value)] = Exemplar({"trace_id": trace_id}, value, at)
 
     def beside(self, buckets: Sequence[tuple[str, float]]) -> list[Bucket]:
-        """Buckets of the histogram with their exemplars. Effects: none."""
+        """Buckets of the histogram with their exemplars."""
         return [(*bucket, self._newest.get(index)) for index, bucket in enumerate(buckets)]

@@ -205,7 +205,7 @@ class GatewayMetrics(Collector):
         self.http_seconds.observe(seconds)
 
     def requests_by_route(self) -> dict[str, int]:
-        """HTTP exchanges that asked for something to be done (POST), by route. Effects: none."""
+        """HTTP exchanges that asked for something to be done (POST), by route."""
         found: Counter[str] = Counter()
         for (method, handler, _), count in self.http.items():
             if method == "POST":

@@ -40,7 +40,7 @@ class ServePlace(Struct, frozen=True):
 
 
 def gateway_series(metrics: GatewayMetrics, place: ServePlace, by_serve: bool) -> Iterator[Metric]:
-    """Series of one gateway's own requests. Effects: none.
+    """Series of one gateway's own requests.
 
     Args:
         by_serve: Ray Serve carries the requests, and counts them itself.
@@ -51,7 +51,7 @@ def gateway_series(metrics: GatewayMetrics, place: ServePlace, by_serve: bool) -
 
 
 def instance_series(model_name: str, stats: InstanceStats, taken: int, place: ServePlace) -> Iterator[Metric]:
-    """Series of one instance. Effects: none.
+    """Series of one instance.
 
     Args:
         taken: sequences that came in so far.

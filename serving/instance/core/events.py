@@ -98,7 +98,7 @@ Quiet = Release | StoreDone
 
 
 def failure(error: Exception) -> str:
-    """An error as events tell it: its name and its text. Effects: none."""
+    """An error as events tell it: its name and its text."""
     return f"{type(error).__name__}: {error}"
 
 

@@ -51,7 +51,6 @@ def hand_on_event(
 
     Args:
         blocks, hashes: see `HandoffReady`.
-    Effects: none.
     """
     return HandoffReady(
         first=Tokens(sequence.sequence_id, len(sequence.output)),

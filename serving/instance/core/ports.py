@@ -37,7 +37,6 @@ class PreparingExecutor(StepExecutor, Protocol):
 
         Returns: what runs it, as `execute` would, if it is called right after the step before; it need not be. None if
             such a plan needs more than the tokens.
-        Effects: none.
         """
         ...
 

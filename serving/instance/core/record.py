@@ -27,7 +27,7 @@ class EngineHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 def header_of(name: str, engine: InstanceEngine) -> EngineHeader:
-    """The header from which a replay builds the same engine. Effects: none."""
+    """The header from which a replay builds the same engine."""
     return EngineHeader(name, engine.settings, engine.scheduler.blocks.pool.num_blocks, VERSION)
 
 

@@ -186,7 +186,6 @@ def least_gain(sequences: int, share: float, gains: Sequence[Sequence[float]]) -
     Args:
         share: cost of one guess for each sequence, as a share of a step without guesses.
         gains: of each sequence that may speculate, falling.
-    Effects: none.
     """
     cost = share / sequences
     tokens, time_s = float(sequences), 1.0

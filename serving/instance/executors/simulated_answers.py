@@ -60,7 +60,7 @@ class SimulatedAnswers:
         self._acceptance = acceptance
 
     def answer(self, order: SampleOrder) -> SimulatedAnswer:
-        """The answer to come. Effects: none."""
+        """The answer to come."""
         sampling, seed = order.sampling, _seed(order)
         limit, end = sampling.max_tokens, None
         open_ended = len(order.prompt) + limit >= self._max_model_len and sampling.grammar is None
@@ -71,13 +71,13 @@ class SimulatedAnswers:
         return SimulatedAnswer(limit, end, rate_of(seed, limit, self._drafts, self._acceptance), seed)
 
     def decoded(self, answer: SimulatedAnswer, order: SampleOrder) -> int:
-        """Tokens that the next decode step gives, at least one. Effects: none."""
+        """Tokens that the next decode step gives, at least one."""
         given = max(0, len(order.output) - 1)  # the first one was prefill's
         count = tokens_after(steps_for(given, answer.extra) + 1, answer.extra) - given
         return max(1, min(count, answer.limit - len(order.output)))
 
     def tokens(self, answer: SimulatedAnswer, order: SampleOrder, count: int) -> tuple[int, ...]:
-        """The next tokens of an answer. Effects: none."""
+        """The next tokens of an answer."""
         seed, words, begin = answer.seed, self._vocabulary, len(order.output)
         given = [words[placeholder_token(seed, begin + i, len(words))] for i in range(count)]
         if answer.end_token is not None and begin + count >= answer.limit:

@@ -59,7 +59,7 @@ class DecodeDies:
         self._present = 0
 
     def find(self, sequence_id: SequenceId) -> Seat | None:
-        """The seat of a sequence that decoded before; None if it is new here. Effects: none."""
+        """The seat of a sequence that decoded before; None if it is new here."""
         return self._seats.get(sequence_id)
 
     def place(self, sequence_id: SequenceId, promised_tokens: int, answer: SimulatedAnswer) -> Seat:

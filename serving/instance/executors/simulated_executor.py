@@ -83,7 +83,6 @@ class StepTimes:
         Args:
             load: what decodes.
             tokens, attended_tokens, largest: of prompt chunks; see `hardware.cost.loads.PrefillLoad`.
-        Effects: none.
         """
         seconds, cost = 0.0, self._cost
         mean = load.sequences / self._groups

@@ -82,10 +82,7 @@ def build_batch(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
 
 
 def of_block(feed: Feed, index: int, width: int) -> Feed:
-    """A feed whose table has only one of the `width` blocks of each row. What is gone reads as block 0, not seen.
-
-    Effects: none.
-    """
+    """A feed whose table has only one of the `width` blocks of each row. What is gone reads as block 0, not seen."""
     return feed._replace(block_table=[BlockId(max(block, 0)) for block in feed.block_table[index::width]])
 
 

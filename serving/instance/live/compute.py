@@ -218,7 +218,6 @@ def blocks_in_ub(ub_bytes: int, block_bytes: int) -> int:
     """KV blocks that a pool's share of UB memory holds.
 
     Raises: ConfigError if they are fewer than two.
-    Effects: none.
     """
     most = ub_bytes // block_bytes
     if most < 2:

@@ -161,7 +161,6 @@ def plain_words(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Token ids that are whole printable text on their own: each shows at once when it is streamed.
 
     Raises: ConfigError if there is none.
-    Effects: none.
     """
     special = tokenizer.special_ids
     words = tuple(i for i in range(tokenizer.vocab_size) if i not in special and _is_plain(tokenizer.token_text(i)))

@@ -35,22 +35,22 @@ class FaultyPorts:
         self._faults = FaultReader(path, place.replica)
 
     def executor(self, inner: StepExecutor) -> StepExecutor:
-        """The way to compute. Effects: none."""
+        """The way to compute."""
         if not self._config.enabled or self._config.least_step_s <= 0:
             return inner
         lasting = LastingSteps(inner, self._config.least_step_s)
         return LastingGroupSteps(inner, lasting) if isinstance(inner, GroupExecutor) else lasting
 
     def link(self) -> LinkFaults | None:
-        """Fault of the transport, in pulls and in probes; None = none. Effects: none."""
+        """Fault of the transport, in pulls and in probes; None = none."""
         return self._slow_link if self._config.enabled else None
 
     def transport(self, inner: KvTransport) -> KvTransport:
-        """The way of handoffs. Effects: none."""
+        """The way of handoffs."""
         return FaultyTransport(inner, self._faults) if self._config.enabled else inner
 
     def cache(self, inner: InstanceCache | None) -> InstanceCache | None:
-        """The way to the KV-cache pool. Effects: none."""
+        """The way to the KV-cache pool."""
         return FaultyCache(inner, self._faults) if inner is not None and self._config.enabled else inner
 
     def _slow_link(self, peer: ReplicaId, nbytes: int) -> float:

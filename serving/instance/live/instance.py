@@ -305,15 +305,11 @@ def report_period_s(health: HealthConfig, simulated_s: float | None) -> float:
 
     Args:
         simulated_s: the device's own period in real time; None = it has none.
-    Effects: none.
     """
     return health.link_period_s if simulated_s is None else min(simulated_s, health.silence_s / 4)
 
 
 def step_limits(config: ServeConfig, time_scale: float) -> StepLimits:
-    """How long a step may take, in the instance's time: fast simulated time makes a hiccup look long.
-
-    Effects: none.
-    """
+    """How long a step may take, in the instance's time: fast simulated time makes a hiccup look long."""
     scale, health = max(1.0, time_scale), config.health
     return StepLimits(health.step_stall_s * scale, health.step_factor, config.engine.stall_timeout_s * scale)

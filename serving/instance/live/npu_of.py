@@ -10,7 +10,6 @@ def npu_of(device: DeviceModel) -> NpuSpec:
     """The virtual NPU that stands for one of a device's packages.
 
     Raises: ConfigError if it has another number of dies than a virtual NPU.
-    Effects: none.
     """
     npu = CLOUDMATRIX_NODE.npu
     if device.die.per_npu != npu.dies:

@@ -64,7 +64,6 @@ def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, lis
     """Struct of a place, and what must stay alive while it is used.
 
     Raises: ModelError if the map has another form.
-    Effects: none.
     """
     table = native_map(place.expert_map, experts)
     addresses = [None if window is None else address_of(window) for window in place.windows]
@@ -91,7 +90,6 @@ def native_map(expert_map: NDArray[np.uint32], experts: int) -> NDArray[np.uint3
     """The map as the library reads it.
 
     Raises: ModelError if it has another shape or type.
-    Effects: none.
     """
     shape = expert_map.shape
     if expert_map.dtype != np.uint32 or len(shape) != 3 or shape[1:] != (MAP_POSITIONS, experts):

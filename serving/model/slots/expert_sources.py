@@ -164,10 +164,7 @@ def expert_source(model: Model, folder: Path, forms: Callable[[], ProductForms])
 
 
 def expert_layers(model: Model) -> dict[int, ExpertLayer]:
-    """Layers with routed experts by their number in the model, in order; of draft layers only the first, which is used.
-
-    Effects: none.
-    """
+    """Layers with routed experts by their number in the model, in order; of draft layers only the first, which is used."""
     blocks = [*model.blocks, *(layer.block for layer in model.mtp[:1])]
     return {number: block.feed for number, block in enumerate(blocks) if isinstance(block.feed, ExpertLayer)}
 
