@@ -1,4 +1,4 @@
-"""Exemplars of a histogram: of each bucket the newest observation that has a trace."""
+"""Histogram exemplars: the latest traced observation of each bucket."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

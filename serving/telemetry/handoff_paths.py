@@ -17,11 +17,11 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True)
 class HandoffPath:
-    """Pulls of one instance from one node since it began.
+    """Handoff pulls of one instance from one node since the instance started.
 
     Args:
         source, target: the nodes; the puller is on `target`.
-        moved_bytes: of those that succeeded, as `latencies` are.
+        moved_bytes: of successful pulls only, like `latencies`.
     """
 
     source: str
