@@ -1,4 +1,4 @@
-"""Free memory and a compiler on this machine: what a start lacks is said before anything heavy begins."""
+"""Checks for free memory and a compiler on this machine, before anything heavy starts."""
 
 import contextlib
 import logging
@@ -23,9 +23,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def warn_of_machine(config: ServeConfig) -> None:
-    """Log what this machine lacks to be fast, or to start at all, whatever the model's weights take.
+    """Log what this machine lacks to be fast or to start at all, regardless of the model's weights.
 
-    Raises: ConfigError if the configuration insists on the native step and there is no compiler.
+    Raises: ConfigError if the configuration requires the native step and no compiler is installed.
     """
     for line in tight_lines(config, 0, free_memory()):
         logger.warning("%s", line)
@@ -36,7 +36,7 @@ def warn_of_machine(config: ServeConfig) -> None:
 
 
 def warn_of_weights(config: ServeConfig, weights: int) -> None:
-    """Log that this machine is short of memory with the weights, if it is not without them: that was said before."""
+    """Log that memory is short with the weights, unless it is short without them, which was already logged."""
     free = free_memory()
     if not tight_lines(config, 0, free):
         for line in tight_lines(config, weights, free):
