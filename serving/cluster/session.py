@@ -160,9 +160,7 @@ def _own_folders(parent: Path) -> Iterator[Path]:
 def _held(mark: Path) -> bool:
     with mark.open("r+b") as file:
         try:
-            fcntl.flock(
-                file, fcntl.LOCK_SH | fcntl.LOCK_NB
-            )  # shared: two readers do not mistake each other for the owner
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers do not mistake each other for an owner
         except BlockingIOError:
             return True
     return False

@@ -1,7 +1,7 @@
 """Persistent storage of Ray's control plane (its GCS): nodes, actors, Serve's targets.
 
-    embedded    RocksDB in the session's folder: a restarted GCS recovers everything; no other service needed redis://…
-    a Redis that outlives this machine; for clusters whose head node may move
+    embedded    RocksDB in the session's folder: a restarted GCS recovers everything; no other service needed
+    redis://…   a Redis that outlives this machine; for clusters whose head node may move
     memory      nowhere: when the GCS dies, Ray dies with it a minute later
 
 Imports no Ray.

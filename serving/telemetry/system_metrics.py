@@ -20,7 +20,7 @@ class SystemBoard(Collector):
         self._tally: SystemTally | None = None
 
     def publish(self, targets: Mapping[str, int], tally: SystemTally | None) -> None:
-        """Replace all values. `targets`: requested replicas by pool; `tally`: None before the board's first response."""
+        """Replace all values. `targets`: requested replicas by pool; `tally`: None before the board's first report."""
         self._targets, self._tally = dict(targets), tally
 
     def collect(self) -> Iterable[Metric]:

@@ -64,9 +64,9 @@ class EngineCall(CallRecord, frozen=True):
 
 
 def recorded(engine: InstanceEngine, note: Note) -> EngineOn:
-    """An `on` that does what the engine's own does, and notes it.
+    """An `on` that wraps the engine's own and records each call.
 
-    A `Foresee` that foresees nothing is not noted: it changes nothing.
+    A `Foresee` without a result is not recorded: it changes no state.
 
     Args:
         note: takes each call and what was kept of its outcome; must return at once.

@@ -44,7 +44,7 @@ class SequenceBlocks:
         """Longest sequence that fits the whole arena."""
 
     def reserve(self, sequence: LiveSequence, keep_free: int) -> bool:
-        """Give a sequence without blocks room for all its known tokens, cached ones included.
+        """Reserve blocks for all known tokens of a sequence without blocks, cached ones included.
 
         At least the last token stays uncomputed, because the next one is sampled from its logits. Log-probabilities
         of the prompt need every prompt position computed, so they switch matching off.
