@@ -1,4 +1,4 @@
-"""Failures between us and the Hugging Face Hub, each as one line that says what to do."""
+"""Failures between us and the Hugging Face Hub, each as one line with the remedy."""
 
 import errno
 

@@ -1,6 +1,6 @@
-"""A rank's place in its group: windows in shared memory, and where the experts are.
+"""A rank's place in its group: windows in shared memory, and the locations of experts.
 
-The library keeps the addresses; whoever joins keeps the memory alive, see `NativeGroupExecutor`.
+The library keeps the addresses; the joining rank keeps the memory alive, see `NativeGroupExecutor`.
 """
 
 import ctypes
@@ -24,8 +24,9 @@ class SlotArrays(Protocol):
     """Contents of a rank's expert slots, all layers behind one another."""
 
     gate_up: "ctypes.Array[NativeLinear]"
-    """`[slots]` products; one without outputs says that the slot is empty. Read at every step: they change between
-    steps only, in `publish`."""
+    """`[slots]` products; one without outputs marks an empty slot. Read at every step: they change between steps only,
+    in `publish`.
+    """
     down: "ctypes.Array[NativeLinear]"
 
     def publish(self) -> None:
@@ -119,9 +120,8 @@ def format_window(library: Library, memory: memoryview, shape: WindowShape, rank
 
 
 def raise_epoch(library: Library, memory: memoryview, epoch: int, members: int) -> None:
-    """Begin a new epoch at a rank and wake it: what it waited for is void, and it redoes its step with these members.
-
-    Whoever is no longer a member must be dead: it could still write into the others' windows. Epochs only rise.
+    """Start a new epoch at a rank and wake it: its pending wait is void, and it redoes its step with these members.
+    Former members must be dead, since a live one could still write into the others' windows. Epochs only increase.
     """
     library.functions.cm_window_raise(address_of(memory), epoch, members)
 
