@@ -36,7 +36,7 @@ def check_division(config: ServeConfig) -> None:
 
 
 def _check_experts_apart(config: ServeConfig) -> None:
-    """Refuse dies of experts that leave no attention, or that nothing prices."""
+    """Refuse expert dies that leave none for attention, or that the cost model does not cover."""
     simulation, dies, scaler = config.simulation, config.decode.dies_per_instance, config.autoscaler
     name, attention = f"[simulation] expert_dies = {simulation.expert_dies}", dies - simulation.expert_dies
     if attention < 1:

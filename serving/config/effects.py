@@ -1,9 +1,9 @@
-"""Keys that change nothing: which they are in a configuration, and where they would work.
+"""Keys without effect in a configuration, and where they would have one.
 
-A key that was set and does nothing is a silent misunderstanding, so each command that reads a topology file names such
-keys before it starts, and those that simulate refuse them as settings. What contradicts the mode, so that nobody could
-mean it, is refused by `checks`; here is the rest. The rules stand in `inert_rules`; a test changes every key and looks
-for an effect, or for the key here.
+A key that was set without effect is a silent misunderstanding, so each command that reads a topology file reports such
+keys before it starts, and simulation commands refuse them as settings. `checks` refuses keys that contradict the mode;
+this module handles the rest. The rules are in `inert_rules`; a test changes every key and expects either an effect or a
+rule.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Names of models on the Hugging Face Hub, and how they are told from folders.
+"""Names of models on the Hugging Face Hub, and how they differ from folders.
 
 A text names a folder if there is one of that name, or if it has another form than `org/name` or `org/name@revision`:
 `./org/name` and `/org/name` are always folders.

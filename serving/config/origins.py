@@ -11,7 +11,7 @@ _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?:
 _HOST = re.compile(r"\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]", re.IGNORECASE)
 _ROOT = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
 _OWN = ("/v1", "/inference", "/pool", "/experts")
-"""Where paths of the endpoint itself begin."""
+"""Path prefixes of the endpoint itself."""
 _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 

@@ -25,7 +25,7 @@ class _Room:
     memory_mib: int
 
     def holds(self, need: Need) -> int:
-        """How many replicas fit; no more than are wanted."""
+        """Number of replicas that fit, at most the requested number."""
         by_npus = self.npus // need.npus if need.npus else need.replicas
         return min(by_npus, self.memory_mib // need.memory_mib, need.replicas)
 

@@ -58,7 +58,7 @@ class ServeConfig:
 
     @property
     def api_keys_required(self) -> bool:
-        """Whether requests need an API key: any key that is configured, of whatever kind, closes the door."""
+        """Whether requests need an API key: true if a key of any kind is configured."""
         tenants = any(namespace.api_keys for namespace in self.namespaces)
         return tenants or bool(self.gateway.api_keys or self.gateway.admin_keys or self.gateway.api_key_file)
 

@@ -1,7 +1,7 @@
-"""Changes of a running system's configuration: who is told in place, who is replaced, and because of which keys.
+"""Changes of a running system's configuration: which parties update in place, which are replaced, and for which keys.
 
-Pure. A configuration is compared key by key, as flat values, so that one that an older version of this package has left
-can be compared, too: a key that only one of the two knows counts as changed.
+Pure. A configuration is compared key by key, as flat values, so that one written by an older version of this package
+can be compared, too: a key present in only one counts as changed.
 """
 
 import hashlib
@@ -40,8 +40,8 @@ class UpgradePlan:
 
     Args:
         restarts: parties whose replicas are replaced, each with the reasons: keys, or `NEW_CODE`.
-        in_place: parties that take keys as they go, each with the keys.
-        idle: keys that have no effect before Ray is started anew.
+        in_place: parties that apply keys while running, each with the keys.
+        idle: keys that take effect only after a restart of Ray.
     """
 
     restarts: Mapping[str, tuple[str, ...]]
@@ -97,7 +97,7 @@ def _restarts(party: str, key: str, before: Values, after: Values) -> bool:
 
 
 def other_weights(before: Values, after: Values) -> bool:
-    """Whether the weights are known to be others; where one side does not know them they are not."""
+    """Whether the weights are known to differ; False if either side is unknown."""
     names = {values.get(WEIGHTS) for values in (before, after)} - {None, ""}
     return len(names) > 1
 
@@ -113,12 +113,12 @@ def _essence(party: str, key: str, values: Values) -> Any:  # noqa: ANN401 - any
     rule, value = rules_by_key().get(key), values[key]
     if key == "kvcache.replicas":  # whether there is a pool
         return [bool(value)] if party != KVCACHE else None
-    if key == "gateway.replicas":  # one is placed beside the head
+    if key == "gateway.replicas":  # a single gateway is placed on the head
         return [value == 1] if party == GATEWAY else None
     if rule is None or party in rule.restarts:
         return [value]
     simulated = party == KVCACHE and values.get("engine.executor") == "simulated" and key in OF_SIMULATED_MEMORY
-    # The ranks of a group are no replicas of Serve's, which could be told.
+    # The ranks of a group are not Serve replicas, so Serve cannot update them in place.
     of_ranks = party in ENGINES and party in rule.in_place and values.get(f"{party}.ep", 1) > 1
     return [value] if simulated or of_ranks else None
 

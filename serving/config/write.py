@@ -40,7 +40,7 @@ def _keys(section: Any, default: Any) -> Iterator[str]:  # noqa: ANN401 - any se
 
 
 def _is_table_list(value: object) -> bool:
-    """Whether a value is a list of sections, which stands below its own heads."""
+    """Whether a value is a list of sections, which is written under its own headers."""
     return isinstance(value, tuple) and any(is_dataclass(one) for one in value)
 
 
