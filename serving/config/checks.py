@@ -26,14 +26,14 @@ def check_consistency(config: ServeConfig, source: str, *, own_nodes: bool = Tru
 
     Args:
         source: the file's name, with which each message starts.
-        own_nodes: whether the nodes are those of the file; if not, `check_nodes` comes when they are known.
+        own_nodes: whether the nodes are those of the file; if not, call `check_nodes` once they are known.
     Raises: ConfigError if two nodes share a name, or two servers a port, a pool starts empty without an autoscaler to
         start replicas, the autoscaler's least is above its most, its budget below what there is, or its parts make no
         instance, a step cannot feed the sequences that it may hold, an instance or memory server is larger than a node,
-        all of them together are larger than the cluster, tenants cannot be told apart, no browser can send an allowed
+        all of them together are larger than the cluster, tenants are not distinct, no browser can send an allowed
         origin or host, no proxy can show the root path, settings of health or of the KV-cache pool contradict each
-        other, responses have no place to be kept, settings contradict the simulated device, or an instance of several
-        ranks has an executor or a device that knows none.
+        other, stored responses have no location, settings contradict the simulated device, or an instance of several
+        ranks has an executor or a device that does not support them.
     """
     try:
         _check_names(config.cluster.nodes)
