@@ -58,7 +58,7 @@ def full_line(folder: Path, room: DiskRoom) -> str | None:
 
 
 def full_disk(folder: Path) -> str | None:
-    """`full_line` of a folder now; None also if the file system reports nothing."""
+    """Current `full_line` of a folder; None also if the file system reports no figures."""
     try:
         return full_line(folder, disk_room(folder))
     except OSError:
@@ -67,18 +67,18 @@ def full_disk(folder: Path) -> str | None:
 
 def own_full_disk() -> str:
     """Line about the disk on which the Ray of this process has its session folder; empty if it is not full."""
-    from ray._private.worker import global_worker  # there is no public way to ask
+    from ray._private.worker import global_worker  # Ray has no public API for it
 
     node = global_worker.node
     return "" if node is None else full_disk(Path(node.get_session_dir_path()).parent) or ""
 
 
 class DiskWatch:
-    """Says that a folder's disk is full, once a minute as long as it is, and that there is room again.
+    """Reports a full disk of a folder once a minute while it lasts, and once when space is available again.
 
     Args:
         folder: of the session.
-        say: is given the line.
+        say: receives the line.
         look: as `disk_room`.
         clock: monotonic [s].
     """
@@ -95,7 +95,7 @@ class DiskWatch:
         self._full = False
 
     def tend(self) -> None:
-        """Look, if it is time. Effects: may say something."""
+        """Check the disk if due. Effects: may report a line."""
         now = self._clock()
         if now < self._look_at:
             return

@@ -1,7 +1,8 @@
-"""How a system that was asked to stop lets its requests end: every gateway is told to drain, with a deadline.
+"""Graceful shutdown: every gateway drains its requests within a deadline.
 
-What runs may go on for `[gateway] drain_s`; new requests are refused at once. What is left then, or when the launcher
-is asked a second time, is told that the server stops. A gateway or a controller that does not answer holds nothing up.
+Running requests may continue for `[gateway] drain_s`; new requests are refused at once. After that, or on a second stop
+request, the remaining clients receive an error that the server stops. A gateway or controller that does not respond
+delays nothing.
 """
 
 import logging
@@ -13,32 +14,33 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 LOGS_S = 5.0
-"""How long replicas have to write what their decision logs still lack; a disk that cannot keep up holds nothing up."""
+"""Time for replicas to finish writing their decision logs [s]; a slow disk does not delay the shutdown further."""
 FAREWELL_S = 2.0
-"""How long clients have to take the error that ends their requests, and gateways to say that they have."""
+"""Time for clients to receive the final error of their requests, and for gateways to report it [s]."""
 LOOK_S = 0.05
 REACH_S = 3.0
 """How long it may take to reach the gateways at all: the launcher has to connect to Ray first."""
 SILENT_S = 1.0
-"""Nothing is said about a drain that takes no longer."""
+"""Drains that take no longer [s] are not reported."""
 
 Tell = Callable[[float], int]
-"""Tells replicas something that they have so many seconds for; blocks. For `farewell` it is that gateways drain, and
-what it returns the number of requests that were ended by it."""
+"""Sends replicas a command with a time limit [s]; blocks. For `farewell` the command is to drain gateways, and the
+result is the number of requests that it ended.
+"""
 
 
 class StopPatience(Protocol):
-    """The source of a stop request, which may be repeated by somebody in a hurry."""
+    """Source of a stop request, which the user may repeat to stop sooner."""
 
     def hurried(self) -> bool:
-        """Whether they have asked again. Asked for on the main thread, every `LOOK_S`."""
+        """Whether the request was repeated. Called on the main thread, every `LOOK_S`."""
         ...
 
 
 def farewell(drain_s: float, patience: StopPatience, tell: Tell, say: Callable[[str], None]) -> None:
-    """Let requests end, for `drain_s` at most, less if that is asked for.
+    """Drain requests for at most `drain_s` [s], less after a repeated stop request.
 
-    Effects: returns when all have ended, or have been told, or their gateways do not answer.
+    Effects: returns when all requests have ended or received the error, or their gateways do not respond.
     """
     if patience.hurried():
         drain_s = 0.0
@@ -62,10 +64,10 @@ def farewell(drain_s: float, patience: StopPatience, tell: Tell, say: Callable[[
 
 
 def close_logs(tell: Tell, say: Callable[[str], None]) -> None:
-    """Have decision logs closed, so that a log without an end is one whose process was killed.
+    """Close the decision logs, so that only the log of a killed process lacks its end.
 
     Args:
-        tell: has all of them closed within so many seconds; its answer is the number of those that were not.
+        tell: closes all of them within a time limit [s]; returns the number of logs not closed.
     Effects: returns when all are, or after `LOGS_S`.
     """
     question = _Question(tell, LOGS_S)
@@ -74,13 +76,13 @@ def close_logs(tell: Tell, say: Callable[[str], None]) -> None:
 
 
 class _Question:
-    """One call on a thread of its own, which nobody waits for any longer than they want, not even at exit."""
+    """One call on a daemon thread; callers bound their wait, and process exit does not wait for it."""
 
     def __init__(self, tell: Tell, seconds: float) -> None:
         self.answer = 0
-        """What was answered, as far as is known."""
+        """Result so far."""
         self.failed = False
-        """It could not be asked."""
+        """The call raised an error."""
         self._answer: SimpleQueue[int] = SimpleQueue()
         threading.Thread(target=self._ask, args=(tell, seconds), name="farewell", daemon=True).start()
 
@@ -96,7 +98,7 @@ class _Question:
         answer = 0
         try:
             answer = tell(seconds)
-        except Exception:  # whatever Ray raises: a system that is half gone is stopped all the same
+        except Exception:  # any error of Ray: a half-stopped system is stopped too
             self.failed = True
             logger.info("the replicas could not be told that the system stops", exc_info=True)
         finally:

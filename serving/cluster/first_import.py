@@ -1,6 +1,6 @@
-"""When this process began to import a replica's code; the module of a replica imports this one before what takes long.
+"""Time at which this process started to import a replica's code; replica modules import it before slow modules.
 
-Nothing else does, so that in a process that Ray has used for other things before it still tells the replica's own time.
+No other module imports it, so the time is correct also in a process that Ray used for other work before.
 """
 
 import time

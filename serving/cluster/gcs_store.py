@@ -75,7 +75,7 @@ class GcsStore:
         return self._ask(lambda client: client.internal_kv_del(key.encode(), False, SPACE, self._deadline_s)) > 0
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Keys that begin with a prefix, sorted."""
+        """Keys with a prefix, sorted."""
         found = self._ask(lambda client: client.internal_kv_keys(prefix.encode(), SPACE, self._deadline_s))
         return sorted(key.decode() for key in found)
 
@@ -88,7 +88,7 @@ class GcsStore:
         )
 
     def _ask(self, question: Callable[[KeyValues], T]) -> T:
-        """Ask on a thread; a question that hangs beyond its deadline keeps its turn until it returns."""
+        """Call the GCS on a thread; a call that exceeds its deadline blocks later calls until it returns."""
         end = time.monotonic() + self._deadline_s
         if not self._turn.acquire(timeout=self._deadline_s):
             raise SilentError(_SILENT)

@@ -18,12 +18,12 @@ MARGIN_S = 3.0
 
 
 async def post_order(actor: str, order: OperatorOrder | SizeOrder, limit_s: float) -> OrderAnswer:
-    """Give an order to a group and wait for its shell's answer.
+    """Send a command to a group and wait for its shell's response.
 
     Args:
         actor: name of any of the group's ranks.
-        limit_s: how long the shell may take to answer.
-    Raises: UnavailableError if the rank is gone, or does not answer.
+        limit_s: response timeout of the shell [s].
+    Raises: UnavailableError if the rank has ended or does not respond.
     """
     try:
         rank: Any = await ActorLookup(partial(ray.get_actor, actor, NAMESPACE)).answer(LOOKUP_DEADLINE_S)

@@ -30,7 +30,7 @@ EVERY_HOST = {
 """For replicas, wherever they are."""
 
 MANY_HOSTS = {
-    # How long a host goes on without Ray's head; after that its Ray ends itself, and with it every replica there.
+    # How long a host continues without Ray's head; then its Ray stops, and with it every replica on the host.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "900",
 }
 
@@ -41,7 +41,7 @@ ADDRESS, DASHBOARD = "RAY_ADDRESS", "RAY_DASHBOARD_ADDRESS"
 
 
 def health_settings(health: HealthConfig) -> dict[str, int]:
-    """Names and values of Ray's own settings for how its GCS looks after nodes; Ray counts in milliseconds."""
+    """Names and values of Ray's own settings for the GCS's health checks of nodes; Ray's unit is milliseconds."""
     return {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": round(health.node_period_s * 1e3),
@@ -70,7 +70,7 @@ def differing_here(wanted: dict[str, str]) -> tuple[str, ...]:
 
 
 def storage_here() -> str:
-    """Where the GCS keeps its state, as far as the head's environment says it: `redis`, `rocksdb` or `memory`."""
+    """Storage of the GCS according to the head's environment: `redis`, `rocksdb` or `memory`."""
     redis, kind = (value_here(name) for name in STORAGE)
     return "redis" if redis else kind or "memory"
 

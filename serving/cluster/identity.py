@@ -1,7 +1,7 @@
 """Identity of one system on a Ray cluster: its session, its secrets, its pool's salt.
 
 It is made once and kept in Ray's control store, so that a second deployment, a rebuilt application after the head's
-loss, or another host's builder finds the same. None of it stands in a file that people write.
+loss, or another host's builder finds the same. None of it is in a configuration file.
 """
 
 import secrets
@@ -56,7 +56,7 @@ def read_secrets(store: GcsStore) -> tuple[str, ...]:
 
 
 def write_secrets(store: GcsStore, kept: tuple[str, ...]) -> None:
-    """Replace the system's secrets; whoever reads them takes the first and accepts all. Raises: SilentError."""
+    """Replace the system's secrets; readers use the first and accept all. Raises: SilentError."""
     store.put(SECRETS_KEY, msgspec.json.encode(kept))
 
 

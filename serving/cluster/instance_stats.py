@@ -22,7 +22,6 @@ def instance_stats(member: Member, hosts: Mapping[str, str]) -> InstanceStats:
 
     Args:
         hosts: labels of nodes; a node without one is called by its id.
-    Effects: none.
     """
     facts = member.facts
     pool = facts.get("pool")

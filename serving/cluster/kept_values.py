@@ -1,7 +1,7 @@
-"""Small values that must outlive a process and the head's disk: kept in Ray's control store, written behind its back.
+"""Small values that must outlive a process and the head's disk: kept in Ray's control store, written asynchronously.
 
-Whoever sets a value goes on at once; a thread brings the newest value of each key to the store, and tries again for as
-long as the store is away. So a store that was dead for minutes is right again a second after it is back.
+Setting a value returns at once; a thread writes the latest value of each key to the store, and retries while the store
+is unavailable. A store is up to date one second after it recovers.
 """
 
 import logging
@@ -33,7 +33,7 @@ class KeptValues:
     Args:
         store: None = memory only.
         prefix: of the keys in the store.
-    Raises: SilentError if the store does not answer when what it has is read.
+    Raises: SilentError if the store does not respond to the initial read.
     Effects: reads everything under the prefix; a thread from the first change on.
     """
 
@@ -51,11 +51,11 @@ class KeptValues:
                 self._values[key.removeprefix(prefix)] = value
 
     def get(self, key: str) -> bytes | None:
-        """The newest value of a key, whether it has reached the store or not. Effects: none."""
+        """Latest value of a key, including one not yet stored."""
         return self._values.get(key)
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Keys that begin so, sorted. Effects: none."""
+        """Keys with a prefix, sorted."""
         return sorted(key for key in self._values if key.startswith(prefix))
 
     def set(self, key: str, value: bytes | None) -> None:
@@ -74,7 +74,7 @@ class KeptValues:
             self._lock.notify_all()
 
     def settled(self, deadline_s: float) -> bool:
-        """Wait until everything has reached the store. Returns: whether it has in time."""
+        """Wait until all values are stored. Returns: whether it has in time."""
         with self._lock:
             return self._lock.wait_for(lambda: not self._changed, deadline_s)
 

@@ -1,4 +1,4 @@
-"""Our log lines in a file of their own: a replica's beside Serve's, another actor's in Ray's log of its process."""
+"""Log files of this package: a replica logs to Serve's file, other actors to Ray's log of their process."""
 
 import logging
 
@@ -7,7 +7,7 @@ from serving.telemetry.log_lines import JsonLines
 
 
 def log_beside_serve(form: LogForm = "text") -> None:
-    """Send everything logged under `serving` and `hardware` where Serve's own lines of this replica go.
+    """Send all logs of `serving` and `hardware` to Serve's log of this replica.
 
     Args:
         form: `json` = to standard error instead, one object a line: Serve's own lines have another form.
@@ -20,7 +20,7 @@ def log_beside_serve(form: LogForm = "text") -> None:
 
 
 def log_to_stderr(form: LogForm = "text") -> None:
-    """Send everything logged under `serving` and `hardware` to standard error, which Ray keeps in a file per process.
+    """Send all logs of `serving` and `hardware` to standard error, which Ray keeps in a file per process.
 
     Effects: changes logging of this process.
     """

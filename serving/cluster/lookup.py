@@ -1,6 +1,6 @@
-"""Questions to Ray's control store (GCS), which wait without end while it is away.
+"""Calls to Ray's control store (GCS), which block without end while it is unavailable.
 
-Each is asked on a thread of its own, which nobody waits for any longer than their deadline, not even at exit.
+Each call runs on its own daemon thread; callers wait until their deadline only, and process exit does not wait.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from serving.deadline import within
 
 
 class ActorLookup:
-    """Finds an actor, or asks whatever else Ray may not answer, without blocking who asks.
+    """Finds an actor, or makes another call that Ray may not answer, without blocking the event loop.
 
-    One question at a time: whoever asks again while it waits waits with it, so that no more than one thread is taken.
+    Concurrent callers share one pending call, so at most one thread is used.
 
     Args:
         find: finds or makes the actor; may block.
@@ -38,7 +38,7 @@ class ActorLookup:
         with self._lock:
             if self._asked is None or self._asked.done():
                 self._asked = Future()
-                self._asked.set_running_or_notify_cancel()  # who stops waiting cannot cancel it for the others
+                self._asked.set_running_or_notify_cancel()  # one caller cannot cancel it for the others
                 threading.Thread(target=self._ask, args=(self._asked,), name="ray-lookup", daemon=True).start()
             return self._asked
 

@@ -8,10 +8,10 @@ EVERY_INTERFACE = "[::]:"
 def keep_on_loopback() -> None:
     """Have this replica's gRPC server, which Serve opens after the constructor, listen on loopback only.
 
-    It unpickles what it is sent, and Serve binds it to every interface, without a setting. With `RAY_AUTH_MODE=token`,
-    which a start of ours sets, Ray 2.60 has it refuse calls without the token; on a Ray that was started without that
-    mode it takes them from anybody who reaches it. Nothing here calls it: calls between deployments go through Ray. On
-    a node with another address it stays as it is.
+    It unpickles what it receives, and Serve binds it to every interface, without a setting. With `RAY_AUTH_MODE=token`,
+    which a start of ours sets, Ray 2.60 has it refuse calls without the token; on a Ray started without that mode it
+    accepts them from any client. This system does not use it: calls between deployments go through Ray. On a node with
+    another address it stays as it is.
 
     Effects: on Serve's replica module in this process; a second call changes nothing.
     """

@@ -1,6 +1,6 @@
-"""Nodes that Ray has given up. What still says that it runs there is cut off, or about to end: it counts no more.
+"""Nodes that Ray has declared dead. Processes that still report from them are cut off or about to end, and are ignored.
 
-A node that Ray has given up never comes back under the same id: its machine joins again as a new one.
+A dead node never returns under the same id: its machine joins again as a new node.
 """
 
 import logging
@@ -19,10 +19,10 @@ LOOK_PERIOD_S = 1.0
 
 
 class LostNodeWatch:
-    """Asks Ray again and again, on a thread of its own: while the control store is away the question hangs.
+    """Polls Ray on its own thread, because the call blocks while the control store is unavailable.
 
     Args:
-        on_change: gets the nodes whenever there are more of them, on that thread.
+        on_change: called on that thread with all dead nodes whenever one is added.
         listing: lists nodes; by default `ray.nodes`.
     """
 
@@ -44,11 +44,11 @@ class LostNodeWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more. Does not wait for a question that hangs."""
+        """Stop polling. Does not wait for a blocked call."""
         self._ends.set()
 
     def look(self) -> None:
-        """Ask once. Raises: what Ray raises. Effects: `on_change` is called if there is news."""
+        """Poll once. Raises: Ray's errors. Effects: calls `on_change` if a node was added."""
         lost = frozenset(NodeId(one["NodeID"]) for one in self._listing() if not one["Alive"])
         if lost - self._known:
             self._on_change(lost)
@@ -58,5 +58,5 @@ class LostNodeWatch:
         while not self._ends.wait(self._period_s):
             try:
                 self.look()
-            except Exception as error:  # whatever Ray raises while its control store is away
+            except Exception as error:  # any error of Ray without its control store
                 logger.debug("Ray does not list its nodes (%s)", type(error).__name__)

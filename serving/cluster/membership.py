@@ -1,11 +1,11 @@
 """Membership: instances announce themselves to one small named actor, gateways read it.
 
 Everything in it expires: an instance that stops announcing vanishes, and after the actor's own death the next
-announcements rebuild it. It holds addresses only; load travels over the links. An instance on a node that Ray has given
-up is not listed: its replacement may have its NPUs already.
+announcements rebuild it. It holds addresses only; load travels over the links. An instance on a node that Ray declared
+dead is not listed: its replacement may have its NPUs already.
 
-A reader's question is answered at once when somebody has come, left or moved since the reader's last answer, else after
-a while with the newest facts: a replacement is known to all gateways within milliseconds, without anybody asking often.
+Long polling: a request returns at once if a member has joined, left or moved since the reader's last response,
+    otherwise after a timeout with the latest facts. Every gateway learns of a replacement within milliseconds.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ DISK_FULL = "disk_full"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One instance's address. `incarnation` tells a restarted replica from its predecessor."""
+    """One instance's address. `incarnation` distinguishes a restarted replica from its predecessor."""
 
     replica: ReplicaId
     pool: str
@@ -64,7 +64,7 @@ class Roster:
         self._members: dict[ReplicaId, tuple[Member, float]] = {}
         self._lost: frozenset[NodeId] = frozenset()
         self.version = 0
-        """Grows when a member appears, moves, is lost or says goodbye; not by refreshed facts, nor by silence."""
+        """Increases when a member joins, moves, is lost or withdraws; not on refreshed facts or expiry."""
 
     def announce(self, member: Member, now: float) -> None:
         """Add or refresh a member, unless its node is lost."""
@@ -76,12 +76,12 @@ class Roster:
         self._members[member.replica] = (member, now + self._expiry_s)
 
     def withdraw(self, replica: ReplicaId) -> None:
-        """Remove a member that says goodbye. Unknown ones are ignored."""
+        """Remove a member. Unknown ids are ignored."""
         if self._members.pop(replica, None) is not None:
             self.version += 1
 
     def lose(self, nodes: frozenset[NodeId]) -> None:
-        """Ray has given these nodes up, and no others: nothing that runs there is a member."""
+        """Replace the set of dead nodes and remove their members."""
         self._lost = nodes
         for replica in [replica for replica, (member, _) in self._members.items() if member.node in nodes]:
             self.withdraw(replica)
@@ -94,7 +94,7 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """An answer to a reader. `version` goes with the reader's next question."""
+    """Response to a reader, which sends `version` in its next request."""
 
     version: str
     members: list[Member]
@@ -102,7 +102,7 @@ class Listing:
 
 @ray.remote(num_cpus=0, max_restarts=-1)
 class MembershipActor:
-    """The named actor around a `Roster`. Its methods share one event loop, hence need no locks."""
+    """The named actor around a `Roster`. Its methods share one event loop and need no locks."""
 
     def __init__(self) -> None:
         self._roster = Roster()
@@ -135,7 +135,7 @@ class MembershipActor:
         return self._roster.members(time.monotonic())
 
     async def listing(self, known: str, patience_s: float) -> Listing:
-        """Members alive, as soon as they are others than at version `known`, at the latest after `patience_s`."""
+        """Live members, as soon as they differ from version `known`, at the latest after `patience_s`."""
         if known == self._version():
             with contextlib.suppress(TimeoutError):
                 await within(self._changed.wait(), patience_s)
@@ -151,12 +151,12 @@ class MembershipActor:
 
     def _tell(self, before: int) -> None:
         if self._roster.version != before:
-            self._changed.set()  # whoever waits now
+            self._changed.set()  # wakes all waiting readers
             self._changed = asyncio.Event()
 
 
 def membership() -> Any:
-    """The cluster's membership actor, made by whoever asks first."""
+    """The cluster's membership actor, created on first use."""
     actor_class: Any = MembershipActor
     return actor_class.options(
         name=NAME, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", resources=ON_HEAD_NODE
@@ -164,7 +164,7 @@ def membership() -> Any:
 
 
 class Announcer:
-    """Announces one instance until told to stop; survives the death of the actor."""
+    """Announces one instance until stopped; survives the death of the actor."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Detached actors with a name, which outlive a deployment: the next one makes them anew, with what it knows."""
+"""Named detached actors, which outlive a deployment; the next deployment recreates them with its configuration."""
 
 import contextlib
 import time
@@ -12,9 +12,9 @@ from serving.cluster.nodes import ON_HEAD_NODE
 from serving.errors import SilentError
 
 TAKEN_S = 10.0
-"""How long the name of an actor that was ended may stay taken."""
+"""How long the name of a killed actor may stay taken [s]."""
 QUIET_S = 3.0
-"""Three times what a memory server takes to notice that the pool's controller is gone."""
+"""Three times the time in which a memory server detects the end of the pool's controller [s]."""
 _PAUSE_S = 0.05
 
 
@@ -42,7 +42,7 @@ def _named_actors() -> list[str]:
 
 
 def _kill(name: str) -> None:
-    with contextlib.suppress(ValueError):  # gone meanwhile
+    with contextlib.suppress(ValueError):  # already gone
         ray.kill(ray.get_actor(name, NAMESPACE))
 
 
@@ -54,15 +54,15 @@ def end_actors(
 ) -> list[str]:
     """End every actor of the system that has a name, until Ray has listed none for `QUIET_S`.
 
-    `ray.kill` returns before Ray has acted on it, and a memory server whose process still ends finds the pool's
-    controller gone and makes it anew.
+    `ray.kill` returns before Ray has acted on it, and a memory server that is still stopping may find the pool's
+    controller gone and recreate it.
 
     Args:
-        listed: names of those that are alive. kill: asks for the end of one.
+        listed: names of live actors. kill: requests the end of one.
         clock, pause: for tests.
 
     Returns: their names.
-    Raises: SilentError if one is still there, or there again, after `TAKEN_S`; what Ray raises. Blocks.
+    Raises: SilentError if one still or again exists after `TAKEN_S`; Ray's errors. Blocks.
     """
     ended: set[str] = set()
     last_seen = begun = clock()

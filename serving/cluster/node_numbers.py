@@ -1,8 +1,8 @@
-"""The table of host numbers of a Ray cluster, in its control store: read by all, grown by whoever lacks a number.
+"""Table of host numbers of a Ray cluster, in its control store; each process without a number extends it.
 
-Each version of the table has a key of its own, set only if absent: of two processes that add at once, one is second,
-and adds to what the first one wrote. So no two nodes get one number, whoever asks, and a restart of anything but the
-control store itself finds the same numbers.
+Each version of the table has a key of its own, set only if absent: of two concurrent writers, one fails and retries on
+top of the other's version. So no two nodes get the same number, and numbers survive a restart of everything but the
+control store.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "nodes/"
 KEPT_VERSIONS = 4
-"""Older ones are deleted; a reader that found one which is gone by now reads again."""
+"""Older versions are deleted; a reader whose version was deleted meanwhile reads again."""
 LIST_DEADLINE_S = 5.0
 SERVER_NAME = "kvcache-"
 """Memory servers are called `kvcache-<number>-<index>`, and so are their folders on disk."""
@@ -54,7 +54,7 @@ class NodeNumbers:
         self._store = store or GcsStore()
 
     def read(self) -> NodeTable:
-        """The newest table. Effects: none."""
+        """Latest table."""
         return self._newest()[1]
 
     def add(self, claims: Iterable[NodeClaim], alive: Collection[NodeId], equal: Collection[int] = ()) -> NodeTable:
@@ -71,8 +71,8 @@ class NodeNumbers:
                 return table
             own, value = _key(version + 1), msgspec.json.encode(wanted)
             if self._store.put_if_absent(own, value) != value:
-                continue  # somebody was first
-            if self._newest()[0] > version + 1:  # so late that the version was deleted already: it counts for nothing
+                continue  # another process was first
+            if self._newest()[0] > version + 1:  # the version was deleted already: too late to count
                 continue
             self._forget(version + 1 - KEPT_VERSIONS)
             return wanted
@@ -96,8 +96,8 @@ def own_number(marks: Sequence[int] = (), numbers: NodeNumbers | None = None) ->
     """The number of this process's Ray node, given to it now if it has none. Blocks; for processes that Ray started.
 
     Args:
-        marks: numbers that lie on this node's disk, see `disk_marks`.
-    Raises: SilentError if Ray's control store does not answer; UnavailableError if Ray calls this node dead.
+        marks: numbers recorded on this node's disk, see `disk_marks`.
+    Raises: SilentError if Ray's control store does not respond; UnavailableError if Ray has declared this node dead.
     Effects: nodes that carry a label of their own get their numbers, too.
     """
     node = NodeId(ray.get_runtime_context().get_node_id())
@@ -120,10 +120,10 @@ def number_nodes(
 
     Args:
         listed: all nodes, as `ray.nodes` lists them.
-        asking: nodes that get a number even without a label; if they live.
-        marks: numbers that lie on their disk.
+        asking: nodes that get a number even without a label, if alive.
+        marks: numbers recorded on their disk.
     Raises: SilentError; LedgerError if there are no numbers left.
-    Effects: a new version of the table, if anybody lacked a number.
+    Effects: a new version of the table, if any of these nodes lacked a number.
     """
     claims = {claim.node: claim for claim in map(claim_of, (one for one in listed if one["Alive"]))}
     equal = equal_labels(claims.values())
@@ -142,7 +142,7 @@ def number_nodes(
 
 
 def claim_of(node: dict[str, Any]) -> NodeClaim:
-    """The claim of a living node, as `ray.nodes` lists it. Effects: none."""
+    """The claim of a living node, as `ray.nodes` lists it."""
     label = str(node.get("Labels", {}).get(NODE_LABEL, ""))
     npus = int(node["Resources"].get(NPU, 0))
     machine = f"{node['NodeManagerHostname']} {node['NodeManagerAddress']}"
@@ -151,7 +151,7 @@ def claim_of(node: dict[str, Any]) -> NodeClaim:
 
 
 def disk_marks(ssd_path: str) -> list[int]:
-    """Numbers under which memory servers have left folders here, in order. Effects: none.
+    """Numbers under which memory servers have left folders here, in order.
 
     Args:
         ssd_path: of the configuration; empty = there is no such folder.

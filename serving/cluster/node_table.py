@@ -1,4 +1,4 @@
-"""Numbers of hosts: each Ray node gets the number of its first host once, and nobody else gets it while the node lives.
+"""Numbers of hosts: each Ray node gets the number of its first host once, unique while the node lives.
 
     label, unless other living nodes have the same one  >  marks that it left on its disk
     >  a label that others have too  >  number of a node that died on the same machine  >  the first free range
@@ -21,13 +21,13 @@ MOST_GONE = 64
 
 @dataclass(frozen=True, slots=True)
 class NodeClaim:
-    """A node that wants a number.
+    """A node that requests a number.
 
     Args:
-        hosts: how many it stands for.
+        hosts: number of hosts it represents.
         wish: number of its label; None = none.
-        marks: numbers that lie on its disk, of an earlier life.
-        machine: tells machines apart, for example its address.
+        marks: numbers recorded on its disk by an earlier run.
+        machine: identifies the machine, for example its address.
     """
 
     node: NodeId
@@ -79,7 +79,6 @@ def numbered(
         alive: all living nodes.
         equal: labels that several living nodes have, whether these claim or not.
     Raises: LedgerError if there is no number left.
-    Effects: none.
     """
     asked = [claim for claim in claims if table.number(claim.node) is None]
     for claim in sorted(asked, key=lambda claim: claim.wish is None or claim.wish in equal):
@@ -88,7 +87,7 @@ def numbered(
 
 
 def equal_labels(claims: Iterable[NodeClaim]) -> set[int]:
-    """Labels that several of these nodes have. Effects: none."""
+    """Labels that several of these nodes have."""
     wishes = [claim.wish for claim in claims if claim.wish is not None]
     return {wish for wish in wishes if wishes.count(wish) > 1}
 

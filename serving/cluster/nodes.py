@@ -15,13 +15,15 @@ logger = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")
 ON_HEAD_NODE = {"node:__internal_head__": 0.001}
-"""A share of what only Ray's first node has: whoever takes it lives there. Without that node there is no Ray, so what
-lives there dies with no other one."""
+"""Fraction of a resource that only Ray's head node has; requesting it places an actor there. Such an actor depends on
+no other node, since Ray itself needs the head.
+"""
 LOOPBACK = "127.0.0.1"
 SEGMENT_PREFIX = "cloudmatrix-ub-"
 SWEEP_PERIOD_S = 5.0
-"""How often the living look for memory of replicas that are dead: a replacement may start on another node or not at
-all, or, where somebody was frozen, before that one dies."""
+"""Interval at which live replicas free the memory of dead ones [s]: a replacement may start on another node, not at
+all, or before a frozen replica dies.
+"""
 
 
 def new_segment_path(session: str, node: NodeId, owner: str) -> Path:
@@ -39,7 +41,7 @@ def new_segment_path(session: str, node: NodeId, owner: str) -> Path:
 
 
 def sweep(session: str) -> None:
-    """Free UB segments that dead replicas of this start left on this machine.
+    """Free UB segments of dead replicas of this start on this machine.
 
     Raises: OSError, UbMissingError if the folder cannot be looked through.
     """
@@ -48,7 +50,7 @@ def sweep(session: str) -> None:
 
 
 async def sweep_forever(session: str) -> None:
-    """`sweep` now and then, beside the event loop, until cancelled."""
+    """Run `sweep` periodically on a thread until cancelled."""
     while True:
         await asyncio.sleep(SWEEP_PERIOD_S)
         try:
@@ -58,7 +60,7 @@ async def sweep_forever(session: str) -> None:
 
 
 def own_npu_share() -> float:
-    """Share of the cluster's NPUs that are in this machine; all of them where there are none. Ray is asked: blocks."""
+    """Fraction of the cluster's NPUs in this machine; 1 where there are none. Queries Ray and blocks."""
     own = ray.util.get_node_ip_address()
     alive = [(node["NodeManagerAddress"], node["Resources"].get(NPU, 0.0)) for node in ray.nodes() if node["Alive"]]
     here, everywhere = sum(npus for address, npus in alive if address == own), sum(npus for _, npus in alive)

@@ -1,8 +1,8 @@
-"""Shows this process's series on its host's Ray metrics port, through Ray's own exporter.
+"""Exports this process's metrics on its host's Ray metrics port, through Ray's exporter.
 
-Every sample is a gauge of Ray's, set every few seconds: nothing happens where things are counted. Ray's counters begin
-with their first event, which hides it, and outlive their process; of its histograms Ray passes on buckets only, and
-makes a sum of their middles. A gauge shows the number that it is given, from zero on, while its process lives.
+Every sample is a Ray gauge, set every few seconds, so counting itself costs nothing extra. Ray's counters appear with
+their first event, which hides it, and outlive their process; of its histograms Ray exports only buckets, and estimates
+the sum from their midpoints. A gauge exports its exact value, from zero on, while its process lives.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def serve_place() -> ServePlace:
 
 
 def rank_place(pool: str, replica: str) -> ServePlace:
-    """Names of a rank, of which Ray Serve knows the shell only."""
+    """Names of a rank; Ray Serve itself lists only the group's shell."""
     return ServePlace(pool, replica, "")
 
 
@@ -43,7 +43,7 @@ def relay_instance(describe: Callable[[], Member], model_name: str, place: Serve
 
 
 def announced_series(describe: Callable[[], Member], model_name: str, place: ServePlace) -> Iterator[Metric]:
-    """Series of an instance by its announcement. Effects: none."""
+    """Series of an instance by its announcement."""
     member = describe()
     return instance_series(model_name, instance_stats(member, {}), member.facts["taken_total"], place)
 
@@ -63,7 +63,7 @@ class RayMetrics:
         self._counted: dict[tuple[str, ...], float] = {}
 
     async def run(self) -> None:
-        """Write for ever. A mistake ends nothing: it is said once."""
+        """Write periodically without end. Errors do not stop it; the first is logged."""
         failed = False
         while True:
             await asyncio.sleep(PERIOD_S)
@@ -76,7 +76,7 @@ class RayMetrics:
                 failed = True
 
     def write(self, families: Iterable[Metric]) -> None:
-        """Write the newest values. Effects: those of Ray's instruments."""
+        """Write the latest values. Effects: those of Ray's instruments."""
         for family in families:
             for sample in family.samples:
                 if family.name == REQUESTS:  # Ray Serve has a counter of that name in this process

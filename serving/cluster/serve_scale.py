@@ -1,7 +1,7 @@
-"""A smaller target for a deployment of Serve, and which replicas it costs: what Serve's scale API has no argument for.
+"""Scale down a Serve deployment by chosen replicas, which Serve's scale API does not support.
 
-Runs inside Serve's controller, between two rounds of its loop, so that these have left when it looks for surplus. What
-is used of the controller is not promised to stay: if anything is missing, Serve chooses as it does without us.
+Runs inside Serve's controller, between two rounds of its loop, so that these have left when it checks for surplus. It
+uses private parts of the controller; if any is missing, Serve chooses the replicas itself.
 """
 
 import logging
@@ -18,13 +18,13 @@ def scale_down(controller: Any, deployment: Any, replicas: int, leaving: Sequenc
         controller: Serve's, which runs this.
         deployment: Serve's id of it.
         leaving: names of replicas; no more of them leave than are too many.
-    Returns: who leaves.
-    Raises: what Serve raises if it does not take the target.
+    Returns: names of the leaving replicas.
+    Raises: Serve's error if it rejects the target.
     """
     controller.update_deployment_replicas(deployment, replicas)
     try:
         return _stop(controller.deployment_state_manager, deployment, replicas, leaving)
-    except Exception:  # Serve is another than we know: it does by itself what its target asks for
+    except Exception:  # unknown version of Serve: it chooses the replicas itself
         logger.exception("Serve chooses which replicas of %s leave", deployment)
         return ()
 

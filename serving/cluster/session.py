@@ -43,10 +43,10 @@ class SystemSession:
         return self.folder / _POOL
 
     def note_addresses(self, dashboard_url: str, gateway_url: str) -> None:
-        """Leave both addresses beside the dashboard's token, for the command line of the same user."""
+        """Write both addresses next to the dashboard's token, for the command line of the same user."""
         fresh = self.folder / f"{_ADDRESSES}.new"
         fresh.write_text(f"{dashboard_url}\n{gateway_url}")
-        os.replace(fresh, self.folder / _ADDRESSES)  # a command that looks meanwhile finds no half of it
+        os.replace(fresh, self.folder / _ADDRESSES)  # atomic for concurrent readers
 
     @staticmethod
     def set_environment(more: Mapping[str, str]) -> None:
@@ -66,7 +66,7 @@ class SystemSession:
 
 
 _LAST_WORDS_S = 5.0
-"""Ray's workers notice within this time that their raylet has ended, and end too; until then they write logs."""
+"""Time within which Ray's workers detect the end of their raylet and end too [s]; until then they write logs."""
 _POOL = "kvcache"
 _ALIVE = "alive"
 _ADDRESSES = "addresses"
@@ -74,12 +74,12 @@ _DASHBOARD_TOKEN = "dashboard-token"
 
 
 def folder_of(name: str) -> Path:
-    """Where a start of this user with this name has its folder. Effects: none."""
+    """Where a start of this user with this name has its folder."""
     return _temporary() / f"cloudmatrix-{name}"
 
 
 def deployed_session(name: str) -> SystemSession:
-    """A system on a Ray that is there: on every host its folder has this path, and is made where it is needed.
+    """Session of a system on an existing Ray: its folder has this path on every host and is created where needed.
 
     Effects: none. It is none of the folders that a local start looks through for what crashed.
     """
@@ -108,14 +108,14 @@ def enter() -> SystemSession:
         RAY_AUTH_TOKEN_PATH=str(token_path),
         RAY_TMPDIR=str(session.folder),
         PYTHONPATH=os.pathsep.join(filter(None, (str(DASHBOARD_SITE), os.environ.get("PYTHONPATH")))),
-        TMPDIR=str(session.folder),  # what killed processes leave behind goes with the folder
+        TMPDIR=str(session.folder),  # leftovers of killed processes are removed with the folder
         # All nodes are in this machine: with this, Ray's way for laptops, a node's address is 127.0.0.1, and Ray's own
         # processes listen there, not on every interface; `_node_ip_address` would turn it into the LAN's.
         RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
         # A dashboard that dies is noticed at once; one that a busy machine starts late is waited for.
         RAY_DASHBOARD_STARTUP_TIMEOUT_S="300",
-        # What Serve says of slow replicas ("waiting for the cluster to auto-scale") is wrong where all nodes are here;
-        # who waits is told by the launcher.
+        # Serve's message about slow replicas ("waiting for the cluster to auto-scale") is wrong on a local cluster; the
+        # launcher reports what is missing.
         RAY_SERVE_SLOW_STARTUP_WARNING_S="3600",
         **EVERY_HOST,
     )
@@ -140,7 +140,7 @@ def running_starts() -> list[RunningStart]:
     """
     found = []
     for folder in sorted(_own_folders(_temporary())):
-        with contextlib.suppress(OSError):  # gone meanwhile, or not up yet
+        with contextlib.suppress(OSError):  # already gone, or not up yet
             if _held(folder / _POOL / _ALIVE):
                 dashboard, gateway = (folder / _ADDRESSES).read_text().splitlines()
                 token = (folder / _DASHBOARD_TOKEN).read_text()
@@ -149,7 +149,7 @@ def running_starts() -> list[RunningStart]:
 
 
 def _own_folders(parent: Path) -> Iterator[Path]:
-    """Folders of this user's starts. Others can put what they like into a folder for everybody, links to ours too."""
+    """Folders of this user's starts. Other users can create entries in a shared folder, including links to ours."""
     for folder in parent.glob("cloudmatrix-*"):
         with contextlib.suppress(OSError):  # gone meanwhile
             facts = folder.lstat()
@@ -158,10 +158,9 @@ def _own_folders(parent: Path) -> Iterator[Path]:
 
 
 def _held(mark: Path) -> bool:
-    """Whether somebody who lives holds the mark."""
     with mark.open("r+b") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who look do not take each other for an owner
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers do not mistake each other for an owner
         except BlockingIOError:
             return True
     return False
@@ -179,7 +178,7 @@ def _hold(folder: Path) -> None:
 
 
 def _remove_dead_pools(parent: Path) -> None:
-    """Delete SSD tiers whose start was killed: they can be large, and nobody can read them any more."""
+    """Delete SSD tiers whose start was killed: they can be large and are unreadable."""
     for folder in _own_folders(parent):
         pool = folder / _POOL
         with contextlib.suppress(OSError), (pool / _ALIVE).open("r+b") as file:  # none, or held by a living start
@@ -188,7 +187,7 @@ def _remove_dead_pools(parent: Path) -> None:
 
 
 def _remove_old_logs(parent: Path, now: float) -> None:
-    """Delete folders of starts that ended, not as they should have, long ago: nobody will read their logs any more."""
+    """Delete folders of starts that failed long ago; their logs are outdated."""
     for folder in _own_folders(parent):
         with contextlib.suppress(OSError):
             mark = folder / _POOL / _ALIVE
@@ -197,7 +196,7 @@ def _remove_old_logs(parent: Path, now: float) -> None:
 
 
 def _last_change(folder: Path) -> float:
-    """When something was written there last, as far as what lies in it and the logs of the last session tell."""
+    """Time of the last write, by the folder's entries and the logs of the last session."""
     inside = [*folder.iterdir(), *(folder / "ray" / "session_latest" / "logs").glob("*")]
     return max(path.lstat().st_mtime for path in inside or [folder])
 
@@ -209,7 +208,7 @@ LONGEST_PARENT = 13
 
 
 def temporary_folder() -> Path:
-    """Where the folders of this user's starts are. Effects: none."""
+    """Where the folders of this user's starts are."""
     return _temporary()
 
 

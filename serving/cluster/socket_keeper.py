@@ -1,7 +1,7 @@
-"""Upkeep of what a process's sockets depend on: the secrets that count, and the address at which others reach it.
+"""Keeps a process's sockets current: the valid secrets, and the address at which others reach it.
 
 Both may change while it runs: secrets are rotated in Ray's control store, and a cluster of one host may grow, whose
-first replicas listen on loopback. A control store that is away changes nothing.
+first replicas listen on loopback. While the control store is unavailable nothing changes.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class SocketKeeper:
     """Keeper of one process.
 
     Args:
-        secret: that counts until the control store has been asked.
+        secret: valid until the first response of the control store.
         store: of the cluster's secrets.
         host: finds the address to listen on; may block.
     """
@@ -38,9 +38,9 @@ class SocketKeeper:
         self._task: asyncio.Task[None] | None = None
 
     async def refresh(self) -> None:
-        """Take the secrets that count now. To be called before the first connection.
+        """Read the current secrets. Call it before the first connection.
 
-        Effects: as said; none if the control store does not answer or has none.
+        Effects: none if the control store does not respond or has none.
         """
         try:
             kept = await asyncio.to_thread(read_secrets, self._store)
@@ -51,10 +51,10 @@ class SocketKeeper:
             logger.info("the secrets of this system are those of its control store now, %d are accepted", len(kept))
 
     def start(self, move: Callable[[str], object], period_s: float = KEEP_PERIOD_S) -> None:
-        """Begin to follow both.
+        """Start to follow both.
 
         Args:
-            move: told of the address of this host once another host needs it; raises as `Listener.move`.
+            move: called with the address of this host once another host needs it; raises as `Listener.move`.
         """
         self._task = asyncio.create_task(self._follow(move, period_s))
 

@@ -11,10 +11,10 @@ UNPICKLED_S = 5.0
 
 
 class StartClock:
-    """Made where a replica begins; ends when it serves.
+    """Times a replica's start, from its construction until it serves.
 
     Args:
-        importing_since, imported_at: when the import of the replica's code began and ended, of `time.monotonic`.
+        importing_since, imported_at: start and end of the import of the replica's code, by `time.monotonic`.
         now: the same clock.
         age_s: of this process.
     """
@@ -31,13 +31,14 @@ class StartClock:
         }
 
     def serves(self, now: float | None = None) -> dict[str, float]:
-        """The replica serves now. Returns: seconds by phase: the process until it imported our code, imports, and all
-        that came then: model, memory, threads."""
+        """End the measurement: the replica serves now. Returns: seconds by phase: the process before it imported our
+        code, imports, and the rest (model, memory, threads).
+        """
         now = time.monotonic() if now is None else now
         return {**self._phases, WEIGHTS: now - self._began}
 
 
 def own_age_s() -> float:
-    """How long ago this process began [s], by the kernel's record of it. Effects: none."""
+    """Age of this process [s], by the kernel's record."""
     ticks = ProcessStamp.own().start_ticks
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))

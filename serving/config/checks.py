@@ -1,4 +1,4 @@
-"""Whether the values of a configuration fit each other; every refusal is one line that says what to change."""
+"""Consistency checks of a configuration; every error is one line with the remedy."""
 
 import re
 from urllib.parse import urlsplit
@@ -22,19 +22,18 @@ _RESPONSES = re.compile(r"auto|memory|(redis|rediss|unix)://.+")
 
 
 def check_consistency(config: ServeConfig, source: str, *, own_nodes: bool = True) -> None:
-    """Checks what one value alone cannot show: that the topology can run.
+    """Checks across values that the topology can run.
 
     Args:
-        source: the file's name, to begin each message.
-        own_nodes: whether the nodes are those of the file; if not, `check_nodes` comes when they are known.
-    Raises: ConfigError if two nodes share a name, or two servers a port, a pool begins empty and nobody would wake it,
-        the autoscaler's least is above its most, its budget below what there is, or its parts make no instance, a step
-        cannot feed the sequences that it may hold, an instance or memory server is larger than a node, all of them
-        together are larger than the cluster, tenants cannot be told apart, no browser can send an allowed origin or
-        host, no proxy can show the root path, settings of health or of the KV-cache pool contradict each other,
-        responses have no place to be kept, settings contradict the simulated device, or an instance of several ranks
-        has an executor or a device that knows none.
-    Effects: none.
+        source: the file's name, with which each message starts.
+        own_nodes: whether the nodes are those of the file; if not, call `check_nodes` once they are known.
+    Raises: ConfigError if two nodes share a name, or two servers a port, a pool starts empty without an autoscaler to
+        start replicas, the autoscaler's least is above its most, its budget below what there is, or its parts make no
+        instance, a step cannot feed the sequences that it may hold, an instance or memory server is larger than a node,
+        all of them together are larger than the cluster, tenants are not distinct, no browser can send an allowed
+        origin or host, no proxy can show the root path, settings of health or of the KV-cache pool contradict each
+        other, stored responses have no location, settings contradict the simulated device, or an instance of several
+        ranks has an executor or a device that does not support them.
     """
     try:
         _check_names(config.cluster.nodes)
@@ -66,7 +65,6 @@ def check_nodes(config: ServeConfig) -> None:
 
     Raises: ConfigError if an instance or memory server is larger than a node, or all of them together are larger than
         the cluster.
-    Effects: none.
     """
     nodes = config.cluster.nodes
     for name, pool in config.pools.items():
@@ -82,7 +80,7 @@ def check_nodes(config: ServeConfig) -> None:
 
 
 def check_model_folder(model: ModelConfig) -> None:
-    """Checks that the model folder looks like a checkpoint; reading it is the loader's business.
+    """Checks that the model folder looks like a checkpoint; the loader reads it.
 
     Raises: ConfigError if there is no such folder or it holds no config.json.
     Effects: looks at the folder.
@@ -109,7 +107,6 @@ def check_gcs_storage(kind: str) -> None:
     """Checks `[cluster] gcs_storage`.
 
     Raises: ConfigError if it is none of the kinds there are.
-    Effects: none.
     """
     if not _GCS_STORAGE.fullmatch(kind) or ("://" in kind and not _has_host(kind)):
         raise ConfigError('[cluster] gcs_storage must be "embedded", "memory" or "redis://[user:password@]host:port"')
@@ -119,7 +116,6 @@ def check_ports(config: ServeConfig) -> None:
     """Checks that the gateway and Ray's dashboard do not listen on one port.
 
     Raises: ConfigError if they do.
-    Effects: none.
     """
     gateway, cluster = config.gateway, config.cluster
     hosts = {gateway.host, cluster.dashboard_host}
@@ -143,7 +139,7 @@ def _check_names(nodes: tuple[NodeConfig, ...]) -> None:
 
 
 def _check_empty(config: ServeConfig) -> None:
-    """A pool may begin empty only where somebody will wake it."""
+    """Require an autoscaler for pools that start empty."""
     for name, pool in config.pools.items():
         least, _ = config.autoscaler.bounds(name)
         if pool.replicas == 0 and (config.autoscaler.policy == "none" or least):
@@ -310,8 +306,9 @@ def _check_reuse(config: ServeConfig) -> None:
 
 
 def replicas_at_start(config: ServeConfig) -> list[Need]:
-    """Needs of all replicas towards the nodes, by deployment. A group lies whole on one node, as an instance does, and
-    its spares lie beside it."""
+    """Needs of all replicas towards the nodes, by deployment. A group is placed on one node, as an instance is,
+    together with its spares.
+    """
     needs = [
         Need(name, pool.replicas, ranks * pool.npus_per_instance, ranks * pool.ub_memory_mib)
         for name, pool in config.pools.items()

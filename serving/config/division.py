@@ -9,7 +9,6 @@ def check_division(config: ServeConfig) -> None:
     """Refuse groups of dies that do not divide an instance, or its parts.
 
     Raises: ConfigError.
-    Effects: none.
     """
     simulation = config.simulation
     pools = {f"[{name}]": pool.dies_per_instance for name, pool in config.pools.items()}
@@ -37,7 +36,7 @@ def check_division(config: ServeConfig) -> None:
 
 
 def _check_experts_apart(config: ServeConfig) -> None:
-    """Refuse dies of experts that leave no attention, or that nothing prices."""
+    """Refuse expert dies that leave none for attention, or that the cost model does not cover."""
     simulation, dies, scaler = config.simulation, config.decode.dies_per_instance, config.autoscaler
     name, attention = f"[simulation] expert_dies = {simulation.expert_dies}", dies - simulation.expert_dies
     if attention < 1:
@@ -65,7 +64,6 @@ def check_acceptance(config: ServeConfig) -> None:
     """Refuse fewer positions with an acceptance than there are drafts.
 
     Raises: ConfigError.
-    Effects: none.
     """
     acceptance, drafts = config.simulation.acceptance, config.simulation.drafts
     if isinstance(acceptance, tuple) and len(acceptance) < drafts:

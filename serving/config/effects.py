@@ -1,9 +1,9 @@
-"""Keys that change nothing: which they are in a configuration, and where they would work.
+"""Keys without effect in a configuration, and where they would have one.
 
-A key that was set and does nothing is a silent misunderstanding, so each command that reads a topology file names such
-keys before it starts, and those that simulate refuse them as settings. What contradicts the mode, so that nobody could
-mean it, is refused by `checks`; here is the rest. The rules stand in `inert_rules`; a test changes every key and looks
-for an effect, or for the key here.
+A key that was set without effect is a silent misunderstanding, so each command that reads a topology file reports such
+keys before it starts, and simulation commands refuse them as settings. `checks` refuses keys that contradict the mode;
+this module handles the rest. The rules are in `inert_rules`; a test changes every key and expects either an effect or a
+rule.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,6 @@ def idle_lines(loaded: Loaded, command: Command) -> list[str]:
     Args:
         command: what the configuration was loaded for.
     Returns: one line for all keys with the same reason; none if every key that was set does something.
-    Effects: none.
     """
     return _lines(loaded, command, loaded.given)
 
@@ -40,7 +39,6 @@ def check_settings(loaded: Loaded, command: Command) -> None:
     Args:
         command: what the configuration was loaded for.
     Raises: ConfigError, one line with every such key, its reason and where it would work.
-    Effects: none.
     """
     if command in VIRTUAL and (lines := _lines(loaded, command, loaded.by_setting)):
         raise ConfigError(f"--set: {'; '.join(lines)}")
@@ -60,7 +58,6 @@ def idle_keys(config: ServeConfig, command: Command) -> Mapping[str, Rule]:
     """Every key that has no effect, set or not.
 
     Returns: for "section.key", the first rule that says so.
-    Effects: none.
     """
     found: dict[str, Rule] = {}
     for rule in RULES:
@@ -74,7 +71,6 @@ def expand(patterns: Iterable[str]) -> list[str]:
     """The keys that some patterns name: "section.key", or "section.*".
 
     Raises: KeyError for a pattern that names none.
-    Effects: none.
     """
     known, keys = all_keys(), []
     for pattern in patterns:
@@ -87,10 +83,7 @@ def expand(patterns: Iterable[str]) -> list[str]:
 
 
 def all_keys() -> dict[str, None]:
-    """Every key, as "section.key", in the order of the documentation.
-
-    Effects: none.
-    """
+    """Every key, as "section.key", in the order of the documentation."""
     keys: dict[str, None] = {}
     for section, hint in get_type_hints(ServeConfig).items():
         kind: Any = get_args(hint)[0] if get_origin(hint) is tuple else hint

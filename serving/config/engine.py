@@ -1,4 +1,4 @@
-"""Settings of every instance, whatever its pool."""
+"""Settings of every instance in any pool."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Experts of instances with several ranks: where their weights lie, and how long ranks wait for each other."""
+"""Experts of instances with several ranks: location of their weights, and timeouts between ranks."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -85,5 +85,5 @@ class ExpertsConfig:
     )
 
     def most_ranks_of(self, ep: int) -> int:
-        """Ranks that a group which begins with `ep` can grow to. Effects: none."""
+        """Most ranks to which a group of initially `ep` ranks can grow."""
         return max(ep, self.most_ranks or min(_MOST_RANKS, max(8, 2 * ep)))

@@ -1,4 +1,4 @@
-"""The front door: where it listens, who may enter, and how much it takes in."""
+"""Gateway settings: listen address, access control and capacity."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ Routing = Literal["load", "locality", "round_robin", "power_of_two"]
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """`[gateway]`. Loopback by default: to be reached from elsewhere is a decision, best taken with API keys."""
+    """`[gateway]`. Listens on loopback by default; configure API keys before opening it to other hosts."""
 
     host: str = key("address to listen on; `0.0.0.0` = every interface", default="127.0.0.1", low=1)
     port: int = key("TCP port", default=8000, low=1, high=65535)

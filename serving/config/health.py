@@ -1,10 +1,9 @@
-"""How failures are noticed: who looks at whom, how often, and what counts as gone.
+"""Failure detection: which party monitors which, how often, and when one counts as lost.
 
     Ray ── node_* ──► nodes          control plane ── shell_* ──► replica ── step_* ──► engine        (two tiers)
     gateway ◄── link_* ── instance   decode ── probe_* ──► prefill                                    (data paths)
 
-A limit that is too short takes a slow machine for a broken one, which costs work done twice; one that is too long is a
-pause that clients see.
+Too short a limit treats a slow machine as broken, and work is repeated; too long a limit is a pause visible to clients.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ SHELL_MISSES = 3
 
 @dataclass(frozen=True, slots=True)
 class HealthConfig:
-    """`[health]`. Each key says what it costs."""
+    """`[health]`. Each key documents its cost."""
 
     link_period_s: float = key(
         "how often an instance reports to each gateway [s]; cost: one message of about 60 bytes each",

@@ -1,4 +1,4 @@
-"""Names of models on the Hugging Face Hub, and how they are told from folders.
+"""Names of models on the Hugging Face Hub, and how they differ from folders.
 
 A text names a folder if there is one of that name, or if it has another form than `org/name` or `org/name@revision`:
 `./org/name` and `/org/name` are always folders.
@@ -26,7 +26,7 @@ class HubReference:
 
     @classmethod
     def parse(cls, text: str) -> "HubReference | None":
-        """The model that a text of this form names; None for any other text. Effects: none."""
+        """The model that a text of this form names; None for any other text."""
         found = _FORM.fullmatch(text)
         return cls(found["repository"], found["revision"]) if found else None
 
@@ -46,7 +46,7 @@ def hub_reference(text: str, base: Path) -> HubReference | None:
 
 
 def folder_name(folder: Path) -> str:
-    """Name of a model's folder: "org/name" for a commit in Hugging Face's cache. Effects: none."""
+    """Name of a model's folder: "org/name" for a commit in Hugging Face's cache."""
     model = folder.parent.parent.name
     if folder.parent.name == "snapshots" and model.startswith("models--"):
         return model.removeprefix("models--").replace("--", "/", 1)

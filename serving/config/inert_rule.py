@@ -1,4 +1,4 @@
-"""A rule about keys that do nothing: in which commands, under which condition."""
+"""A rule about keys without effect: in which commands, under which condition."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

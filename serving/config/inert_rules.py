@@ -1,6 +1,6 @@
-"""The table of keys that do nothing: in which command, under which condition, and where they would work.
+"""Table of keys without effect: in which command, under which condition, and where they would have one.
 
-The first rule that holds is the one that is told, so those that say more about a key come first.
+The first matching rule is reported, so more specific rules precede general ones.
 """
 
 from serving.config.inert_rule import ALL, PLAN, SERVE, VIRTUAL, Rule

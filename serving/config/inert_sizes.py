@@ -1,4 +1,4 @@
-"""Keys that do nothing about how instances start and change their size: part of the table in `inert_rules`."""
+"""Keys without effect among those for the start and the size of instances: part of the table in `inert_rules`."""
 
 from serving.config.inert_rule import PLAN, SERVE, VIRTUAL, Rule
 from serving.config.key import keys_of

@@ -34,7 +34,6 @@ def key(
         default: value of a file that does not name the key; without one the key is required.
         secret: keep the value out of `repr`, hence out of logs.
     Returns: a dataclass field.
-    Effects: none.
     """
     metadata = {_METADATA: KeySpec(doc, low, high)}
     if default is MISSING:
@@ -43,13 +42,10 @@ def key(
 
 
 def key_spec(declared: Field[Any]) -> KeySpec:
-    """The specification that `key` attached to a dataclass field.
-
-    Effects: none.
-    """
+    """The specification that `key` attached to a dataclass field."""
     return cast(KeySpec, declared.metadata[_METADATA])
 
 
 def keys_of(section: str, names: str) -> tuple[str, ...]:
-    """Keys of a section as rules name them: "section.name" for each of `names`, which spaces part. Effects: none."""
+    """Keys of a section as rules name them: "section.name" for each of `names`, which spaces part."""
     return tuple(f"{section}.{name}" for name in names.split())

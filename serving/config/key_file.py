@@ -1,4 +1,4 @@
-"""API keys from elsewhere than the configuration: a file of their own, or the text of an environment variable."""
+"""API keys from outside the configuration: a key file or an environment variable."""
 
 import logging
 import re
@@ -18,12 +18,12 @@ _FOR_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
 def _read_key_file(where: str, path: Path) -> tuple[str, ...]:
-    """The keys of a file: one a line; empty lines and those that begin with `#` say nothing.
+    """The keys of a file: one per line; empty lines and those that start with `#` are ignored.
 
     Args:
         where: the flag or key that names the file, for messages; they never show a key.
-    Raises: ConfigError if it cannot be read, is no regular file, is no text, or holds no key: that would be an open
-        door.
+    Raises: ConfigError if it cannot be read, is no regular file, is no text, or holds no key, which would leave the
+    endpoint open.
     Effects: reads the file; logs a warning if others than its owner may read it.
     """
     try:

@@ -1,4 +1,4 @@
-"""The KV-cache pool: its memory servers, their tiers, and who may hold how much in it."""
+"""The KV-cache pool: its memory servers, their tiers, and the tenants' quotas."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -66,12 +66,11 @@ class KvCacheConfig:
     def stores_decoded(self, *, reasoning: bool) -> bool:
         """Whether blocks with generated tokens are published.
 
-        A reasoning model's thoughts are left out of the next prompt, so that its answer stands elsewhere then and its
-        blocks match nothing.
+        A reasoning model's reasoning is omitted from the next prompt, so its response is at another position and its
+        blocks match no prefix.
 
         Args:
             reasoning: the model's setting.
-        Effects: none.
         """
         return self.store_decoded == "always" or (self.store_decoded == "auto" and not reasoning)
 

@@ -1,10 +1,10 @@
-"""One TOML file -> `ServeConfig`, with every mistake of the file reported as one line that says what to do.
+"""One TOML file -> `ServeConfig`, with every error of the file reported as one line with the remedy.
 
     text ── tomllib ──► tables ── sections ──► values ── checks ──► ServeConfig ── with_overrides ──► ready to serve
                           ▲
                   --model, then --set
 
-The sections and their keys are the dataclasses of this package; nothing is listed twice. The model folder is looked at
+The sections and their keys are the dataclasses of this package; nothing is listed twice. The model folder is checked
 only in `with_overrides`: a simulation needs none.
 """
 
@@ -33,7 +33,7 @@ Reader = Callable[[object, str], Any]
 """Reads one parsed table; the text says where it comes from, for messages."""
 
 _OF_THE_MACHINE = ("device", "short_weights")
-"""Keys of `[model]` that hold for any model; what else is said there is about the one that it names."""
+"""Keys of `[model]` that apply to any model; all others describe the named one."""
 _FLAGS = {"host": "--host", "port": "--port", "api_keys": "--api-key", "drain_s": "--drain"}
 
 _SHIPPED = Path(__file__).resolve().parents[2] / "deploy"
@@ -43,7 +43,7 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration, and which of its keys somebody set.
+    """A configuration, and which of its keys were set.
 
     Args:
         given: "section.key" of the file and of settings; keys of list sections under the list's name.
@@ -69,7 +69,7 @@ def read_config(
         path: the TOML file; `[model] path` is relative to its folder.
         model: another checkpoint folder, relative to the current one, or a model of the Hugging Face Hub. It is served
             under its own name, in its own type and with its own tokenizer.
-        settings: "section.key=value", each in place of what the file says; the value as TOML has it, or bare text.
+        settings: "section.key=value", each overriding the file; the value in TOML syntax, or bare text.
         own_nodes: as `check_consistency`.
     Returns: the configuration, consistent in itself. Whether the model folder exists is left to `with_overrides`; a
         model of the Hub is not fetched.
@@ -98,7 +98,7 @@ def load_sections(file: Path, kind: type[Root], flag: str, others: Mapping[str, 
         kind: its fields are dataclasses of `key` fields, or tuples of such; missing sections have the field's default.
         flag: of the command line, that names such a file.
         others: readers of the fields that are no such sections, by name.
-    Returns: the value; each key has its type and is in its range, nothing else is checked.
+    Returns: the value; only the type and range of each key are checked.
     Raises: ConfigError if the file cannot be read, is not TOML, names an unknown section or key, or holds a value of
         the wrong type or out of range.
     Effects: reads the file.
@@ -125,7 +125,7 @@ def with_overrides(
         host, port: where to listen.
         api_keys, api_key_file: keys, and a file of them, that replace those of the file and of the environment.
         environment_keys: text of the environment variable for keys, if it is set; they replace those of the file.
-        drain_s: how long requests may go on at the end.
+        drain_s: how long requests may continue at shutdown.
     Returns: the configuration to serve.
     Raises: ConfigError if a value is out of range, the port is the dashboard's, an API key is also a tenant's, a
         file of keys cannot be used, or the model folder holds no checkpoint.
@@ -164,7 +164,7 @@ def _read_toml(file: Path, flag: str) -> dict[str, Any]:
 
 
 def _others(file: Path, flag: str) -> str:
-    """Files that could have been meant: those beside the missing one, and of topologies those that come with us."""
+    """Suggestions for a missing file: its siblings, and for topologies the packaged ones."""
     beside = sorted(path.name for path in file.absolute().parent.glob("*.toml"))
     near = difflib.get_close_matches(file.name, beside, n=_MOST_NAMED, cutoff=0.5)
     named = [*near, *(name for name in beside if name not in near)][:_MOST_NAMED]
@@ -235,7 +235,7 @@ def _set(tables: dict[str, Any], setting: str, hints: Mapping[str, Any]) -> str:
         value = text
     _read_keys(f"--set [{section}]", kind, {key: value})
     table = tables.setdefault(section, {})
-    if isinstance(table, dict):  # else the file is wrong, and is told so
+    if isinstance(table, dict):  # otherwise an error is reported for the file
         table[key] = value
     return f"{section}.{key}"
 

@@ -1,4 +1,4 @@
-"""Whether the tenants of a configuration can be told apart: by name, and by key."""
+"""Checks that a configuration's tenants are distinct by name and by key."""
 
 import re
 from collections import Counter
@@ -16,11 +16,10 @@ def check_namespaces(namespaces: tuple[NamespaceConfig, ...], gateway: GatewayCo
     A key of `[gateway] admin_keys` may be a tenant's too: that tenant then administers.
 
     Raises: ConfigError if a name cannot be part of a path and a metric's label, two namespaces share a name, or an API
-        key would say two things about its bearer.
-    Effects: none.
+    key has two roles.
     """
     for namespace in namespaces:
-        # A name becomes a folder of the SSD tier: it must not begin with a dot, nor hold a slash.
+        # A name becomes a folder of the SSD tier: it must not start with a dot or contain a slash.
         if not _NAME.fullmatch(namespace.name):
             raise ConfigError(
                 f"[[namespaces]] name {namespace.name!r} must be 1 to 64 letters, digits, dots, dashes or underscores"

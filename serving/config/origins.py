@@ -11,7 +11,7 @@ _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?:
 _HOST = re.compile(r"\*|(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\]", re.IGNORECASE)
 _ROOT = re.compile(r"(?:/[A-Za-z0-9._~-]+)*")
 _OWN = ("/v1", "/inference", "/pool", "/experts")
-"""Where paths of the endpoint itself begin."""
+"""Path prefixes of the endpoint itself."""
 _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
@@ -19,7 +19,6 @@ def check_origins(origins: tuple[str, ...]) -> None:
     """Checks `[gateway] allowed_origins`.
 
     Raises: ConfigError if one is neither `*` nor scheme, host and port in the form that browsers send.
-    Effects: none.
     """
     for origin in origins:
         found = _ORIGIN.fullmatch(origin)
@@ -35,7 +34,6 @@ def check_hosts(hosts: tuple[str, ...]) -> None:
     """Checks `[gateway] allowed_hosts`.
 
     Raises: ConfigError if one is neither `*` nor a name or address alone, without scheme, port or path.
-    Effects: none.
     """
     for host in hosts:
         if not _HOST.fullmatch(host):
@@ -49,7 +47,6 @@ def check_root_path(path: str) -> None:
     """Checks `[gateway] root_path`.
 
     Raises: ConfigError if it is no path, or one that the endpoint has itself.
-    Effects: none.
     """
     if not _ROOT.fullmatch(path):
         raise ConfigError(f'[gateway] root_path = {path!r} must begin with a slash and not end with one, as "/llm"')

@@ -25,7 +25,7 @@ class _Room:
     memory_mib: int
 
     def holds(self, need: Need) -> int:
-        """How many replicas fit; no more than are wanted."""
+        """Number of replicas that fit, at most the requested number."""
         by_npus = self.npus // need.npus if need.npus else need.replicas
         return min(by_npus, self.memory_mib // need.memory_mib, need.replicas)
 
@@ -39,8 +39,6 @@ def can_pack(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> bool:
 
     Exact. A greedy placement answers most cases; where it fails, all that matter are tried: node by node, for every
     number of placed replicas of all deployments but the last, the most replicas of the last one that fit beside them.
-
-    Effects: none.
     """
     needs = [need for need in needs if need.replicas]
     if not needs or not _greedy(needs, nodes)[1]:
@@ -62,7 +60,6 @@ def place(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> list[NodeConfig
     """Place replicas, largest first, each on the first node with room; what finds none is left out.
 
     Returns: the nodes with what is left of them.
-    Effects: none.
     """
     rooms, _ = _greedy(needs, nodes)
     return [

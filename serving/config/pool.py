@@ -10,8 +10,8 @@ from serving.config.key import key
 class PoolConfig:
     """`[prefill]`, `[decode]` or `[aggregated]`. A replica is one instance; an instance owns whole NPUs of one node.
 
-    With `ep` above 1 a replica is a group of so many ranks, each an instance of its own to whoever sends it requests;
-    all other keys are then about one rank.
+    With `ep` above 1 a replica is a group of that many ranks, each an instance of its own for gateways; all other keys
+    then apply to one rank.
     """
 
     replicas: int = key(

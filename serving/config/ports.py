@@ -1,4 +1,4 @@
-"""A range of ports, as `[cluster] port_range` says it."""
+"""A range of ports, as in `[cluster] port_range`."""
 
 from dataclasses import dataclass
 

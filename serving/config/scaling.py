@@ -74,7 +74,6 @@ class AutoscalerConfig:
 
         Args:
             pool: a deployment's name.
-        Effects: none.
         """
         if pool == "prefill":
             return self.min_prefill, self.max_prefill

@@ -58,7 +58,7 @@ class ServeConfig:
 
     @property
     def api_keys_required(self) -> bool:
-        """Whether requests need an API key: any key that is configured, of whatever kind, closes the door."""
+        """Whether requests need an API key: true if a key of any kind is configured."""
         tenants = any(namespace.api_keys for namespace in self.namespaces)
         return tenants or bool(self.gateway.api_keys or self.gateway.admin_keys or self.gateway.api_key_file)
 
@@ -70,6 +70,5 @@ class ServeConfig:
             share: of the cluster's NPUs that are in this machine: so large a part of the instances is expected here.
         Returns: `[engine] threads`, or the cores less one shared out evenly; at least 1. The one is for the gateway and
             Ray: compute threads that wait for each other lose more by sharing a core than they gain by having it.
-        Effects: none.
         """
         return self.engine.threads or max(1, (cores - 1) // max(1, math.ceil(self.instances * share - 1e-9)))

@@ -1,4 +1,4 @@
-"""How simulated NPUs behave: which device and model they stand for, how fast their time runs, how it varies."""
+"""Simulated NPUs: the device and model they represent, their time scale, and its variation."""
 
 from dataclasses import dataclass
 from typing import Literal

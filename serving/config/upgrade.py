@@ -1,7 +1,7 @@
-"""Changes of a running system's configuration: who is told in place, who is replaced, and because of which keys.
+"""Changes of a running system's configuration: which parties update in place, which are replaced, and for which keys.
 
-Pure. A configuration is compared key by key, as flat values, so that one that an older version of this package has left
-can be compared, too: a key that only one of the two knows counts as changed.
+Pure. A configuration is compared key by key, as flat values, so that one written by an older version of this package
+can be compared, too: a key present in only one counts as changed.
 """
 
 import hashlib
@@ -40,8 +40,8 @@ class UpgradePlan:
 
     Args:
         restarts: parties whose replicas are replaced, each with the reasons: keys, or `NEW_CODE`.
-        in_place: parties that take keys as they go, each with the keys.
-        idle: keys that have no effect before Ray is started anew.
+        in_place: parties that apply keys while running, each with the keys.
+        idle: keys that take effect only after a restart of Ray.
     """
 
     restarts: Mapping[str, tuple[str, ...]]
@@ -49,7 +49,7 @@ class UpgradePlan:
     idle: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """The plan for people. Effects: none."""
+        """The plan for people."""
         lines = [f"{party} restarts: {', '.join(why)}" for party, why in self.restarts.items()]
         lines += [f"{party} goes on, and is told: {', '.join(keys)}" for party, keys in self.in_place.items()]
         lines += [f"without effect but {BEFORE_RAY}: {', '.join(self.idle)}"] if self.idle else []
@@ -62,7 +62,6 @@ def upgrade_plan(before: Values, after: Values, parties: Sequence[str], *, new_c
     Args:
         parties: deployments of the system, in the order in which they are upgraded.
         new_code: the package itself is another one.
-    Effects: none.
     """
     changed = [key for key in {**before, **after} if _missing(key, before, after) or before[key] != after[key]]
     restarts: dict[str, tuple[str, ...]] = {}
@@ -98,16 +97,13 @@ def _restarts(party: str, key: str, before: Values, after: Values) -> bool:
 
 
 def other_weights(before: Values, after: Values) -> bool:
-    """Whether the weights are known to be others; where one side does not know them they are not. Effects: none."""
+    """Whether the weights are known to differ; False if either side is unknown."""
     names = {values.get(WEIGHTS) for values in (before, after)} - {None, ""}
     return len(names) > 1
 
 
 def essence(party: str, values: Values) -> dict[str, Any]:
-    """Everything of a configuration for which a party's replicas are replaced if it changes.
-
-    Effects: none.
-    """
+    """Everything of a configuration for which a party's replicas are replaced if it changes."""
     found = {key: _essence(party, key, values) for key in values}
     return {key: value for key, value in found.items() if value is not None}
 
@@ -117,12 +113,12 @@ def _essence(party: str, key: str, values: Values) -> Any:  # noqa: ANN401 - any
     rule, value = rules_by_key().get(key), values[key]
     if key == "kvcache.replicas":  # whether there is a pool
         return [bool(value)] if party != KVCACHE else None
-    if key == "gateway.replicas":  # one is placed beside the head
+    if key == "gateway.replicas":  # a single gateway is placed on the head
         return [value == 1] if party == GATEWAY else None
     if rule is None or party in rule.restarts:
         return [value]
     simulated = party == KVCACHE and values.get("engine.executor") == "simulated" and key in OF_SIMULATED_MEMORY
-    # The ranks of a group are no replicas of Serve's, which could be told.
+    # The ranks of a group are not Serve replicas, so Serve cannot update them in place.
     of_ranks = party in ENGINES and party in rule.in_place and values.get(f"{party}.ep", 1) > 1
     return [value] if simulated or of_ranks else None
 
@@ -132,7 +128,6 @@ def version_of(party: str, values: Values, code: str) -> str:
 
     Args:
         code: names the package's files.
-    Effects: none.
     """
     text = repr((code, sorted(essence(party, values).items())))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -146,7 +141,7 @@ def rules_by_key() -> Mapping[str, UpgradeRule]:
 
 
 def values_of(config: ServeConfig) -> dict[str, Any]:
-    """A configuration as flat values that JSON can hold; of secrets, digests. Effects: none."""
+    """A configuration as flat values that JSON can hold; of secrets, digests."""
     found: dict[str, Any] = {}
     for key in all_keys():
         section, _, name = key.rpartition(".")
@@ -173,17 +168,13 @@ def live_values(party: str, config: ServeConfig) -> dict[str, Any]:
 
     Args:
         config: sealed, since Serve shows it.
-    Effects: none.
     """
     values = values_of(config)
     return {key: values[key] for key, rule in rules_by_key().items() if party in rule.in_place}
 
 
 def with_live(config: ServeConfig, live: Values) -> ServeConfig:
-    """The configuration with these keys instead of its own; those that this version does not know are left out.
-
-    Effects: none.
-    """
+    """The configuration with these keys instead of its own; those that this version does not know are left out."""
     sections: dict[str, dict[str, Any]] = {}
     for key in live.keys() & all_keys().keys():
         section, _, name = key.rpartition(".")

@@ -1,6 +1,6 @@
-"""Rules by which a changed key reaches a running system: who takes it in place, and who has to be replaced for it.
+"""Rules for changed keys of a running system: which parties apply a key in place, and which are replaced.
 
-Each key has exactly one rule here, which a test holds. docs/reference/configuration.md shows it beside the key.
+Each key has exactly one rule here, which a test holds. docs/reference/configuration.md shows it next to the key.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ ENGINES = ("prefill", "decode", "aggregated")
 """Engine pools; a mode starts some of them."""
 
 NO_DEPLOYMENTS = (BOARD, POOL_CONTROL, SERVE)
-"""Parties that are there whatever the configuration."""
+"""Parties that exist in every configuration."""
 
 BEFORE_RAY = "when Ray is started"
 _ALL = (GATEWAY, *ENGINES, KVCACHE)
@@ -30,7 +30,7 @@ class UpgradeRule:
     Args:
         keys: "section.key", or "section.*".
         restarts: parties whose replicas are replaced.
-        in_place: parties that are told, and go on.
+        in_place: parties that update and keep running.
     """
 
     keys: tuple[str, ...]
@@ -77,7 +77,8 @@ UPGRADE_RULES = (
     UpgradeRule(("kvcache.drain_s",), in_place=(KVCACHE,)),
     UpgradeRule(("kvcache.ramp_s",), in_place=(POOL_CONTROL,)),
     UpgradeRule(keys_of("health", "shell_period_s shell_timeout_s"), in_place=(SERVE,)),
-    # A pool that appears or ends, and the first gateway beside another one, restart who has to know: see `essence`.
+    # A pool that appears or ends, and a change between one and several gateways, restart dependent parties: see
+    # `essence`.
     UpgradeRule(tuple(f"{pool}.replicas" for pool in ENGINES), in_place=(SERVE,)),
     UpgradeRule(("kvcache.replicas",), in_place=(SERVE,)),
     UpgradeRule(("gateway.replicas",), in_place=(SERVE,)),

@@ -1,6 +1,6 @@
-"""Turns one TOML value into the type that a key declares, or says precisely why it cannot.
+"""Turns one TOML value into the type that a key declares, or reports precisely why it cannot.
 
-TOML already distinguishes integers, floats, booleans, strings and lists, so nothing is guessed: `port = "8000"` and
+TOML already distinguishes integers, floats, booleans, strings and lists, so no type is guessed: `port = "8000"` and
 `replicas = true` are mistakes, while a whole number is accepted where a float is expected. A key whose name ends in a
 unit takes a text with a unit, too: `drain_s = "1min"`, `ub_memory_mib = "2GiB"`.
 """
@@ -37,9 +37,8 @@ def with_unit(where: str, name: str, value: object) -> object:
 
     Args:
         where: as `convert`.
-        name: of the key; what it ends in says what it counts: `_s`, `_kib`, `_mib`, `_gib`, `_bytes`.
+        name: of the key; its suffix is the unit: `_s`, `_kib`, `_mib`, `_gib`, `_bytes`.
     Raises: ConfigError if it is no duration, or no size, that such a key can have.
-    Effects: none.
     """
     size = _SIZE_NAME.fullmatch(name)
     if not isinstance(value, str) or not (size or _DURATION_NAME.fullmatch(name)):
@@ -57,13 +56,12 @@ def convert(where: str, value: object, hint: Any, spec: KeySpec) -> Any:  # noqa
 
     Args:
         where: file, section and key, for the message: "small.toml: [gateway] port".
-        value: as `tomllib` gave it.
-        hint: the key's declared type: bool, int, float, str, Path, a Literal of texts, a StrEnum,
-            tuple[str, ...], or `_SHARES`.
+        value: from `tomllib`.
+        hint: the key's declared type: bool, int, float, str, Path, a Literal of texts, a StrEnum, tuple[str, ...], or
+            `_SHARES`.
         spec: limits of the key.
     Returns: the value in the declared type.
     Raises: ConfigError if the type is wrong, the number out of range, or the text not one of the choices.
-    Effects: none.
     """
     if get_origin(hint) is Literal:
         choices = get_args(hint)
@@ -114,16 +112,13 @@ def _check_range(where: str, value: object, spec: KeySpec) -> None:
             raise ConfigError(f"{where} must not be empty")
     elif isinstance(value, int | float) and not isinstance(value, bool):
         low, high = spec.low, spec.high
-        # Asks for being inside, not outside: NaN compares false with everything and is refused.
+        # Tests for inside the range, not outside: NaN compares false with every number and is refused.
         if not ((low is None or value >= low) and (high is None or value <= high)) or value == math.inf:
             raise ConfigError(f"{where} = {value} must be {describe_range(spec)}")
 
 
 def describe_range(spec: KeySpec) -> str:
-    """The allowed numbers in words: "between 1 and 65535", "at least 1".
-
-    Effects: none.
-    """
+    """The allowed numbers in words: "between 1 and 65535", "at least 1"."""
     if spec.low is not None and spec.high is not None:
         return f"between {spec.low:g} and {spec.high:g}"
     if spec.low is not None:

@@ -15,10 +15,7 @@ from serving.config.serve import ServeConfig
 
 
 def config_text(config: ServeConfig) -> str:
-    """TOML of a configuration. Paths in it are absolute.
-
-    Effects: none.
-    """
+    """TOML of a configuration. Paths in it are absolute."""
     blocks: list[list[str]] = []
     for declared in fields(config):
         section = getattr(config, declared.name)
@@ -43,7 +40,7 @@ def _keys(section: Any, default: Any) -> Iterator[str]:  # noqa: ANN401 - any se
 
 
 def _is_table_list(value: object) -> bool:
-    """Whether a value is a list of sections, which stands below its own heads."""
+    """Whether a value is a list of sections, which is written under its own headers."""
     return isinstance(value, tuple) and any(is_dataclass(one) for one in value)
 
 

@@ -1,4 +1,4 @@
-"""Compiled grammars of one process: a bounded number, each compiled once, by whichever thread asks first."""
+"""Compiled grammars of one process: a bounded number, each compiled once, by the first requesting thread."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ class Grammars:
         return self._route.step_functions
 
     def fresh(self, grammar: Grammar) -> RawMatcher:
-        """A matcher of an output that has not begun; the caller's own.
+        """A new matcher of an empty output, owned by the caller.
 
         Raises: GrammarError.
         Effects: compiles the grammar, unless it is known.
@@ -96,7 +96,7 @@ class Grammars:
         if not matcher.is_error():
             matcher.unsafe_compute_mask_ptr(
                 words.ctypes.data, words.nbytes
-            )  # what all outputs begin with is found once
+            )  # the common prefix of all outputs is computed once
         if matcher.is_error():
             raise GrammarError(complaint(matcher.get_error()))
         if not words.any():

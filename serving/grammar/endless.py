@@ -6,7 +6,7 @@ from typing import Any
 from serving.grammar.one_of import referred
 
 _MOST_STEPS = 20_000
-"""Schemas that are looked at; of what is larger nothing is said."""
+"""Most schemas examined; larger inputs are not judged."""
 
 
 def endless_reference(root: Mapping[str, Any]) -> str | None:
@@ -16,10 +16,10 @@ def endless_reference(root: Mapping[str, Any]) -> str | None:
 
 
 class _Search:
-    """A walk along all that a value must have.
+    """Search through the required parts of a value.
 
     Args:
-        root: the schema in which references are looked up.
+        root: the schema that resolves references.
     """
 
     def __init__(self, root: Mapping[str, Any]) -> None:

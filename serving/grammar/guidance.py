@@ -21,7 +21,7 @@ class RawMatcher(Protocol):
         ...
 
     def consume_token(self, sampled_token: int) -> bool:
-        """The output goes on with a token. Returns: False if it cannot."""
+        """Append a token to the output. Returns: False if the token is not allowed."""
         ...
 
     def compute_ff_tokens(self) -> Sequence[int]:

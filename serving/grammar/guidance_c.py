@@ -1,5 +1,5 @@
 """llguidance through the C interface that its Python wheel exports: the same matchers, at addresses that native code
-can use. That a wheel exports it is not promised: `load` says whether this one does.
+can use. A wheel need not export it: `load` reports whether this one does.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ _TOLD = 300
 _SPARE = 128
 """Zeros behind a struct that has no size of its own: fields of later versions, which then have their defaults."""
 _SPECIAL = b"\xff"
-"""Begin of the names of special tokens: no text has that byte."""
+"""Prefix of the names of special tokens: no text has that byte."""
 _STEP_FUNCTIONS = (
     "llg_matcher_compute_mask_into",
     "llg_matcher_consume_token",
@@ -209,7 +209,7 @@ class CMatcher:
 
 @cache
 def load() -> ctypes.CDLL | None:
-    """The C functions of the llguidance that is installed; None = it exports none, and the log has said so, once."""
+    """C functions of the installed llguidance; None = it exports none, which is logged once."""
     folder = Path(llguidance.__file__).parent
     try:
         (path,) = (path for path in folder.glob("_lib*") if path.suffix in (".so", ".dylib"))

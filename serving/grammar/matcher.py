@@ -1,8 +1,8 @@
-"""Matchers of the outputs under way: which token may come next.
+"""Matchers of outputs in progress: which token may come next.
 
-A matcher is a function of a grammar and of an output, as KV is one of tokens. So whoever computes a sequence has one,
-made anew where there is none: handed over, resumed and preempted sequences need nothing to travel. What is kept between
-steps is a cache, and may be dropped at any time.
+A matcher is a function of a grammar and an output, as KV is of tokens. So each instance rebuilds the matcher of a
+sequence that it computes; handed-off, resumed and preempted sequences transfer no matcher state. Matchers kept between
+steps are a cache, which may be dropped at any time.
 """
 
 from array import array
@@ -24,7 +24,7 @@ Allowed = NDArray[np.bool_]
 """`[vocabulary]`: the tokens that may come next."""
 
 _SWEEP = 64
-"""Steps after which unused matchers are looked for."""
+"""Steps between sweeps of unused matchers."""
 _UNUSED = 256
 """Steps for which a matcher is kept though no step needed it."""
 _NO_WAY_ON = "no token can follow that its grammar allows"
@@ -44,7 +44,7 @@ class GrammarSource(Protocol):
         ...
 
     def fresh(self, grammar: Grammar) -> RawMatcher:
-        """A matcher of an output that has not begun; the caller's own.
+        """A new matcher of an empty output, owned by the caller.
 
         Raises: GrammarError.
         """
@@ -57,7 +57,7 @@ class Matcher:
     def __init__(self, matcher: RawMatcher, size: int, stops: Iterable[int]) -> None:
         """
         Args:
-            matcher: of an output that has not begun; this object's own.
+            matcher: of an empty output; owned by this object.
             size: tokens of the model's vocabulary.
             stops: tokens that end the output.
         """
@@ -91,9 +91,9 @@ class Matcher:
         return found
 
     def take(self, tokens: Sequence[int]) -> None:
-        """The output goes on with these tokens. A stop token is not the grammar's: it changes nothing.
+        """Append these tokens to the output. Stop tokens are not part of the grammar and are ignored.
 
-        Raises: GrammarError if it allows one of them not.
+        Raises: GrammarError if the grammar does not allow one of them.
         """
         for token in tokens:
             if token not in self._stops and not self._matcher.consume_token(token):
@@ -107,7 +107,7 @@ class Matcher:
         return int(self._matcher.address)  # type: ignore[attr-defined]
 
     def drew(self, tokens: Sequence[int]) -> None:
-        """Native code has drawn these tokens, and told them where `address` is."""
+        """Record tokens that native code sampled and already passed to the matcher at `address`."""
         self.length += len(tokens)
         self.last = tokens[-1]
 
@@ -139,7 +139,7 @@ class Matchers:
         self._steps = 0
 
     def begin_step(self) -> None:
-        """A step begins. Effects: now and then, drops matchers that no step has needed for long."""
+        """Start a step. Effects: periodically drops matchers unused for many steps."""
         self._steps += 1
         if self._steps % _SWEEP == 0:
             oldest = self._steps - _UNUSED
@@ -178,7 +178,7 @@ class Matchers:
         return matcher
 
     def forget(self, names: Iterable[SequenceId]) -> None:
-        """Drop matchers of which nobody knows what they were told."""
+        """Drop matchers whose state is unknown."""
         for name in names:
             self._known.pop(name, None)
 

@@ -18,7 +18,7 @@ LARGEST = (1 << 63) - 1
 SMALLEST = -((1 << 63) - (1 << 10))
 """Smallest integer: the next one in floating point, -2^63, is too large for llguidance without its sign."""
 _NUDGE = 1e-9
-"""Distance from an excluded bound at which numbers begin, where the other bound leaves as much room."""
+"""Distance of the first allowed number from an excluded bound, if the other bound permits."""
 _SHARE = 1e-6
 """The same as a share of the room between both bounds."""
 _LARGEST_FLOAT = 9e18
@@ -53,7 +53,7 @@ def sound_numbers(schema: Mapping[str, Any]) -> dict[str, Any]:
     integer = "integer" in kinds and "number" not in kinds
     given = [schema[name] for name in _BOUNDS if name in schema]
     if any(not isinstance(bound, int | float) for bound in given):
-        return dict(schema)  # no bounds at all: llguidance says so
+        return dict(schema)  # no bounds at all: llguidance reports it
     if any(isinstance(bound, float) and not math.isfinite(bound) for bound in given):
         raise GrammarError("it has a number that JSON cannot write")
     if not integer and not given:

@@ -15,7 +15,7 @@ _TYPES = frozenset(("null", "boolean", "string", "array", "object", "integer", "
 _DEPTH = 12
 """References and properties that are followed."""
 _MOST_STEPS = 20_000
-"""Schemas that are looked at, of one `oneOf`: some milliseconds."""
+"""Most schemas examined per `oneOf`: some milliseconds."""
 _MOST_OPTIONS = 100
 """Options that are compared in pairs; constants may be more."""
 _FORMATS = frozenset(("date", "time", "date-time", "uuid", "ipv4", "ipv6"))
@@ -26,7 +26,7 @@ _EXCLUDING = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
 
 
 def overlapping(schema: Mapping[str, Any], root: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The first two options of a schema's `oneOf` that may both hold; None if all exclude each other.
+    """First two options of a schema's `oneOf` that can both match; None if all are mutually exclusive.
 
     Args:
         root: the schema in which references are looked up.
@@ -54,7 +54,7 @@ class _Facts:
     unions: list[list[object]] = field(default_factory=list)
 
     def take(self, schema: Mapping[str, Any]) -> None:
-        """Add what a schema object says itself."""
+        """Add a schema object's own constraints."""
         self.parts.append(schema)
         self.types &= _types(schema.get("type"))
         for given in ([schema["const"]] if "const" in schema else None, schema.get("enum")):

@@ -1,4 +1,4 @@
-"""Tokens that a request allows or forbids by name, whatever its grammar: a mask of its own, joined with that one."""
+"""Tokens that a request allows or forbids by id: a mask that is combined with that of its grammar."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,7 +15,7 @@ def limits_tokens(sampling: SamplingParams) -> bool:
 
 
 def permitted(sampling: SamplingParams, output: Sequence[int], size: int) -> Allowed:
-    """Tokens that may follow an output: those allowed, but for the last of a forbidden word whose others stand there.
+    """Tokens that may follow an output: the allowed ones, except those that would complete a forbidden word.
 
     Args:
         size: tokens of the vocabulary.

@@ -93,7 +93,7 @@ def quoted_lark(text: str) -> str:
 def _in_terminals(pieces: Sequence[tuple[bool, str]]) -> str:
     """The grammar with its non-recursive rules turned into terminals.
 
-    A backslash may continue one terminal or begin the next (an escaped quote, or a line break). llguidance's lexer does
+    A backslash may continue one terminal or start the next (an escaped quote, or a line break). llguidance's lexer does
     not backtrack, so such a choice must fall within one terminal.
 
     Args:
@@ -190,7 +190,7 @@ def _decoded(text: str) -> str:
 
 
 def _in_string(text: str) -> str:
-    """A text as it stands in a JSON string."""
+    """A text in its escaped form within a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
@@ -236,7 +236,7 @@ def _wide(flags: str, before: bool) -> bool:
 
 
 def _class_end(pattern: str, at: int) -> int:
-    """End of a class, which may hold others."""
+    """End of a character class, which may contain others."""
     depth, here = 0, at
     while here < len(pattern):
         char = pattern[here]

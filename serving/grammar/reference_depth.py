@@ -1,4 +1,4 @@
-"""How deep a compiler goes that follows a schema's references one within the other."""
+"""Nesting depth of a compiler that follows a schema's references recursively."""
 
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -24,7 +24,7 @@ def reference_depth(root: Mapping[str, Any]) -> int:
         levels[name], named[name] = _look(schema)
         waiting += named[name]
     try:
-        order = list(TopologicalSorter(named).static_order())  # whoever is referred to comes first
+        order = list(TopologicalSorter(named).static_order())  # referenced ones first
     except CycleError:
         return sum(levels.values())
     deepest: dict[str, int] = {}

@@ -30,7 +30,7 @@ _ONES = (
 )
 _NOTES = ("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment")
 _INTEGER = "integer of 64 bits"
-"""Definition that stands for all integers without bounds: it is compiled once."""
+"""Shared definition of all integers without bounds, compiled once."""
 
 Schema = dict[str, Any]
 
@@ -82,7 +82,7 @@ def sound_schema(schema: Mapping[str, Any]) -> Schema:
 
 
 def closed_schema(schema: Any, *, named: bool = False, within: bool = False) -> Any:  # noqa: ANN401
-    """The schema, with objects that say nothing of further properties having none.
+    """The schema, in which objects that do not specify additional properties allow none.
 
     Objects whose properties other parts of the schema may add to stay open: closed ones would exclude each other.
 
@@ -116,7 +116,7 @@ def closed_schema(schema: Any, *, named: bool = False, within: bool = False) -> 
 
 
 def _names_more(options: object) -> bool:
-    """Whether parts that hold beside a schema may name further properties."""
+    """Whether subschemas that apply together with a schema may name further properties."""
     return isinstance(options, list) and any(
         isinstance(one, Mapping)
         and (

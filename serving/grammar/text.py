@@ -1,4 +1,4 @@
-"""Grammars as llguidance reads them, and what it says of those that it refuses."""
+"""Grammars in llguidance's syntax, and its error messages for refused ones."""
 
 import json
 import re
@@ -44,7 +44,7 @@ _REASONS = (
     ),
     (re.compile("NoExtension"), "no output of finite length can follow it"),
 )
-"""What the library says of itself, and what that means to the caller."""
+"""The library's error messages, with the text for the caller."""
 _MOST_WORDS = 300
 """Characters of the library's complaint that a caller is shown."""
 

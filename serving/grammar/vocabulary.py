@@ -1,8 +1,8 @@
-"""A vocabulary as grammars see it: the bytes of every token, and which of them are no text.
+"""Vocabulary for grammars: the bytes of every token, and which tokens are not text.
 
-Every added token counts as special, whatever its file says: a control token that is not marked there would otherwise be
-text, and could be drawn inside a JSON string. One token more than the model has stands for every stop token: it is
-allowed where an output is complete. Which tokens stop is the request's business, so matchers put those in its place.
+Every added token counts as special, even if its file does not mark it: an unmarked control token would otherwise be
+text, and could be sampled inside a JSON string. One extra token represents every stop token: it is allowed where an
+output is complete. Requests define their stop tokens, so matchers substitute those for it.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from functools import cached_property
 from llguidance import LLTokenizer, TokenizerWrapper
 
 STOP = b"<|stop|>"
-"""Name of the token that stands for all stop tokens."""
+"""Name of the token that represents all stop tokens."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Vocabulary:
         ids: list[int] = []
         while text:
             size = next((n for n in range(min(len(text), self._reach), 0, -1) if text[:n] in self._by_bytes), 0)
-            if not size:  # no token begins so: the matcher will find out that nothing goes on here
+            if not size:  # no token starts with it: the matcher detects the dead end
                 break
             ids.append(self._by_bytes[text[:size]])
             text = text[size:]
@@ -79,7 +79,7 @@ def guidance_tokenizer(vocabulary: Vocabulary) -> LLTokenizer:
 
 
 class _Source:
-    """A vocabulary with the names that `TokenizerWrapper` asks for."""
+    """A vocabulary with the attributes that `TokenizerWrapper` requires."""
 
     bos_token_id = None
 

@@ -20,7 +20,7 @@ WATCH_PERIOD_S = 0.25
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
 SOUND_S = 10.0
-"""Whoever has lived for so long is started again without a pause."""
+"""An agent that lived at least this long [s] is restarted without a pause."""
 PORT_FILES = {
     "--grpc-port": "metrics_agent_port",
     "--metrics-export-port": "metrics_export_port",
@@ -32,8 +32,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def keep(command: Sequence[str], raylet: int) -> None:
-    """Run an agent, again whenever it ends, until the raylet is gone. Effects: the agent ends with this process."""
-    environment = {**os.environ, "RAY_RAYLET_PID": str(os.getpid())}  # whose child it is, by which it tells its end
+    """Run an agent, restarting it whenever it ends, until the raylet has ended. Effects: the agent ends with this
+    process.
+    """
+    environment = {**os.environ, "RAY_RAYLET_PID": str(os.getpid())}  # the agent detects this process's end by it
     libc = ctypes.CDLL(None)
     pause_s = 0.0
     while os.getppid() == raylet:
@@ -64,7 +66,7 @@ def next_pause_s(last_s: float, lived_s: float) -> float:
 
 
 def with_known_ports(command: Sequence[str]) -> list[str]:
-    """An agent's command with the ports that the first one chose, because the raylet asks for them only once."""
+    """An agent's command with the ports that the first agent chose, because the raylet reads them only once."""
     options = dict(part.partition("=")[::2] for part in command if part.startswith("--"))
     folder, node = Path(options.get("--session-dir", "")), options.get("--node-id", "")
     ports = {}

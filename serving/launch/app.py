@@ -43,10 +43,10 @@ def build(
     Args:
         secret: shared by gateways, instances and memory servers; any unguessable text.
         session: names this start of the system.
-        pool_salt: from which namespaces get their salts; told to gateways only.
+        pool_salt: source of the namespaces' salts; given to gateways only.
         pool_folder: where memory servers keep their names, and their SSD tier if it has no folder of its own.
         dashboard_url: of Ray's dashboard, for links.
-        orders: what each deployment is to become; by default as the configuration says.
+        orders: target state of each deployment; by default that of the configuration.
     """
     pools = {pool: _ordered(_instances(config, pool), orders.get(pool)) for pool in config.pools}
     for pool, section in config.pools.items():
@@ -74,9 +74,10 @@ def build(
 
 
 def _gateway_place(config: ServeConfig) -> dict[str, Any]:
-    """Ray's options that place gateways: one beside the head, several on different nodes, as their streams end there.
+    """Ray's placement options for gateways: a single gateway on the head node, several on different nodes, because
+    client streams end on them.
 
-    Ray spreads only what asks for something: an actor that asks for nothing gets any node, maybe the same one twice.
+    Ray spreads only actors that request resources; actors without a request may share a node.
     """
     if config.gateway.replicas == 1:
         return {"num_cpus": 0, "resources": ON_HEAD_NODE}
@@ -84,7 +85,7 @@ def _gateway_place(config: ServeConfig) -> dict[str, Any]:
 
 
 def _instances(config: ServeConfig, pool: str) -> Any:
-    """The deployment of an engine pool. A shell takes nothing from Ray: its ranks have places of their own."""
+    """Deployment of an engine pool. A group's shell requests no Ray resources, because its ranks have their own."""
     section = config.pools[pool]
     resources = replica_resources(section.npus_per_instance, section.ub_memory_mib) if section.ep == 1 else {}
     deployment: Any = serve.deployment(InstanceDeployment if section.ep == 1 else ShellDeployment)
@@ -102,7 +103,7 @@ def _ordered(deployment: Any, order: Order | None) -> Any:
 
 
 def _start_empty(deployment: Any) -> None:
-    """Let a deployment begin without replicas: Serve scales to none, but its options do not take a zero."""
+    """Let a deployment start without replicas: Serve can scale to zero, but its options reject a zero."""
     deployment._deployment_config.num_replicas = 0
 
 
@@ -111,7 +112,7 @@ def _autoscaler(config: ServeConfig) -> Any:
     return deployment.options(
         name=AUTOSCALER,
         num_replicas=1,
-        # Elsewhere it would keep a host that Ray could take back.
+        # On another node it would hold a host that Ray could release.
         ray_actor_options={"num_cpus": 0, "resources": ON_HEAD_NODE if config.autoscaler.nodes == "ray" else {}},
         graceful_shutdown_timeout_s=1.0,
         **_common(config),

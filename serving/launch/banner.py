@@ -102,7 +102,7 @@ def say(text: str) -> None:
 
 
 def print_text(text: str, stream: TextIO | None = None) -> None:
-    """Print to standard output, or elsewhere. A pipe's reader, or a terminal, may be gone: nothing depends on it."""
+    """Print to a stream, by default standard output. A closed pipe or terminal is ignored."""
     stream = stream or sys.stdout
     try:
         print(text, file=stream, flush=True)

@@ -42,14 +42,14 @@ logger = logging.getLogger(__name__)
 OBJECT_STORE_BYTES = 256 << 20
 """Per node. Only handoffs between nodes pass through it, in chunks."""
 WATCH_PERIOD_S = 1.0
-"""How often the launcher asks Ray which nodes it has given up."""
+"""Interval at which the launcher queries Ray for dead nodes [s]."""
 
 
 class LocalCluster:
     """Starts Ray for one configuration, keeps its parts alive, and ends everything that it started.
 
     Args:
-        asked: whether a wait for Ray is to end because somebody wants it.
+        asked: whether a stop was requested, which ends a wait for Ray.
     Effects: owns this session's UB segments and its folder.
     """
 
@@ -67,7 +67,7 @@ class LocalCluster:
         self._storage = ray_storage(config.gcs_storage, session)
         self._nodes: Any = None
         self._workers: list[tuple[Any, dict[str, Any]]] = []
-        """Nodes beside the head, and how they were started."""
+        """Nodes other than the head, with their start arguments."""
         self._lost_nodes: frozenset[str] = frozenset()
         """Nodes that Ray has given up, dead or frozen."""
         self._helpers = HelperTender()
@@ -122,7 +122,7 @@ class LocalCluster:
         return self._config.dashboard_port or any_free_port(self._config.dashboard_host)
 
     def abandon(self) -> None:
-        """End what a failed `start` has begun, so that it can be called again."""
+        """Stop what a failed `start` has started, so that it can be called again."""
         leave_ray()
         end_started()
         self._nodes = None
@@ -136,7 +136,7 @@ class LocalCluster:
                 ray.init(address=self._nodes.address, log_to_driver=False, logging_level=logging.ERROR)
 
     def let_go(self) -> None:
-        """Disconnect this process from Ray, whose processes it goes on to tend.
+        """Disconnect this process from Ray but keep supervising Ray's processes.
 
         A process that is connected through the first node ends, by Ray's C++ code, when that node dies.
         """
@@ -168,9 +168,8 @@ class LocalCluster:
         return [url] if is_ready(url) else []
 
     def tend(self) -> str | None:
-        """Start again what has died and nobody else starts again: the GCS, nodes other than the first, Ray's
-        dashboard and monitors, and the reaper. Free the memory that dead replicas left. Say
-        that the disk is full.
+        """Restart dead processes that Ray does not restart itself: the GCS, nodes other than the first, the dashboard
+        and monitors, and the reaper. Free the memory of dead replicas. Report a full disk.
 
         Returns: why the system cannot go on, or None. Call it twice a second, from the thread that called `start`: the
             kernel ends what a thread started when that thread ends.
@@ -197,7 +196,7 @@ class LocalCluster:
                     self._workers[index] = (self._nodes.add_node(**arguments), arguments)
                 else:
                     del self._workers[index]
-                break  # one at a time: the others are looked at next time
+                break  # one at a time; the others at the next call
         self._helpers.tend(head)
         self._sweep()
         return None
@@ -219,7 +218,7 @@ class LocalCluster:
     def stop(self, *, keep_logs: bool = False) -> None:
         """End Ray and remove what this start left on the machine. Safe to call twice, or after a failed start.
 
-        Raises: what Ray raises when it cannot end a process; everything else is done nevertheless.
+        Raises: Ray's errors when it cannot end a process; all other steps are still done.
         """
         with contextlib.ExitStack() as last_first:
             last_first.callback(self._remove_system_files, keep_logs=keep_logs)
@@ -238,9 +237,9 @@ class LocalCluster:
             self.session.remove()
 
     def _watch_nodes(self, nodes: Any) -> None:
-        """Until `stop`. On a thread of its own: the question may hang as long as nobody answers."""
+        """Update the dead nodes until `stop`. Runs on its own thread because Ray's call may block without end."""
         while self._nodes is nodes:
-            with contextlib.suppress(Exception):  # whatever Ray raises while it has no GCS, or while it ends
+            with contextlib.suppress(Exception):  # any error of Ray without its GCS or at its end
                 table = nodes.global_state.node_table()
                 self._lost_nodes = frozenset(node["NodeID"] for node in table if not node["Alive"])
             time.sleep(WATCH_PERIOD_S)

@@ -16,7 +16,6 @@ def computing_line(facts: Iterable[Mapping[str, Any]]) -> str:
 
     Args:
         facts: of instances, as they announce them.
-    Effects: none.
     """
     speeds: dict[str, list[float]] = {}
     for one in facts:
@@ -29,7 +28,7 @@ def computing_line(facts: Iterable[Mapping[str, Any]]) -> str:
 
 
 def computing_here() -> str:
-    """`computing_line` of the system on the Ray that this process is connected to; empty if nobody answers."""
+    """`computing_line` of the system on the connected Ray; empty if no gateway responds."""
     try:
         members = ray.get(membership().members.remote(), timeout=CALL_DEADLINE_S)
     except (ray.exceptions.RayError, TimeoutError, ValueError) as error:

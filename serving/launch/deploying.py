@@ -1,4 +1,4 @@
-"""Deployment of a configuration's application on a Ray that is up, however it came up, until it serves."""
+"""Deploys a configuration's application on a running Ray cluster and waits until it serves."""
 
 import contextlib
 import logging
@@ -36,7 +36,7 @@ READY_DEADLINE_S = 120.0
 BOARD_S = 20.0
 """For a board that is just being started, on a busy machine."""
 TELL_PERIOD_S = 30.0
-"""How often a start that takes long says what it waits for."""
+"""Interval at which a slow start reports what it waits for [s]."""
 _LAST_WORD_S = 5.0
 _NOT_PLACED = re.compile(
     r"have taken more than .* to be scheduled.*each replica: (?P<takes>\{.*?\}),"
@@ -46,7 +46,7 @@ _RAISED = re.compile(r"(hardware|serving)\.errors\.\w+: ")
 
 
 class StartError(ServingError):
-    """The system did not come up; the message says why."""
+    """The system failed to start; the message contains the reason."""
 
 
 class Cluster(Protocol):
@@ -73,7 +73,7 @@ class Cluster(Protocol):
         """Where Ray's logs are, for a message."""
 
     def ready_gateways(self, config: ServeConfig) -> list[str]:
-        """Base URLs of gateways that say that they can serve."""
+        """Base URLs of gateways that report ready."""
 
 
 def deploy_and_wait(
@@ -93,14 +93,14 @@ def deploy_and_wait(
 
 @contextlib.contextmanager
 def _telling_what_is_missing(say: Callable[[str], None], folder: Path | None = None) -> Iterator[None]:
-    """Within the block, say now and then which replicas do not come: others on this Ray may have their place, or the
-    disk of the session's folder is full.
+    """Within the block, report periodically which replicas have not started: other applications on this Ray may occupy
+    the resources, or the disk of the session's folder is full.
     """
     over = threading.Event()
 
     def tell() -> None:
         while not over.wait(TELL_PERIOD_S):
-            with contextlib.suppress(Exception):  # whatever Ray raises; the deployment itself goes on
+            with contextlib.suppress(Exception):  # any error of Ray; the deployment continues
                 for line in missing_replicas():
                     say(line)
                 if folder is not None:
@@ -116,9 +116,9 @@ def _telling_what_is_missing(say: Callable[[str], None], folder: Path | None = N
 
 
 def missing_replicas() -> list[str]:
-    """A line for each deployment whose replicas do not run yet, with what Serve says about it.
+    """One line per deployment whose replicas do not run yet, with Serve's status message.
 
-    Raises: what Ray raises.
+    Raises: Ray's errors.
     """
     application = serve.status().applications.get(APP_NAME)
     lines = []
@@ -134,8 +134,6 @@ def missing_replicas() -> list[str]:
 def without_alarm(message: str) -> str:
     """Serve's words about a deployment, but for its alarm that replicas take longer than usual: on a busy machine they
     do, and no cluster has to grow for it. What they need and what there is stays.
-
-    Effects: none.
     """
     if (facts := _NOT_PLACED.search(message)) is not None:
         return f"each takes {facts['takes']}, and there is {facts['there']}"
@@ -158,8 +156,8 @@ def deploy(
     """Deploy the application on a started cluster and wait until its replicas run; what runs already is upgraded.
 
     Args:
-        say: is told what happens.
-        prepare: is called when no other deployment is under way, before anything is deployed.
+        say: receives progress lines.
+        prepare: called once no other deployment is in progress, before this one starts.
     Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
     """
     with_proxy = config.gateway.server == "serve"
@@ -187,10 +185,10 @@ def deploy(
 
 
 class DeploymentTurn:
-    """This process's turn to deploy: the lease, and what the board is told of it.
+    """This process's turn to deploy: the lease, and its reports to the scaling board.
 
     Args:
-        note: tells the board, see `note_deployment`.
+        note: reports to the board, see `note_deployment`.
     """
 
     def __init__(
@@ -203,11 +201,11 @@ class DeploymentTurn:
         self._stage = ""
 
     def begin(self, stage: str, wanted: Mapping[str, int], *, runs: bool) -> Mapping[str, int]:
-        """Begin a stage. See `rollout.Begin`.
+        """Start a stage, see `rollout.Begin`.
 
         Args:
-            runs: the application was there before, so that targets may stand that the board knows.
-        Returns: no targets if the board does not answer: Serve's stand then.
+            runs: the application was already deployed, so the board may hold targets.
+        Returns: no targets if the board does not respond; Serve's targets then apply.
         Raises: StartError if another deployment has taken over; SilentError.
         """
         if not self._lease.advance(stage):
@@ -220,13 +218,13 @@ class DeploymentTurn:
 
     @contextlib.contextmanager
     def until_over(self) -> Iterator[None]:
-        """Within the block stages begin; then the board is told how it ended."""
+        """Context in which the stages run; on exit the outcome is reported to the board."""
         end, deadline_s = "done", BOARD_S
         try:
             yield
         except BaseException as error:
             end = f"ended at {self._stage} ({type(error).__name__})"
-            deadline_s = BOARD_S if isinstance(error, Exception) else 0.0  # an interrupt waits for nothing
+            deadline_s = BOARD_S if isinstance(error, Exception) else 0.0  # no wait after an interrupt
             raise
         finally:
             if self._stage:
@@ -241,7 +239,7 @@ class DeploymentTurn:
 
 @contextlib.contextmanager
 def _turn(config: ServeConfig, say: Callable[[str], None]) -> Iterator[DeploymentTurn]:
-    """The turn of a configuration, once other deployments have ended. Raises: SilentError."""
+    """Wait for other deployments to end, then hold the turn of this configuration. Raises: SilentError."""
     configuration = configuration_digest(sealed(config))
     with DeploymentLease(GcsStore(), f"deploys configuration {configuration}", say) as lease:
         yield DeploymentTurn(lease, configuration)
@@ -262,14 +260,14 @@ def planned(config: ServeConfig) -> list[str]:
 def application(
     config: ServeConfig, session: SystemSession, dashboard_url: str, prepare: Callable[[], object] = lambda: None
 ) -> Application:
-    """The application, ready to be run, with its detached actors, which begin with this configuration.
+    """The application, ready to run, and its detached actors, started with this configuration.
 
     Args:
         config: not sealed.
         session: of the system; its name is that of the control store, if there is one already.
         prepare: see `deploy`.
     Raises: SilentError if the control store does not answer.
-    Effects: identity of the system in the control store; detached actors, those of an earlier deployment anew.
+    Effects: identity of the system in the control store; detached actors, recreated if an earlier deployment left them.
     """
     with _turn(config, logger.warning) as turn:  # Serve deploys it later: the board expects its targets until then
         rollout = Rollout(sealed(config), APP_NAME, GcsStore())
@@ -279,10 +277,10 @@ def application(
 
 
 def _parts(config: ServeConfig, session: SystemSession, dashboard_url: str) -> dict[str, Any]:
-    """Everything beside configuration and orders that `build` is given. Raises, Effects: as `application`."""
+    """Arguments of `build` other than configuration and orders. Raises, Effects: as `application`."""
     identity = found_identity(GcsStore(), session.name, salt_of(config))
     if config.kvcache.replicas:
-        start_pool_control(control_settings(config, identity.session))  # beside the replicas
+        start_pool_control(control_settings(config, identity.session))  # next to the replicas
     start_board(sealed(config), APP_NAME, identity.session)
     return {
         "secret": identity.secrets[0],
@@ -310,7 +308,7 @@ def wait_ready(
     deadline_s: float = READY_DEADLINE_S,
     say: Callable[[str], object] = lambda _: None,
 ) -> str:
-    """Wait until a gateway says that it can serve. Returns: its base URL. Raises: StartError if none does in time."""
+    """Wait until a gateway reports ready. Returns: its base URL. Raises: StartError if none does in time."""
     deadline = time.monotonic() + deadline_s
     patience = StartWait("a gateway that can serve", time.monotonic())
     while True:
@@ -343,5 +341,5 @@ def endpoint(config: ServeConfig) -> str:
 
 
 def base_url(host: str, port: int) -> str:
-    """URL of a gateway. Effects: none."""
+    """URL of a gateway."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

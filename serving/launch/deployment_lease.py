@@ -75,7 +75,7 @@ class LeaseWatch:
         self._since = None
 
     def line(self, now: float) -> str | None:
-        """The line that is due: when the wait begins, at each stage, and after `TELL_S`; None = none."""
+        """Status line that is due: at the start of the wait, at each stage, and every `TELL_S`; None = none."""
         if self._seen is None or (str(self._seen) == self._said and now - self._said_at < TELL_S):
             return None
         self._said, self._said_at = str(self._seen), now
@@ -107,9 +107,9 @@ class DeploymentLease:
 
     Args:
         work: see `DeploymentClaim`.
-        say: gets a line about each wait.
+        say: receives a line about each wait.
         clock, pause: for tests.
-    Raises: SilentError if the control store does not answer the first question.
+    Raises: SilentError if the control store does not respond to the first request.
     """
 
     def __init__(
@@ -161,14 +161,14 @@ class DeploymentLease:
             pass
 
     def advance(self, stage: str) -> bool:
-        """Write down the next stage. Returns: whether the lease is still held; if not, nothing may be deployed.
+        """Record the next stage. Returns: whether the lease is still held; if not, nothing may be deployed.
 
         Raises: SilentError.
         """
         return self._write(stage=stage)
 
     def renew(self) -> bool:
-        """Say that this deployer lives. Returns, Raises: as `advance`."""
+        """Renew the lease. Returns, Raises: as `advance`."""
         return self._write(renewals=self._claim.renewals + 1)
 
     def _write(self, **changed: object) -> bool:
@@ -190,7 +190,8 @@ class DeploymentLease:
             return key, None
 
     def _claimed(self, before: str) -> bool:
-        """Claim the number after that of a key. A number may have been used and removed meanwhile: the highest counts.
+        """Claim the number after that of a key. The highest existing number counts, since others may have been used and
+        removed.
 
         Effects: claims before it are removed.
         """

@@ -1,4 +1,6 @@
-"""`cloudmatrix doctor`: asks an actor on every host of a Ray for its facts, and whether hosts reach each other."""
+"""`cloudmatrix doctor`: queries an actor on every host of a Ray cluster for its facts, and checks that hosts reach each
+other.
+"""
 
 import socket
 import time
@@ -26,7 +28,7 @@ COLUMNS = ("host", "version", "Python", "model", "/dev/shm MiB", "clock s", "env
 
 @ray.remote(num_cpus=0, max_restarts=0)
 class HostExaminer:
-    """Looks at the host where it runs."""
+    """Collects facts about the host on which it runs."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -47,10 +49,10 @@ class HostExaminer:
 
 
 def examine(address: str, model: Path | None, ports: PortRange, *, pool: bool = False) -> int:
-    """Look at every host, print a row each and a line about all that is wrong.
+    """Examine every host; print one row per host and one line per problem.
 
     Args:
-        pool: there will be a KV-cache pool, which supplies weights to hosts that lack them.
+        pool: the system will have a KV-cache pool, which supplies weights to hosts that lack them.
     Returns: the exit code: 1 if something is wrong.
     Raises: ConfigError if there is no such Ray.
     """
@@ -87,7 +89,7 @@ def examine(address: str, model: Path | None, ports: PortRange, *, pool: bool = 
 
 
 def ask(actors: Mapping[Host, Any], question: Callable[[Any], Any]) -> tuple[dict[Host, Any], dict[Host, str]]:
-    """Ask all at once. Returns: answers, and in one line each why others gave none."""
+    """Call all actors concurrently. Returns: responses, and a one-line reason for each missing one."""
     asked = {question(actor): host for host, actor in actors.items()}
     done, late = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
     given: dict[Host, Any] = {}
@@ -95,7 +97,7 @@ def ask(actors: Mapping[Host, Any], question: Callable[[Any], Any]) -> tuple[dic
     for ref in done:
         try:
             given[asked[ref]] = ray.get(ref)
-        except Exception as error:  # whatever was raised there, as Ray wraps it
+        except Exception as error:  # any error of the actor, wrapped by Ray
             silent[asked[ref]] = reason_of(error)
     return given, silent
 
@@ -111,7 +113,7 @@ def _offset(actor: Any) -> float:
     before = time.time()
     try:
         there: HostFacts = ray.get(actor.facts.remote(None), timeout=ANSWER_S)
-    except ray.exceptions.RayError:  # the next question says that it is silent
+    except ray.exceptions.RayError:  # the next call reports that it does not respond
         return 0.0
     after = time.time()
     if before <= there.clock <= after:

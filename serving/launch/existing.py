@@ -1,6 +1,6 @@
-"""A Ray that is there, started by somebody else: deploy on it, say what was found, take everything away again.
+"""Deploys on an existing Ray cluster, reports what was found, and removes the deployment again.
 
-Ray itself is left alone. The local start does the same after it has started Ray: `serving/launch/deploying.py`.
+Ray itself keeps running. The local start does the same after it has started Ray: `serving/launch/deploying.py`.
 """
 
 import contextlib
@@ -48,17 +48,17 @@ DELETE_S = 900.0
 """For replicas to leave: requests that run may end first, for as long as `[gateway] request_timeout_s` lets them."""
 DELETE_LOOK_S = 0.2
 STILL_S = 15.0
-"""Something is said about a removal that takes longer, this often."""
+"""Interval of status lines during a long removal [s]."""
 ANY_HOST = ("0.0.0.0", "::")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class ExistingCluster:
-    """A Ray that was started by others; this process is connected to it. Implements `Cluster`.
+    """Existing Ray cluster to which this process is connected; implements `Cluster`.
 
     Args:
         address: of Ray's head, `HOST:PORT`, or `auto`.
-    Raises: StartError if there is none, or this machine is no part of it.
+    Raises: StartError if no Ray runs at the address, or this machine is not part of it.
     """
 
     def __init__(self, address: str) -> None:
@@ -102,7 +102,7 @@ class ExistingCluster:
         return "/tmp/ray/session_latest/logs on each host"
 
     def ready_gateways(self, config: ServeConfig) -> list[str]:
-        """Implements `Cluster`: asks on every host, since a gateway may be on any, and listen on loopback."""
+        """Base URLs of ready gateways; checked on every host, since a gateway may run on any and listen on loopback."""
         gateway = config.gateway
         answers = ask_hosts(gateway_here, gateway.host, gateway.port)
         here = ray.util.get_node_ip_address()
@@ -114,12 +114,12 @@ class ExistingCluster:
 
 
 def gateway_here(host: str, port: int) -> bool:
-    """Whether a gateway on this host says that it can serve; runs there."""
+    """Whether a gateway on this host reports ready. Runs on that host."""
     return is_ready(base_url("127.0.0.1" if host in ANY_HOST else host, port))
 
 
 def serve_on(config: ServeConfig, address: str) -> int:
-    """Deploy on a Ray that is there, or deploy anew, and return when it serves. Returns: the exit code."""
+    """Deploy or redeploy on an existing Ray, and return when it serves. Returns: the exit code."""
     try:
         cluster = ExistingCluster(address)
         config = on_nodes(config, cluster.hosts)
@@ -141,7 +141,7 @@ def serve_on(config: ServeConfig, address: str) -> int:
 
 
 def dry_run(config: ServeConfig, address: str) -> int:
-    """Say what `serve_on` would do, and do nothing. Returns: the exit code."""
+    """Print what `serve_on` would do, without doing it. Returns: the exit code."""
     try:
         cluster = ExistingCluster(address)
         for line in planned(on_nodes(config, cluster.hosts)):
@@ -285,7 +285,7 @@ def _head_of(address: str) -> str:
 
 
 def _ask_head(head: str) -> None:
-    """Raises: TimeoutError if it does not answer; other mistakes are told by who connects next."""
+    """Raises: TimeoutError if it does not respond; other errors surface at the next connection."""
     try:
         ActorLookup(lambda: GcsClient(address=head)).wait(ANSWER_S)
     except TimeoutError:

@@ -20,7 +20,7 @@ from serving.version import VERSION
 MOST_BYTES = 64 << 20
 """Of a small file of a model folder."""
 CLOCK_S = 1.0
-"""Clocks that differ by more confuse whoever reads logs, and the expiry of links that log in once."""
+"""Clock difference [s] above which log timestamps and the expiry of one-time login links become misleading."""
 _PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 _TLS_FILES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 
@@ -77,7 +77,7 @@ def facts_here(model: Path | None) -> HostFacts:
 
 
 def digest_of(model: Path) -> str:
-    """Tells one model folder from another by its content; empty if it is none. Effects: see `weights_digest`."""
+    """Digest of a model folder's content; empty if it is not a model folder. Effects: see `weights_digest`."""
     if not (model / "config.json").is_file():
         return ""
     whole = blake2b(digest_size=6)
@@ -96,14 +96,13 @@ def problems(
     *,
     supplied: bool = False,
 ) -> list[str]:
-    """Lines about what is wrong, each with the host and the way out.
+    """One line per problem, with the host and the remedy.
 
     Args:
-        own: of the machine that asks.
-        offsets: by how much each host's clock is ahead of the machine that asks [s], uncertainty taken off.
-        model: folder that was looked for.
-        supplied: a host without it gets it from the control store and the KV-cache pool, if any host has it.
-    Effects: none.
+        own: of the requesting machine.
+        offsets: by how much each host's clock is ahead of the requesting machine [s], less the uncertainty.
+        model: the model's folder.
+        supplied: hosts without it receive it from the control store and the KV-cache pool, if any host has it.
     """
     lines = []
     digests = [one.model for one in (own, *facts.values()) if one.model]
@@ -136,7 +135,7 @@ def problems(
 
 
 def supplied_lines(facts: Mapping[Host, HostFacts], model: Path | None) -> list[str]:
-    """Lines about hosts without the model's folder, which get it from elsewhere: no problem. Effects: none."""
+    """Information lines about hosts that will receive the model's folder from another host."""
     lacking = [host for host, here in sorted(facts.items()) if model is not None and not here.model]
     return [
         f"{host}: has no {model}: it gets small files from Ray's control store and weights from the KV-cache pool, if"

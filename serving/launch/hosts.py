@@ -1,4 +1,4 @@
-"""Questions to every host of a Ray cluster, each answered by a short task there."""
+"""Queries to every host of a Ray cluster, each by a short task on that host."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Answers of hosts, and in one line each why others gave none."""
+    """Responses of hosts, and a one-line reason for each missing one."""
 
     given: dict[Host, Any]
     silent: dict[Host, str]
@@ -82,7 +82,7 @@ def on_nodes(config: ServeConfig, hosts: list[Host]) -> ServeConfig:
 
 
 def may_have_more(config: ServeConfig, hosts: list[Host]) -> bool:
-    """Whether parts of the system may run on other hosts than this one, now or later. Effects: none."""
+    """Whether parts of the system may run on other hosts than this one, now or later."""
     return len(hosts) > 1 or config.autoscaler.nodes == "ray"
 
 
@@ -111,7 +111,7 @@ def ask_hosts(question: Callable[..., Any], *arguments: Any, deadline_s: float =
     for ref in done:
         try:
             answers.given[asked[ref]] = ray.get(ref)
-        except Exception as error:  # whatever the task raised, as Ray wraps it
+        except Exception as error:  # any error of the task, wrapped by Ray
             answers.silent[asked[ref]] = reason_of(error)
     return answers
 

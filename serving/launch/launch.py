@@ -1,6 +1,6 @@
-"""`cloudmatrix serve`: check first, start Ray, deploy, say where everything is, stay, and end all of it.
+"""`cloudmatrix serve`: check, start Ray, deploy, print the addresses, supervise, and stop everything.
 
-Everything that can be wrong is checked before the first process starts, so that a mistake costs a second and one line.
+All checks run before the first process starts, so a mistake costs one second and one line of output.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ RETRY_PAUSE_S = 5.0
 def serve_forever(config: ServeConfig, session: SystemSession) -> int:
     """Serve until SIGINT, SIGTERM or SIGHUP, then let requests end. `preflight` comes first. Returns: the exit code.
 
-    Effects: whatever happens, what was started is ended. Logs stay unless it ended as it was asked to.
+    Effects: everything that was started is stopped in all cases. Logs are kept unless the stop was requested.
     """
     interrupt = Interrupt()
     cluster = LocalCluster(config.cluster, session, config.health, interrupt.asked)
@@ -52,7 +52,7 @@ def serve_forever(config: ServeConfig, session: SystemSession) -> int:
 
 
 def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -> int:
-    """Returns: the exit code. Effects: these signals are without effect afterwards, while everything is ended."""
+    """Returns: the exit code. Effects: the signals are ignored during shutdown."""
     try:
         interrupt.install()
         computing = _start(config, cluster, interrupt)
@@ -75,7 +75,6 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -
 
 
 def _drain_gateways(cluster: LocalCluster, seconds: float) -> int:
-    """Implements `farewell.Tell`. Raises: whatever Ray raises."""
     cluster.connect()
     answers = serve.get_deployment_handle(GATEWAY, APP_NAME).broadcast("drain", seconds)
     told = answers.results(timeout_s=seconds + 2 * FAREWELL_S, return_exceptions=True)
@@ -83,7 +82,7 @@ def _drain_gateways(cluster: LocalCluster, seconds: float) -> int:
 
 
 def _close_logs(cluster: LocalCluster, deployments: list[str], seconds: float) -> int:
-    """Implements `farewell.Tell`. Returns: replicas that did not close theirs. Raises: whatever Ray raises."""
+    """Returns: number of replicas that did not close their logs. Raises: Ray's errors."""
     cluster.connect()
     answers = [serve.get_deployment_handle(name, APP_NAME).broadcast("close_log") for name in deployments]
     failed = 0
@@ -95,24 +94,24 @@ def _close_logs(cluster: LocalCluster, deployments: list[str], seconds: float) -
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came while the pools start.
+    """A signal arrived while the pools start.
 
-    Not KeyboardInterrupt itself: if that passes through `exec` of a string, as every dataclass is made by, CPython
-    notes it for good and ends the process by SIGINT instead of its exit code, although it was caught.
+    Not KeyboardInterrupt itself: when that passes through `exec` of a string, as in every dataclass definition, CPython
+        records it permanently and ends the process by SIGINT instead of its exit code, although it was caught.
     """
 
 
 class Interrupt:
-    """SIGINT, SIGTERM, SIGHUP: while the pools start they raise KeyboardInterrupt, later one ends `wait`.
+    """SIGINT, SIGTERM, SIGHUP: raise KeyboardInterrupt while the pools start; later end `wait`.
 
-    While Ray itself starts they are only noted, because a half-started Ray could not be ended.
+    While Ray itself starts they are only recorded, because a half-started Ray cannot be stopped.
     """
 
     def __init__(self) -> None:
         self._asked = False
         self._raises = False
         self._hurried = False
-        # Not an Event: its lock, taken by a handler that interrupts whoever holds it, would be waited for for ever.
+        # Not an Event: a handler that interrupts the holder of its lock would deadlock.
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def install(self) -> None:
@@ -121,17 +120,17 @@ class Interrupt:
             signal.signal(kind, self._handle)
 
     def raise_now(self) -> None:
-        """From now on, and if asked before, raise KeyboardInterrupt."""
+        """Raise KeyboardInterrupt on a stop request from now on, and at once if one is pending."""
         self._raises = True
         if self._asked:
             raise Interrupted
 
     def raise_no_more(self) -> None:
-        """From now on only note that it was asked."""
+        """Only record stop requests from now on."""
         self._raises = False
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Block until asked to stop, or for so long. Returns: whether it was asked."""
+        """Block until a stop request or the timeout [s]. Returns: whether a stop was requested."""
         self.raise_no_more()
         if not self._asked:
             with contextlib.suppress(queue.Empty):
@@ -139,11 +138,13 @@ class Interrupt:
         return self._asked
 
     def asked(self) -> bool:
-        """Whether it was asked to stop."""
+        """Whether a stop was requested."""
         return self._asked
 
     def hurried(self) -> bool:
-        """Whether it was asked once more. Effects: takes back SIGTERM, which Ray may have taken on another thread."""
+        """Whether a second stop request arrived. Effects: reinstalls the SIGTERM handler, which Ray may have replaced
+        on another thread.
+        """
         self.install()
         return self._hurried
 
@@ -158,11 +159,11 @@ class Interrupt:
 
 
 def _tend(cluster: LocalCluster, interrupt: Interrupt) -> str | None:
-    """Keep Ray alive until asked to stop. Returns: why the system cannot go on, or None."""
+    """Keep Ray alive until a stop request. Returns: why the system cannot continue, or None."""
     while not interrupt.wait(TEND_PERIOD_S):
         try:
             lost = cluster.tend()
-        except Exception:  # whatever Ray raises: what did not come up now may next time
+        except Exception:  # any error of Ray; the next attempt may succeed
             logger.exception("could not start a part of Ray again; trying again")
             continue
         if lost is not None:

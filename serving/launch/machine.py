@@ -1,4 +1,4 @@
-"""Free memory and a compiler on this machine: what a start lacks is said before anything heavy begins."""
+"""Checks for free memory and a compiler on this machine, before anything heavy starts."""
 
 import contextlib
 import logging
@@ -23,9 +23,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def warn_of_machine(config: ServeConfig) -> None:
-    """Log what this machine lacks to be fast, or to start at all, whatever the model's weights take.
+    """Log what this machine lacks to be fast or to start at all, regardless of the model's weights.
 
-    Raises: ConfigError if the configuration insists on the native step and there is no compiler.
+    Raises: ConfigError if the configuration requires the native step and no compiler is installed.
     """
     for line in tight_lines(config, 0, free_memory()):
         logger.warning("%s", line)
@@ -36,7 +36,7 @@ def warn_of_machine(config: ServeConfig) -> None:
 
 
 def warn_of_weights(config: ServeConfig, weights: int) -> None:
-    """Log that this machine is short of memory with the weights, if it is not without them: that was said before."""
+    """Log that memory is short with the weights, unless it is short without them, which was already logged."""
     free = free_memory()
     if not tight_lines(config, 0, free):
         for line in tight_lines(config, weights, free):
@@ -66,7 +66,6 @@ def tight_lines(config: ServeConfig, weights: int, free: FreeMemory) -> list[str
 
     Args:
         weights: bytes of the model's weights; 0 where none are computed with.
-    Effects: none.
     """
     shared = sum(need.replicas * need.memory_mib for need in replicas_at_start(config)) * MIB
     wanted = _PROCESSES_BYTES + shared + weights
@@ -87,10 +86,7 @@ def tight_lines(config: ServeConfig, weights: int, free: FreeMemory) -> list[str
 
 
 def compiler_line(config: ServeConfig) -> str | None:
-    """Remedy for a C++ compiler that is missing; None if none is needed, or there is one.
-
-    Effects: none.
-    """
+    """Remedy for a C++ compiler that is missing; None if none is needed, or there is one."""
     if config.engine.executor in ("simulated", "torch") or config.model.device not in ("auto", "cpu"):
         return None
     if packaged_library().exists() or (config.model.device == "auto" and Path("/dev/nvidiactl").exists()):

@@ -1,8 +1,9 @@
-"""How long a start waits for Ray: while anything moves, however busy the machine is, and until there is a cause to end.
+"""How long a start waits for Ray: as long as it makes progress, on a busy machine too, and until there is a reason to
+stop.
 
-Ray itself gives up after fixed times (30 s for a node, for the GCS's port, for the client table), which a machine with
-many times more to do than it has cores exceeds although nothing is wrong. Causes to end are: one of Ray's processes has
-ended; none of them has computed anything for a while; or it has taken longer than any start may.
+Ray itself uses fixed timeouts (30 s for a node, for the GCS's port, for the client table), which an overloaded machine
+exceeds without any fault. Reasons to stop: one of Ray's processes has ended; none of them has used processor time for a
+while; or the limit for any start has passed.
 """
 
 import os
@@ -32,11 +33,11 @@ class StartWait:
         self._moved = -1
 
     def cause(self, now: float, moved: int, ended: str) -> str:
-        """Why to wait no longer; empty = go on.
+        """Reason to stop waiting; empty = continue.
 
         Args:
-            moved: a number that changes whenever something moves, such as ticks of processor time.
-            ended: process that has ended though it should run, in words; empty = none.
+            moved: a number that changes with progress, such as ticks of processor time.
+            ended: description of a process that ended unexpectedly; empty = none.
         """
         if moved != self._moved:
             self._moved, self._moved_at = moved, now
@@ -78,7 +79,7 @@ def slowness(load: float, cores: int) -> float:
 
 
 def processor_ticks(pids: Iterable[int]) -> int:
-    """Processor time of processes and of their ended children, in the kernel's ticks; those that are gone count 0."""
+    """Processor time of processes and of their ended children, in kernel ticks; ended processes count 0."""
     total = 0
     for pid in pids:
         try:
@@ -98,12 +99,12 @@ def wait_patiently(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Look until it is there.
+    """Poll until a condition holds or there is a reason to stop.
 
     Args:
-        look: whether it is there; asked again and again.
+        look: the condition, polled.
         moved, ended: as in `StartWait.cause`.
-    Raises: RuntimeError with the cause to wait no longer.
+    Raises: RuntimeError with the reason to stop waiting.
     """
     patience = StartWait(what, clock())
     while not look():

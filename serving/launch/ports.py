@@ -47,7 +47,7 @@ def require_places(host: str, port: int, setting: str, cluster: ClusterConfig) -
 
 
 def any_free_port(host: str) -> int:
-    """A port that nothing listens on now, one of thousands, of which the kernel takes another one each time.
+    """An unused port, chosen by the kernel from thousands, usually a different one each time.
 
     Raises: OSError if this machine has no such address.
     """
@@ -61,8 +61,8 @@ def any_free_port(host: str) -> int:
 def reserved_port(host: str, port: int, setting: str) -> Iterator[None]:
     """Keep a port for this user's processes that share it (SO_REUSEPORT), as gateways and Serve's proxy do.
 
-    Ray's processes take dozens of ports, any that are free, while the gateway is not there yet or has died. The kernel
-    gives them none that is bound; connections go to those who listen, and this does not.
+    Ray's processes take dozens of free ports while the gateway has not started or has died. The kernel does not hand
+    out a bound port; connections reach only listening sockets, and this one does not listen.
 
     Raises: ConfigError as `require_free`.
     """

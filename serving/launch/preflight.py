@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
-    """Find mistakes while nothing runs yet.
+    """Check configuration, model and machine before anything runs.
 
     Args:
         own_ray: Ray will be started, and the gateway listen, on this machine.
@@ -75,7 +75,7 @@ def _require_computed(config: ServeConfig, model: Architecture) -> None:
 
 
 def _tell_longest(config: ServeConfig, model: Architecture) -> None:
-    """Say where contexts end if that is before the model's own end."""
+    """Log the maximum context length if it is below the model's own."""
     limit, asked = model.computed_up_to, config.engine.max_model_len
     if limit is not None:
         logger.warning(
@@ -96,7 +96,7 @@ def _tell_longest(config: ServeConfig, model: Architecture) -> None:
 
 
 def _require_tokenizer(config: ServeConfig, model: Architecture) -> None:
-    """Whether gateways can read tokenizer, chat template and end tokens, and the model knows every token."""
+    """Require that gateways can read tokenizer, chat template and end tokens, and that the model covers every token."""
     folder = config.model.tokenizer_folder
     setting = "[model] tokenizer" if config.model.tokenizer else "[model] path, its tokenizer"
     try:
@@ -135,14 +135,13 @@ def _weights(config: ServeConfig, model: Architecture) -> int:
 
 
 def check_before_fetch(config: ServeConfig, folder: Path | None, stored: int, *, own_ray: bool = True) -> None:
-    """Find what would keep a model from being served while its weights are not here.
+    """Check for obstacles to serving a model before its weights are downloaded.
 
     Args:
-        folder: of the small files; None = not even these are here, and room for the weights is all that is looked for.
-        stored: bytes of the files of weights, which are yet to be fetched; without a folder, at least.
+        folder: of the small files; None = these are missing too, and only space for the weights is checked.
+        stored: size of the weight files to be downloaded [bytes]; a lower bound without a folder.
         own_ray: as `preflight`.
     Raises: ConfigError, ModelError, as `preflight`.
-    Effects: none.
     """
     if folder is None:
         if config.model.dtype != "bfloat16":  # float32 files would take half of it
@@ -182,7 +181,7 @@ def _require_directory(kvcache: KvCacheConfig) -> None:
 
 
 def _require_redis(url: str, setting: str) -> None:
-    from serving.kvpool.live.redis_store import RedisStore  # only who uses a Redis pays for its import
+    from serving.kvpool.live.redis_store import RedisStore  # imported only where a Redis is used
 
     with RedisStore(url, "preflight", setting=setting) as store:
         try:

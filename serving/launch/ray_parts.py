@@ -1,4 +1,4 @@
-"""Parts of Ray beside its nodes and its GCS that the launcher keeps alive."""
+"""Parts of Ray other than its nodes and its GCS that the launcher keeps alive."""
 
 import logging
 import signal
@@ -23,7 +23,7 @@ RETRY_S = 5.0
 """Time between two tries to start what does not come up."""
 RAYLET_DEADLINE_S = 30
 _TOO_SLOW = ("timed out", "overloaded", "took too long")
-"""In what Ray says of a start that failed: it may succeed if it is tried again."""
+"""Fragments of Ray's error messages after which a retried start may succeed."""
 _NEEDED = ("gcs_server", "raylet")
 _AGENTS = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
 
@@ -34,7 +34,7 @@ class _Started:
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.fresh: list[tuple[str, subprocess.Popen[bytes]]] = []
-        """Those of `_NEEDED` since the last wait for some: without one of them there is nothing to wait for."""
+        """Processes of `_NEEDED` started since the last wait; if one has ended, waiting is pointless."""
 
     def add(self, process: subprocess.Popen[bytes], program: str = "") -> None:
         self.processes = [known for known in self.processes if known.poll() is None]
@@ -43,7 +43,7 @@ class _Started:
             self.fresh.append((program, process))
 
     def ended(self) -> str:
-        """Words for a part that ended instead of starting; empty = none did."""
+        """Description of a part that ended instead of starting; empty = none."""
         for program, process in self.fresh:
             if process.poll() is not None:
                 return f"Ray's {program} has ended with code {process.returncode}"
@@ -54,10 +54,11 @@ _started = _Started()
 
 
 def end_started() -> None:
-    """End every process of Ray's that this one has started, also those of a node that did not come up and that nobody
-    knows therefore."""
+    """Kill every Ray process that this process started, including those of a node that failed to start and is
+    registered nowhere.
+    """
     for process in _started.processes:
-        process.kill()  # nothing, if it has ended
+        process.kill()  # no effect if it has ended
     for process in _started.processes:
         process.wait()
 
@@ -65,9 +66,9 @@ def end_started() -> None:
 def leave_ray() -> None:
     """Disconnect this process from Ray, if it is connected. Only in the main thread.
 
-    Effects: handlers of signals stay. Ray's C++ code gives SIGTERM back its default, which would end this process. Ray
-        connects by itself no more: a thread of Serve's that still asks for something would connect through a node that
-        is about to end, and end this process with it.
+    Effects: signal handlers are kept, because Ray's C++ code resets SIGTERM to its default, which would end this
+    process. Automatic connection is disabled: a Serve thread with a pending call would connect through a node that is
+    about to end, and end this process with it.
     """
     from ray._private import auto_init_hook  # not Ray's public interface
 
@@ -84,10 +85,11 @@ def too_slow(error: BaseException) -> bool:
 
 
 def keep_agents() -> None:
-    """From now on, raylets that this process starts have agents that may die, and `end_started` knows what it starts.
+    """Make raylets started by this process tolerate the death of their agents, and register started processes for
+    `end_started`.
 
-    Effects: changes how Ray's own library starts a process. It has no other place for this: the commands are part of
-        the raylet's command line, which is made where it is started.
+    Effects: patches how Ray's library starts a process. Ray has no hook for it: the agents' commands are part of the
+    raylet's command line, which is built at its start.
     """
     from ray._private import services  # heavy
 
@@ -105,12 +107,12 @@ def keep_agents() -> None:
 
 
 def be_patient(say: Callable[[str], object], asked: Callable[[], bool]) -> None:
-    """From now on, this process waits for Ray's GCS and nodes while anything moves, not for a fixed time.
+    """Make this process wait for Ray's GCS and nodes as long as they make progress, not for a fixed time.
 
     Args:
-        say: is told what is awaited, now and then.
-        asked: whether the waiting is to end because somebody wants it.
-    Effects: changes how Ray's own library waits; its times are constants there. `keep_agents` comes first.
+        say: receives periodic lines about what is awaited.
+        asked: whether a stop was requested, which ends the wait.
+    Effects: patches how Ray's library waits, because its timeouts are constants. Call `keep_agents` first.
     """
     from ray._private import node, services  # heavy
 
@@ -172,7 +174,7 @@ def patiently(what: str, attempt: Callable[[], Any], say: Callable[[str], object
 
 
 def hide_command_line() -> None:
-    """Keep this process's arguments, keys perhaps, out of what Ray's control store knows of its job, and keeps on disk.
+    """Keep this process's arguments, which may contain keys, out of the job record in Ray's control store and on disk.
 
     Effects: changes Ray's own library in this process; it has no setting for this.
     """
@@ -198,9 +200,9 @@ def dead(node: Any, kind: str) -> bool:
 
 
 def start_raylet_again(node: Any) -> None:
-    """Give a node whose raylet has ended, or is frozen, another one. For Ray it is a new node.
+    """Replace a node's ended or frozen raylet. Ray treats it as a new node.
 
-    Raises: what Ray raises if it does not come up; to be tried again.
+    Raises: Ray's errors if it fails to start; retry later.
     """
     from ray import NodeID  # heavy
     from ray._private import services
@@ -246,7 +248,7 @@ def _start_dashboard(node: Any) -> None:
 
 
 def _start_monitor(node: Any) -> None:
-    """For which Ray asks its GCS what autoscaler there is, through a client that `leave_ray` has taken away."""
+    """Start the monitor. Ray then queries its GCS for the autoscaler, through a client that `leave_ray` has removed."""
     from ray.experimental import internal_kv  # heavy
 
     internal_kv._initialize_internal_kv(node.get_gcs_client())

@@ -1,7 +1,7 @@
-"""Where Ray's control plane (its GCS) keeps what it must not forget: nodes, actors, Serve's targets.
+"""Persistent storage of Ray's control plane (its GCS): nodes, actors, Serve's targets.
 
-    embedded    RocksDB in the session's folder: a GCS that died comes back with everything; nothing else is needed
-    redis://…   a Redis that lives on when this machine does not; for clusters whose head node may move
+    embedded    RocksDB in the session's folder: a restarted GCS recovers everything; no other service needed
+    redis://…   a Redis that outlives this machine; for clusters whose head node may move
     memory      nowhere: when the GCS dies, Ray dies with it a minute later
 
 Imports no Ray.
@@ -25,8 +25,8 @@ class RayStorage:
     Args:
         environment: for this process and all that it starts; see `SystemSession.set_environment`.
         arguments: of `ray.init` (with an underscore before each) and of a `Node`.
-        survives: whether a GCS that is started again finds everything.
-        folder: where it is kept, if that is on this machine.
+        survives: whether a restarted GCS recovers everything.
+        folder: location of the storage, if on this machine.
     """
 
     environment: dict[str, str]
@@ -46,7 +46,6 @@ def ray_storage(kind: str, session: SystemSession) -> RayStorage:
     Args:
         kind: `embedded`, `memory` or `redis://[user:password@]host:port`, `rediss://` for TLS.
     Raises: ConfigError for anything else.
-    Effects: none.
     """
     if kind == MEMORY:
         return RayStorage({}, survives=False)

@@ -1,7 +1,7 @@
-"""A small process beside the launcher: if that one is killed, it removes what the start leaves on the machine.
+"""A small process next to the launcher that cleans up this machine if the launcher is killed.
 
-It needs nothing but the standard library. Nothing but this file's main part may end it: signals of a terminal are for
-the launcher, which may take a while to end everything itself.
+It uses only the standard library. It ignores signals of a terminal, which are meant for the launcher; the launcher may
+need a while to stop everything itself.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LAST_WORDS_S = 8.0
-"""Replicas notice within this time that their node has ended, and end too; until then they may still make something."""
+"""Time within which replicas detect the end of their node and end too [s]; until then they may still create files."""
 PERIOD_S = 0.5
 DISMISS_S = 2.0
 """For a process that has only to read four bytes and end."""
@@ -23,8 +23,8 @@ class Reaper:
     """The launcher's side.
 
     Args:
-        prefixes: of files that are this start's alone, with their folders.
-        folder: goes too.
+        prefixes: of files that belong to this start only, including their folders.
+        folder: removed too.
     Effects: starts a process in a session of its own, which a terminal's signals do not reach.
     """
 
@@ -39,10 +39,10 @@ class Reaper:
         )
 
     def tend(self) -> bool:
-        """Start another one if this one has ended. Returns: whether it had.
+        """Restart the process if it has ended. Returns: whether it had.
 
-        Raises: OSError if no process can be started; to be tried again.
-        Effects: what has ended is no zombie any more.
+        Raises: OSError if no process can be started; retry later.
+        Effects: reaps the ended process.
         """
         if self._process.poll() is None or self._process.stdin is None or self._process.stdin.closed:
             return False
@@ -52,9 +52,9 @@ class Reaper:
         return True
 
     def dismiss(self) -> None:
-        """Say that nothing is left to be removed, and wait until the process has ended. Safe to call twice.
+        """Report that nothing is left to remove, and wait until the process has ended. Safe to call twice.
 
-        Effects: one that stands still is killed.
+        Effects: a frozen process is killed.
         """
         pipe = self._process.stdin
         if pipe is None or pipe.closed:

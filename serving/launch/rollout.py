@@ -34,8 +34,9 @@ RECORD_KEY = "deployed"
 SURGE_PERCENT = 20
 """New replicas beyond the target while old ones serve, at least one: each loads the model, on cores that serve."""
 Begin = Callable[[str, Mapping[str, int]], Mapping[str, int]]
-"""Is told which stage begins, and which targets the configuration asks for anew. Returns: the targets that stand, by
-deployment. Raises: whatever keeps the stage from being deployed."""
+"""Called at the start of a stage with its name and the targets that the configuration changes. Returns: the targets in
+effect, by deployment. Raises: any error that prevents the stage.
+"""
 Details = Mapping[str, Any]
 """Deployments by name, as Serve describes them."""
 PROTOCOLS = {"link": LINK_PROTOCOL, "pool": POOL_PROTOCOL}
@@ -43,14 +44,14 @@ PROTOCOLS = {"link": LINK_PROTOCOL, "pool": POOL_PROTOCOL}
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """State that one deployment is to reach, or keeps for now.
+    """State that one deployment is to reach, or to keep for now.
 
     Args:
-        version: of what its replicas are made of.
-        live: keys that they take in place.
+        version: of everything that requires new replicas.
+        live: keys that running replicas apply in place.
         replicas: target now; 0 is possible.
-        surge: there is room for a new replica beside the old ones.
-        held: Ray's options of what runs, while it is not this deployment's turn.
+        surge: capacity exists for a new replica in addition to the old ones.
+        held: Ray's options of the running version, while this deployment waits for its turn.
     """
 
     version: str
@@ -60,7 +61,7 @@ class Order:
     held: dict[str, Any] | None = None
 
     def options(self) -> dict[str, Any]:
-        """Options of the Serve deployment. Effects: none."""
+        """Options of the Serve deployment."""
         options: dict[str, Any] = {
             "_internal": True,
             "version": self.version,
@@ -91,14 +92,14 @@ class Record:
 
 
 class Rollout:
-    """One deployment of a configuration, onto nothing or onto what runs.
+    """Rollout of a configuration: a first deployment or an upgrade.
 
     Args:
         config: sealed.
         app: name of the application.
-        listing: of its deployments; by default Serve is asked.
+        listing: of its deployments; queries Serve by default.
         room: see `has_room`.
-    Raises: SilentError if the control store does not answer.
+    Raises: SilentError if the control store does not respond.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Rollout:
             before is None
             or before.protocols != PROTOCOLS
             or set(before.versions) != set(self.names)
-            or other_weights(before.values, self._after.values)  # nobody takes their KV
+            or other_weights(before.values, self._after.values)  # their KV is incompatible
         )
 
     @property
@@ -149,9 +150,10 @@ class Rollout:
         return bool(self._running)
 
     def stages(self, begin: Begin) -> Iterator[dict[str, Order]]:
-        """Orders for all deployments, once for each that changes; the caller deploys them before it asks for the next.
+        """Yield orders for all deployments, once per deployment that changes. The caller deploys each before it
+        requests the next.
 
-        Effects: the record says what has changed so far, so that another try goes on there.
+        Effects: the record stores what has changed so far, so that a retry resumes from it.
         """
         if self.at_once or self._before is None:
             yield self.all(begin)
@@ -161,7 +163,7 @@ class Rollout:
         for number, name in enumerate(changing or self.names[:1], 1):
             stage = f"{name}, {number} of {len(changing)}" if changing else "no replica changes"
             self._begin(begin, stage, wanted)
-            wanted = {}  # a later stage keeps what somebody has set since
+            wanted = {}  # later stages keep targets set since
             turned = {**done.versions, name: self._after.versions[name]}
             later = {one for one in changing if turned[one] != self._after.versions[one]}
             live = {one: (done if one in later else self._after).live[one] for one in self.names}
@@ -186,7 +188,7 @@ class Rollout:
         )
 
     def _wanted(self) -> dict[str, int]:
-        """Targets of the file, where it has changed; elsewhere what a pool was scaled to since stays."""
+        """Targets of the file where they changed; other pools keep the size they were scaled to."""
         if self._before is None:
             return self._file()
         before, after = self._before.values, self._after.values
@@ -209,13 +211,13 @@ class Rollout:
 
 
 def configuration_digest(config: ServeConfig) -> str:
-    """Tells one configuration and code from another, for people. Effects: none."""
+    """Short digest of configuration and code, for display."""
     values = msgspec.json.encode([fingerprint(), values_of(config)], order="sorted")
     return blake2b(values, digest_size=6).hexdigest()
 
 
 def deployments(config: ServeConfig) -> list[str]:
-    """Deployments of a configuration, in the order in which they are upgraded: who is asked before who asks."""
+    """Deployments of a configuration, in upgrade order: each before the deployments that call it."""
     names = [*([KVCACHE] if config.kvcache.replicas else []), *config.pools, GATEWAY]
     return [*names, AUTOSCALER] if config.autoscaler.policy != "none" else names
 
@@ -227,7 +229,7 @@ def weights_of(config: ServeConfig) -> str:
     """
     try:
         return config.model.version or model_version(config.model.path)
-    except ModelError:  # an instance says so
+    except ModelError:  # an instance reports it
         return ""
 
 

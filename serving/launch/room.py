@@ -18,7 +18,6 @@ def require_room(config: ServeConfig, weights: int, block: int, *, here: bool) -
         block: bytes of a KV block.
         here: the dies' memory is this machine's.
     Raises: ConfigError if they do not, with the size of die that would do; if this machine cannot hold the weights.
-    Effects: none.
     """
     hardware, name = config.hardware, config.model.served_name
     enough = _enough_mib(config, weights)

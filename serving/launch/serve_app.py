@@ -1,7 +1,7 @@
 """The application for Ray Serve's own YAML: `import_path: serving.launch.serve_app:app`.
 
 `serve deploy`, KubeRay's `serveConfigV2` and Ray's dashboard deploy it; deploy/serve.yaml is an example. Session,
-secret and salt are in Ray's control store, never in the YAML, so that a second deployment goes on with the same.
+secret and salt are in Ray's control store, never in the YAML, so that a second deployment reuses them.
 """
 
 import logging
@@ -74,7 +74,7 @@ SHORTEST_SECRET = 32
 
 
 def _dashboard_url() -> str:
-    from ray._private.worker import global_worker  # there is no other way to ask in a task
+    from ray._private.worker import global_worker  # no other way to query it in a task
 
     url = getattr(global_worker.node, "webui_url", "")
     return f"http://{url}" if url else ""

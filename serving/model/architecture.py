@@ -1,8 +1,8 @@
-"""A model as frozen values: all that the rest of the package knows of a checkpoint's `config.json`.
+"""A model's architecture as frozen values: the only view of a checkpoint's `config.json` in the rest of the package.
 
-A family's page (`families/`) makes one of these from its own keys; nobody else asks what a model is called. Widths are
-counted in elements, lengths in tokens. Imports no torch: the gateway reads the vocabulary and the end tokens from here
-without paying for the tensor library.
+Each family's module (`families/`) builds one from its own keys; no other code depends on a model's name. Widths are
+counted in elements, lengths in tokens. Imports no torch, so that the gateway can read the vocabulary and the end tokens
+without the tensor library.
 """
 
 from dataclasses import dataclass
@@ -52,14 +52,14 @@ CacheRow = LatentRow | GroupedRow
 
 @dataclass(frozen=True, slots=True)
 class IndexerShape:
-    """DeepSeek's sparse attention: in a long context heads read only the tokens that a small scorer chooses.
+    """DeepSeek's sparse attention: in a long context, heads attend only to tokens chosen by a small scorer.
 
     Args:
         heads: of queries; all read one key per token.
         rope_dim: elements of a head that rotate, its first ones in the checkpoint.
         interleave: whether their pairs are neighbours in the checkpoint.
         top_k: tokens that are chosen; a context of no more is read whole.
-        shared: the layer chooses nothing, and takes what the nearest layer before it chose that does.
+        shared: the layer reuses the choice of the nearest earlier layer that makes one.
         norm_eps: of the key's norm.
     """
 
@@ -116,8 +116,8 @@ class GroupedShape:
         scale: factor on attention scores.
         input_bias: whether the projections to queries, keys and values have one.
         head_norm: whether each query and key is normalised, head by head, before it rotates.
-        window: tokens that a token sees at most, the last ones up to itself; None = all before it.
-        sinks: whether each query head has a learned score that takes its share of the softmax and brings no value.
+        window: most tokens that a token attends to, the last ones up to itself; None = all before it.
+        sinks: whether each query head has a learned score that takes part in the softmax without a value.
     """
 
     heads: int
@@ -182,12 +182,12 @@ class ClampedGate:
 
 @dataclass(frozen=True, slots=True)
 class ExpertShape:
-    """Routed experts, of which each token visits a few, and a net that all tokens visit.
+    """Routed experts, a few of which process each token, and a shared network for all tokens.
 
     Args:
-        shared_width: of the net for all tokens; 0 = there is none.
+        shared_width: of the shared network; 0 = none.
         bias: whether the products of a routed expert have one.
-        clamped: how the gates of routed experts open; None = as all others do.
+        clamped: clamped gate of routed experts; None = plain SwiGLU.
     """
 
     experts: int
@@ -212,11 +212,11 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class ContextLimit:
-    """Longest context in which a model does nothing but what is computed here.
+    """Longest context for which this implementation is complete.
 
     Args:
-        beyond: what it does in longer ones, as the rest of "beyond so many tokens".
-        computed_by: the setting with which longer ones are computed all the same; empty = there is none.
+        beyond: what the model does in longer contexts; completes "beyond N tokens".
+        computed_by: the setting that enables longer ones nevertheless; empty = none.
     """
 
     tokens: int
@@ -229,7 +229,7 @@ class Architecture:
     """Shape and switches of a model.
 
     Args:
-        model_type: as `config.json` says; for names and messages only.
+        model_type: from `config.json`; for names and messages only.
         drafts: multi-token-prediction layers that the configuration names.
         dtype: `bfloat16` or `float32`: what `dtype="auto"` loads as.
         quantization: how the checkpoint stores its matrices.

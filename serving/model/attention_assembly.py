@@ -70,7 +70,7 @@ class _Latent:
         return fused(parts.dtype, first, latent)
 
     def _paired(self, given: LinearWeight, heads: int) -> LinearWeight:
-        """The same product with neighbouring rotary rows; these lie at the end of a head already."""
+        """The same product with neighbouring rotary rows, which are already at the end of each head."""
         if self._parts.config.rope.interleave:
             return given
         width = given.weight.shape[0] // heads

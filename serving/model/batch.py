@@ -1,7 +1,7 @@
-"""Input of one forward pass besides weights and cache, ready as tensors.
+"""Input tensors of one forward pass, other than weights and cache.
 
-Tokens of all sequences lie in one list. Rows that attend with absorbed weights (those behind a prompt) come
-first, in groups of similar context length; whole prompt chunks follow. Built once per step, shared by all layers.
+Tokens of all sequences are in one list. Rows that attend with absorbed weights (those behind a prompt) come first, in
+groups of similar context length; whole prompt chunks follow. Built once per step, shared by all layers.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class PromptChunk:
         start: tokens of the sequence in the cache before the chunk.
         runs: `[blocks] int64`, the blocks that hold tokens `0 ... start - 1`; empty when start is 0.
         hidden: `[query rows, query rows]`, model dtype: 0 on and below the diagonal, -inf above. Queries are taken this
-            many at a time; among the keys up to their last, only as many of the newest can lie in a query's future.
+            many at a time; among the keys up to their last, only that many of the latest can be in a query's future.
     """
 
     first: int
@@ -69,7 +69,7 @@ class ForwardBatch:
         tokens: `[tokens] int64`.
         positions: `[tokens] int64`.
         slots: `[tokens] int64`, cache row of each token in layer 0.
-        choices: what the last indexer of the pass chose; each overwrites it, and layers that share one read it.
+        choices: the choice of the pass's last indexer; each indexer overwrites it, and layers that share one read it.
         others: the same pass over the other blocks of each row of a table, where blocks have some of the layers only.
     """
 

@@ -2,8 +2,8 @@
 
 Experts that a file has in one tensor are read one by one, under names of their own (`fused_experts.py`).
 
-INT8 matrices can be had either way: as they are, for products that compute in INT8 (`int8`), or dequantised like the
-FP8 ones, for whatever needs numbers (`tensor`).
+INT8 matrices can be read as stored, for products that compute in INT8 (`int8`), or dequantised like FP8 ones
+(`tensor`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -31,7 +31,7 @@ class _TensorFile(Protocol):
 
 
 class Int8Weight(NamedTuple):
-    """A matrix that stands for `weight * scale[:, None]`.
+    """A matrix whose value is `weight * scale[:, None]`.
 
     Args:
         weight: `[out_features, in_features] int8`.
@@ -107,7 +107,7 @@ class Checkpoint:
         optional: Mapping[str, tuple[int, ...]],
         ignored: Collection[str] = (),
     ) -> None:
-        """Compare with the tensors that a configuration asks for.
+        """Compare with the tensors that a configuration requires.
 
         Raises: ModelError naming the first missing, unexpected or wrongly shaped tensors, and how many there are.
         """
@@ -138,7 +138,7 @@ class Checkpoint:
         return value.to(device=device, dtype=dtype).contiguous()
 
     def int8(self, name: str, device: torch.device) -> Int8Weight | None:
-        """Read an INT8 matrix as it is; None, and nothing is read, if it is stored in another form.
+        """Read an INT8 matrix as stored; None, without reading, if it has another form.
 
         Raises: ModelError if it has no scale for each output channel.
         """
@@ -150,7 +150,7 @@ class Checkpoint:
         return Int8Weight(weight.to(device).contiguous(), scale.to(device))
 
     def is_int8(self, name: str) -> bool:
-        """Whether a tensor is stored as INT8; nothing is read."""
+        """Whether a tensor is stored as INT8; reads no data."""
         return self.stored_dtype(name) == "I8"
 
     def stored_dtype(self, name: str) -> str:
@@ -247,7 +247,7 @@ class CheckpointShapes:
         return self._checkpoint.names
 
     def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A tensor of the meta device, whatever `device` says."""
+        """A tensor on the meta device; `device` is ignored."""
         return torch.empty(self._checkpoint.shape(name), dtype=dtype, device="meta")
 
     def int8(self, name: str, device: torch.device) -> Int8Weight | None:
@@ -267,7 +267,7 @@ def dequantise(value: Tensor, scales: Tensor, block: tuple[int, int]) -> Tensor:
         scales: `[ceil(rows / block rows), ceil(columns / block columns)] float32`, factor of each block.
     """
     rows, columns = value.shape
-    high, wide = min(block[0], rows), min(block[1], columns)  # a block may be said to be larger than all there is
+    high, wide = min(block[0], rows), min(block[1], columns)  # a declared block may exceed the matrix
     factors = scales.float().repeat_interleave(high, 0)[:rows].repeat_interleave(wide, 1)[:, :columns]
     return value.float() * factors
 

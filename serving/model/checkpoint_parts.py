@@ -1,7 +1,7 @@
-"""Products, norms and tensors of a model by their names in a checkpoint, as a weight bank wants them.
+"""Products, norms and tensors of a model by their checkpoint names, for a weight bank.
 
-Every final tensor goes through a `WeightBank`, so all reading is put off until a bank asks for it: a model that lies in
-an image is assembled by the same code without touching a checkpoint.
+Every final tensor goes through a `WeightBank`, so reading is deferred until a bank requests it: the same code assembles
+a model from an image without a checkpoint.
 """
 
 import torch
@@ -15,7 +15,7 @@ from serving.model.weight_bank import WeightBank
 
 
 class CheckpointParts:
-    """The parts of one checkpoint, whose names and shapes were checked before.
+    """Parts of one checkpoint with checked names and shapes.
 
     Args:
         dtype: of everything but the gates, which are float32.
@@ -51,7 +51,7 @@ class CheckpointParts:
         return self.bank.tensor(name, lambda: self.read(name, dtype))
 
     def read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor, read now; in the model's dtype unless another is wanted."""
+        """Read a tensor immediately, by default in the model's dtype."""
         return self.source.tensor(name, dtype or self.dtype, self.device)
 
 

@@ -1,9 +1,9 @@
-"""Writing a Hugging Face checkpoint: safetensors files with their index, config.json, and what lies beside them.
+"""Writes a Hugging Face checkpoint: safetensors files with their index, config.json and further files.
 
     X.weight        [out, in] int8            X.weight_scale  [out, 1] float32
 
-Everything is written into a folder beside the wanted one and takes its name at the end: a run that is interrupted
-leaves no checkpoint that looks whole.
+All files are written into a temporary sibling folder, which is renamed at the end: an interrupted run leaves no
+seemingly complete checkpoint.
 """
 
 import glob
@@ -31,15 +31,15 @@ class CheckpointWriter:
     """Writes tensors into shards, one shard in memory at a time.
 
     Args:
-        folder: where the checkpoint is to be; must not exist or be empty.
-        shard_bytes: a shard is written when it has so many.
-    Raises: ConfigError if there is something in the folder, or it cannot be made.
-    Effects: makes a folder beside it, renamed by `finish`, removed when the block ends in an exception; what runs left
-        there that were killed is removed.
+        folder: destination of the checkpoint; must not exist or be empty.
+        shard_bytes: size at which a shard is written.
+    Raises: ConfigError if the folder is not empty or cannot be created.
+    Effects: creates a sibling folder, which `finish` renames and an exception removes; removes leftovers of killed
+    runs.
     """
 
     def __init__(self, folder: Path, shard_bytes: int = SHARD_BYTES) -> None:
-        self.folder = folder.resolve()  # behind a link, and not `.`, so that there is a name and a place beside it
+        self.folder = folder.resolve()  # resolves links and `.`, so that it has a name and siblings
         self.total_bytes = 0
         self._partial = self.folder.with_name(f".{self.folder.name}.{os.getpid()}{_PARTIAL}")
         self._keep = False
@@ -79,13 +79,14 @@ class CheckpointWriter:
         self.total_bytes += size
 
     def finish(self, config: Mapping[str, object], texts: Mapping[str, str], copies: Iterable[Path] = ()) -> None:
-        """Write what is left, and give the folder its name.
+        """Write the remaining tensors and rename the folder.
 
         Args:
             config: of the model.
             texts: further files by name.
             copies: files that are copied.
-        Raises: ConfigError if the folder is in use by now; what was written is kept then, and the message says where.
+        Raises: ConfigError if the folder is now in use; the written files are then kept, and the message names their
+        folder.
         """
         self._flush()
         self._name_shards()
@@ -102,7 +103,7 @@ class CheckpointWriter:
             raise ConfigError(f"{error}; the checkpoint is whole and lies in {self._partial}: rename it") from error
 
     def _forget_dead(self) -> None:
-        """Remove what other runs have left beside the folder, and their processes are gone."""
+        """Remove sibling folders of other runs whose processes have ended."""
         for left in self.folder.parent.glob(f".{glob.escape(self.folder.name)}.*{_PARTIAL}"):
             pid = left.name.removesuffix(_PARTIAL).rpartition(".")[2]
             if pid.isdigit() and (int(pid) == os.getpid() or not Path("/proc", pid).exists()):

@@ -1,7 +1,7 @@
-"""Reading a `config.json` key by key, and knowing which keys nobody has read. Imports no torch.
+"""Reads a `config.json` key by key and tracks unread keys. Imports no torch.
 
-A key that changes what a model computes and is not understood must not be ignored. So a family's page reads all keys
-that it knows, and what is left may only be one that computing does not depend on (`INERT`), or say "off".
+A key that changes what a model computes and is not understood must not be ignored. So a family's module reads all keys
+that it supports, and every remaining key must be irrelevant to computation (`INERT`) or disabled.
 """
 
 import math
@@ -24,7 +24,9 @@ INERT = frozenset(
     min_length no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping
     """.split()
 )
-"""Keys on which no served model's output depends: of training, of Hugging Face's own library, or read elsewhere."""
+"""Keys that do not affect a served model's output: of training, of Hugging Face's own library, or read by other
+modules.
+"""
 
 _OFF: tuple[object, ...] = (None, False, {}, [])
 _MOST_LAYERS = 4096
@@ -77,7 +79,7 @@ class ConfigKeys:
     def names(self, key: str, count: int, known: Sequence[str]) -> list[str] | None:
         """One of `known` for each of `count` layers (further ones are left out); None where the key is absent or null.
 
-        Raises: TypeError if it is no list; ModelError if it is too short, or names something else.
+        Raises: TypeError if it is no list; ModelError if it is too short, or has another value.
         """
         self._read.add(key)
         value = self.raw.get(key)
@@ -104,7 +106,7 @@ class ConfigKeys:
         return value
 
     def among(self, key: str, *allowed: object) -> None:
-        """See that a key, where it is given, has a value that changes nothing.
+        """Require that a key, if present, has one of the supported values.
 
         Raises: ModelError naming the key, its value and what is supported.
         """
@@ -114,11 +116,11 @@ class ConfigKeys:
             raise ModelError(f"{key} = {repr(value)[:40]} is not supported; only {allowed[0]!r} is")
 
     def known(self, *keys: str) -> None:
-        """Name keys that say again what others have said, or are read elsewhere."""
+        """Mark keys as read that duplicate others or are read by other modules."""
         self._read.update(keys)
 
     def refuse_unread(self) -> None:
-        """See that every key was read, is inert, or says "off".
+        """Require that every key was read, is inert, or is disabled.
 
         Raises: ModelError naming those that may change what the model computes.
         """

@@ -1,4 +1,4 @@
-"""A model with sparse attention as who computes none sees it: without indexers, in contexts that are read whole."""
+"""Dense form of a model with sparse attention: without indexers, limited to contexts that are attended to in full."""
 
 from dataclasses import replace
 
@@ -6,7 +6,8 @@ from serving.model.architecture import Architecture, ContextLimit, LatentShape, 
 
 
 def without_indexers(model: Architecture) -> Architecture:
-    """The same model, whose contexts end where its indexers would begin to choose; one without indexers as it is.
+    """The same model without indexers, with contexts limited to the length at which they would start to choose; models
+    without indexers are returned unchanged.
 
     Up to there results are the same. Rows of the cache have no key of an indexer, and its weights are not needed.
     """

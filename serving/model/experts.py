@@ -1,8 +1,8 @@
 """Routed experts in four separate steps: route -> dispatch -> grouped compute -> combine.
 
-The steps meet in plain values (`Routing`, `Dispatched`), and compute sees only rows grouped by expert with their
-counts. Experts that live on other ranks replace dispatch and combine by transfers and give each rank the groups of
-its own experts; gate and compute stay as they are.
+The steps exchange plain values (`Routing`, `Dispatched`), and compute receives only rows grouped by expert with their
+counts. Expert parallelism replaces dispatch and combine by transfers, so that each rank receives the groups of its own
+experts; gate and compute do not change.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Dispatched:
     Args:
         rows: `[tokens * top_k, hidden]`, expert 0's rows first.
         counts: `[experts] int64`, rows of each expert.
-        places: `[tokens * top_k] int64`, where the copy for (token, choice) stands in `rows`.
+        places: `[tokens * top_k] int64`, index in `rows` of the copy for (token, choice).
     """
 
     rows: Tensor
@@ -43,7 +43,7 @@ def dispatch(x: Tensor, routing: Routing, num_experts: int) -> Dispatched:
     top_k = routing.experts.shape[1]
     chosen = routing.experts.flatten()
     order = chosen.argsort(stable=True)
-    # Not bincount: it looks at the values from the host, which a recorded CUDA graph cannot.
+    # Not bincount: it reads the values on the host, which a recorded CUDA graph cannot.
     counts = chosen.new_zeros(num_experts).scatter_add_(0, chosen, torch.ones_like(chosen))
     places = torch.empty_like(order)
     places[order] = torch.arange(order.shape[0], device=order.device)
@@ -96,14 +96,14 @@ class LocalExperts:
 
 
 class GroupedExperts:
-    """All experts in this process, as one grouped product: nothing depends on a look at the counts from the host.
+    """All experts in this process as one grouped product, without reading the counts on the host.
 
     For CUDA in bfloat16, where a host that waits for counts costs more than the products.
 
     Args:
         gate_up: `[experts, 2 * width, hidden]`.
         down: `[experts, hidden, width]`.
-        biases: of gate_up and of down, `[experts, outputs]`; None = there are none.
+        biases: of gate_up and of down, `[experts, outputs]`; None = none.
         clamped: see `swiglu`.
     """
 

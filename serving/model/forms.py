@@ -1,7 +1,7 @@
-"""Which stored form a model's products take: one object decides it for all of them, fresh ones and those of an image.
+"""Stored forms of a model's products: one object chooses the form for all of them, freshly loaded or from an image.
 
-A form is opaque to whoever stores it: so many bytes, and a description (`layout`) by which the same form knows them
-again. A product without such a form lies in an image as plain tensors and takes its form when it is given out.
+A form is opaque to its storage: a number of bytes and a description (`layout`) by which the same form recognises them.
+    A product without such a form is stored in an image as plain tensors and converted when loaded.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class PackedShape:
 
 @dataclass(frozen=True, slots=True)
 class StoredProduct:
-    """A packed product that lies somewhere.
+    """A packed product in memory.
 
     Args:
         shape: of the dense weight: `[out_features, in_features]`, or of heads `[heads, in_features, out_features]`.
@@ -77,7 +77,7 @@ class ProductForms(Protocol):
     def write(self, given: LinearWeight, shape: PackedShape, memory: memoryview) -> None:
         """Pack into memory of `shape.nbytes` bytes at a multiple of 64.
 
-        Raises: ModelError if it comes out otherwise than `packed_shape` said.
+        Raises: ModelError if the result does not match `packed_shape`.
         Effects: writes the memory.
         """
         ...
@@ -91,7 +91,7 @@ class ProductForms(Protocol):
 
 
 class TorchForms:
-    """Forms that torch computes with: oneDNN's blocked layout on the CPU where it can lie on shared memory, else plain.
+    """Forms that torch computes with: oneDNN's blocked layout on the CPU where shared memory supports it, else plain.
 
     Args:
         device: where products are computed.

@@ -1,4 +1,4 @@
-"""Experts of a layer that lie in one tensor, as gpt-oss has them, told apart: names and shapes as if each had its own.
+"""Splits a layer's fused expert tensors, as in gpt-oss: names and shapes as if each expert had its own.
 
     mlp.experts.gate_up_proj         [experts, hidden, 2 * width]             gate and up in turns
     mlp.experts.down_proj            [experts, width, hidden]
@@ -34,12 +34,12 @@ _GROUP_BYTES = _GROUP // 2
 _MOST_EXPERTS = 4096
 """More than any layer has; a list of their names still fits the memory."""
 _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-"""What the four bits of an e2m1 number stand for."""
+"""Values of the sixteen e2m1 codes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """One tensor of those that the rest of the package knows, and where it lies.
+    """One tensor under the package's name, and its location in the checkpoint.
 
     Args:
         stored: name of the file's tensor, in MXFP4 without `_blocks`.
@@ -67,13 +67,13 @@ def told_apart(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, TensorPart]:
 
     Args:
         shapes: of a checkpoint's fused tensors, by their names.
-    Raises: ModelError for tensors of a shape that cannot be told apart.
+    Raises: ModelError for tensors of a shape that cannot be split.
     """
     return {part: where for name in shapes for part, where in _parts(name, shapes)}
 
 
 def is_fused(name: str) -> bool:
-    """Whether a tensor is one of those that are told apart."""
+    """Whether a tensor is a fused expert tensor."""
     return _STORED.fullmatch(name) is not None
 
 
@@ -119,7 +119,7 @@ def mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
     Args:
         blocks: `[rows, groups, 16] uint8`, two numbers in a byte, the lower four bits first.
         scales: `[rows, groups] uint8`, exponents of two, 127 more than they are.
-    Returns: `[rows, groups * 32]`; NaN or infinite where a scale is 255, which stands for no number.
+    Returns: `[rows, groups * 32]`; NaN or infinite where a scale is 255, which encodes no number.
     """
     pairs = torch.tensor([(_FP4[byte & 15], _FP4[byte >> 4]) for byte in range(256)])
     exponents = (scales.int() << 23).masked_fill_(scales == 0, 1 << 22)  # as float32 has them; 2**-127 is a small one

@@ -1,4 +1,4 @@
-"""Which experts a token goes to, and with which weights."""
+"""Expert gate: routes each token to experts, with weights."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
 """Attention whose query heads share key and value heads in groups: multi-head (groups of one) and grouped-query.
 
 The cache holds each KV head's value and rotated key. Single tokens attend to their own contexts in one batched product
-per step; chunks of a prompt attend together, head by head. Same result up to rounding. A layer with a window sees that
-many tokens, and a head with a sink leaves a share of its weights to nothing.
+per step; chunks of a prompt attend together, head by head. Same result up to rounding. A layer with a window attends to
+that many tokens; a head with a sink gives part of its softmax weight to no value.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class GroupedWeights:
     """Weights of one attention layer.
 
     Args:
-        into: hidden -> queries ++ keys ++ values, head after head; the rotating part of a head lies at its end, pairs
-            beside each other.
+        into: hidden -> queries ++ keys ++ values, head after head; the rotating part of a head is at its end, with
+            adjacent pairs.
         query_norm, key_norm: of each head, its elements in that order; None where heads are not normalised.
         out: the heads' results -> hidden.
-        sinks: `[heads]`, scores that take their share of the softmax and bring no value; None = there are none.
+        sinks: `[heads]`, scores that take part in the softmax without a value; None = none.
     """
 
     into: Linear
@@ -104,7 +104,7 @@ class GroupedAttention:
         """A chunk against its cached prefix and itself: `[tokens, heads * head_dim]`.
 
         Query rows are taken a few hundred at a time, each against the keys up to its last row, from the first one that
-        any of them sees.
+        any of them attends to.
         """
         kv, width, tokens = self.shape.kv_heads, self.shape.head_dim, query.shape[0]
         base, context = self._context(own, chunk, layer, cache)
@@ -126,7 +126,7 @@ class GroupedAttention:
         return out.view(tokens, -1)
 
     def _first_seen(self, position: int) -> int:
-        """First position that a token at this one sees."""
+        """First position that a token at this one attends to."""
         return 0 if self.shape.window is None else max(0, position - self.shape.window + 1)
 
     def _context(self, own: Tensor, chunk: PromptChunk, layer: int, cache: KvCache) -> tuple[int, Tensor]:

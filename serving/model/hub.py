@@ -1,13 +1,12 @@
-"""Checkpoints of the Hugging Face Hub, fetched by its own library into its own cache.
+"""Downloads checkpoints from the Hugging Face Hub, with its own library into its own cache.
 
 Only what serving reads: safetensors, their index, configuration, tokenizer and chat template. The revision is resolved
-to a commit first, and every file is asked for by that commit, so that a branch that moves meanwhile changes nothing.
-The small files come before the weights: a model that is not served is refused before its gigabytes are fetched.
+to a commit first, and every file is requested by that commit, so a branch that moves during the download has no effect.
+The small files are downloaded before the weights: an unsupported model is refused before its gigabytes are downloaded.
+Files are downloaded sequentially in the main thread, where Ctrl-C stops a download at once; the library splits a large
+file itself where the Hub stores it in chunks.
 
-Files come one after the other, in the main thread, where Ctrl-C ends a download at once; the library cuts a large file
-into pieces itself where the Hub stores it so.
-
-Imported only when something is to be fetched: `huggingface_hub` takes a quarter of a second.
+Import it only for a download: `huggingface_hub` takes a quarter of a second.
 """
 
 import logging
@@ -64,17 +63,17 @@ def fetch(
     tokenizer: bool = True,
     check: Check | None = None,
 ) -> HubFolder:
-    """Bring a model into the cache, as far as it is not there.
+    """Download the missing files of a model into the cache.
 
     Args:
-        tell: called with one line: the commit, what is fetched, and where it lies.
+        tell: called with one line: the commit, the download, and its location.
         tokenizer: a model without tokenizer is refused, before its weights are fetched.
-        check: called before they are, with the folder of the small files and the bytes of all files of weights, and
-            before that without a folder, with the bytes that they have at least; may refuse the model.
-    Raises: ModelError if there is no such model or revision, or it is not shown to this user; if the Hub gives a file
-        or commit a name that could be a path; if the architecture is not served, or it has no safetensors or
-        tokenizer.json; if the Hub cannot be reached and the cache lacks it; if a file comes cut short or is another
-        one than was listed. ConfigError if the disk is too small.
+        check: called before the weights are downloaded, first without a folder and with a lower bound of the weights'
+            bytes, then with the folder of the small files and the exact bytes; may refuse the model.
+    Raises: ModelError if the model or revision does not exist or is not accessible to this user; if the Hub gives a
+        file or commit a name that could be a path; if the architecture is not served, or it has no safetensors or
+        tokenizer.json; if the Hub cannot be reached and the cache lacks it; if a file is truncated or differs from the
+        listing. ConfigError if the disk is too small.
     Effects: network, writes into the cache.
     """
     try:
@@ -82,7 +81,7 @@ def fetch(
             return _Download(reference, tell).run(part, tokenizer=tokenizer, check=check)
     except ServingError:
         raise
-    except Exception as error:  # a library's, its transport's or the disk's: whatever it is, a line says what to do
+    except Exception as error:  # of the library, transport or disk: one line says what to do
         raise ModelError(hub_line(error, reference)) from error
 
 
@@ -189,7 +188,7 @@ class _Download:
         return names
 
     def _announce(self, folder: Path, missing: list[str]) -> None:
-        """Say what is fetched and where it goes, unless the disk cannot hold it."""
+        """Report the download and its destination, unless the disk is too small."""
         if self._sizes is None or not missing:
             self._tell(f"model {self._reference}: commit {self._commit}, in {folder}")
             return
@@ -205,7 +204,7 @@ class _Download:
 
 
 def _least_weights(sizes: Mapping[str, int]) -> int:
-    """Bytes of the files whose names no index has to tell; others may be the same weights once more."""
+    """Lower bound of the weights' bytes, from files with known names; others may be duplicates of the same weights."""
     if "model.safetensors" in sizes:
         return sizes["model.safetensors"]
     return sum(size for name, size in sizes.items() if _SHARD.fullmatch(name))

@@ -1,9 +1,9 @@
-"""Names that a Hub, or a mirror of it, gives to files: only such as cannot be a path.
+"""Validates the file names that a Hub or a mirror sends, so that none can be a path.
 
-`huggingface_hub` makes names on the disk of what it is told: of `ETag` and `X-Linked-ETag` the name of a blob and of
-its lock, of `X-Repo-Commit` a folder, also where the answer is 404, of `X-Xet-Hash` the name in a shared store, of the
-commit in a listing a folder and the content of a reference. All of these are digests. They are checked in the
-library's own transport, before it sees them, so that no second answer can differ from the one that was checked.
+`huggingface_hub` builds file names from what the server sends: of `ETag` and `X-Linked-ETag` the name of a blob and of
+its lock, of `X-Repo-Commit` a folder, also in 404 responses, of `X-Xet-Hash` the name in a shared store, of the commit
+in a listing a folder and the content of a reference. All of these are digests. They are checked in the library's own
+transport, before it reads them, so that no second response can differ from the checked one.
 """
 
 import re
@@ -22,17 +22,17 @@ _NAMES = ("x-linked-etag", "x-repo-commit", "x-xet-hash")
 
 
 def is_digest(text: object) -> bool:
-    """Whether a text is 40 to 64 hexadecimal digits, which is no path whatever it is joined to."""
+    """Whether a text is 40 to 64 hexadecimal digits, which cannot form a path in any combination."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 @contextmanager
 def names_checked() -> Iterator[None]:
-    """Let the library see no header that could become a path.
+    """Within the block, reject response headers that could become a path.
 
-    Within it a request raises ModelError where such a header comes.
+    A request then raises ModelError on such a header.
 
-    Effects: the library's connections are made anew, and afterwards again.
+    Effects: reopens the library's connections on entry and on exit.
     """
     set_client_factory(_checking_client)
     try:

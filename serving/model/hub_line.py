@@ -1,4 +1,4 @@
-"""Failures between us and the Hugging Face Hub, each as one line that says what to do."""
+"""Failures between us and the Hugging Face Hub, each as one line with the remedy."""
 
 import errno
 
@@ -20,7 +20,7 @@ _LONGEST = 160
 
 
 def hub_line(error: BaseException, reference: HubReference) -> str:
-    """The line for an exception of `huggingface_hub`, of its transport, or of the disk. Effects: none."""
+    """The line for an exception of `huggingface_hub`, of its transport, or of the disk."""
     model, hub, cache = reference.repository, constants.ENDPOINT, constants.HF_HUB_CACHE
     neither = f'there is no folder "{reference}", and'
     if isinstance(error, HfHubHTTPError):

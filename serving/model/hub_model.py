@@ -18,7 +18,7 @@ def model_folder(text: str, tell: Callable[[str], None], part: Literal["config",
 
     Args:
         tell, part: as `serving.model.hub.fetch`.
-    Raises: as `fetch`. Whether a folder is there is left to its readers.
+    Raises: as `fetch`. The existence of a folder is checked by its readers.
     Effects: as `fetch`, for a model of the Hub; none for a folder.
     """
     reference = hub_reference(text, Path())
@@ -42,8 +42,8 @@ def with_model_folder(
 
     Args:
         tell: as `serving.model.hub.fetch`.
-        weights: the model is to be served; if not, its configuration is all that is read. Simulated NPUs read no
-            weights either.
+        weights: the model will be served; otherwise only its configuration is read. Simulated NPUs read no weights
+            either.
         check: as `fetch`, with the configuration before it.
     Raises, Effects: as `fetch`, for a model of the Hub; none for a folder.
     """

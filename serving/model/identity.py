@@ -1,14 +1,14 @@
-"""Which weights a folder holds: a digest of their content. Imports no torch: launchers and gateways ask, too.
+"""Identity of a folder's weights: a digest of their content. Imports no torch, because launchers and gateways use it.
 
-Times of files say nothing (layers of images, Nix and `rsync -t` give all files one time), nor do names and sizes: a
-checkpoint trained further has the same. So the digest is of what the files say:
+File times are unreliable (image layers, Nix and `rsync -t` give all files one time), as are names and sizes: a further
+trained checkpoint has the same. So the digest covers file contents:
 
     small file      all of it
     large file      length, header, and of each tensor its first and last page and one in every 16 MiB between
 
-A tensor that was trained, quantised or merged differs on every page. It takes some milliseconds a GiB, and is kept
-inside a process for as long as a file has the same path, size, inode and times, that of its last change included, which
-nobody can set: no longer, and never on a disk.
+A tensor that was trained, quantised or merged differs on every page. It takes some milliseconds per GiB, and is cached
+in the process while a file keeps its path, size, inode and times, including the change time, which users cannot set. It
+is never cached on disk.
 """
 
 import os
@@ -28,7 +28,7 @@ EVERY_BYTES = 16 << 20
 MOST_HEADER_BYTES = 100_000_000
 """What the format allows."""
 _LENGTH_BYTES = 8
-"""A file begins with the length of its header."""
+"""A file starts with the length of its header."""
 
 _known: dict[tuple[str, int, int, int, int], bytes] = {}
 """Digests of this process: by path, size, inode and times."""
@@ -74,19 +74,19 @@ def _read(path: Path, size: int) -> bytes:
 
 
 def _pages(first: int, last: int) -> Iterator[int]:
-    """Places in a tensor that are looked at."""
+    """Offsets of the pages of a tensor that are hashed."""
     end = max(first, last - PAGE)
     yield from range(first, end, EVERY_BYTES)
     yield end
 
 
 def _tensors(header: bytes, start: int, size: int) -> Iterator[tuple[int, int]]:
-    """First byte and one past the last of each tensor; of a file whose header says nothing, of all of it."""
+    """First byte and one past the last of each tensor; for a file without a usable header, of the whole file."""
     try:
         entries: dict[str, Any] = parse_json(header)
         offsets = [entry["data_offsets"] for name, entry in entries.items() if name != "__metadata__"]
         places = sorted((start + int(first), start + int(last)) for first, last in offsets)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # damaged: the loader says so
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # damaged: the loader reports it
         places = [(0, size)]
     for first, last in places:
         if 0 <= first < last <= size:

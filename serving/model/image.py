@@ -4,10 +4,10 @@
     manifest    MessagePack: every tensor's name, dtype, shape, place, and the layouts of packed ones
     tensors     each at a multiple of 64 bytes
 
-Tensors lie as the kernels of one kind of device want them, and products in the form that their `ProductForms` gives
-them, which may be opaque to everybody but that very build of torch on that kind of CPU. So an image is found under a
-key that names all of this (`image_key`), and one that does not fit is not repaired: the checkpoint is read again.
-Whole-image checksums are the business of whoever keeps images.
+Tensors have the layout that the kernels of one kind of device use, and products the form of their `ProductForms`, which
+may be readable only by the same build of torch on the same kind of CPU. The image's key contains all of this
+(`image_key`), and a mismatching image is not repaired: the checkpoint is read again. The image store is responsible for
+whole-image checksums.
 """
 
 import hashlib
@@ -62,9 +62,9 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         config: fingerprint of the model's configuration.
         dtype: of the model.
         drafts: first draft layer and one past the last.
-        optional: names of checkpoint tensors that a draft layer may have or not, and here has.
+        optional: names of a draft layer's optional checkpoint tensors that are present.
         layouts: descriptions of stored forms that packed entries refer to.
-        tensor_bytes: length of everything behind the manifest.
+        tensor_bytes: length of all data after the manifest.
     """
 
     config: str
@@ -81,7 +81,7 @@ class Image:
 
     Args:
         data: the whole image; may be longer.
-    Raises: ModelError if it is no image of this format, is damaged, or lies where tensors cannot.
+    Raises: ModelError if it is not an image of this format, is damaged, or is misaligned for tensors.
     """
 
     def __init__(self, data: memoryview) -> None:
@@ -108,7 +108,7 @@ class Image:
 
 
 def encode_start(manifest: Manifest) -> bytes:
-    """Header and manifest, filled up to where the tensors begin."""
+    """Header and manifest, padded to the start of the tensors."""
     body = msgspec.msgpack.encode(manifest)
     start = round_up(_HEADER.size + len(body))
     header = _HEADER.pack(MAGIC, FORMAT, zlib.crc32(body), len(body), start + manifest.tensor_bytes)
@@ -116,7 +116,7 @@ def encode_start(manifest: Manifest) -> bytes:
 
 
 def round_up(nbytes: int) -> int:
-    """The next place where a tensor may begin."""
+    """The next offset at which a tensor may start."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
@@ -126,7 +126,7 @@ def config_fingerprint(config: Architecture) -> str:
 
 
 def image_key(config: Architecture, version: str, dtype: torch.dtype, device: torch.device, forms: ProductForms) -> str:
-    """Under which name an image is kept: whoever has the same key can use the same bytes.
+    """Key of an image: processes with the same key can use the same bytes.
 
     Args:
         version: of the weights, see `serving.model.model_version`.
@@ -137,7 +137,7 @@ def image_key(config: Architecture, version: str, dtype: torch.dtype, device: to
 
 
 def _read_manifest(data: memoryview) -> tuple[Manifest, int]:
-    """The manifest, and where the tensors begin."""
+    """The manifest, and the offset of the tensors."""
     if data.nbytes < _HEADER.size:
         raise ModelError(f"a model image of {data.nbytes} bytes has no header")
     magic, version, crc, body_bytes, nbytes = _HEADER.unpack_from(data)

@@ -1,9 +1,9 @@
-"""The three banks around an image: planning it from shapes, writing it, and giving out what lies in it.
+"""Three weight banks of an image: planning it from shapes, writing it, and reading from it.
 
-Theory of operation. The *planner* runs an assembly over tensors without bytes and so learns every place in advance;
-only then is memory asked for, once and exactly. The *writer* runs the same assembly over the real checkpoint: each
-tensor is built, packed, put into its place and dropped, so beside the image only the tensor in work takes memory. The
-*image bank* runs it a third time, or in another process, where nothing is built at all.
+Theory of operation. The *planner* runs an assembly over tensors without data and so determines every offset in advance;
+then the exact memory is requested once. The *writer* runs the same assembly over the real checkpoint: each tensor is
+built, packed, written and dropped, so besides the image only the current tensor takes memory. The *image bank* runs it
+a third time, possibly in another process, without building any tensor.
 """
 
 import torch
@@ -79,7 +79,7 @@ class PlanningBank:
         self._add(ImageEntry(name, _name(weight.dtype), tuple(weight.shape), self._end, shape.nbytes, layout, bias))
 
     def _add_plain(self, name: str, value: Tensor, bias: str | None = None, scale: str | None = None) -> str:
-        """A tensor as it is; one that lies there already lies there once."""
+        """Add a tensor unchanged; one that is already present is stored once."""
         twin = self._by_tensor.get(id(value))
         offset = self._end if twin is None else twin.offset
         entry = ImageEntry(name, _name(value.dtype), tuple(value.shape), offset, value.nbytes, PLAIN, bias, scale)
@@ -96,7 +96,7 @@ class PlanningBank:
 
 
 class WritingBank:
-    """Puts what it is asked for into an image, and drops it elsewhere.
+    """Writes each requested tensor into an image and frees its other memory.
 
     Args:
         image: on writable memory that already holds header and manifest.
@@ -156,10 +156,10 @@ class WritingBank:
 
 
 class ImageBank:
-    """Gives out what lies in an image; nothing is ever built.
+    """Serves tensors from an image; builds none.
 
     Args:
-        device: the CPU: everything stays where it is, shared. Otherwise each tensor is copied to the device, once.
+        device: on the CPU all tensors stay in place, shared; otherwise each is copied to the device once.
         forms: that it was planned with.
     """
 

@@ -33,7 +33,7 @@ class ImagePlan:
 
 
 class _NoCheckpoint:
-    """Stands where a checkpoint would: says which optional tensors it had."""
+    """Replaces a checkpoint: reports which optional tensors it had."""
 
     def __init__(self, names: frozenset[str]) -> None:
         self._names = names

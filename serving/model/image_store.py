@@ -22,19 +22,19 @@ class MappedImage(Protocol):
 
 
 class ImageStore(Protocol):
-    """Keeps images by key. Nothing here is ever an error to the caller: what cannot be done is simply not done."""
+    """Stores images by key. Failures are not errors to the caller: an image that cannot be stored is skipped."""
 
     def load(self, key: str) -> MappedImage | None:
         """The image, its checksum verified; None = not to be had now."""
         ...
 
     def store(self, key: str, nbytes: int, fill: Callable[[memoryview], None]) -> bool:
-        """Keep a new image, or wait for another process that is just making it.
+        """Store a new image, or wait for another process that is creating it.
 
         Args:
             nbytes: of the image.
-            fill: writes all of it into the memory that it is given; not called when nothing is to be written.
-        Returns: whether the image is there now.
-        Raises: what `fill` raises; nothing is kept then.
+            fill: writes the whole image into the given memory; not called if no write is needed.
+        Returns: whether the image now exists.
+        Raises: errors of `fill`; no image is stored then.
         """
         ...

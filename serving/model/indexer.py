@@ -4,8 +4,8 @@
     score               sum over heads of weight_h(x) * relu(query_h . key)
     chosen              the `top_k` best of a row's context; among equals the earlier ones
 
-Scores are float32 whatever the model's dtype is. A context of at most `top_k` tokens is not scored. Source: the report
-of DeepSeek-V3.2; its Hadamard rotation of queries and keys changes no product, and its FP8 is left out.
+Scores are float32 for any model dtype. A context of at most `top_k` tokens is not scored. Source: the report of
+DeepSeek-V3.2; its Hadamard rotation of queries and keys changes no product, and its FP8 is left out.
 """
 
 from dataclasses import dataclass
@@ -73,10 +73,10 @@ class Indexer:
         return IndexQueries(query.float(), self.w.heads(x.float()) * self.factor)
 
     def choose(self, asked: "IndexQueries", own: Tensor, batch: ForwardBatch, cache: KvCache, layer: int) -> Choices:
-        """Tokens for the rows of each group and chunk; none for one whose contexts are read whole.
+        """Tokens for the rows of each group and chunk; none where the whole context is attended to.
 
         Args:
-            own: the tokens' keys as they lie in the cache.
+            own: the tokens' keys as stored in the cache.
             layer: in the cache.
         """
         chosen: Choices = []
@@ -141,7 +141,7 @@ class IndexQueries:
 
 
 def best(scores: Tensor, count: int) -> Tensor:
-    """The best columns of each row; among equals the earlier ones, which `topk` alone does not promise.
+    """The best columns of each row; ties prefer earlier ones, which `topk` alone does not guarantee.
 
     Args:
         scores: `[rows, columns]`, float32; -inf = not to be chosen while there are others.

@@ -60,7 +60,7 @@ def multiply_int8(x: Tensor, weight: Tensor) -> Tensor:
         weight: `[out_features, features] int8`.
     Returns: `[rows, out_features] int32`.
     """
-    # On CUDA the integer product wants many rows and round sizes; float64 is exact up to 2^53, and always there.
+    # On CUDA the integer product requires many rows and round sizes; float64 is exact up to 2^53, and always there.
     if x.device.type == "cpu" and x.shape[1] > 1 and _cpu_is_exact():
         return torch._int_mm(x, weight.t())
     return (x.double() @ weight.double().t()).int()

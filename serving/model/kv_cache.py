@@ -4,9 +4,9 @@
 
 Layers are the model's; or some of them, where others lie in blocks of their own (`split_layers`).
 
-What a token leaves in each layer is the architecture's `row`; `kv_layout` says in which bytes. Block-major order costs
-attention nothing (blocks are gathered anyway) and makes a handoff one copy per block. Nothing here knows which sequence
-owns a block.
+A token's data in each layer is the architecture's `row`; `kv_layout` defines its bytes. Block-major order costs
+attention nothing (blocks are gathered anyway) and makes a handoff one copy per block. This module does not track which
+sequence owns a block.
 """
 
 import hashlib
@@ -26,15 +26,15 @@ class KvCache:
 
     Args:
         block_tokens: tokens per block.
-        dtype: the model's: what `write` takes and `gather` gives, whatever the form of the stored bytes.
-        buffer: writable memory to lie on (shared memory of the node); None = own memory. Must hold `size_bytes`.
+        dtype: the model's, which `write` takes and `gather` returns for any stored form.
+        buffer: writable memory to use (shared memory of the node); None = own memory. Must hold `size_bytes`.
         num_layers: layers to keep; default the model's. A draft layer with a cache of its own counts as one more.
-        split: where layers lie if a block has some of them; `num_layers` is not asked then.
+        split: location of layers if a block has only some of them; `num_layers` is then ignored.
         kv_dtype: `int8` stores the larger part of a row in bytes, `auto` in `dtype`.
     Raises: ModelError if the buffer is read-only, too small or not on the CPU.
     Effects: zeroes the memory: padding reads blocks that were never written, and must not meet a NaN.
 
-    `layout` says what the bytes of a row mean, for readers of raw memory.
+    `layout` describes the bytes of a row, for readers of raw memory.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class KvCache:
         return self.layout.unpack(self._rows.index_select(0, slots + layer * self.block_tokens))
 
     def gather_index_keys(self, layer: int, runs: Tensor) -> Tensor:
-        """Copy the indexer's keys of blocks of one layer side by side, and nothing else of their rows.
+        """Gather only the indexer's keys of one layer's blocks.
 
         Args:
             runs: as those of `gather`.
@@ -136,7 +136,7 @@ class KvCache:
 def _fingerprint(
     config: Architecture, layers: int, block_tokens: int, layout: KvLayout, split: SplitLayers | None
 ) -> str:
-    """Names everything that gives a block's bytes their meaning, the model's shape included."""
+    """Fingerprint of all that determines the meaning of a block's bytes, the model's shape included."""
     text = f"{config!r}|{layers}|{block_tokens}|{layout.dtype}|{layout.form}"
     if split is not None:
         text += f"|{split!r}"

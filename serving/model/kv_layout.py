@@ -36,12 +36,12 @@ class KvLayout:
 
     Args:
         dtype: the model's, of what `pack` takes and `unpack` gives.
-        row: what a token leaves.
+        row: shape of a token's data.
         heads: equal parts of a row, head after head; 1 for a latent row.
-        rounded: widths of a head's parts that INT8 rounds, each with a scale of its own; they come first.
+        rounded: widths of a head's parts that INT8 rounds, each with a scale of its own; they are first.
         kept: width of the part that it does not round.
-        rope_offset_bytes: where the rotated key begins in a head.
-        scale_offset_bytes: where a head's scales begin; -1 in the float forms, which have none.
+        rope_offset_bytes: offset of the rotated key in a head.
+        scale_offset_bytes: offset of a head's scales; -1 in the float forms, which have none.
         head_bytes: of one head, a multiple of 4 in the INT8 form.
     """
 
@@ -91,7 +91,7 @@ class KvLayout:
 
     @property
     def index_part(self) -> slice:
-        """Where the indexer's key lies in a latent row, in elements of `stored_dtype`; its bytes are of `dtype`."""
+        """Slice of the indexer's key in a latent row, in elements of `stored_dtype`; its bytes are of `dtype`."""
         assert isinstance(self.row, LatentRow), "grouped rows have no key of an indexer"
         first = self.rope_offset_bytes + self.row.rope * self.dtype.itemsize
         size = self.stored_dtype.itemsize
@@ -100,8 +100,8 @@ class KvLayout:
     def pack(self, rows: Tensor) -> Tensor:
         """Rows as they are stored: `[tokens, elements]` to `[tokens, stored_elements]`.
 
-        With INT8, `rows` are rounded to what `unpack` will give back: a token that attends to its own chunk sees what
-        a later step will find in the cache, so that results do not depend on where a prompt was cut into chunks.
+        With INT8, `rows` are rounded to what `unpack` returns: a token that attends to its own chunk uses the values
+            that later steps read from the cache, so results do not depend on the chunk boundaries.
 
         INT8, exactly: `scale = max |x| / 127` and `x * (127 / max |x|)` rounded to the nearest, ties to even, all in
         float32; back, `q * scale` in float32, then rounded to the model's dtype.

@@ -8,7 +8,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 def last_level_cache_bytes(caches: Path = _CACHES) -> int:
-    """Size of the cache next to memory [bytes]; 0 if the system does not tell.
+    """Size of the cache next to memory [bytes]; 0 if unknown.
 
     Args:
         caches: Linux's description of the first core's caches.

@@ -3,7 +3,7 @@
 The cache holds one latent row per token. *Plain heads* (prompt chunks) expand the latents of the whole context to keys
 and values per head: cheap per score, dear per context token, so it pays when many queries share a context. *Absorbed*
 (decode) pushes the expansion matrices onto the query and the output instead, so that all heads attend to the raw
-latent rows: nothing is expanded, which pays for a few queries per context. Same result up to rounding.
+latent rows: no expansion, which pays for a few queries per context. Same result up to rounding.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """One matrix product with a fixed weight: the port that every projection of the model goes through.
 
-Implementations differ in how the weight is stored (plain, packed for the CPU's matrix kernels, INT8), never in what
-they mean: `y = x W^T + b`. The rest of the model holds only `Linear`s, so a stored form is replaced in one place.
+Implementations differ in how the weight is stored (plain, packed for the CPU's matrix kernels, INT8), never in the
+result: `y = x W^T + b`. The rest of the model holds only `Linear`s, so a stored form is replaced in one place.
 """
 
 import os
@@ -18,12 +18,12 @@ from serving.model.int8_linear import Int8Linear
 
 @dataclass(frozen=True, slots=True)
 class LinearWeight:
-    """One product's weight as a checkpoint gives it, before it takes the form that kernels want.
+    """One product's weight as read from a checkpoint, before conversion to the kernels' form.
 
     Args:
         weight: `[out_features, in_features]`: floating point, or int8 with a `scale`.
         bias: `[out_features]`, floating point.
-        scale: `[out_features] float32`: an int8 weight stands for `weight * scale[:, None]`.
+        scale: `[out_features] float32`: the value of an int8 weight is `weight * scale[:, None]`.
         weight_only: whether activations are not rounded to int8 (W8A16); else they are (W8A8).
         many_rows: always multiplied with many rows, so that a form that is read quickly does not pay.
 
@@ -65,8 +65,8 @@ class PrepackedLinear:
     """The weight reordered once into the blocked layout of oneDNN's kernels.
 
     About half the time of a plain product at decode sizes, because no reorder runs per call. A row's result has the
-    same bits whatever other rows are in the call (measured, see tests/model/test_linear.py), which plain float32
-    products do not offer.
+    same bits with any other rows in the call (measured, see tests/model/test_linear.py), which plain float32 products
+    do not offer.
     """
 
     __slots__ = ("_lone_row_differs", "_memory", "_packed", "_product", "bias", "in_features", "out_features")
@@ -75,12 +75,12 @@ class PrepackedLinear:
         """
         Args:
             weight: `[out_features, in_features]`, plain (not kept) or packed by `pack` before (kept).
-            memory: what a packed weight lies on, kept as long as this lives; None = the tensor keeps its own.
+            memory: memory of a packed weight, kept alive by this object; None = the tensor keeps its own.
         """
         self._memory = memory
         self.out_features, self.in_features = weight.shape
         self._packed = weight if is_packed(weight) else pack(weight)
-        # A single long row is added up in another order than the same row among others.
+        # A single long row is summed in another order than the same row among others.
         self._lone_row_differs = self.in_features > _ORDERED_ROW
         self._product = torch.ops.mkldnn._linear_pointwise.default
         self.bias = bias
@@ -92,9 +92,9 @@ class PrepackedLinear:
         return y
 
 
-# oneDNN's kernels for AMX tiles add a row up in an order that depends on how many others share its call; those for
-# vectors do not. It asks once per process, at its first product. Prompts are slower for it on such processors, where
-# torch computes; our own kernels on tiles keep a row's bits.
+# oneDNN's kernels for AMX tiles sum a row in an order that depends on the number of rows in the call; those for vectors
+# do not. oneDNN reads the setting once per process, at its first product. Prompts in torch are slower with it on such
+# processors; our own tile kernels keep a row's bits.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # Rows per call that the packed layout is chosen for: a decode batch.
@@ -136,9 +136,9 @@ def make_linear(given: LinearWeight) -> Linear:
 
 
 def fuse(*parts: LinearWeight) -> LinearWeight:
-    """One product in place of several that read the same input; the outputs lie side by side.
+    """One product in place of several that read the same input; the outputs are concatenated.
 
-    A missing bias next to real ones stands for zeros. Either all parts have scales, or none.
+    A missing bias next to real ones counts as zeros. Either all parts have scales, or none.
     """
     bias = scale = None
     if any(part.bias is not None for part in parts):

@@ -61,18 +61,18 @@ def load_model(
 ) -> Model:
     """Load a checkpoint, draft layers included.
 
-    With a store of images the weights lie on its memory, shared by all processes of the node that load the same; only
-    the first reads the checkpoint. Whatever goes wrong with an image, the checkpoint is read as without a store.
+    With an image store the weights are in its memory, shared by all processes of the node that load the same model;
+    only the first reads the checkpoint. If an image fails, the checkpoint is read as without a store.
 
     Args:
         folder: config.json and safetensors files, with or without an index.
         device: where to compute, `cpu` or `cuda[:n]`.
-        dtype: of weights, activations and KV cache; `auto` = as the configuration says (float16 becomes float32).
+        dtype: of weights, activations and KV cache; `auto` = the configuration's (float16 becomes float32).
         progress: called after each tensor that is read, with (tensors read, tensors to read).
-        images: where weights may lie ready, and are put for the others.
+        images: store to read the weights from, or to write them to.
         version: names these weights among images; empty = from their content, see `model_version`.
         native: products as the native library's panels; CPU only.
-        coarse_drafts: with `native`, draft layers in INT8: quicker guesses, hardly worse ones.
+        coarse_drafts: with `native`, draft layers in INT8: faster, with nearly the same acceptance.
         short: with `native`, bfloat16 weights in twelve bits a number where they can be; None = where that is
             known to be quicker (`Library.short_weights_pay`): with AMX, else if the last-level cache does not hold
             them all. Same results.
@@ -179,9 +179,9 @@ def product_forms(
 def _short_weights_pay(library: Library, folder: Path) -> bool:
     """Whether they are quicker, for this model.
 
-    A server's last-level cache may be as large as the model and still be no quicker than memory: it is shared by all
-    that runs on the other cores. Where AMX is, models that it holds gain as others do (230 M parameters in 480 MiB:
-    1.33 at batch 1), or lose nothing (10 M). On Zen 5 the latter lost 8 %.
+    A server's last-level cache may be as large as the model and still be no faster than memory, because the other cores
+    share it. With AMX, models that fit in it gain as others do (230 M parameters in 480 MiB: 1.33 at batch 1), or lose
+    nothing (10 M). On Zen 5 the latter lost 8 %.
     """
     if not library.short_weights_pay:
         return False
@@ -211,9 +211,9 @@ def _dtype(config: Architecture, name: str) -> torch.dtype:
 
 
 def _require_as_many(config: Architecture, checkpoint: Checkpoint) -> None:
-    """See that a checkpoint has at least as many tensors as layers and experts, before their names are listed.
+    """Require at least as many tensors in a checkpoint as layers and experts, before their names are listed.
 
-    A list as long as a configuration says may fill memory.
+    A list with a malformed configuration's length could exhaust memory.
     Raises: ModelError if there are fewer tensors than layers or experts.
     """
     there = len(checkpoint.names)

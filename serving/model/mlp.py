@@ -8,7 +8,7 @@ from serving.model.linear import Linear
 
 
 def swiglu(gate_up: Tensor, clamped: ClampedGate | None = None) -> Tensor:
-    """`silu(gate) * up` of `[rows, 2 * width]`, gate in the first half; or as `clamped` says."""
+    """`silu(gate) * up` of `[rows, 2 * width]`, gate in the first half; with the clamped gate if given."""
     gate, up = gate_up.chunk(2, -1)
     if clamped is None:
         return F.silu(gate).mul_(up)

@@ -1,4 +1,4 @@
-"""The whole model: tokens and cache in, hidden states and logits out. Knows nothing about sequences or requests."""
+"""The whole model: tokens and cache in, hidden states and logits out. Independent of sequences and requests."""
 
 from collections.abc import Sequence
 

@@ -11,8 +11,8 @@ from serving.regular_file import MOST_JSON_BYTES, read_regular
 def model_version(folder: str | Path) -> str:
     """Short name of a checkpoint's content: of config.json and of the weights themselves, see `identity`.
 
-    Copies of a folder on other hosts have the same, whatever the times of their files; other weights have another one,
-    also where names, sizes and times are equal.
+    Copies of a folder on other hosts have the same version for any file times; different weights have different
+    versions, even with equal names, sizes and times.
 
     Raises: ModelError if the folder cannot be read.
     Effects: reads some pages of each tensor, once in a process.

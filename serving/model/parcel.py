@@ -1,8 +1,8 @@
-"""A model folder without its weights, as one value that can travel to a host that has no such folder.
+"""A model folder without its weights, as one value to send to a host that lacks the folder.
 
-Small files travel whole. Of a file of weights goes its header; where it is unpacked it has its whole size, as a hole,
-so that the size of the model is the same there. A mark says that the weights are not, and which they are: version and
-fingerprint are the same, and whoever would read them is refused.
+Small files are included in full. Of weight files only the header is included; unpacked, they are sparse files of the
+full size, so that the model's size is the same. A mark records that the weights are missing, and their digest: version
+and fingerprint are the same, and reading the weights is refused.
 """
 
 import os
@@ -19,13 +19,13 @@ from serving.model.identity import content_digest
 from serving.regular_file import check_regular, open_regular, read_regular
 
 MARK = "weights-are-elsewhere"
-"""File of an unpacked folder; holds the digest of the weights, and the path of the folder that it stands for."""
+"""File of an unpacked folder; contains the digest of the weights, and the path of the original folder."""
 MOST_BYTES = 64 << 20
 """Of a parcel, before it is compressed: a large tokenizer has 20 MB."""
 _WEIGHTS = ".safetensors"
 _SMALL = (".json", ".jinja", ".txt", ".model")
 _LENGTH_BYTES = 8
-"""A file of weights begins with the length of its header."""
+"""A file of weights starts with the length of its header."""
 
 
 class ParcelFile(msgspec.Struct, frozen=True):
@@ -61,10 +61,10 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(parcel: bytes, folder: Path) -> None:
-    """Make the folder, complete but for its weights, or not at all.
+    """Create the folder atomically, complete but for its weights.
 
     Raises: ModelError if it cannot be made.
-    Effects: replaces what another process has made there meanwhile; nobody sees half of it.
+    Effects: replaces a folder that another process has created since; readers never see a partial one.
     """
     whole = msgspec.msgpack.decode(zlib.decompress(parcel), type=Parcel)
     fresh = folder.with_name(f"{folder.name}.{os.getpid()}")
@@ -81,7 +81,7 @@ def unpack(parcel: bytes, folder: Path) -> None:
 
 
 def require_weights(folder: Path) -> None:
-    """Raises: ModelError, with the host's name, if this folder stands for one on another host."""
+    """Raises: ModelError, with the host's name, if this folder represents one on another host."""
     if lacks_weights(folder):
         path = _mark(folder)[1]
         raise ModelError(
@@ -91,7 +91,7 @@ def require_weights(folder: Path) -> None:
 
 
 def lacks_weights(folder: Path) -> bool:
-    """Whether this folder stands for one on another host."""
+    """Whether this folder represents one on another host."""
     return (folder / MARK).is_file()
 
 
@@ -105,7 +105,7 @@ def weights_digest(folder: Path) -> str:
 
 
 def name_of(parcel: bytes) -> str:
-    """Tells one parcel from another, and a damaged one."""
+    """Digest that identifies a parcel and detects damage."""
     return blake2b(parcel, digest_size=12).hexdigest()
 
 

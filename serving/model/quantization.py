@@ -1,11 +1,11 @@
-"""Which quantised layouts of a checkpoint are read, and what `config.json` says of the one at hand. Imports no torch.
+"""Supported quantised layouts of a checkpoint, and the one that `config.json` specifies. Imports no torch.
 
 Three are read. *FP8*, block-scaled, as DeepSeek publishes, and *MXFP4*, as gpt-oss has its experts (four bits a number,
 32 share an exponent): dequantised while they are read. *INT8* as compressed-tensors'
-`int-quantized` writes it: a symmetric int8 weight `X.weight [out, in]` beside `X.weight_scale [out, 1]`, multiplied
-with activations that are rounded to int8 per token while serving; only those of `kv_b_proj`, which decode absorbs, are
-not. Which matrices are INT8 is seen from the tensors themselves: the configuration's `ignore` patterns are for those
-who must know before they open the files.
+`int-quantized` writes it: a symmetric int8 weight `X.weight [out, in]` with `X.weight_scale [out, 1]`, multiplied with
+activations that are rounded to int8 per token while serving; only those of `kv_b_proj`, which decode absorbs, are not.
+The tensors themselves show which matrices are INT8; the configuration's `ignore` patterns are for readers that need it
+before opening the files.
 """
 
 from collections.abc import Mapping

@@ -2,7 +2,7 @@
 
 Inside the model rotated pairs are always neighbours, and a head's rotating elements its last ones. Checkpoints that
 have them otherwise (halves of the head are paired, or its first elements rotate) get the rows of their projections
-reordered once at load (`rotated_last`), which changes no score: queries and keys are reordered alike.
+reordered once at load (`rotated_last`), which changes no score, because queries and keys are reordered in the same way.
 """
 
 import torch
@@ -42,7 +42,7 @@ def rotate(x: Tensor, rotations: Tensor) -> Tensor:
 
 
 def rotated_last(width: int, rope_dim: int, first: int, *, interleave: bool = False) -> Tensor:
-    """Order of a head's elements in which those that rotate come last, the pairs of a rotation beside each other.
+    """Order of a head's elements in which rotating ones are last, with adjacent pairs.
 
     Args:
         width: of the head. first: of its elements that rotate, as the checkpoint has them.

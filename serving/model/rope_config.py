@@ -128,7 +128,7 @@ def read_rope(raw: Mapping[str, object], max_positions: int, *, interleave: bool
     """Rotary settings from `config.json`: `rope_parameters` (newer) or `rope_theta` with `rope_scaling`.
 
     Args:
-        theta: where the configuration does not say.
+        theta: default base.
     Raises: ModelError for kinds that are not known, keys that are not, and numbers out of range.
     """
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}

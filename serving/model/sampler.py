@@ -72,7 +72,7 @@ def sample(logits: Tensor, orders: Sequence[SampleOrder], masks: Sequence[Mask] 
     """Draw one token per row.
 
     Args:
-        logits: `[rows, vocab] float32`, as the model gave them.
+        logits: `[rows, vocab] float32`, from the model; not modified.
         orders: one per row.
         masks: one per row, or none at all.
     Effects: none; `logits` is left alone.
@@ -124,7 +124,7 @@ def _changes_logits(p: SamplingParams) -> bool:
 
 
 def _adjusted(logits: Tensor, orders: Sequence[SampleOrder]) -> Tensor:
-    """Logits after mask, bias and penalties; the same tensor when no row asks for any."""
+    """Logits after mask, bias and penalties; the same tensor if no row requests any."""
     changed = [row for row, order in enumerate(orders) if _changes_logits(order.sampling)]
     if not changed:
         return logits
@@ -163,13 +163,13 @@ def _draw(logits: Tensor, orders: Sequence[SampleOrder]) -> list[int]:
     below = torch.nextafter(total, torch.zeros_like(total))  # a product rounded up to the total would find no id
     target = torch.minimum(_column(at, logits) * total, below)
     found = torch.searchsorted(sums, target, right=True)[:, 0]
-    # Weights that are no numbers end behind the last id: whatever such a request gets, it must not fail its batch.
+    # NaN weights end after the last id: such a request must not fail its batch.
     tokens: list[int] = found.clamp_(max=logits.shape[1] - 1).tolist()
     return tokens
 
 
 def _filtered(weights: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Weights with everything that a row's filters refuse set to zero."""
+    """Weights, with those rejected by a row's filters set to zero."""
     if any(p.min_p > 0 for p in params):
         weights = weights.masked_fill(weights < _column([p.min_p for p in params], weights), 0.0)
     vocab = weights.shape[1]
@@ -189,8 +189,8 @@ def _filtered(weights: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 def _nucleus_floor(weights: Tensor, top_p: Sequence[float]) -> Tensor:
     """Per row, the weight at which the sum of the largest weights reaches its share: `[rows, 1]`.
 
-    The share usually lies within the first few hundred candidates; only when it does not for some row is the whole
-    vocabulary sorted. Both ways add the same numbers in the same order.
+    The share is usually reached within the first few hundred candidates; only when it does not for some row is the
+    whole vocabulary sorted. Both ways add the same numbers in the same order.
     """
     share = _column(top_p, weights)
     target = share * weights.sum(-1, keepdim=True)

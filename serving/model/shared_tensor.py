@@ -1,4 +1,4 @@
-"""Tensors that lie on memory which is already there, shared and perhaps read-only, without a copy.
+"""Tensors over existing memory, shared and possibly read-only, without a copy.
 
 A plain tensor is a view. A weight packed for oneDNN is opaque to torch's ordinary functions, but the C interface that
 torch offers to ahead-of-time compiled models can put one over existing bytes, given the description of their layout.
@@ -22,12 +22,12 @@ ALIGNMENT = 64
 
 
 def address_of(memory: memoryview) -> int:
-    """Where contiguous memory begins."""
+    """Address of contiguous memory."""
     return int(np.frombuffer(memory, np.uint8).ctypes.data)
 
 
 def plain_over(memory: memoryview, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A dense tensor on `memory`, which stays alive with it. Nothing stops a writer: the memory may be read-only.
+    """A dense tensor on `memory`, which it keeps alive. Do not write to it: the memory may be read-only.
 
     Args:
         memory: contiguous, exactly as long as the tensor, not empty.

@@ -9,10 +9,10 @@ from safetensors import safe_open
 from serving.regular_file import check_regular
 
 _FP8_SCALE = "_scale_inv"
-"""Scales of FP8 blocks; they are gone once the weights are dequantised."""
+"""Scales of FP8 blocks, dropped by dequantisation."""
 _MXFP4_SCALE = re.compile(r"\.mlp\.experts\.\w+_scales")
 _MXFP4 = re.compile(r"\.mlp\.experts\.\w+_blocks")
-"""Two numbers a byte, and exponents that are gone once the weights are dequantised."""
+"""Two numbers per byte, and exponents dropped by dequantisation."""
 _INT8_SCALE = ".weight_scale"
 _FLOAT32_BYTES = 4
 _ROUTED = re.compile(r"\.mlp\.experts\.")

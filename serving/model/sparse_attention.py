@@ -1,8 +1,8 @@
-"""Latent attention that reads, in long contexts, only the tokens that an indexer chooses.
+"""Latent attention that, in long contexts, attends only to tokens chosen by an indexer.
 
-Rows that attend by themselves gather the chosen rows of the cache and nothing else; prompt chunks, which expand their
-whole context for many queries anyway, hide the others from each query. While no context of a group or query block is
-longer than `top_k`, it is attended to just as without an indexer, to the same bits.
+Rows that attend individually gather only the chosen rows of the cache; prompt chunks, which expand their whole context
+for many queries anyway, hide the others from each query. While no context of a group or query block is longer than
+`top_k`, results are bit-identical to attention without an indexer.
 """
 
 import torch

@@ -1,6 +1,6 @@
-"""Where a model's layers lie in KV blocks: all in one, or those with a sliding window apart from the others.
+"""Placement of a model's layers in KV blocks: all in one block, or sliding-window layers separate from the others.
 
-Blocks that hold few layers let go of what has left the window while a sequence runs. All of them hold the same number
+With separate blocks, those that have left the window are freed while a sequence runs. All blocks hold the same number
 of layers, so that one arena serves both kinds.
 """
 
@@ -37,7 +37,7 @@ def split_layers(config: Architecture) -> SplitLayers | None:
     if not sliding or len(windows) // layers > MOST_WIDTH:
         return None
     split = LayerSplit(full // layers, sliding // layers, max(windows))
-    counts = [0, full]  # sliding layers are counted from behind the others
+    counts = [0, full]  # sliding layers are numbered after the others
     places = []
     for window in windows:
         places.append(divmod(counts[window > 0], layers))
@@ -46,7 +46,7 @@ def split_layers(config: Architecture) -> SplitLayers | None:
 
 
 def _window(config: Architecture, layer: int) -> int:
-    """Tokens that a layer sees at most; 0 = all that there may be."""
+    """Most tokens that a layer attends to; 0 = no limit."""
     attention = config.layers[layer].attention
     window = attention.window if isinstance(attention, GroupedShape) else None
     return window if window is not None and window < config.max_position_embeddings else 0

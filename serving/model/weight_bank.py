@@ -1,8 +1,8 @@
-"""Where the tensors that a model computes with come from: built from a checkpoint, or already there in an image.
+"""Source of a model's final tensors: built from a checkpoint, or read from an image.
 
-An assembly asks its bank for every *final* tensor (fused, reordered, as the kernels want it) by a stable name, together
-with how to build it. Whether that is ever done is the bank's business. A name is asked for once; parts that several
-layers share are asked for by the first.
+An assembly requests every *final* tensor (fused, reordered, in the kernels' form) from its bank by a stable name,
+together with a function to build it, which the bank may or may not call. Each name is requested once; the first layer
+requests parts that several layers share.
 """
 
 from collections.abc import Callable

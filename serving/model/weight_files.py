@@ -1,4 +1,4 @@
-"""Which files of a checkpoint folder hold its tensors. Imports no torch: a download asks, too."""
+"""Tensor files of a checkpoint folder. Imports no torch, because downloads use it."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def weight_files(folder: Path) -> list[Path]:
 def indexed_files(folder: Path) -> list[str] | None:
     """Names of the files of tensors that an index lists; None without an index.
 
-    Raises: ModelError if the index cannot be read, or names a file elsewhere.
+    Raises: ModelError if the index cannot be read, or names a file outside the folder.
     Effects: reads the index.
     """
     index = folder / INDEX
@@ -45,7 +45,7 @@ def indexed_files(folder: Path) -> list[str] | None:
 
 
 def is_partial(folder: Path) -> bool:
-    """Whether a folder is a snapshot in Hugging Face's cache that lacks weights: on this host a fetch went only so far.
+    """Whether a folder is a snapshot in Hugging Face's cache that lacks weights because its download is incomplete.
 
     Effects: looks at the folder.
     """

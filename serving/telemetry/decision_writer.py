@@ -1,8 +1,8 @@
-"""Writes decision logs without making anybody wait.
+"""Decision-log writer that never blocks the deciding thread.
 
-The thread that decides only appends to a queue; a thread of the writer's own turns calls into bytes and writes them,
-some times a second. What a killed process had not written yet is lost, the file before it is whole. A disk that cannot
-keep up ends the log, with a frame that says so; it never slows the machine.
+The deciding thread only appends to a queue; the writer's own thread encodes calls and writes them several times a
+second. A killed process loses what it had not yet written; the file up to that point stays intact. A disk that cannot
+keep up ends the log with a frame that records it, and never slows the process.
 """
 
 import logging
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 MAX_QUEUED = 50_000
 """Calls waiting to be written; at the rates of a busy instance many seconds."""
 GATHER_S = 0.05
-"""Calls are written in batches this far apart: bounds what a killed process loses."""
+"""Interval between batch writes [s]; bounds what a killed process loses."""
 BATCH = 256
 """Calls written at a time."""
 STOP_DEADLINE_S = 5.0
@@ -36,10 +36,11 @@ class DecisionWriter:
     def __init__(self, folder: str, kind: str, name: str, header: object, max_queued: int = MAX_QUEUED) -> None:
         """
         Args:
-            kind, name: of the machine; parts of the file's name.
-            header: what the machine was built with.
+            kind, name: of the state machine; parts of the file's name.
+            header: constructor arguments of the state machine.
         Raises: ConfigError if the folder cannot be written.
-        Effects: makes the folder and a new file in it, readable by its owner only: it holds what users asked.
+        Effects: creates the folder and a new file in it, readable by its owner only because it contains users'
+        requests.
         """
         self._queue: deque[tuple[Any, object]] = deque()
         self._max_queued = max_queued
@@ -56,7 +57,7 @@ class DecisionWriter:
         self._thread.start()
 
     def note(self, call: object, kept: object) -> None:
-        """Take a call and what came of it, both not to change any more. Effects: they are written a little later."""
+        """Queue a call and its result for writing; the caller must not modify either afterwards."""
         if len(self._queue) >= self._max_queued:
             self._break(f"more than {self._max_queued} calls waited to be written")
         if self._broken or self._stopping:
@@ -108,10 +109,10 @@ class DecisionWriter:
 
 
 def writer_in(folder: str, kind: str, name: str, header: object) -> DecisionWriter | None:
-    """A new log.
+    """Writer of a new log, or None if logging is off.
 
     Args:
-        folder: `[engine] decision_log`; empty = nothing is to be written, and there is no writer.
+        folder: `[engine] decision_log`; empty = off.
     Raises, Effects: as `DecisionWriter`.
     """
     return DecisionWriter(folder, kind, name, header) if folder else None

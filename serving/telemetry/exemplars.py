@@ -1,4 +1,4 @@
-"""Exemplars of a histogram: of each bucket the newest observation that has a trace."""
+"""Histogram exemplars: the latest traced observation of each bucket."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -29,5 +29,5 @@ class Exemplars:
         self._newest[bisect_left(self._bounds, value)] = Exemplar({"trace_id": trace_id}, value, at)
 
     def beside(self, buckets: Sequence[tuple[str, float]]) -> list[Bucket]:
-        """Buckets of the histogram with their exemplars. Effects: none."""
+        """Buckets of the histogram with their exemplars."""
         return [(*bucket, self._newest.get(index)) for index, bucket in enumerate(buckets)]

@@ -85,7 +85,9 @@ def _exchange(rows: RankRows) -> Iterable[Metric]:
 
 
 def _by_peer(peers: Sequence[int], values: Sequence[float]) -> Iterable[tuple[str, float]]:
-    """Members, and who was one: a counter stays. Lists have room for ranks that may come."""
+    """Value per current or former peer; former peers keep their counters. Lists are sized for ranks that may join
+    later.
+    """
     shown = [peer for peer, value in enumerate(values) if value or peer in peers]
     if len(shown) > MOST_PEERS:
         return [(ALL, sum(values))]

@@ -33,7 +33,7 @@ def exposed(pages: Sequence[Page], *, openmetrics: bool = False) -> bytes:
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether a scraper prefers OpenMetrics, by its `Accept`: it names it, and nothing else with more weight."""
+    """Whether the `Accept` header prefers OpenMetrics: it lists it, and no other type with a higher weight."""
     weights: dict[str, float] = {}
     for one in accept.replace(" ", "").split(","):
         kind, *options = one.split(";")

@@ -1,4 +1,4 @@
-"""Series of groups of ranks: what no rank knows alone."""
+"""Metrics of groups of ranks that no single rank can compute."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,19 +14,19 @@ _LABELS = ("model_name", "pool", "group")
 
 
 class GroupStats(Struct, frozen=True, array_like=True):
-    """One group as its ranks announced it.
+    """Statistics of one group, as announced by its ranks.
 
     Args:
-        told: epoch, and when its ranks last told something [s]; the larger, the newer.
-        balancedness: by layer with experts, 0 to 1; None of one without rows yet, as the draft layer's where nobody
-            guesses.
-        moves, rebalances, losses: since the group's shell began: experts that were moved, rebalances by outcome, lost
-            ranks by reason.
+        told: epoch, and time of its ranks' last report [s]; larger = later.
+        balancedness: by layer with experts, 0 to 1; None of one without rows yet, such as the draft layer's without
+            speculative decoding.
+        moves, rebalances, losses: since the group's shell started: experts moved, rebalances by outcome, lost ranks by
+            reason.
         rebalancing: whether a rebalance is under way.
-        not_grown: since then: orders to grow that were given up.
+        not_grown: since then: grow commands that were abandoned.
         paces: time of each rank's experts for the same work over the median rank's, by rank.
-        measures: taken against slow ranks, or taken back, by measure.
-        spares: ranks that wait to join.
+        measures: applied against slow ranks or reverted, by measure.
+        spares: ranks waiting to join.
     """
 
     group: str
@@ -44,7 +44,7 @@ class GroupStats(Struct, frozen=True, array_like=True):
 
 
 class GroupBoard(Collector):
-    """The newest numbers of every group; one that ends takes its series along."""
+    """Latest statistics of every group; the series of a group end with it."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name

@@ -17,11 +17,11 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True)
 class HandoffPath:
-    """Pulls of one instance from one node since it began.
+    """Handoff pulls of one instance from one node since the instance started.
 
     Args:
         source, target: the nodes; the puller is on `target`.
-        moved_bytes: of those that succeeded, as `latencies` are.
+        moved_bytes: of successful pulls only, like `latencies`.
     """
 
     source: str
@@ -32,7 +32,7 @@ class HandoffPath:
 
 
 def handoff_paths(facts: Mapping[str, Sequence[float]], target: str) -> tuple[HandoffPath, ...]:
-    """Counts that an instance on `target` announced, as values. Effects: none."""
+    """Counts that an instance on `target` announced, as values."""
     return tuple(
         HandoffPath(
             source,
@@ -46,7 +46,7 @@ def handoff_paths(facts: Mapping[str, Sequence[float]], target: str) -> tuple[Ha
 
 
 def between_hosts(paths: Iterable[HandoffPath], hosts: Mapping[str, str]) -> tuple[HandoffPath, ...]:
-    """The same, nodes by the names that people know; a node without one keeps its own. Effects: none."""
+    """The same, nodes by the names that people know; a node without one keeps its own."""
     return tuple(
         replace(path, source=hosts.get(path.source, path.source), target=hosts.get(path.target, path.target))
         for path in paths

@@ -50,7 +50,7 @@ class BucketHistogram:
 
 
 def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Buckets as Prometheus wants them: running sums with the bound as text."""
+    """Buckets in Prometheus form: cumulative counts, with the upper bound as text."""
     result, running = [], 0
     for bound, count in zip((*bounds, float("inf")), counts, strict=True):
         running += count

@@ -12,7 +12,7 @@ _LABELS = ("model_name", "host")
 
 
 class HostBoard(Collector):
-    """The newest rows of all hosts; a lost one keeps a series for as long as it is listed."""
+    """Latest rows of all hosts; a lost host keeps its series as long as it is listed."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
@@ -23,7 +23,7 @@ class HostBoard(Collector):
         self.hosts = tuple(hosts)
 
     def collect(self) -> Iterable[Metric]:
-        """All series of hosts; called by the registry. There is none before the scaling board has told any."""
+        """All host series, for the registry. Empty until the scaling board has reported."""
         return (family for family in self._families() if family.samples)
 
     def _families(self) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""Series about instances, straight from their newest snapshots; an instance that vanishes takes its series along."""
+"""Instance metrics, taken from the latest snapshots; the series of an instance end with it."""
 
 from collections.abc import Callable, Iterable
 
@@ -128,7 +128,7 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
 
 
 class InstanceBoard(Collector):
-    """The newest snapshot of every live instance."""
+    """Latest snapshot of every live instance."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
@@ -148,7 +148,7 @@ class InstanceBoard(Collector):
         return sorted(self._stats.values(), key=lambda s: (s.pool, s.replica))
 
     def collect(self) -> Iterable[Metric]:
-        """All instance series; called by the registry. What nobody counts is not announced."""
+        """All instance series, for the registry. Families without samples are omitted."""
         return (family for family in self._families() if family.samples)
 
     def _families(self) -> Iterable[Metric]:

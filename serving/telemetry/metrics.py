@@ -1,10 +1,10 @@
-"""Metrics of a gateway's requests, with vLLM's names so that existing dashboards light up.
+"""Metrics of a gateway's requests, under vLLM's names so that existing dashboards work.
 
-Request-level series (tokens, latencies, outcomes) come from the gateway, which sees each request exactly once;
-instance-level series come from snapshots, see `instance_metrics`. Neither counts what the other counts, so sums over
-`engine` are right. `engine` is the gateway's id here and the replica's id there. Series that name tenants are apart, in
-`namespace_metrics`, because not every scraper may see them. Where several gateways share a port, each of them shows the
-series of all, see `shared_metrics`.
+Request-level series (tokens, latencies, outcomes) come from the gateway, which handles each request exactly once;
+instance-level series come from snapshots, see `instance_metrics`. No quantity is counted in both, so sums over `engine`
+are right. `engine` is the gateway's id in this module and the replica's id in `instance_metrics`. Series that name
+tenants are in `namespace_metrics`, because not every scraper may see them. Where several gateways share a port, each
+exports the series of all, see `shared_metrics`.
 """
 
 import time
@@ -132,12 +132,12 @@ class GatewayMetrics(Collector):
         self.ask: Callable[[], Awaitable[None]] = no_questions
         """Has instances report their counters; called before a page is made."""
         self.refresh: Callable[[], None] = lambda: None
-        """Publishes what is known of instances and memory servers; called when somebody looks."""
+        """Publishes the state of instances and memory servers; called on each scrape."""
         self._name = name or uuid.uuid4().hex
         self._begun = time.time()
         self._serial = 0
         self.line: AdmissionLine | None = None
-        """None where nothing ever waits at the gateway."""
+        """None where requests never queue at the gateway."""
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self.outcomes: Counter[str] = Counter(dict.fromkeys(FINISHED_REASONS, 0))
         self.rejections: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
@@ -196,7 +196,7 @@ class GatewayMetrics(Collector):
         self.rejections[reason] += 1
 
     def audited(self, *, sound: bool) -> None:
-        """An audit of the KV-cache pool has ended; `sound`: every server answered, and nothing was wrong."""
+        """Count a finished audit of the KV-cache pool. `sound`: every server responded and no fault was found."""
         self.audits["sound" if sound else "unsound"] += 1
 
     def http_request(self, method: str, handler: str, status: int, seconds: float) -> None:
@@ -205,7 +205,7 @@ class GatewayMetrics(Collector):
         self.http_seconds.observe(seconds)
 
     def requests_by_route(self) -> dict[str, int]:
-        """HTTP exchanges that asked for something to be done (POST), by route. Effects: none."""
+        """Number of POST requests by route."""
         found: Counter[str] = Counter()
         for (method, handler, _), count in self.http.items():
             if method == "POST":
@@ -217,7 +217,7 @@ class GatewayMetrics(Collector):
         self._traced.note(first_token_s, trace_id, at)
 
     def publish_instance(self, stats: InstanceStats) -> None:
-        """Take an instance's newest snapshot."""
+        """Store an instance's latest snapshot."""
         self.instances.publish(stats)
 
     def retain_instances(self, alive: Iterable[str]) -> None:
@@ -225,14 +225,14 @@ class GatewayMetrics(Collector):
         self.instances.retain(alive)
 
     def publish_groups(self, groups: Iterable[GroupStats]) -> None:
-        """Take the newest numbers of all groups of ranks; those not among them have ended."""
+        """Replace the statistics of all groups of ranks; groups not listed have ended."""
         self.groups.publish(groups)
 
     def publish_servers(self, servers: Sequence[MemoryServerStats]) -> None:
-        """Take the newest numbers of all memory servers; those not among them are gone.
+        """Replace the statistics of all memory servers; servers not listed have left.
 
-        One whose numbers are unknown has no series meanwhile: counters that fall to zero and come back would look as if
-        everything since it started had happened at once.
+        A server whose numbers are unknown has no series: a counter that dropped to zero and recovered would look like a
+            burst of everything since the server's start.
         """
         heard = [stats for stats in servers if stats.heard]
         self.servers.publish(heard)
@@ -285,7 +285,7 @@ class GatewayMetrics(Collector):
         return self.in_flight + sum(one.load for one in others)
 
     def numbers(self) -> GatewayNumbers:
-        """Everything this gateway knows, for the others."""
+        """Metrics snapshot for peer gateways."""
         self.refresh()
         self._serial += 1
         return GatewayNumbers(
@@ -356,7 +356,7 @@ class GatewayMetrics(Collector):
 
 
 async def no_questions() -> None:
-    """Ask nobody: a gateway without instances."""
+    """Do nothing; the refresh of a gateway without instances."""
 
 
 def _counter(name: str, text: str, labels: Sequence[str], values: Mapping[Any, int]) -> CounterMetricFamily:

@@ -1,8 +1,8 @@
-"""Series that name tenants. They are kept apart from all others because `/metrics` needs no API key.
+"""Metrics that name tenants, kept apart from all others because `/metrics` needs no API key.
 
-Who has which customers, and how much each of them does, is not for every scraper: these series are in the answer only
-when the scraper may administer (an admin key, or a server without keys). Their number is bounded by the configuration:
-a namespace is never a client's invention.
+Tenant names and their usage are confidential: a response contains these series only if the scraper has administrator
+rights (an admin key, or a server without keys). Their number is bounded because namespaces come from the configuration,
+never from clients.
 """
 
 from collections import Counter

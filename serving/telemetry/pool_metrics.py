@@ -1,7 +1,7 @@
-"""Series about the KV-cache pool: what instances got from it, and how its memory servers are.
+"""KV-cache pool metrics: the instances' use of the pool, and the state of its memory servers.
 
-An instance's view is the one that counts for hit rates: it knows what it wanted. A server's view tells where the room
-goes. What names tenants is not here, see `namespace_metrics`.
+Compute hit rates from the instances' series, which count wanted blocks; the servers' series show how capacity is used.
+Series that name tenants are in `namespace_metrics`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -109,7 +109,7 @@ def client_series(rows: ClientRows) -> Iterable[Metric]:
 
 
 class MemoryServerBoard(Collector):
-    """The newest numbers of every memory server; one that leaves takes its series along."""
+    """Latest statistics of every memory server; the series of a server end when it leaves."""
 
     def __init__(self) -> None:
         self._servers: list[MemoryServerStats] = []
@@ -124,7 +124,7 @@ class MemoryServerBoard(Collector):
         return tuple(self._servers)
 
     def collect(self) -> Iterable[Metric]:
-        """All series of memory servers; called by the registry. What nobody counts is not announced."""
+        """All memory-server series, for the registry. Families without samples are omitted."""
         return (family for family in self._families() if family.samples)
 
     def _families(self) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""The KV-cache pool in numbers: as an instance uses it, and as a memory server sees itself."""
+"""Statistics of the KV-cache pool: an instance's use of it, and a memory server's own counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class PoolClientStats:
 
     Args:
         blocks: blocks looked up, by result: `dram`, `ssd` (where they were found), `absent`, `lost`.
-        lost: blocks that should have been had, by the reason why not.
+        lost: blocks that should have been found but were not, by reason.
         stored: blocks that this instance published first; `present` were there already.
         dropped: blocks not published, by reason.
         moved_bytes: by direction, `get` and `put`.
@@ -48,16 +48,16 @@ class MemoryServerStats:
     Args:
         weight: share of its part of the ring that is in use; 0 = draining.
         used_bytes, capacity_bytes: by tier, `dram` and `ssd`.
-        hits: entries found by lookups, by tier. Servers count what they are asked for: a lookup asks two of them for
-            each block, so that one of two misses is no miss of the pool.
-        evictions: entries that left a tier for want of room, by how: `to_ssd`, `dropped`, `quota`, `from_ssd`.
+        hits: entries found by lookups, by tier. A lookup queries two servers per block, so a miss at one server is not
+            a miss of the pool.
+        evictions: entries that left a tier for lack of capacity, by kind: `to_ssd`, `dropped`, `quota`, `from_ssd`.
         refused: entries that were not taken, by reason.
-        moved_bytes: by what was done: `found_dram`, `written`, `sent`, `received`, `ssd_read`, ...
-        damaged: entries whose bytes were not what had been stored, by tier; removed, never served.
+        moved_bytes: by operation: `found_dram`, `written`, `sent`, `received`, `ssd_read`, ...
+        damaged: entries that failed their integrity check, by tier; removed, never served.
         latencies: by operation.
         namespaces: bytes held, by tenant and tier.
-        heard: it has told its numbers since the pool's controller was started; else they are unknown, not zero.
-        told: how long it had served when it told this [s]; the larger, the newer.
+        heard: the server has reported since the pool's controller started; otherwise its numbers are unknown, not zero.
+        told: time served at this report [s]; larger = later.
     """
 
     server: str

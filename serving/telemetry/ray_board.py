@@ -1,8 +1,8 @@
-"""Series that Ray's board for Serve LLM asks for, of those that we count.
+"""The metrics of Ray's Serve LLM dashboard that this system counts.
 
-That board reads Ray's own metrics ports, where a process shows what it counted itself: a gateway its requests, an
-instance its blocks and sequences. So nothing is counted twice, however many gateways there are. Handoffs stand under
-the names that the board has for NIXL's transfers, moves from and to the KV-cache pool under those for offloaded KV.
+The dashboard reads Ray's metrics ports, where each process exports only its own counts: a gateway its requests, an
+instance its blocks and sequences. No event is counted twice, for any number of gateways. Handoffs use the dashboard's
+names for NIXL transfers; transfers from and to the KV-cache pool use those for offloaded KV.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class ServePlace(Struct, frozen=True):
 
 
 def gateway_series(metrics: GatewayMetrics, place: ServePlace, by_serve: bool) -> Iterator[Metric]:
-    """Series of one gateway's own requests. Effects: none.
+    """Series of one gateway's own requests.
 
     Args:
         by_serve: Ray Serve carries the requests, and counts them itself.
@@ -51,10 +51,10 @@ def gateway_series(metrics: GatewayMetrics, place: ServePlace, by_serve: bool) -
 
 
 def instance_series(model_name: str, stats: InstanceStats, taken: int, place: ServePlace) -> Iterator[Metric]:
-    """Series of one instance. Effects: none.
+    """Series of one instance.
 
     Args:
-        taken: sequences that came in so far.
+        taken: sequences received so far.
     """
     board = InstanceBoard(model_name)
     board.publish(stats)

@@ -1,4 +1,4 @@
-"""The course of one request, told to its gateway's metrics as it happens."""
+"""Lifecycle of one request, reported to its gateway's metrics as it proceeds."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class RequestTimeline:
-    """Times of one request. One call per batch of updates; nothing is looked up by name."""
+    """Timestamps of one request. Called once per batch of updates, without lookups by name."""
 
     __slots__ = (
         *("_cached", "_first", "_good", "_last", "_max_tokens", "_metrics", "_n", "_namespace", "_preempted"),
@@ -50,10 +50,11 @@ class RequestTimeline:
         pulled_tokens: int = 0,
         recomputed: Mapping[str, int] | None = None,
     ) -> None:
-        """Work on choice `index` began, after so long. To be told once; a prompt counts with its first choice.
+        """Record that work on choice `index` started after `queue_s` [s] in the queue. Call once per choice; the prompt
+        counts with the first.
 
         Args:
-            cached_tokens: of its prompt, not computed; `pulled_tokens` of them came from the KV-cache pool.
+            cached_tokens: prompt tokens that were not computed; `pulled_tokens` of them came from the KV-cache pool.
             recomputed: prompt tokens computed although the pool should have had them, by reason.
         """
         self._queue[index] = queue_s
@@ -73,7 +74,7 @@ class RequestTimeline:
         self._preempted[index] = times
 
     def resumed(self, index: int, times: int) -> None:
-        """Choice `index` had to go on elsewhere, so often so far."""
+        """Record that choice `index` has resumed on another instance `times` times so far."""
         self._metrics.counts["resumptions"] += times - self._resumed[index]
         self._resumed[index] = times
 
@@ -92,7 +93,7 @@ class RequestTimeline:
         metrics.counts["generation_tokens"] += count
 
     def finished(self, index: int, reason: str, now: float) -> None:
-        """Choice `index` ended."""
+        """Record the end of choice `index`."""
         metrics, count = self._metrics, self._tokens[index]
         metrics.outcomes[reason] += 1
         if reason not in ("stop", "length"):
@@ -114,7 +115,7 @@ class RequestTimeline:
             metrics.per_output_token.observe(decode / (count - 1))
 
     def ended(self) -> None:
-        """The whole request is over, however it ended."""
+        """Record the end of the whole request, with any outcome."""
         metrics = self._metrics
         if self._good == len(self._tokens):
             metrics.params_n.observe(self._n)

@@ -1,7 +1,7 @@
-"""Numbers of several gateways as one page: each gateway keeps its own labelled series, instances are there once.
+"""Metrics of several gateways as one page: each gateway has its own labelled series; instances appear once.
 
-A scraper that asks through a port that gateways share meets one of them by chance. Whoever it meets gathers the numbers
-of the others (`others`), and the page is the same whoever that is: no sum falls while the processes live.
+A scrape of a port that gateways share reaches an arbitrary gateway. That gateway gathers the metrics of its peers
+(`others`), so every gateway returns the same page and no sum falls while the processes live.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,13 +37,13 @@ class MetricFamily(Struct, frozen=True, array_like=True):
 
 
 class GatewayNumbers(Struct, frozen=True, array_like=True):
-    """All that one gateway can tell of itself, and of the instances, groups and memory servers that it sees.
+    """Metrics snapshot of one gateway: its own, and those of the instances, groups and memory servers it observes.
 
     Args:
-        gateway: a name that no later start of the gateway will have.
-        serial: grows with each telling; the larger one is the newer.
+        gateway: a name unique to this start of the gateway.
+        serial: increases with each snapshot; larger = later.
         engine: the label of its series.
-        begun: when its process began to serve, by the wall clock [s].
+        begun: wall-clock time at which its process started to serve [s].
         load: requests under way.
         tenants: families that name tenants, for administrators only.
     """
@@ -62,7 +62,7 @@ class GatewayNumbers(Struct, frozen=True, array_like=True):
 
 
 class Others(Protocol):
-    """The gateways beside this one."""
+    """Peer gateways of this gateway."""
 
     async def numbers(self) -> Sequence[GatewayNumbers]:
         """Numbers of the other gateways now, or the last known ones where no answer comes in time."""
@@ -103,17 +103,17 @@ def with_own_labels(gateways: Iterable[GatewayNumbers]) -> list[GatewayNumbers]:
 
 
 def newest_instances(gateways: Iterable[GatewayNumbers]) -> list[InstanceStats]:
-    """Every instance once, as it told last, whichever gateway heard it."""
+    """Latest snapshot of every instance across gateways."""
     return _newest((stats.replica, stats.told_s, stats) for one in gateways for stats in one.instances)
 
 
 def newest_servers(gateways: Iterable[GatewayNumbers]) -> list[MemoryServerStats]:
-    """Every memory server once, as it told last, whichever gateway heard it."""
+    """Latest statistics of every memory server across gateways."""
     return _newest((stats.server, stats.told, stats) for one in gateways for stats in one.servers)
 
 
 def newest_hosts(gateways: Iterable[GatewayNumbers]) -> tuple[HostRow, ...]:
-    """Hosts as one gateway knows them: all hear it of the same board; of some that know, the first."""
+    """Host rows of the first gateway that has any; all gateways read the same board."""
     return next((one.hosts for one in gateways if one.hosts), ())
 
 
@@ -134,7 +134,7 @@ class Joined(Collector):
             for part in parts:
                 for place, (sample, labels, value) in enumerate(part.samples):
                     key = sample, frozenset(labels.items())
-                    if key not in seen:  # a series that no gateway owns is what the first one says
+                    if key not in seen:  # series owned by no gateway: the first gateway's value
                         seen.add(key)
                         told = part.exemplars.get(place)
                         metric.add_sample(sample, labels, value, exemplar=None if told is None else Exemplar(*told))
@@ -142,7 +142,7 @@ class Joined(Collector):
 
 
 def newest_groups(gateways: Iterable[GatewayNumbers]) -> list[GroupStats]:
-    """Every group once, as its ranks told last, whichever gateway heard it."""
+    """Latest statistics of every group across gateways."""
     return _newest((stats.group, stats.told, stats) for one in gateways for stats in one.groups)
 
 

@@ -14,17 +14,17 @@ ITERATION_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 81
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStats(EngineSnapshot):
-    """An engine's numbers with those of the process around it.
+    """Statistics of an engine and of its process.
 
     Args:
         pool: `prefill`, `decode` or `aggregated`.
         busy_s: time spent in the steps that were executed [s].
         predicted_s: what those steps would have taken on real NPUs [s]; 0 if unknown.
-        pool_use: what it got from the KV-cache pool; None without one.
+        pool_use: its use of the KV-cache pool; None without one.
         rank, experts: of a rank of a group, its number and its facts about experts; else 0 and None.
         paths: its pulls of handoffs, by the nodes of both ends.
-        lost_paths, slow_paths: instances from which no KV blocks arrive here, or late.
-        told_s: the instance's own time when it told this [s]; the larger, the newer.
+        lost_paths, slow_paths: instances from which this one receives no KV blocks, or receives them late.
+        told_s: the instance's own clock at this report [s]; larger = later.
     """
 
     replica: ReplicaId

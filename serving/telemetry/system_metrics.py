@@ -12,7 +12,7 @@ from serving.version import VERSION
 
 
 class SystemBoard(Collector):
-    """The newest tally of the scaling board, and what this gateway was built from."""
+    """Latest tally of the scaling board, and the build information of this gateway."""
 
     def __init__(self, model_name: str) -> None:
         self._own = (model_name,)
@@ -20,11 +20,11 @@ class SystemBoard(Collector):
         self._tally: SystemTally | None = None
 
     def publish(self, targets: Mapping[str, int], tally: SystemTally | None) -> None:
-        """Replace all. `targets`: replicas asked for, by pool; `tally`: None = the board has not answered yet."""
+        """Replace all values. `targets`: requested replicas by pool; `tally`: None before the board's first report."""
         self._targets, self._tally = dict(targets), tally
 
     def collect(self) -> Iterable[Metric]:
-        """All series of the system; called by the registry. What nobody counts is not announced."""
+        """All system series, for the registry. Families without samples are omitted."""
         return (family for family in self._families() if family.samples)
 
     def _families(self) -> Iterable[Metric]:

@@ -1,8 +1,8 @@
-"""Admission from the waiting queue: strictly in service order, while there are slots and blocks.
+"""Admission from the waiting queue: strictly in service order, while slots and blocks are available.
 
-The head of the queue is never overtaken. Otherwise a stream of short prompts could keep a long one waiting for ever,
-and handoffs could starve a preempted sequence. A watermark of free blocks is kept for the running batch to grow into;
-with no batch there is nothing to keep it for, which is why a lone sequence that fits the pool always gets in.
+The head of the queue is never overtaken. Otherwise a stream of short prompts could starve a long one, and handoffs
+could starve a preempted sequence. A watermark of free blocks is kept for the running batch to grow into; without a
+batch none is kept, so a lone sequence that fits the pool is always admitted.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The engine's ledger check: every block is free, cached or referenced exactly as the sequences say."""
+"""Consistency check of the engine: every block is free, cached or referenced exactly as its sequences require."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -20,10 +20,10 @@ def check_engine(
     in_flight: PlannedStep | None,
     pinned: Iterable[Sequence[BlockId]] = (),
 ) -> None:
-    """Prove that queues, phases, tickets, the running plan and the block pool tell the same story.
+    """Check that queues, phases, tickets, the running plan and the block pool are consistent.
 
     Args:
-        pinned: blocks kept for the KV-cache pool, beside those of the sequences.
+        pinned: blocks kept for the KV-cache pool, in addition to those of the sequences.
     Raises: LedgerError if they do not.
     Effects: none. Costs time linear in sequences and blocks; meant for tests and idle moments.
     """

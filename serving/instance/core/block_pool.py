@@ -1,10 +1,10 @@
-"""The block pool: who uses which KV block of one instance, and which free blocks still hold something useful.
+"""Block pool: the references to each KV block of one instance, and the free blocks with reusable content.
 
 Every block is in exactly one of three places:
 
     referenced   one or more sequences have it in their block table
-    cold         nobody uses it, but its content is known by prefix hash: matchable until it is evicted
-    blank        nobody uses it and its content means nothing
+    cold         no references, but its content is known by prefix hash: matchable until it is evicted
+    blank        no references, and no valid content
 
 Allocation takes blank blocks first and then evicts the cold block that was released longest ago. A prefix match takes
 a cold block back at no cost. All operations are O(1) per block.
@@ -62,7 +62,7 @@ class BlockPool:
     def allocate(self, count: int) -> list[BlockId]:
         """Take `count` blocks, each with one reference and no content.
 
-        Raises: LedgerError if fewer are free; callers ask `num_free` first.
+        Raises: LedgerError if fewer are free; callers check `num_free` first.
         Effects: may evict cold blocks, oldest first.
         """
         if count > self.num_free:
@@ -88,7 +88,7 @@ class BlockPool:
     def retain(self, blocks: Iterable[BlockId]) -> None:
         """Add one reference to each block: a sequence shares them.
 
-        Raises: LedgerError for a blank block, whose content means nothing.
+        Raises: LedgerError for a blank block, which has no valid content.
         Effects: cold blocks become referenced.
         """
         refs = self._refs

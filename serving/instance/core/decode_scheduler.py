@@ -1,8 +1,7 @@
 """Continuous batching: every decoding sequence gets its next token in every step, as long as blocks last.
 
-When they do not, the sequence that is last in service order gives its blocks back (it may be the one that asked) and
-starts over later. Going through the batch in service order means that a victim is never one that this step already
-includes.
+Otherwise the last sequence in service order (possibly the requesting one) is preempted: it frees its blocks and
+restarts later. Because the batch is processed in service order, a victim is never already part of this step.
 """
 
 from collections.abc import Callable

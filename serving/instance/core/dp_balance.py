@@ -1,11 +1,11 @@
-"""Which DP group of a decode instance takes a new sequence.
+"""Choice of the DP group of a decode instance for a new sequence.
 
-All groups run their steps together, so the group with the longest attention decides for all: a full group is left out,
-and of the others the one with the least KV takes the sequence, counting what was promised to sequences that are still
-under way. Source: xDeepServe (arXiv 2508.02520) section 4.3.
+All groups run their steps together, so the slowest attention sets the step time: among groups that are not full, the
+one with the least KV takes the sequence, including KV reserved for sequences that are still arriving. Source:
+xDeepServe (arXiv 2508.02520) section 4.3.
 
     eligible = groups below their limit of sequences        none -> the group with the fewest sequences, where it waits
-    choice   = least KV blocks, in use and promised; then the fewest sequences; then the lowest number
+    choice   = least KV blocks, in use and reserved; then the fewest sequences; then the lowest number
 """
 
 from heapq import heapify, heappop, heappush
@@ -39,7 +39,7 @@ class DpBalance:
         self.blocks = [0] * groups
         """KV blocks in use and promised, by group."""
         self.sequences = [0] * groups
-        # Stale entries stay until they come up: an entry counts only if it tells the present load.
+        # Stale entries are removed lazily: an entry counts only if it matches the present load.
         self._heap = [(0, 0, group) for group in range(groups)]
 
     def choose(self) -> GroupChoice:
@@ -73,9 +73,9 @@ class DpBalance:
         self.open = groups
 
     def resize(self, groups: int) -> None:
-        """Have so many groups from now on, all of them open.
+        """Change the number of groups; all of them are open.
 
-        Raises: LedgerError if one that goes has sequences.
+        Raises: LedgerError if a removed group has sequences.
         """
         if groups < 1 or any(self.sequences[groups:]):
             raise LedgerError(f"groups beyond {groups} still have sequences, or none would be left")

@@ -1,13 +1,13 @@
-"""Puts guesses into steps: which ones are verified, how many are wanted next, and what came of them.
+"""Plans draft tokens in steps: which are verified, how many to draft next, and their outcome.
 
     step n      ... → makes guesses g1 g2 at its end
     step n + 1  feeds last token, g1, g2; draws three times; keeps what agrees, and one more; makes guesses again
 
-Where a sequence's grammar leaves one way on, the guesses are that: they cost nothing to make and are right, so a step
-takes as many as it has room for, whether anything else is guessed or not. They teach nothing about the draft layer.
+Where a grammar allows only one continuation, the draft tokens are that continuation: free and always accepted, so a
+step takes as many as fit, with or without a draft layer. They do not count in the draft layer's acceptance.
 
-Guesses are a luxury. They take blocks only while all running sequences could still grow, they take what the decodes
-left of the step's tokens, and nobody is preempted for them. A sequence that loses its place loses its guesses.
+Draft tokens have the lowest priority: they take blocks only while all running sequences can still grow, use the token
+    budget that decodes leave, and never preempt a sequence. A preempted sequence loses its draft tokens.
 """
 
 from typing import NamedTuple
@@ -40,9 +40,9 @@ class DraftPlanner:
     ) -> None:
         """
         Args:
-            speculation: chooses guesses of the draft layer; None = there are none.
-            max_len: longest prompt plus output; nothing is ever fed, or written, beyond.
-            most_forced: guesses of a step that a grammar forces.
+            speculation: chooses the draft layer's draft tokens; None = none.
+            max_len: longest prompt plus output; no token is fed or written beyond it.
+            most_forced: most draft tokens per step that a grammar forces.
         """
         self.speculation = speculation
         self.verifications = 0
@@ -68,16 +68,16 @@ class DraftPlanner:
             self.speculation.weigh(decodes, candidates)
 
     def share(self, sequence: LiveSequence, *, samples: bool, spare_tokens: int, spare_blocks: int) -> DraftShare:
-        """A sequence's guesses in the step being formed; its blocks cover its own tokens already.
+        """A sequence's draft tokens in the step being formed; its blocks already cover its own tokens.
 
-        Unfinished chunks, and prompts whose sequence will not speculate, only keep the draft layer's cache complete:
-        others may share their blocks. Decodes that never have guesses leave it out.
+        Unfinished chunks, and prompts of sequences without speculation, only keep the draft layer's cache complete,
+        because other sequences may share their blocks. Decodes without speculation skip it.
 
         Args:
             samples: the step feeds all known tokens and draws.
-            spare_tokens: guesses that the step has room for.
+            spare_tokens: draft tokens that still fit into the step.
             spare_blocks: free blocks that must stay free.
-        Effects: may extend the block table; the sequence's guesses are used up.
+        Effects: may extend the block table; the sequence's draft tokens are consumed.
         """
         drafts, sequence.drafts = sequence.drafts, ()
         sequence.feeds_forced = sequence.drafts_forced
@@ -102,16 +102,16 @@ class DraftPlanner:
     def book(
         self, sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, accepted: Accepted
     ) -> DraftUse | None:
-        """Take what a step gave for one sequence.
+        """Process the result of a step for one sequence.
 
-        Returns: what its guesses were worth; None if it had none.
-        Effects: counts; the sequence has the guesses for its next step, if it goes on.
+        Returns: the use of its draft tokens; None if it had none.
+        Effects: updates counts; sets the draft tokens of its next step, if it continues.
         """
         if accepted.finish_reason is None:
             sequence.drafts, sequence.drafts_forced = outcome.drafts, outcome.forced
         if not step.drafts:
             return None
-        # A guess behind the token that ended the sequence was of no use, right or wrong.
+        # A draft token after the token that ended the sequence was of no use, accepted or not.
         right = min(len(outcome.tokens) - 1, len(accepted.tokens))
         self.verifications += 1
         self.drafted += len(step.drafts)
@@ -123,7 +123,7 @@ class DraftPlanner:
         return DraftUse(len(step.drafts), right)
 
     def measure(self, plan: StepPlan, result: StepResult) -> None:
-        """Learn what a step cost, if it did nothing but decode. Effects: none otherwise."""
+        """Record the cost of a step that only decoded; ignore other steps."""
         sequences = len(plan.sequences)
         if self.speculation is not None and plan.num_tokens == sequences:
             verified = sum(len(step.drafts) for step in plan.sequences)

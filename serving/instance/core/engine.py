@@ -1,15 +1,15 @@
-"""One instance's engine: says what to run and what to wait for, and never waits.
+"""One instance's engine: decides what to run and what to wait for, and never blocks.
 
-Theory of operation. A driver, live or simulated, owns the engine from one thread. It tells it everything that happens,
-with `on(event, now)`, and carries out the effects that come back, in their order:
+Theory of operation. A driver, live or simulated, owns the engine from one thread. It reports every event with
+`on(event, now)` and carries out the returned effects in order:
 
     NextStep ──► Run(plan) ──► executor ──► StepDone (or StepFailed)
              └─► PullOrder, FetchOrder, StoreOrder ──► movers ──► PullDone, FetchDone, StoreDone  (any time)
     Foresee ──► Foreseen(plan): the step after the running one; run behind it: StepFollowed in place of StepDone
-    Add, Adopt, Release, Cancel, Drain, MoveOut ──► news for gateways                             (any time, too)
+    Add, Adopt, Release, Cancel, Drain, MoveOut ──► events for gateways                           (any time, too)
 
-While a step, a pull or a fetch runs, the blocks that it touches stay where they are: whatever ends meanwhile is CLOSING
-and gives its blocks back when that reports. The engine holds no clock, no thread and no tensor.
+While a step, a pull or a fetch runs, the blocks that it uses stay allocated: a sequence that ends in this time is
+CLOSING and frees its blocks when the operation reports. The engine holds no clock, no thread and no tensor.
 """
 
 from serving.errors import LedgerError, ServingError, UnavailableError
@@ -73,10 +73,10 @@ class InstanceEngine:
             speculation = Speculation(settings.draft_tokens) if settings.speculation else None
             self._drafts = DraftPlanner(speculation, self._blocks, self.max_len, settings.forced_tokens)
         self.scheduler = Scheduler(settings.scheduler_limits, self._blocks, self._drafts)
-        """Queues and block pool, for whoever wants to look; only the engine changes them."""
+        """Queues and block pool, readable by others; only the engine changes them."""
         self._handoffs = HeldHandoffs(settings.handoff_lease_s)
         self._timers = Timers(self._timer_is_live)
-        self.sequences: dict[SequenceId, LiveSequence] = {}  # for others to read, never to change
+        self.sequences: dict[SequenceId, LiveSequence] = {}  # read-only for others
         self._out: list[EngineEffect] = []
         self._in_flight: PlannedStep | None = None
         self._foreseen: PlannedStep | None = None
@@ -159,9 +159,9 @@ class InstanceEngine:
         """Queue a sequence, or refuse it.
 
         Without a ticket its KV is computed here: a new prompt, or a resumed one with output so far. With one, its
-        prompt was computed elsewhere: it waits, in service order, until there is room for it, which is the
-        back-pressure. A ticket of this very engine is taken in any role, and while it drains: nobody else was there,
-        and no block need move.
+            prompt was computed by another instance: it waits in service order for free blocks, which is the
+            back-pressure. A ticket of this engine is accepted in any role and while it drains: no other instance took
+            it, and no block has to move.
         """
         try:
             check_spec(spec, self.max_len)
@@ -209,7 +209,7 @@ class InstanceEngine:
             self._end_handoff(sequence, HandoffEnd.RELEASED)
 
     def _cancel(self, sequence_id: SequenceId, now: float) -> None:
-        """Forget a sequence in whatever state it is; no news follows. Unknown ids are ignored."""
+        """Forget a sequence in any state; no events follow. Unknown ids are ignored."""
         sequence = self.sequences.get(sequence_id)
         if sequence is not None and sequence.phase is not SequencePhase.CLOSING:
             self._note_work(now)
@@ -263,7 +263,7 @@ class InstanceEngine:
                 self._out.append(order)
 
     def _foresee(self, now: float) -> None:
-        """Say what comes next, if it can be told. Effects: grows block tables."""
+        """Plan the following step if it can be foreseen. Effects: grows block tables."""
         if self._in_flight is None:
             raise LedgerError("the next step was to be foreseen while none was in flight")
         due = self._timers.next_at()
@@ -274,7 +274,7 @@ class InstanceEngine:
             self._out.append(Foreseen(self._foreseen.plan))
 
     def _step_followed(self, result: StepResult, now: float) -> None:
-        """Book a step while the next one runs: whatever ends only closes, until that has ended, too."""
+        """Book a step while the next one runs: sequences that end are CLOSING until that step has ended."""
         following = self._foreseen
         if following is None:
             raise LedgerError("a step was followed by one that nobody had foreseen")
@@ -285,7 +285,7 @@ class InstanceEngine:
         self._out += self._pool.take_stores()
 
     def _step_failed(self, reason: str, now: float) -> None:
-        """The step's sequences are lost, the engine goes on; the content of their blocks is not reused."""
+        """Drop the step's sequences and continue; the content of their blocks is not reused."""
         for sequence in self._land(now).sequences:
             sequence.in_flight = False
             if sequence.phase is not SequencePhase.CLOSING:
@@ -301,7 +301,7 @@ class InstanceEngine:
         return planned
 
     def _take(self, planned: PlannedStep, result: StepResult, now: float) -> None:
-        """Book a step that has ended; its sequences may be in the next one already."""
+        """Book a finished step; its sequences may already be in the next one."""
         fed, following, before = 0, self._in_flight is not None, self._counters.step_tokens
         for sequence, step, outcome in answered(planned, result):
             fed += max(len(step.tokens), len(outcome.tokens))
@@ -318,8 +318,8 @@ class InstanceEngine:
     def _settle(self, sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, now: float) -> None:
         """Book one sequence's share of a step that was executed.
 
-        Raises: LedgerError if a token was ordered and the executor gave none.
-        Effects: news; a sequence that ended, or whose prompt is done at a prefill instance, leaves the batch.
+        Raises: LedgerError if a token was requested and the executor returned none.
+        Effects: events; a sequence that ended, or whose prompt is done on a prefill instance, leaves the batch.
         """
         book_step(sequence, step, outcome)
         self._note_full(sequence)
@@ -352,7 +352,7 @@ class InstanceEngine:
     # ---- ends of moves -------------------------------------------------------------------------------------------
 
     def _pull_done(self, event: PullDone, now: float) -> None:
-        """The sequence joins the batch at the next step; or it is lost; or nothing is said, if it was cancelled."""
+        """End a pull: the sequence joins the batch at the next step, or is lost; a cancelled one is only freed."""
         sequence = self._known(event.sequence_id)
         self._note_work(now)
         if event.failure is None and sequence.phase is SequencePhase.PULLING:
@@ -384,7 +384,7 @@ class InstanceEngine:
         self._out.append(Adopted(sequence.sequence_id, ticket.ticket_id))
 
     def _fetch_done(self, event: FetchDone, now: float) -> None:
-        """The sequence computes the rest from the next step on; or, cancelled meanwhile, its blocks are free."""
+        """End a fetch: the sequence computes the rest from the next step on; if cancelled, its blocks are freed."""
         sequence = self._known(event.sequence_id)
         self._note_work(now)
         self.scheduler.end_fetch(sequence, event.report.blocks)
@@ -402,12 +402,12 @@ class InstanceEngine:
     # ---- held for others -----------------------------------------------------------------------------------------
 
     def _hold(self, sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, now: float) -> None:
-        """Prefill is done: keep the blocks for whoever pulls them, and tell the first token."""
+        """Hold the blocks of a finished prefill for the pulling instance, and emit the first token."""
         sequence.advance(PhaseEvent.PROMPT_HELD)
         self._out.append(handoff_event(sequence, accepted, outcome, *self._keep(sequence, now)))
 
     def _hand_on(self, sequence: LiveSequence, now: float) -> None:
-        """A stream is to go on elsewhere: keep the blocks likewise."""
+        """Hold the blocks of a stream that another instance will continue."""
         sequence.advance(PhaseEvent.HAND_ON)
         self._out.append(hand_on_event(sequence, *self._keep(sequence, now)))
 
@@ -419,7 +419,7 @@ class InstanceEngine:
         return ticket_id, self._blocks.to_hand_over(sequence), self._blocks.full_hashes(sequence)
 
     def _end_handoff(self, sequence: LiveSequence, end: HandoffEnd) -> None:
-        """The ticket of a held sequence is over. Effects: finishes it; the driver is told to withdraw its blocks."""
+        """End the ticket of a held sequence: finish it and have the driver withdraw its blocks."""
         ticket_id = self._handoffs.end(sequence)
         self._out.append(HandoffClosed(sequence.sequence_id, ticket_id, end))
         self._finish(sequence)
@@ -427,7 +427,9 @@ class InstanceEngine:
     # ---- departures ----------------------------------------------------------------------------------------------
 
     def _time_is_up(self, sequence: LiveSequence) -> None:
-        """A deadline or a lease has passed; no step is in flight. Effects: as `_drop`, and the gateway is told."""
+        """End a sequence whose deadline or lease has passed, with no step in flight. Effects: as `_drop`, plus an event
+        for the gateway.
+        """
         if sequence.phase is SequencePhase.HELD:
             self._handoffs.expired_total += 1
             # For a gateway that has not received the ticket yet.
@@ -477,11 +479,11 @@ class InstanceEngine:
         scheduler = self.scheduler
         if self._in_flight is not None or scheduler.running.items:
             return True
-        # A queue that waits for others to release or deliver blocks is not ours to move.
+        # A queue that waits for other instances to release or deliver blocks does not count as stalled.
         others = self._handoffs.held or scheduler.pulling or scheduler.fetching or self._pool.pinned_blocks
         return bool(scheduler.waiting.items) and not others
 
     def _note_work(self, now: float) -> None:
-        """Start the watchdog's clock when there was nothing to move before."""
-        if not self.scheduler.running.items and not self._has_work():  # mostly there is a batch
+        """Start the watchdog's clock if there was no work before."""
+        if not self.scheduler.running.items and not self._has_work():  # usually a batch exists
             self._counters.progress_at = now

@@ -1,6 +1,7 @@
 """Input and output of an engine: events and effects. All values are frozen.
 
-Orders of gateways and news for them cross links, and so stand in `serving.values`; here is what its driver adds.
+Commands of gateways and events for them cross links and are therefore in `serving.values`; this module has those of the
+driver.
 """
 
 from collections.abc import Callable
@@ -22,11 +23,11 @@ class Drain(Value, frozen=True, gc=False):
 
 
 class MoveOut(Value, frozen=True, gc=False):
-    """Drain, and let what is inside now go on elsewhere, if there is an elsewhere."""
+    """Drain, and move the present sequences to other instances where possible."""
 
 
 class NextStep(Value, frozen=True, gc=False):
-    """No step runs: what is to be done now? Told after any other event, and when it was asked for by `WakeAt`."""
+    """No step runs: request the next action. Sent after any other event, and at the time of a `WakeAt`."""
 
 
 class StepDone(Value, frozen=True, gc=False):
@@ -46,17 +47,17 @@ class Foresee(Value, frozen=True, gc=False):
 
 
 class StepFollowed(Value, frozen=True, gc=False):
-    """The plan in flight was executed; the one that was foreseen runs since it ended."""
+    """The plan in flight was executed; the foreseen one has been running since then."""
 
     result: StepResult
 
 
 class PullsNow(Value, frozen=True, gc=False):
-    """Which pulls can start although a step may be running? `NextStep` asks that, too."""
+    """Request the pulls that can start, even while a step runs; `NextStep` includes this."""
 
 
 class PullDone(Value, frozen=True, gc=False):
-    """A pull ended, and failed if there is a reason. It took `seconds` of the engine's time."""
+    """A pull ended; with a reason, it failed. It took `seconds` of the engine's time."""
 
     sequence_id: SequenceId
     moved_bytes: int = 0
@@ -65,7 +66,7 @@ class PullDone(Value, frozen=True, gc=False):
 
 
 class FetchDone(Value, frozen=True, gc=False):
-    """The KV-cache pool gave what it had of a prompt, which may be nothing."""
+    """The KV-cache pool delivered the blocks it had of a prompt, possibly none."""
 
     sequence_id: SequenceId
     report: FetchReport
@@ -94,11 +95,11 @@ EngineEvent = (
 
 
 Quiet = Release | StoreDone
-"""Events about no sequence that waits or computes: a step that was foreseen before them stands."""
+"""Events that affect no waiting or computing sequence: a step foreseen before them stays valid."""
 
 
 def failure(error: Exception) -> str:
-    """An error as events tell it: its name and its text. Effects: none."""
+    """An error as text in events: its name and its message."""
     return f"{type(error).__name__}: {error}"
 
 
@@ -108,14 +109,14 @@ def failure(error: Exception) -> str:
 class HandoffReady(Value, frozen=True, gc=False):
     """The driver registers `blocks` and sends the ticket, with the first token of a prompt, to the gateway.
 
-    Prefill is done; or the sequence was decoding and the instance drains: then no tokens come with it.
+    Prefill is done; or the sequence was decoding and the instance drains: then the event has no tokens.
 
     Args:
-        first: the tokens, and what is told once.
+        first: the tokens, and facts reported once per sequence.
         blocks: block table, cut to what `computed_tokens` need; pinned until released, cancelled or expired.
         hashes: prefix hashes of the full blocks, in order; empty without prefix reuse.
-        computed_tokens: tokens whose KV the blocks hold: all but the newest.
-        drafts: guesses of what follows `first`; the ticket carries them to the decode instance.
+        computed_tokens: tokens whose KV the blocks hold: all but the latest.
+        drafts: draft tokens after `first`; the ticket carries them to the decode instance.
     """
 
     first: Tokens
@@ -157,11 +158,11 @@ class PullOrder(Value, frozen=True, gc=False):
 
 
 class FetchOrder(Value, frozen=True, gc=False):
-    """Ask the KV-cache pool for these consecutive blocks of a prompt, then report `FetchDone`.
+    """Fetch these consecutive blocks of a prompt from the KV-cache pool, then report `FetchDone`.
 
     Args:
-        rows: says which of those that are found are to be read; the others need not be there, and share their places
-            with these. None = all.
+        rows: which of the found blocks to read; the others may be absent, and share their destinations with these. None
+            = all.
     """
 
     sequence_id: SequenceId
@@ -187,16 +188,16 @@ class Run(Value, frozen=True, gc=False):
 
 
 class Foreseen(Value, frozen=True, gc=False):
-    """The answer to `Foresee`, unless the next step may be another one; see `plan_following`.
+    """Response to `Foresee`, unless the next step is uncertain; see `plan_following`.
 
-    The driver may run it right behind the one in flight, and say so with `StepFollowed`; or forget it.
+    The driver may run it directly after the one in flight and report `StepFollowed`, or discard it.
     """
 
     plan: StepPlan
 
 
 class WakeAt(Value, frozen=True, gc=False):
-    """Nothing is to be computed: without other events, ask again at this engine time [s]."""
+    """No step to run: without other events, send `NextStep` at this engine time [s]."""
 
     at: float
 

@@ -1,7 +1,7 @@
-"""When a sequence is over: the only place that knows the stop rules.
+"""Stop rules: the only module that decides when a sequence ends.
 
-Order of the rules: a stop token wins over a length limit reached by the same token. The stop token itself belongs to
-the output.
+Order of the rules: a stop token takes precedence over a length limit reached by the same token. The stop token itself
+belongs to the output.
 """
 
 from collections.abc import Collection, Set
@@ -11,7 +11,7 @@ from serving.values.sequence import FinishReason, SamplingParams
 
 
 class Accepted(NamedTuple):
-    """The sampled tokens that count, and why the sequence ended with them, if it did."""
+    """Accepted sampled tokens, and the finish reason if the sequence ended with them."""
 
     tokens: tuple[int, ...]
     finish_reason: FinishReason | None
@@ -23,7 +23,7 @@ def finish_reason_after(
     """Whether the sequence ends with `token`.
 
     Args:
-        token: the newest token.
+        token: the latest token.
         output_tokens: output length with it.
         total_tokens: prompt plus output length with it.
         stop: `sampling.stop_token_ids`, as a set.

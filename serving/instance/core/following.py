@@ -13,14 +13,14 @@ from serving.values.step_plan import UNKNOWN, SequenceStep, StepPlan
 
 
 def plan_following(scheduler: Scheduler, running: PlannedStep, step: int, max_len: int) -> PlannedStep | None:
-    """Plan what follows the step that runs now.
+    """Plan the step after the running one.
 
     Args:
         running: that step.
         step: number of the one to be planned.
         max_len: longest prompt plus output of the instance.
-    Returns: a plan for the same sequences, one token each, which is `UNKNOWN`; None where there may be something else
-        to do: prompts, guesses, a sequence that ends by its length, room for one that waits, too few free blocks.
+    Returns: a plan for the same sequences, one `UNKNOWN` token each; None if the next step may differ: prompts, draft
+    tokens, a sequence that ends by its length, capacity for a waiting one, or too few free blocks.
     Effects: grows block tables.
     """
     batch = scheduler.running.items

@@ -1,11 +1,11 @@
-"""Handing on: a draining engine's rules for the sequences that did not end by themselves and are to go on elsewhere.
+"""Rules of a draining engine for moving its unfinished sequences to other instances.
 
     decoding                    held at the next step boundary, like a prompt that is done; another instance pulls it
-    pulled, or computing        the same as soon as it decodes; a prompt's gateway is asked to take it away meanwhile
-    waiting                     its gateway is asked to take it away
-    held                        waits for whoever pulls it
+    pulled, or computing        the same as soon as it decodes; until then a prompt's gateway is requested to move it
+    waiting                     its gateway is requested to move it
+    held                        waits to be pulled
 
-Nothing is thrown out: a sequence that nobody else can take is taken back, or goes on, here.
+No sequence is dropped: one that no other instance can take continues on this one.
 """
 
 from collections.abc import Iterable
@@ -22,9 +22,9 @@ _PROMPTS = (_P.WAITING, _P.FETCHING, _P.PREFILLING)
 
 
 def ask_to_leave(sequences: Iterable[LiveSequence]) -> list[Leaving]:
-    """Mark all that may go on elsewhere.
+    """Mark all sequences that may move to other instances.
 
-    Returns: what gateways are asked for: to take away whatever does not decode here yet.
+    Returns: requests to gateways to move the sequences that do not decode yet.
     Effects: sets `leaving`.
     """
     wishes: list[Leaving] = []
@@ -47,11 +47,10 @@ def ready_to_leave(running: Iterable[LiveSequence]) -> list[LiveSequence]:
 def hand_on_event(
     sequence: LiveSequence, ticket_id: str, blocks: tuple[BlockId, ...], hashes: tuple[BlockHash, ...]
 ) -> HandoffReady:
-    """News that a stream can be pulled; its tokens were told before.
+    """Event that a stream can be pulled; its tokens were reported before.
 
     Args:
         blocks, hashes: see `HandoffReady`.
-    Effects: none.
     """
     return HandoffReady(
         first=Tokens(sequence.sequence_id, len(sequence.output)),

@@ -1,7 +1,7 @@
 """Prefilled sequences whose blocks wait to be pulled and acknowledged, by ticket.
 
-A ticket ends exactly once: acknowledged, cancelled, or expired because nobody came. Expiry is what keeps a dead decode
-instance or gateway from pinning blocks for ever.
+A ticket ends exactly once: acknowledged, cancelled, or expired without a pull. Expiry keeps a dead decode instance or
+    gateway from pinning blocks without end.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from serving.values.sequence import HandoffTicket
 
 @dataclass(slots=True)
 class HeldHandoffs:
-    """Tickets given out and not ended yet."""
+    """Open tickets."""
 
     lease_s: float
     held: dict[str, LiveSequence] = field(default_factory=dict)
@@ -24,9 +24,9 @@ class HeldHandoffs:
     expired_total: int = 0
 
     def hold(self, sequence: LiveSequence, now: float) -> str:
-        """Give out a ticket.
+        """Issue a ticket.
 
-        Returns: the ticket id; `expires_at` tells until when it is good.
+        Returns: the ticket id; `expires_at` gives its expiry.
         Effects: sets the sequence's `ticket_id`, unique within this engine.
         """
         self.issued_total += 1
@@ -37,7 +37,7 @@ class HeldHandoffs:
         return ticket_id
 
     def find(self, ticket_id: str) -> LiveSequence | None:
-        """The sequence behind a ticket; None if the ticket has ended or never was."""
+        """The sequence of a ticket; None if the ticket has ended or never existed."""
         return self.held.get(ticket_id)
 
     def expiry(self, sequence: LiveSequence) -> float | None:
@@ -61,7 +61,7 @@ class HeldHandoffs:
 
 
 def ticket_of(sequence: LiveSequence) -> HandoffTicket:
-    """The ticket that a sequence came with."""
+    """The ticket with which a sequence arrived."""
     assert sequence.ticket is not None, "only handed-off sequences are pulled"
     return sequence.ticket
 

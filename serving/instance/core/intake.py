@@ -14,11 +14,11 @@ from serving.values.throughput import BusyThroughput, retry_after_s
 
 
 def check_spec(spec: SequenceSpec, max_len: int) -> None:
-    """Refuse a sequence that can never run here.
+    """Refuse a sequence that can never run on this instance.
 
     Args:
         max_len: longest prompt plus output of this instance.
-    Raises: InvalidRequestError (no prompt, or nothing left to generate), ContextLengthError (no room to go on).
+    Raises: InvalidRequestError (no prompt, or no tokens left to generate), ContextLengthError (the context is full).
     """
     sampling = spec.sampling
     if not spec.prompt:
@@ -48,12 +48,12 @@ def check_room(scheduler: Scheduler, max_waiting: int, throughput: BusyThroughpu
 
 
 def check_adoption(holder: LiveSequence | None, waiting: Iterable[LiveSequence], role: EngineRole) -> None:
-    """Refuse a handoff by whom it comes from.
+    """Check a handoff by its source.
 
     Args:
-        holder: the sequence of this very engine that has its blocks; None = it is another engine's.
-        waiting: what is queued here.
-    Raises: HandoffError if it is another engine's and prefill is the role here, or if it is taken back twice.
+        holder: the sequence of this engine that has its blocks; None = it is another engine's.
+        waiting: the sequences queued here.
+    Raises: HandoffError if it is another engine's and this one's role is prefill, or if it is taken back twice.
     """
     if holder is None and role is EngineRole.PREFILL:
         raise HandoffError("a prefill instance takes no handoffs of others; send the ticket to a decode instance")
@@ -62,10 +62,10 @@ def check_adoption(holder: LiveSequence | None, waiting: Iterable[LiveSequence],
 
 
 def usable_drafts(sequence: LiveSequence, ticket: HandoffTicket, most: int) -> tuple[int, ...]:
-    """The guesses that came with an adopted sequence: none if more tokens are known than when they were made.
+    """Draft tokens of an adopted sequence's ticket; none if more tokens are known than at the time of drafting.
 
     Args:
-        most: guesses that one step may verify here.
+        most: draft tokens that one step may verify.
     """
     return ticket.drafts[:most] if len(sequence.tokens) == ticket.computed_tokens + 1 else ()
 
@@ -75,8 +75,7 @@ def adoptable_hashes(
 ) -> tuple[BlockHash, ...]:
     """Check a ticket against its sequence.
 
-    Returns: the prefix hashes of its full blocks behind those that the order brings itself, as far as the source gave
-        them.
+    Returns: prefix hashes of its full blocks after those in the command, as far as the source provided them.
     Raises: HandoffError if the ticket cannot be this sequence's.
     """
     computed = ticket.computed_tokens

@@ -17,7 +17,7 @@ class KnownTokens(Sequence[int]):
         """
         Args:
             prompt: never changes.
-            output: may be appended to by whoever owns it.
+            output: its owner may append to it.
         """
         self._prompt = prompt
         self._prompt_len = len(prompt)

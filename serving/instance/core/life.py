@@ -1,13 +1,13 @@
-"""How an instance leaves: rules for live instances and for those in virtual time.
+"""Shutdown rules of an instance, for live instances and those in virtual time.
 
     SERVING ── BeginLeaving ──► DRAINING ── nothing inside ──► EMPTY ── Stored, or STORE_DEADLINE_S ──► GONE
                                  │    ▲                         │
                                  │    └────── taken back ───────┘
                                  └ after `drain_s`, then every OFFER_PERIOD_S: OFFER
 
-A draining instance takes nothing new. Sequences may end here for `drain_s`; then they are offered to other instances,
-again and again, since one that nobody can take goes on here to its end. Once it is empty, its last full blocks may
-reach the KV-cache pool: they are only a cache, so there is a deadline.
+A draining instance accepts no new sequences. Its sequences may end within `drain_s`; then they are offered to other
+instances periodically, and one that no instance can take continues here to its end. An empty instance stores its last
+full blocks in the KV-cache pool, with a deadline because they are only a cache.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from enum import Enum
 from serving.errors import LedgerError
 
 OFFER_PERIOD_S = 2.0
-"""How often a draining instance offers what is still here to others; each offer is a pause of some milliseconds."""
+"""Interval at which a draining instance offers its sequences to others [s]; each offer pauses it for some milliseconds.
+"""
 STORE_DEADLINE_S = 5.0
 """How long an empty instance waits for its last blocks to reach the KV-cache pool."""
 
@@ -43,7 +44,7 @@ class BeginLeaving:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """News of how many sequences are inside, in whatever state."""
+    """Number of sequences in the instance, in any state."""
 
     sequences: int
 
@@ -62,13 +63,13 @@ class LifeEffect(Enum):
     """Orders to the driver."""
 
     STOP_ADMITTING = "stop admitting"
-    """Take nothing new, tell gateways, and tell the engine: `Drain`."""
+    """Accept no new sequences, notify gateways, and send the engine `Drain`."""
     OFFER = "offer"
-    """What is inside may go on elsewhere: `MoveOut`."""
+    """Sequences may move to other instances: send `MoveOut`."""
     AWAIT_STORES = "await stores"
     """Answer with `Stored` as soon as it is true."""
     GO = "go"
-    """Nothing is left to do here."""
+    """The instance can stop."""
 
 
 LifeEvent = BeginLeaving | Inside | Stored | Wake
@@ -84,7 +85,7 @@ class InstanceLife:
 
     @property
     def leaving(self) -> bool:
-        """Whether it takes nothing new."""
+        """Whether it accepts no new sequences."""
         return self.phase is not LifePhase.SERVING
 
     def on(self, event: LifeEvent, now: float) -> list[LifeEffect]:
@@ -116,7 +117,7 @@ class InstanceLife:
         return effects
 
     def next_wake(self) -> float | None:
-        """When `Wake` is due, whatever else happens; None = never."""
+        """Time at which `Wake` is due; None = never."""
         return self._wake_at
 
     def check(self) -> None:

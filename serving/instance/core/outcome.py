@@ -1,4 +1,4 @@
-"""Reads what a step gave for one sequence: tokens that count, and the news made of them."""
+"""Evaluates a step's result for one sequence: accepted tokens, and the events made from them."""
 
 from collections.abc import Iterator
 
@@ -18,9 +18,9 @@ _GRAMMAR_LIMIT = Accepted((), FinishReason.GRAMMAR_LIMIT)
 
 
 def answered(planned: PlannedStep, result: StepResult) -> Iterator[tuple[LiveSequence, SequenceStep, SequenceResult]]:
-    """Each sequence of a step, its share of the plan, and what came of it.
+    """Each sequence of a step, with its part of the plan and of the result.
 
-    Raises: LedgerError if the result does not answer the plan.
+    Raises: LedgerError if the result does not match the plan.
     """
     steps, results = planned.plan.sequences, result.results
     if result.step != planned.plan.step or len(results) != len(steps):
@@ -38,13 +38,13 @@ def book_step(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResul
     """
     sequence.num_computed += len(step.tokens)
     if outcome.prompt_logprobs:
-        # A chunk of a resumed sequence may reach into its output; only prompt positions are asked for.
+        # A chunk of a resumed sequence may reach into its output; only prompt positions are requested.
         room = len(sequence.spec.prompt) - 1 - len(sequence.prompt_logprobs)
         sequence.prompt_logprobs.extend(outcome.prompt_logprobs[:room])
 
 
 def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, max_len: int) -> Accepted | None:
-    """The output that a booked step gave.
+    """Output tokens of a booked step.
 
     Args:
         max_len: longest prompt plus output of the instance.
@@ -65,12 +65,12 @@ def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceR
 def tokens_event(
     sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, drafts: DraftUse | None = None
 ) -> Tokens:
-    """News of accepted tokens; what is told once goes with the first.
+    """Event of accepted tokens; the first one includes the facts reported once.
 
     A step may give several tokens (speculation, many iterations at once in virtual time): all but the last were fed.
 
     Args:
-        drafts: what the step's guesses were worth; None if it had none.
+        drafts: the use of the step's draft tokens; None if it had none.
     Effects: appends the tokens, counts those that were fed; marks the first report, and preemptions so far, as made.
     """
     name, position, preempted = sequence.sequence_id, len(sequence.output), sequence.take_preempted()
@@ -95,7 +95,7 @@ def _first(
     preempted: int,
     drafts: DraftUse | None = None,
 ) -> Tokens:
-    """The first news of a sequence here, with what is told once."""
+    """First event of a sequence on this instance, with the facts reported once."""
     return Tokens(
         sequence.sequence_id,
         position,
@@ -119,11 +119,11 @@ def handoff_event(
     blocks: tuple[BlockId, ...],
     hashes: tuple[BlockHash, ...],
 ) -> HandoffReady:
-    """News that a prefilled sequence can be pulled.
+    """Event that a prefilled sequence can be pulled.
 
     Args:
         blocks, hashes: see `HandoffReady`.
-    Effects: appends the tokens; marks preemptions so far as told.
+    Effects: appends the tokens; marks preemptions so far as reported.
     """
     position, computed = len(sequence.output), sequence.num_computed
     sequence.append(accepted.tokens)

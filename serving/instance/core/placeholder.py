@@ -1,8 +1,8 @@
-"""Tokens without meaning: what a simulated instance feeds and gives.
+"""Placeholder tokens: input and output of a simulated instance.
 
-Who simulates needs lengths, identities and timing, no text. A prompt is then only a length, and an answer is made of
-placeholder ids that follow from the request's seed and the position, so that any instance, live or in virtual time,
-gives the same ones.
+A simulation needs lengths, identities and timing, but no text. A prompt is only a length, and a completion consists of
+ids derived from the request's seed and the position, so that every instance, live or in virtual time, returns the same
+ones.
 """
 
 import math
@@ -61,12 +61,12 @@ def mix64(value: int) -> int:
 
 
 def placeholder_token(seed: int, position: int, vocabulary: int) -> int:
-    """The token that stands at a position of an answer.
+    """The token at a position of a completion.
 
     Args:
         seed: of the request, 64 bits.
-        position: in the answer, from 0.
-        vocabulary: ids below it may be given.
+        position: in the completion, from 0.
+        vocabulary: ids are below it.
     """
     return mix64(seed ^ mix64(position)) % vocabulary
 

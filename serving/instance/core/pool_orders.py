@@ -1,8 +1,8 @@
-"""Orders of one engine to the KV-cache pool: blocks to fetch, blocks to store, and the blocks pinned meanwhile.
+"""Commands of one engine to the KV-cache pool: blocks to fetch and to store, and the blocks pinned for them.
 
-Storing must never make a token wait. A full block stays pinned until its bytes were copied out; only so many may wait
-for that, and whatever comes beyond is not stored, which costs nobody more than a later recomputation. An instance that
-leaves has nothing better to do: it makes up for that.
+Storing must never make a token wait. A full block stays pinned until its bytes are copied; the number of such blocks is
+bounded, and further ones are not stored, at the cost of a later recomputation. A leaving instance stores the skipped
+blocks at the end.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,11 +17,11 @@ from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import PoolUse
 
 _ORDER_BLOCKS = 32
-"""Of one order while handing over: each is answered when all of it is done."""
+"""Blocks per command while a leaving instance stores; each command completes as a whole."""
 
 
 class PoolOrders:
-    """Orders of one engine to its driver. Does nothing when the engine has no pool."""
+    """Pool commands of one engine to its driver. Without a pool, every method is a no-op."""
 
     def __init__(self, settings: EngineSettings, blocks: SequenceBlocks) -> None:
         self._settings = settings
@@ -36,7 +36,9 @@ class PoolOrders:
         self.skipped_blocks = 0
         """Blocks that were not stored because too many were waiting."""
         self._skipped: dict[BlockHash, str] = {}
-        """The newest of them, with their namespaces; some may have been overwritten, or stored by others, since."""
+        """The latest skipped blocks, with their namespaces; some may since have been overwritten or stored by other
+        instances.
+        """
         self._leaving = False
 
     @property
@@ -50,9 +52,10 @@ class PoolOrders:
         return FetchOrder(sequence.sequence_id, sequence.spec.namespace, tuple(hashes), tuple(blocks), rows)
 
     def fetched(self, sequence: LiveSequence, report: FetchReport) -> None:
-        """Book what a fetch brought; `num_computed` has grown by it already.
+        """Book a fetch; `num_computed` already includes its blocks.
 
-        Effects: blocks that came from the pool are not stored again; at the first admission, what requests are told.
+        Effects: fetched blocks are not stored again; at the first admission, sets the `pool_use` reported to the
+        request.
         """
         block_tokens, width = self._blocks.block_tokens, self._blocks.width
         pulled, lost = report.blocks // width * block_tokens, report.lost_blocks // width * block_tokens

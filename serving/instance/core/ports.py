@@ -28,7 +28,7 @@ class StepExecutor(Protocol):
 
 @runtime_checkable
 class PreparingExecutor(StepExecutor, Protocol):
-    """An executor that lays out a step before its tokens are known, so that it can begin when the one before ends."""
+    """An executor that prepares a step before its tokens are known, so that it can start when the previous one ends."""
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
         """Lay out the plan that may follow the one which is computed now; its tokens are `UNKNOWN`.
@@ -37,7 +37,6 @@ class PreparingExecutor(StepExecutor, Protocol):
 
         Returns: what runs it, as `execute` would, if it is called right after the step before; it need not be. None if
             such a plan needs more than the tokens.
-        Effects: none.
         """
         ...
 
@@ -47,9 +46,9 @@ class GroupExecutor(StepExecutor, Protocol):
     """An executor whose steps need its peers, and theirs it: that of a rank in a group."""
 
     def serve(self, timeout_s: float) -> None:
-        """Take part in the steps of peers while there is nothing to execute here.
+        """Take part in the steps of peers while this rank has no step.
 
-        Called by the thread of `execute`, between its calls; whoever does neither keeps the peers waiting.
+        Called by the thread of `execute`, between its calls; peers wait while the thread does neither.
 
         Returns: when the time [s] is over, or after `wake` has been called, at the end of a step.
         Raises: GroupError, as `execute`.
@@ -85,7 +84,7 @@ class KvTransport(Protocol):
 
 
 class ContextCache(Protocol):
-    """The KV-cache pool as one instance sees it. Never raises: what goes wrong is in the report, and is only a miss.
+    """The KV-cache pool for one instance. Never raises: errors are in the report and count as misses.
 
     Several fetches and one store may run at once, each in a thread of its own.
     """
@@ -93,13 +92,12 @@ class ContextCache(Protocol):
     def fetch(
         self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
     ) -> FetchReport:
-        """Fill the leading ones of own arena blocks with the blocks of these hashes, verifying each.
+        """Fill own arena blocks, from the first on, with the blocks of these hashes, verifying each.
 
         Args:
-            hashes: consecutive links of one prefix-hash chain; what lies before them is here already.
-            blocks: as many, to be written; whatever is behind the report's count has any content.
-            rows: which of those that are found are to be read; then the report counts all that were found, or none.
-                None = all are.
+            hashes: consecutive links of one prefix-hash chain; earlier blocks are already present.
+            blocks: destinations, as many; content beyond the report's count is undefined.
+            rows: which of the found blocks to read; the report then counts all found blocks, or none. None = all.
         """
         ...
 

@@ -27,7 +27,7 @@ class EngineHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 def header_of(name: str, engine: InstanceEngine) -> EngineHeader:
-    """The header from which a replay builds the same engine. Effects: none."""
+    """The header from which a replay builds the same engine."""
     return EngineHeader(name, engine.settings, engine.scheduler.blocks.pool.num_blocks, VERSION)
 
 
@@ -64,9 +64,9 @@ class EngineCall(CallRecord, frozen=True):
 
 
 def recorded(engine: InstanceEngine, note: Note) -> EngineOn:
-    """An `on` that does what the engine's own does, and notes it.
+    """An `on` that wraps the engine's own and records each call.
 
-    A `Foresee` that foresees nothing is not noted: it changes nothing.
+    A `Foresee` without a result is not recorded: it changes no state.
 
     Args:
         note: takes each call and what was kept of its outcome; must return at once.

@@ -9,8 +9,8 @@ step is formed in this order:
 3. new admissions from the queue, prompts and pulls alike.
 
 With a KV-cache pool, prompts are admitted ahead of the step that will feed them, so that their cached beginnings arrive
-while the present step computes. Nobody waits for a fetch but the prompt that is fetched: one that needs none goes into
-the step that has room, whatever is being fetched before it. A preempted sequence keeps its turn.
+while the present step computes. Only the fetched prompt itself waits for its fetch: a prompt without one joins the next
+step with capacity, even if earlier ones are still being fetched. A preempted sequence keeps its turn.
 """
 
 from dataclasses import dataclass
@@ -75,16 +75,16 @@ class Scheduler:
         self.pulling: list[LiveSequence] = []
         self.fetching: list[LiveSequence] = []
         self.to_fetch: list[LiveSequence] = []
-        """Admitted to FETCHING since the driver last looked."""
+        """Sequences admitted to FETCHING since the last poll of the driver."""
         self.preemptions = 0
         self.prefix_queries_tokens = 0
         self.prefix_hits_tokens = 0
 
     def plan_step(self, step: int, now: float) -> PlannedStep | None:
-        """Form the next step; None when nothing can be computed now.
+        """Form the next step; None when no sequence can compute now.
 
         Args:
-            now: engine time [s]; decides nothing, it is noted how long each prompt has waited.
+            now: engine time [s]; only recorded as each prompt's waiting time.
         Effects: admits, preempts, marks the planned sequences as in flight.
         """
         running = self.running.items
@@ -96,7 +96,8 @@ class Scheduler:
         if running:
             plan_decodes(running, self.blocks, budget, self._preempt, self.limits.draft_tokens)
             plan_chunks(running, self.blocks, budget, self._preempt)
-        # A victim of this very step cannot come straight back: it needs all that it gave, and one block of it is taken.
+        # A victim of this step cannot be admitted again in it: it needs all the blocks it freed, and at least one is
+        # taken.
         ahead, fetch = self._room_ahead() if self.waiting.items else 0, True
         while self.waiting.items and (budget.tokens_left > 0 or ahead > 0):
             admitted = self._admit(SequencePhase.WAITING, now, fetch=fetch)
@@ -138,10 +139,10 @@ class Scheduler:
         self.running.add(sequence)
 
     def end_fetch(self, sequence: LiveSequence, blocks: int) -> None:
-        """A fetch is over: the sequence goes on with what it brought, or closes if it was cancelled meanwhile.
+        """End a fetch: the sequence continues with the fetched blocks, or closes if it was cancelled.
 
         Args:
-            blocks: leading ones of the fetched blocks that are filled.
+            blocks: number of leading blocks that were filled.
         Raises: LedgerError if it was not being fetched.
         """
         if sequence not in self.fetching:
@@ -162,7 +163,7 @@ class Scheduler:
         self.pulling.remove(sequence)
 
     def may_admit(self) -> bool:
-        """Whether the next step might begin with somebody who waits."""
+        """Whether the next step might admit a waiting sequence."""
         return bool(self.waiting.items) and self._busy() < self.limits.max_sequences
 
     @property
@@ -172,7 +173,7 @@ class Scheduler:
         return speculates or self.limits.draft_tokens > 0
 
     def queued_tokens(self) -> int:
-        """Tokens that must be computed before everything known here has caught up."""
+        """Tokens to compute until all known sequences have caught up."""
         known = [*self.waiting.items, *self.running.items, *self._fetched()]
         return sum([sequence.num_to_compute for sequence in known])
 
@@ -188,7 +189,7 @@ class Scheduler:
         return self.limits.fetch_ahead_tokens - prompts - sum(map(self._ahead, self._fetched()))
 
     def _fetched(self) -> list[LiveSequence]:
-        """Those that are fetched and will be computed: who left meanwhile only waits for the end of the fetch."""
+        """Sequences being fetched that will compute; cancelled ones only wait for the end of the fetch."""
         return [sequence for sequence in self.fetching if sequence.phase is SequencePhase.FETCHING]
 
     def _ahead(self, sequence: LiveSequence) -> int:

@@ -1,8 +1,8 @@
 """The record that a scheduler keeps of one sequence.
 
-There is no prompt part and output part here, only `tokens` known so far and `num_computed` of them in the KV cache,
-which catches up: in chunks while many are missing, one by one in decode. A preempted or resumed sequence is therefore
-nothing special, only one with much to catch up.
+It does not separate prompt and output: `tokens` are known so far, and `num_computed` of them are in the KV cache, which
+    catches up in chunks while many are missing and one by one in decode. A preempted or resumed sequence is the same
+    case with more tokens to catch up.
 """
 
 import math
@@ -15,22 +15,24 @@ from serving.values.sequence import HandoffTicket, PoolUse, SequenceSpec, TokenL
 from serving.values.step_plan import SampleOrder
 
 Turn = tuple[float, int]
-"""Of two sequences with one priority the smaller goes first: engine time [s], then running number of arrivals."""
+"""Order among sequences of equal priority, smallest first: engine time [s], then arrival number."""
 
 Order = tuple[float, Turn]
-"""Of all sequences the smaller goes first: priority, then turn. With several keys the priority is 0 here, and orders
-the turns of each key's own sequences, see `SequenceQueue`."""
+"""Order among all sequences, smallest first: priority, then turn. With several keys this priority is 0; the request's
+priority then orders only the turns within its key, see `SequenceQueue`.
+"""
 
 
 def turn_of(spec: SequenceSpec, now: float, arrival: int, delay_s: float, *, held: bool) -> Turn:
-    """The turn of what comes now: as if it had come later, the longer its prompt is.
+    """Turn of a sequence that arrives now, delayed in proportion to its prompt length.
 
-    So a short prompt passes a long one that came shortly before, and none is passed for ever. What resumes or is handed
-    on is not delayed: somebody reads its stream. What has its blocks here goes first: others may wait for those.
+    A short prompt thus overtakes a long one that arrived shortly before, but none starves. Resumed or handed-off
+    sequences are not delayed, because their streams have already started. Sequences whose blocks are held here are
+    first, because others may wait for those blocks.
 
     Args:
         delay_s: for every 1,000 tokens of a prompt [s].
-        held: its blocks are held in this very engine. Then no priority goes before it either, see `LiveSequence.order`.
+        held: its blocks are held in this engine. Then it also precedes all priorities, see `LiveSequence.order`.
     """
     if held:
         return (-math.inf, arrival)
@@ -86,7 +88,7 @@ class LiveSequence:
         sampling = spec.sampling
         self.spec = spec
         self.sequence_id: SequenceId = spec.sequence_id
-        # Who has its blocks here waits for no priority: whoever has one may need just those blocks.
+        # A sequence whose blocks are held here precedes all priorities: a sequence with priority may need those blocks.
         self.order: Order = (self._rank if math.isfinite(turn[0]) else -math.inf, turn)
         self.came_s = now
         self.deadline = now + spec.time_left_s
@@ -108,7 +110,7 @@ class LiveSequence:
         self.num_stored = 0  # leading blocks that need no storing in the KV-cache pool any more
         self.num_slid = 0  # leading rows of the table that have lost their sliding blocks
         self.pool_use: PoolUse | None = None
-        """What the pool did at the first admission; None without a pool, or when it was not asked."""
+        """The pool's result at the first admission; None without a pool or a lookup."""
         self.ticket = ticket
         self.ticket_id: str | None = None
         """The handoff that this sequence waits on while HELD."""
@@ -131,8 +133,8 @@ class LiveSequence:
         self.waited_s: float | None = None
         """Engine time from its coming to its first admission as a prompt."""
         self.preempted = 0
-        """Times that it was preempted since it was last told of."""
-        # An adopted sequence reported its first token, and all that goes with it, at the prefill instance.
+        """Preemptions since the last report."""
+        # The prefill instance has already reported an adopted sequence's first token and the facts reported with it.
         self.first_reported = ticket is not None
         self.prompt_logprobs_wanted = None if ticket is not None else sampling.prompt_logprobs
         self.prompt_logprobs: list[TokenLogprobs] = []
@@ -150,7 +152,7 @@ class LiveSequence:
 
     @property
     def stays(self) -> bool:
-        """Whether it decodes here even if prefill is this instance's role: so it was told, or handed to it."""
+        """Whether it decodes here even on a prefill instance, by request or because it was handed off to it."""
         return self.spec.whole or self.ticket is not None
 
     def advance(self, event: PhaseEvent) -> None:
@@ -161,8 +163,8 @@ class LiveSequence:
         self.phase = next_phase(self.phase, event)
 
     def join(self) -> None:
-        """Put the sequence into the batch, where it goes by its priority wherever its blocks came from. In no queue
-        now.
+        """Order the sequence in the batch by its priority, regardless of the source of its blocks. Call it while it is
+        in no queue.
         """
         self.order = (self._rank, self.order[1])
 
@@ -176,7 +178,7 @@ class LiveSequence:
         self.output.extend(tokens)
 
     def learn_hashes(self, hashes: tuple[BlockHash, ...]) -> None:
-        """Take the prefix hashes of the next blocks, which somebody else has computed. Effects: extends `hashes`."""
+        """Append prefix hashes of the next blocks, computed by another party. Effects: extends `hashes`."""
         self.hashes.extend(hashes)
 
     def take_preempted(self) -> int:
@@ -185,7 +187,7 @@ class LiveSequence:
         return preempted
 
     def restart(self) -> None:
-        """Forget what was computed, keep what was said: the state of a preempted sequence.
+        """Reset the computed state but keep the output, as for a preempted sequence.
 
         Effects: counts; the caller has released the blocks.
         """

@@ -44,7 +44,7 @@ class SequenceBlocks:
         """Longest sequence that fits the whole arena."""
 
     def reserve(self, sequence: LiveSequence, keep_free: int) -> bool:
-        """Give a sequence without blocks room for all its known tokens, cached ones included.
+        """Reserve blocks for all known tokens of a sequence without blocks, cached ones included.
 
         At least the last token stays uncomputed, because the next one is sampled from its logits. Log-probabilities
         of the prompt need every prompt position computed, so they switch matching off.
@@ -70,9 +70,10 @@ class SequenceBlocks:
         return True
 
     def take_over(self, sequence: LiveSequence, holder: LiveSequence) -> bool:
-        """A sequence goes on with what another one, which has ended, holds here: blocks and all that is known of them.
+        """Transfer the blocks of another sequence, which has ended, and their metadata to a sequence that continues it.
 
-        One that has nothing to catch up grows as any stream does; else all that is missing has its room from here on.
+        Without tokens to catch up it grows like any stream; otherwise blocks for all missing tokens are reserved at
+        once.
 
         Returns: False, and nothing changed, if there is no room.
         Effects: empties the holder's block table.
@@ -133,7 +134,7 @@ class SequenceBlocks:
         sequence.num_published = full
 
     def _matchable(self, sequence: LiveSequence) -> int:
-        """How many of the first rows others may match, when they are published."""
+        """Number of leading rows that other sequences may match once published."""
         if not self.prefix_reuse:
             return 0
         full = sequence.num_computed // self.block_tokens
@@ -142,14 +143,14 @@ class SequenceBlocks:
         return full
 
     def slide(self, sequence: LiveSequence) -> None:
-        """Free what no later token sees: nothing here. Call after `publish`."""
+        """Free blocks that no later token attends to: none without a window. Call after `publish`."""
 
     def run(self, sequence: LiveSequence, first: int, end: int) -> tuple[Sequence[BlockHash], Sequence[BlockId]]:
         """Blocks of full rows `first ... end - 1` of the table that are there, and the hash that each is known by."""
         return sequence.hashes[first:end], sequence.blocks[first:end]
 
     def to_fetch(self, sequence: LiveSequence) -> tuple[Sequence[BlockHash], Sequence[BlockId], FetchedRows | None]:
-        """Hashes that the KV-cache pool is asked for, and blocks to be filled; see `FetchOrder`."""
+        """Hashes to fetch from the KV-cache pool, and blocks to fill; see `FetchOrder`."""
         first = sequence.num_published
         hashes, blocks = self.run(sequence, first, first + self.fetchable(sequence))
         return hashes, blocks, None
@@ -202,7 +203,7 @@ class SequenceBlocks:
         return known
 
     def _reusable(self, sequence: LiveSequence) -> int:
-        """Leading full blocks that may come from others."""
+        """Leading full blocks that may be reused from other sequences."""
         if not self.prefix_reuse or sequence.prompt_logprobs_wanted is not None:
             return 0
         return (len(sequence.tokens) - 1) // self.block_tokens

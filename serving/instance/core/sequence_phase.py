@@ -11,8 +11,9 @@
 
 FETCHING: blocks are reserved, and the leading ones are being filled from the KV-cache pool. HELD: prefill is done, or
 the instance drains; the blocks wait to be pulled and acknowledged, or to be taken over by a sequence that goes on here.
-ADOPTING: another sequence holds the blocks, mostly at another instance, and there is no room yet. CLOSING: the sequence
-is over for everybody outside, but a step, a pull or a fetch may still write into its blocks, which therefore cannot be
+ADOPTING: another sequence holds the blocks, mostly at another instance, and no capacity is free yet. CLOSING: the
+    sequence has ended for all other parties, but a step, a pull or a fetch may still write into its blocks, which
+    therefore cannot be
 reused yet. An event that the table does not list is our bug: `LedgerError`.
 """
 
@@ -22,7 +23,7 @@ from serving.errors import LedgerError
 
 
 class SequencePhase(Enum):
-    """Where a sequence stands; no meaning in the order."""
+    """Phase of a sequence; the order of members has no meaning."""
 
     __hash__ = object.__hash__  # members are singletons; Enum hashes their names, in Python
 

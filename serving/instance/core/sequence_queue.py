@@ -1,7 +1,7 @@
 """Sequences in service order: priority first, then turn.
 
-Where several keys use the system, a priority gets no sequence before another key's: each key keeps the turns that its
-sequences came with, and those that are here at the same time take them in the order of their priorities.
+With several API keys, priority never moves a sequence ahead of another key's: each key keeps the turns with which its
+sequences arrived, and its concurrent sequences use these turns in order of their priorities.
 
 A plain sorted list: queues are bounded to some hundreds, insertion is mostly near the end, and cancelling from the
 middle must be possible.
@@ -56,7 +56,9 @@ class SequenceQueue:
             self._ranked -= sequence.spec.priority != 0
 
     def _take_turn(self, sequence: LiveSequence) -> None:
-        """Share the turns of a line, the newcomer's included, out anew. What has its blocks here keeps the first."""
+        """Redistribute a line's turns, including the new one, among its sequences. Sequences whose blocks are held here
+        keep the first.
+        """
         own = [one for one in self.items if one.spec.line == sequence.spec.line and one.order[0] > -inf]
         if not own or sequence.order[0] == -inf:
             return

@@ -24,7 +24,7 @@ class EngineRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Everything that an `InstanceEngine` may be told.
+    """Settings of an `InstanceEngine`.
 
     Args:
         role: an `EngineRole`, or its value as a string.
@@ -38,12 +38,12 @@ class EngineSettings:
         handoff_lease_s: how long finished prefills wait for their acknowledgement.
         prefix_reuse: match and publish full blocks by prefix hash.
         cache_decoded: publish blocks with generated tokens too.
-        pool: there is a KV-cache pool: fetch prompts' beginnings from it, store full blocks in it.
+        pool: use a KV-cache pool: fetch prompts' beginnings from it, store full blocks in it.
         store_decoded: store blocks with generated tokens too.
         max_store_blocks: full blocks that may wait to be copied into the pool.
         draft_tokens: tokens beyond the first that one step may add to a decoding sequence; it gets blocks for them.
-        speculation: guesses travel in plans and results, up to `draft_tokens` a step; else the executor guesses alone.
-        forced_tokens: most guesses a step of those that a sequence's grammar forces; with speculation or without.
+        speculation: plans and results carry draft tokens, up to `draft_tokens` a step; else the executor drafts alone.
+        forced_tokens: most grammar-forced draft tokens per step, with or without speculation.
         split: how blocks share layers where some have a sliding window; None = each block has all layers.
     Raises: ConfigError for a value that cannot work.
     """
@@ -98,7 +98,7 @@ class EngineSettings:
 
     @property
     def scheduler_limits(self) -> SchedulerLimits:
-        """The slice that the scheduler sees."""
+        """The scheduler's part of the settings."""
         ahead = _STEPS_AHEAD * self.max_step_tokens if self.pool else 0
         return SchedulerLimits(
             self.max_step_tokens,

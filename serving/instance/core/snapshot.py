@@ -1,4 +1,4 @@
-"""One engine in numbers: read from its parts, which know nothing of each other."""
+"""Statistics of one engine, collected from its independent parts."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class EngineCounters:
     """Counters that only the engine itself keeps."""
 
     planned: int = 0
-    """Steps begun; the number of the next one."""
+    """Steps started; the number of the next one."""
     prompt_tokens: int = 0
     generated_tokens: int = 0
     handoffs_in: int = 0

@@ -1,31 +1,32 @@
-"""How many tokens to guess for each sequence, from measured acceptance and measured cost.
+"""Number of draft tokens per sequence, from measured acceptance and measured cost.
 
-Guessing never changes a token. Each position's draw has a random number of its own, uniform(seed, position), and a
-guess is accepted only when it equals the draw: the output is the one of a run without guesses, greedy or sampled. It
-is also what rejection sampling would give: a guess is one certain token, so that this rule accepts it with the model's
-probability of it and draws from the rest otherwise, which is the law of a plain draw. So only speed is decided here.
+Speculation never changes a token. Each position is sampled with its own random number, uniform(seed, position), and a
+draft token is accepted only if it equals the sample: the output is that of a run without drafts, greedy or sampled.
+Rejection sampling would give the same distribution: a draft is one certain token, so this rule accepts it with the
+model's probability and samples from the rest otherwise. Only speed is decided here.
 
-The rule. Let a sequence's guess at position j be right with probability q_j once those before it were (counted, see
-`Acceptance`). Its j-th guess then adds `gain_j = q_1 * ... * q_j` tokens to a step in the mean. One more guess costs a
-share `c / n` of a step without guesses, among n sequences (measured, see `step_cost`). The rate of a step with the
-guesses taken so far is `tokens / time = (n + sum of gains) / (1 + c / n * guesses)`. Gains of all sequences are taken
+The rule. Let q_j be the probability that a sequence's draft token at position j is accepted if all before it were
+(counted, see `Acceptance`). The j-th draft token then adds `gain_j = q_1 * ... * q_j` tokens to a step on average. One
+more draft token costs a share `c / n` of a step without drafts, with n sequences (measured, see `step_cost`). The rate
+of a step with the drafts chosen so far is `tokens / time = (n + sum of gains) / (1 + c / n * drafts)`. Gains of all
+sequences are taken
 from the largest down, as long as each adds to the rate: `gain > c / n * rate`. Because gains of one sequence only fall,
-this takes its first k guesses, and no other choice has a higher rate.
+    this takes its first k draft tokens, and no other choice has a higher rate.
 
-Example: one sequence, q = 0.8, 0.6, 0.5, hence gains 0.8, 0.48, 0.24, and a guess costs c = 0.25 of a step.
+Example: one sequence, q = 0.8, 0.6, 0.5, hence gains 0.8, 0.48, 0.24; a draft token costs c = 0.25 of a step.
 
     guesses   tokens   time   rate    next gain against 0.25 * rate
        0       1.00    1.00   1.00    0.80 > 0.25   take it
        1       1.80    1.25   1.44    0.48 > 0.36   take it
        2       2.28    1.50   1.52    0.24 < 0.38   stop: two guesses, 1.52 times as fast as none
 
-With 32 sequences that already keep the machine busy a guess may cost as much as a sequence, c = 0.9: then the first
-gain 0.8 is below 0.9 * 1, and nothing is guessed.
+With 32 sequences that already saturate the device a draft token may cost as much as a sequence, c = 0.9: the first gain
+0.8 is below 0.9 * 1, so no tokens are drafted.
 
-Trials. What is not measured is not known, so of every 64 steps that decode the last two do the opposite: a sequence
-without guesses gets one, and what had been counted of it before counts half from then on; a sequence with guesses gets
-none. Until the cost of a size of batch is known for the first time the trials come every 8 steps. An unknown cost
-counts as none. All of this depends only on what was recorded, so that a replay decides the same.
+Trials. To keep measuring both cases, the last two of every 64 decode steps do the opposite: a sequence without drafts
+gets one, and its earlier counts are halved; a sequence with drafts gets none. Until the cost of a batch size is first
+known, trials run every 8 steps. An unknown cost counts as zero. All of this depends only on recorded inputs, so a
+replay makes the same decisions.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ _MEMORY = 0.95
 _COMMON_MEMORY = 0.998
 """The same for the counts of all sequences together: five hundred."""
 _COMMON_WEIGHT = 4.0
-"""Observations that the common acceptance is worth beside a sequence's own."""
+"""Weight of the common acceptance, in observations, relative to a sequence's own."""
 _FIRST_TRIES, _FIRST_HITS = 2.0, 1.6
 """What is believed before anything was counted: good enough to be tried, soon outweighed.
 
@@ -51,11 +52,11 @@ Source: DeepSeek-V3 reports 85 to 90 % for its second token (technical report, 5
 
 
 def speculates(sampling: SamplingParams) -> bool:
-    """Whether tokens are ever guessed for a sequence.
+    """Whether draft tokens are ever used for a sequence.
 
-    Only where a draw needs the logits of its position and nothing else. Penalties depend on the tokens before, which
-    are guesses themselves; biases, lists of tokens and log-probabilities keep whole rows of logits at hand, so that
-    k + 1 of them would cost more than they give. Such a sequence decodes one token at a time.
+    Only if sampling needs just the logits of its position. Penalties depend on the previous tokens, which are drafts
+    themselves; biases, token lists and log-probabilities need whole rows of logits, and k + 1 rows would cost more than
+    they gain. Such a sequence decodes one token at a time.
     """
     return (
         sampling.logprobs is None
@@ -79,7 +80,7 @@ class Acceptance:
     def __init__(self, common: "Acceptance | None", positions: int) -> None:
         """
         Args:
-            common: acceptance of all sequences, which stands in for what is not known of this one; None = it is that.
+            common: acceptance of all sequences, the prior for this one; None = this is the common one.
         """
         self._common = common
         first_tries, first_hits = (_FIRST_TRIES, _FIRST_HITS) if common is None else (0.0, 0.0)
@@ -131,11 +132,11 @@ class Speculation:
         self._least_gain = 0.0
 
     def newcomer(self) -> Acceptance:
-        """The acceptance of a sequence of which nothing is known."""
+        """Acceptance of a sequence without observations."""
         return Acceptance(self._common, self.most)
 
     def weigh(self, sequences: int, candidates: Sequence[Acceptance]) -> None:
-        """Choose for one step that decodes; `guesses` then tells the choice for each sequence.
+        """Choose for one decode step; `guesses` then returns the choice for each sequence.
 
         Args:
             sequences: that the step decodes.
@@ -174,8 +175,8 @@ class Speculation:
         """Count a step that only decoded.
 
         Args:
-            verified: guesses fed by all sequences together.
-            made: guesses that it gave for the next step.
+            verified: draft tokens fed, over all sequences.
+            made: draft tokens it returned for the next step.
         """
         self._cost.observe(sequences, 0.5 * (verified + made), elapsed_s)
 
@@ -186,7 +187,6 @@ def least_gain(sequences: int, share: float, gains: Sequence[Sequence[float]]) -
     Args:
         share: cost of one guess for each sequence, as a share of a step without guesses.
         gains: of each sequence that may speculate, falling.
-    Effects: none.
     """
     cost = share / sequences
     tokens, time_s = float(sequences), 1.0

@@ -1,14 +1,14 @@
-"""Cost of a guess: the time of decode steps, measured, as a straight line over guesses per sequence.
+"""Cost of a draft token: measured decode step time as a linear function of draft tokens per sequence.
 
     time of a step = base * (1 + share * guesses per sequence)
 
-There is one line for each size of batch, in sizes of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... sequences: a guess is nearly free
-where a step only waits for memory, and costs as much as a sequence where it computes. Only steps that decode and do
-nothing else are measured.
+There is one line for each size of batch, in sizes of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... sequences: a draft token is
+nearly free where a step is memory-bound, and costs as much as a sequence where it is compute-bound. Only pure decode
+steps are measured.
 
-Measured times are noisy to one side: whatever else happens on a machine only makes a step longer. So steps are put into
-levels of like guesses per sequence, 0, 1/2, 1 ...; each level keeps its last few steps and stands for them with their
-lower quartile; the line goes through the levels by least squares.
+Noise in measured times is one-sided: other load only makes a step longer. Steps are therefore grouped into levels of
+similar drafts per sequence, 0, 1/2, 1 ...; each level keeps its last few steps and is represented by their lower
+quartile; the line goes through the levels by least squares.
 """
 
 from collections import deque
@@ -16,15 +16,15 @@ from collections import deque
 _KEPT = 12
 """Steps that a level keeps."""
 _ENOUGH = 3
-"""Steps below which a level says nothing."""
+"""Steps below which a level is ignored."""
 _REFIT_STEPS = 8
-"""A known line is fitted anew after so many steps: sorting times for every step would cost as much as the guesses."""
+"""Steps between refits of a known line: sorting times for every step would cost as much as the drafts."""
 _STALE = 320
-"""A level that was not seen for so many steps of its size of batch, five trials, has nothing left to say."""
+"""A level not observed for this many steps of its batch size (five trials) is ignored."""
 
 
 class _Level:
-    """The newest steps with about as many guesses per sequence."""
+    """The latest steps with about the same number of draft tokens per sequence."""
 
     __slots__ = ("guesses", "seen", "steps")
 
@@ -48,7 +48,9 @@ class _Line:
         self._levels: dict[int, _Level] = {}
         self._steps = 0
         self.share: float | None = None
-        """Cost of a guess for each sequence as a share of a step without; None while fewer than two levels tell."""
+        """Cost of one draft token per sequence as a share of a step without; None while fewer than two levels are
+        usable.
+        """
 
     def add(self, guesses: float, elapsed_s: float) -> None:
         self._steps += 1
@@ -78,7 +80,7 @@ class _Line:
 
 
 class StepCost:
-    """Measured cost of guesses. Mutable; depends on nothing but what it was told."""
+    """Measured cost of draft tokens. Mutable; depends only on its observations."""
 
     def __init__(self) -> None:
         self._lines: dict[int, _Line] = {}

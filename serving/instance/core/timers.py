@@ -14,7 +14,7 @@ _REBUILD_MARGIN = 1024
 
 
 class Timers:
-    """Times per sequence; `is_live` tells whether an entry still means something."""
+    """Times per sequence; `is_live` reports whether an entry is still valid."""
 
     __slots__ = ("_heap", "_is_live")
 
@@ -39,9 +39,9 @@ class Timers:
             heapify(self._heap)
 
     def due(self, now: float) -> list[SequenceId]:
-        """Take out everything whose time has come, stale entries left aside.
+        """Remove all due entries, and return those that are not stale.
 
-        Returns: each once, although a deadline and a lease may come together.
+        Returns: each sequence once, although a deadline and a lease may be due together.
         Effects: removes the entries.
         """
         taken: dict[SequenceId, None] = {}

@@ -1,7 +1,7 @@
-"""Keeps how long each visit of a sequence spends in what, by watching the engine's events and effects.
+"""Measures the phases of each visit of a sequence by observing the engine's events and effects.
 
-A bystander of `InstanceEngine`: it decides nothing, and an engine that nobody watches does the same. Once the first
-news of a visit is out nothing is kept of it, so a batch that only decodes costs one look per step.
+A passive observer of `InstanceEngine`, which behaves the same without it. A visit is forgotten after its first event to
+a gateway, so a batch that only decodes costs one check per step.
 """
 
 from collections.abc import Sequence
@@ -79,11 +79,11 @@ class VisitTimer:
     def watch(
         self, event: EngineEvent, effects: Sequence[EngineEffect], now: float, predicted_s: float = 0.0
     ) -> list[VisitTimes]:
-        """Take an event of the engine, and what came of it.
+        """Observe an event of the engine and its effects.
 
         Args:
             predicted_s: time of real NPUs for the step that the event ends [s].
-        Returns: durations of the visits whose first news is among the effects.
+        Returns: durations of the visits whose first event is among the effects.
         Effects: forgets these.
         """
         match event:

@@ -1,9 +1,9 @@
-"""Sequences that wait in an instance: where several keys use the system, they take turns by tokens.
+"""Waiting queue of an instance, which is fair in tokens between API keys.
 
-Start-time fair queueing: a newcomer's tag is where its key's line ends now, or where the instance has come to if that
-is further, and the line ends behind its tokens then. The smallest tag is next. So a key whose hundred prompts wait puts
-one of its own, not all of them, before another key's next. Within a line priorities decide, then turns. What was
-preempted, resumes here or has its blocks here goes before all newcomers.
+Start-time fair queueing: a new sequence's start tag is the end of its key's line or the instance's virtual time,
+whichever is later, and its tokens extend the line. The smallest tag is next. So a key with a hundred waiting prompts
+gets one, not all of them, ahead of another key's next. Within a line, priority decides, then turn. Preempted and
+resumed sequences, and those whose blocks are held here, precede all new ones.
 
 Source: Goyal, Vin, Cheng, "Start-time fair queueing", SIGCOMM 1996.
 """
@@ -22,12 +22,12 @@ class WaitingQueue(SequenceQueue):
     def __init__(self) -> None:
         super().__init__()
         self._ends: dict[int, float] = {}
-        """Where each line ends [tokens]; only lines in which somebody waited since the queue was last empty."""
+        """End of each line [tokens]; only lines used since the queue was last empty."""
         self._served = 0.0
         """Tag of what started last [tokens]."""
 
     def enter(self, sequence: LiveSequence) -> None:
-        """Put a newcomer behind what its key has waiting, beside other keys. Effects: may change orders of its line."""
+        """Append a new sequence to its key's line. Effects: may change orders within the line."""
         line, (rank, turn) = sequence.spec.line, sequence.order
         if line and rank > -inf:
             tag = max(self._served, self._ends.get(line, 0.0))
@@ -51,7 +51,7 @@ class WaitingQueue(SequenceQueue):
             self._ends.clear()
 
     def _take_turn(self, sequence: LiveSequence) -> None:
-        """Share the tags of a line, the newcomer's included, out anew: by priority, then turn."""
+        """Redistribute a line's tags, including the new one, by priority, then turn."""
         own = [one for one in self.items if one.spec.line == sequence.spec.line and one.order[0] > -inf]
         if not own or sequence.order[0] == -inf:
             return

@@ -5,8 +5,8 @@
     sliding   [GONE]   [GONE]   [here]   [here]   [here]                      v
                                 ^ num_slid = 2     ^ the window begins in row 2
 
-A prompt's table grows chunk by chunk, since its sliding blocks are never needed all at once; admission only looks
-whether everything could be had. What is freed stays matchable until it is evicted, as at a sequence's end.
+A prompt's table grows chunk by chunk, since its sliding blocks are never needed all at once; admission only checks that
+all blocks would be available. Freed blocks stay matchable until evicted, as at a sequence's end.
 """
 
 from collections.abc import Sequence
@@ -113,7 +113,8 @@ class WindowedBlocks(SequenceBlocks):
         sequence.num_published = full
 
     def slide(self, sequence: LiveSequence) -> None:
-        """Free what no later token sees. Call after `publish`; a running step does not see it either.
+        """Free the blocks that no later token attends to. Call after `publish`; a running step does not use them
+        either.
 
         Effects: the table has `GONE` there; `num_slid`.
         """
@@ -152,7 +153,7 @@ class WindowedBlocks(SequenceBlocks):
         return hashes, blocks, FetchedRows(self._split, self.block_tokens, first)
 
     def to_hand_over(self, sequence: LiveSequence) -> tuple[BlockId, ...]:
-        """Blocks that another instance needs to go on, without those that are gone."""
+        """Blocks that another instance needs to continue, without freed ones."""
         end = blocks_for(sequence.num_computed, self.block_tokens) * self.width
         return tuple(_present(sequence.blocks[:end]))
 
@@ -167,7 +168,7 @@ class WindowedBlocks(SequenceBlocks):
         return _present(sequence.blocks)
 
     def check(self, sequence: LiveSequence) -> None:
-        """Prove that the table covers what is computed, and has what the next token sees, and nothing before.
+        """Check that the table covers the computed tokens and holds exactly the blocks that the next token attends to.
 
         Raises: LedgerError if not.
         """
@@ -249,7 +250,7 @@ class WindowedBlocks(SequenceBlocks):
         return own[: self._split.full] + self._row(sequence, stands_in)[self._split.full :]
 
     def _match(self, sequence: LiveSequence) -> list[BlockId]:
-        """Rows that are here, as a table: all blocks of theirs that a token behind them sees, or that a handoff needs.
+        """Cached rows as a block table: all their blocks that a later token attends to, or that a handoff needs.
 
         Effects: may extend `hashes`.
         """

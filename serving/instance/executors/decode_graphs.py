@@ -1,8 +1,8 @@
-"""Decode steps as recorded CUDA graphs: hundreds of small kernels started by one call.
+"""Decode steps as recorded CUDA graphs: one call launches hundreds of small kernels.
 
 A graph always reads and writes the same memory, so each has static buffers that a step fills before it is replayed, and
-a fixed shape: rows and block-table width are rounded up. Rows that are left over repeat the first one, slot included:
-they compute and store what that one stores, and nobody looks at them.
+a fixed shape: rows and block-table width are rounded up. Padding rows repeat the first row, slot included: they compute
+    and store the same values, and their output is ignored.
 
     rows of the step ──► static buffers ──► replay ──► hidden states of the first rows
 """
@@ -26,9 +26,7 @@ MAX_GRAPHS = 64
 
 
 def records(model: Model, cache: KvCache) -> bool:
-    """Whether a model's pass can be recorded: on CUDA, all layers of a token in one block, and nothing waits for the
-    host.
-    """
+    """Whether a model's pass can be recorded: on CUDA, all layers of a token in one block, no host synchronization."""
     feeds = [block.feed for block in model.blocks]
     waits = any(isinstance(feed, ExpertLayer) and isinstance(feed.experts, LocalExperts) for feed in feeds)
     together = cache.split is None or cache.split.split.width == 1
@@ -72,7 +70,7 @@ class _Shape:
         self._cache = cache
         self._rows, self._width = rows, width
         pinned = cache.device.type == "cuda"
-        # One copy brings everything: per row its token, position, slot and context length, then its block table.
+        # One copy transfers all inputs: per row its token, position, slot and context length, then its block table.
         self._given = torch.zeros((rows, 4 + width), dtype=torch.int64, pin_memory=pinned)
         self._here = torch.zeros_like(self._given, device=cache.device, pin_memory=False)
         self._columns = torch.arange(width * cache.block_tokens, device=cache.device)

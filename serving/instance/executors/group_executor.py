@@ -1,7 +1,7 @@
-"""Computes a rank's steps together with its peers: the same native step, with experts at all of them.
+"""Computes a rank's steps together with its peers: the native step, with experts distributed over all ranks.
 
-A step that a peer's death interrupts is redone inside the call, in the next epoch, from the same plan: whoever calls
-`execute` sees it last longer, and nothing else.
+A step that a peer's death interrupts is redone inside the call, in the next epoch, from the same plan; the caller of
+`execute` only observes a longer step.
 """
 
 import ctypes
@@ -44,9 +44,10 @@ class NativeGroupExecutor(NativeExecutor):
         self._counted = len(place.expert_map), experts
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step together with the peers; theirs, as far as they have some, run at the same time.
+        """Run one step together with the peers, whose own steps, if any, run concurrently.
 
-        Raises: GroupError if a peer is late, or lost and no new epoch begins in time; EngineError as before.
+        Raises: GroupError if a peer is late, or lost and no new epoch starts in time; EngineError as in
+        `NativeExecutor`.
         Effects: writes the fed tokens' KV into the blocks of each block table.
         """
         self._publish()
@@ -75,13 +76,14 @@ class NativeGroupExecutor(NativeExecutor):
         self._engine.check(check)
 
     def set_map(self, version: int, expert_map: NDArray[np.uint32], epoch: int = 0) -> None:
-        """Give the next expert map. All ranks use it from the same step on, the first one after all have got it.
+        """Set the next expert map. All ranks use it from the same step on, the first after all have received it.
 
         Args:
             version: higher than any before.
             expert_map: as `GroupPlace.expert_map`.
-            epoch: not before this one; the ranks that the map names are members then.
-        Raises: ModelError, EngineError if it does not fit what lies in the slots here, or is not newer.
+            epoch: earliest epoch of use; the map's ranks are members by then.
+        Raises: ModelError, EngineError if it does not match the experts in this rank's slots, or its version is not
+        higher.
         """
         table = native_map(expert_map, self.model.config.expert_count)
         self._engine.check(self._functions.cm_group_set_map(self._engine.address, version, table.ctypes.data, epoch))

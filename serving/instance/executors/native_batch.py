@@ -27,17 +27,18 @@ _LARGEST_INT = (1 << 31) - 1
 
 
 class NativeBatch:
-    """cm_batch, filled anew for each step.
+    """The struct `cm_batch`, refilled for each step.
 
     Args:
-        grammars: the library makes the masks of sequences with a grammar; else their logits are handed out.
-        most_forced: guesses wanted of those that a grammar forces.
+        grammars: the library computes the masks of sequences with a grammar; else it returns their logits.
+        most_forced: most draft tokens that a grammar forces.
     Attributes:
-        sequences: how many there are.
-        max_tokens: most tokens, or guesses, that one of them may get.
-        drafting: whether any of them wants guesses.
-        logits_of, hidden_of: indices of those whose logits, or hidden states of all rows, are handed out.
-        grammar_of: indices of those whose masks the library makes; `output_lengths`: tokens of their outputs before.
+        sequences: their number.
+        max_tokens: most tokens, or draft tokens, of one sequence.
+        drafting: whether any sequence requests draft tokens.
+        logits_of, hidden_of: indices of sequences whose logits, or hidden states of all rows, are returned.
+        grammar_of: indices of sequences whose masks the library computes; `output_lengths`: their output lengths before
+            the step.
     """
 
     def __init__(self, *, grammars: bool = False, most_forced: int = 0) -> None:
@@ -64,7 +65,7 @@ class NativeBatch:
         """Lay out the sequences of a plan.
 
         Args:
-            unknown: tokens that each is going to have, beyond those known now, before this step begins.
+            unknown: tokens that each sequence gains before this step starts, not known yet.
         Effects: replaces what was there.
         """
         self._begin(steps)
@@ -101,7 +102,7 @@ class NativeBatch:
         self._end(len(steps))
 
     def put_matchers(self, matchers: Sequence[Matcher | None]) -> None:
-        """Say where the matchers of the sequences of `grammar_of` are; None = such a sequence gets no token."""
+        """Set the matchers of the sequences in `grammar_of`; a sequence with None gets no token."""
         self._matchers = bytearray(len(matchers) * _MATCHER.size)
         for index, matcher in enumerate(matchers):
             if matcher is not None:
@@ -116,9 +117,9 @@ class NativeBatch:
         self._arrays[0][:] = array("i", tokens)
 
     def fill_last_rows(self, fed: Sequence[tuple[SequenceStep, int]]) -> None:
-        """Lay out only the last row of some sequences, for the guesses that follow a token drawn by the caller.
+        """Lay out only the last row of some sequences, to draft after a token sampled by the caller.
 
-        The model's own cache rows stay as they are: others may read them meanwhile.
+        The model's own cache rows are not written, because other sequences may read them.
 
         Args:
             fed: a sequence as it was computed, and the token drawn from its last row.
@@ -140,7 +141,6 @@ class NativeBatch:
         self.struct.settled = 1
 
     def _native(self, order: SampleOrder) -> bool:
-        """Whether the library knows all that this draw needs."""
         return (order.sampling.grammar is None or self._grammars) and _plain(order)
 
     def _matcher_of(self, index: int, order: SampleOrder, unknown: int) -> int:
@@ -235,7 +235,7 @@ class NativeAnswer:
 
 
 def _plain(order: SampleOrder) -> bool:
-    """Whether a draw needs nothing of its logits but filters and a mask."""
+    """Whether sampling needs only filters and a mask on the logits."""
     p = order.sampling
     if p.logprobs is not None or p.logit_bias or p.repetition_penalty != 1:
         return False

@@ -37,9 +37,9 @@ class NativeEngine:
         self._functions.cm_engine_use_grammars(self._address, ctypes.byref(GrammarFunctions(*functions)))
 
     def step(self, batch: NativeBatch, answer: NativeAnswer) -> None:
-        """Compute; other Python threads run meanwhile.
+        """Compute one step; releases the GIL.
 
-        Raises: EngineError with the library's words; GroupError if it is about the other ranks of a group.
+        Raises: EngineError with the library's message; GroupError if other ranks of a group caused it.
         Effects: fills the answer.
         """
         self.check(self._functions.cm_step(self._address, ctypes.byref(batch.struct), ctypes.byref(answer.struct)))

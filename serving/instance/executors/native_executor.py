@@ -1,8 +1,8 @@
 """Computes steps with the native library: a plan becomes a few flat arrays, one call does the rest.
 
-What the library does not know of sampling (penalties, biases, log-probabilities) it leaves to `sampler.sample`, on the
-logits that it hands out: same draws, by the same rules. Nothing about sequences is kept between steps but matchers of
-their grammars, which can be made anew of their outputs.
+Sampling features that the library lacks (penalties, biases, log-probabilities) run in `sampler.sample` on the logits it
+returns, with the same random numbers and rules. Between steps only grammar matchers are kept, which can be rebuilt from
+the outputs.
 """
 
 import time
@@ -27,7 +27,7 @@ from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
 
 _DRAFT_POSITIONS = 8
-"""Guesses may get cache rows that far beyond the model's context; they are never asked for more than a few."""
+"""Cache rows reserved for draft tokens beyond the model's context."""
 
 
 class NativeExecutor:
@@ -104,7 +104,7 @@ class NativeExecutor:
             results = self._results(plan, prepared) if plan.sequences else ()
         except (EngineError, GroupError) as error:
             raise type(error)(f"step {plan.step} failed: {error}") from error
-        except Exception as error:  # whatever torch or a malformed plan raises: the port promises typed errors only
+        except Exception as error:  # any error of torch or a malformed plan: the port raises typed errors only
             raise EngineError(f"step {plan.step} failed: {error!r}") from error
         return StepResult(plan.step, results, time.perf_counter() - begun)
 
@@ -176,7 +176,7 @@ class NativeExecutor:
         return grammars
 
     def _draw(self, steps: Sequence[SequenceStep], wanted: Sequence[int], masks: StepMasks) -> dict[int, Sampled]:
-        """Draws from the logits that were handed out, by index in the plan; none for who fails."""
+        """Samples from the returned logits, by index in the plan; failed sequences are absent."""
         if not wanted:
             return {}
         orders = [order for index in wanted if (order := steps[index].sample) is not None]

@@ -1,4 +1,4 @@
-"""Grammars in native steps: the step asks matchers for masks where it draws, and tells them what it drew."""
+"""Grammars in native steps: the step gets masks from matchers where it samples, and reports the sampled tokens."""
 
 from collections.abc import Sequence
 
@@ -56,7 +56,7 @@ class StepMatchers:
         batch.put_matchers(self._found)
 
     def drew(self, tokens: Sequence[tuple[int, ...]], drafts: Sequence[tuple[int, ...]]) -> None:
-        """The step has ended. Effects: notes why sequences got no token, and whose guesses are forced.
+        """Record a finished step. Effects: notes why sequences got no token, and whose draft tokens are forced.
 
         Args:
             tokens, drafts: of each sequence of the step.
@@ -68,12 +68,12 @@ class StepMatchers:
                 matcher.drew(own)
             else:
                 self.failures[self._steps[index].sequence_id] = matcher.why_none()
-            # The draft layer gives way to what is forced. Where it guesses, it has to be asked whose guesses these are.
+            # Forced draft tokens replace those of the draft layer. Where both are possible, query whose they are.
             if drafts[index] and (not self._steps[index].next_drafts or matcher.forced(1)):
                 self.forced.add(index)
 
     def forget(self) -> None:
-        """The step has failed: what its matchers were told is unknown."""
+        """Drop the matchers of a failed step, whose state is unknown."""
         self._all.forget([self._steps[index].sequence_id for index in self._of])
 
     def _find(self, step: SequenceStep, length: int, drawn: tuple[int, ...] | None) -> Matcher | None:
@@ -83,7 +83,7 @@ class StepMatchers:
         try:
             if drawn is None:
                 return self._all.behind(name, order.sampling, order.output)
-            if not drawn:  # it has ended in the step before
+            if not drawn:  # it ended in the previous step
                 return None
             # The engine may just be noting what the step before drew: its end cannot be read.
             kept = self._all.kept(name, length, drawn[0])

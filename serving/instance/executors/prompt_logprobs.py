@@ -15,7 +15,7 @@ def prompt_logprobs(model: Model, step: SequenceStep, hidden: Tensor) -> tuple[T
     """Entries for the prompt tokens that follow each fed one, as far as they are known.
 
     Args:
-        step: which asks for them.
+        step: the part of the plan that requests them.
         hidden: `[fed tokens, hidden]`, before the final norm, in the order of positions.
     """
     if step.prompt_logprobs is None:

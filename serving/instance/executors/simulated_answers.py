@@ -1,8 +1,8 @@
-"""Answers of a simulated instance: tokens without meaning, as many as the request or its seed wants.
+"""Completions of a simulated instance: placeholder tokens, with the length set by the request or its seed.
 
-An answer follows from the request's seed alone, at temperature 0 from its prompt alone, never from batch, replica or
-time, so that a request that is resumed elsewhere goes on with the same words. Without `max_tokens` its length is drawn,
-and then the end token comes.
+A completion depends only on the request's seed, at temperature 0 only on its prompt, never on batch, replica or time,
+so a request resumed on another instance continues with the same tokens. Without `max_tokens` its length is drawn at
+random, and it ends with the end token.
 """
 
 import hashlib
@@ -35,12 +35,12 @@ class SimulatedAnswer:
 
 
 class SimulatedAnswers:
-    """Gives the tokens of all requests of one instance.
+    """Generates the tokens of all requests of one instance.
 
     Args:
-        vocabulary: ids that may be given; each must be text on its own, and none may end an answer.
-        max_model_len: longest prompt plus output [tokens]; who may fill it all has set no limit.
-        mean_tokens: of answers without a limit.
+        vocabulary: usable ids; each must decode to text on its own, and none may be an end token.
+        max_model_len: longest prompt plus output [tokens]; a request that may fill it has no limit of its own.
+        mean_tokens: mean length of completions without a limit.
         drafts: tokens drafted in each decode step.
         acceptance: probability that one is accepted, or by position; see `rate_of`.
     """
@@ -60,7 +60,7 @@ class SimulatedAnswers:
         self._acceptance = acceptance
 
     def answer(self, order: SampleOrder) -> SimulatedAnswer:
-        """The answer to come. Effects: none."""
+        """The answer to come."""
         sampling, seed = order.sampling, _seed(order)
         limit, end = sampling.max_tokens, None
         open_ended = len(order.prompt) + limit >= self._max_model_len and sampling.grammar is None
@@ -71,13 +71,13 @@ class SimulatedAnswers:
         return SimulatedAnswer(limit, end, rate_of(seed, limit, self._drafts, self._acceptance), seed)
 
     def decoded(self, answer: SimulatedAnswer, order: SampleOrder) -> int:
-        """Tokens that the next decode step gives, at least one. Effects: none."""
+        """Tokens that the next decode step gives, at least one."""
         given = max(0, len(order.output) - 1)  # the first one was prefill's
         count = tokens_after(steps_for(given, answer.extra) + 1, answer.extra) - given
         return max(1, min(count, answer.limit - len(order.output)))
 
     def tokens(self, answer: SimulatedAnswer, order: SampleOrder, count: int) -> tuple[int, ...]:
-        """The next tokens of an answer. Effects: none."""
+        """The next tokens of an answer."""
         seed, words, begin = answer.seed, self._vocabulary, len(order.output)
         given = [words[placeholder_token(seed, begin + i, len(words))] for i in range(count)]
         if answer.end_token is not None and begin + count >= answer.limit:
@@ -85,7 +85,7 @@ class SimulatedAnswers:
         return tuple(given)
 
     def _drawn(self, seed: int) -> int:
-        """Length of an answer that nobody limits: geometric, hence any length may be the last one."""
+        """Length of a completion without a limit, geometrically distributed, so the end is memoryless."""
         share = ((mix64(seed ^ _LENGTH) >> 11) + 0.5) / (1 << 53)
         if self._mean_tokens <= 1:
             return 1

@@ -30,7 +30,7 @@ class DieLoad:
 
 
 class DecodeDies:
-    """The seats of one instance. Whoever is not in a step has left.
+    """Assignment of an instance's sequences to decode dies. A sequence that is not in a step has left.
 
     Args:
         dies: of the instance; groups of them where they share their sequences.
@@ -52,14 +52,14 @@ class DecodeDies:
         return len(self._seats)
 
     def begin(self) -> None:
-        """A step begins. Effects: nobody is in it yet."""
+        """Start a step, without sequences yet."""
         self._step += 1
         self._contexts = [0] * self._dies
         self._counts = [0] * self._dies
         self._present = 0
 
     def find(self, sequence_id: SequenceId) -> Seat | None:
-        """The seat of a sequence that decoded before; None if it is new here. Effects: none."""
+        """The seat of a sequence that decoded before; None if it is new here."""
         return self._seats.get(sequence_id)
 
     def place(self, sequence_id: SequenceId, promised_tokens: int, answer: SimulatedAnswer) -> Seat:

@@ -1,11 +1,11 @@
-"""Takes the time that a step would take on real NPUs, and gives placeholders for its tokens.
+"""Step executor that waits for the predicted time of real NPUs and returns placeholder tokens.
 
     plan ──► who decodes, on which die; which prompt chunks      ──► cost model ──► duration
          └─► placeholder tokens, a stamp in each new KV block                        │
                                                            result ◄── wait until ◄───┘
 
-KV is accounted, not filled: a block's few bytes hold a stamp of whose it is, so that moves still have something to
-verify. Prompt chunks and decodes of one step are priced as one mixed step (`hardware.cost.mixed_step`) on an aggregated
+KV is accounted, not computed: each block's few bytes hold a stamp of its sequence, so that moves can still be verified.
+Prompt chunks and decodes of one step are priced as one mixed step (`hardware.cost.mixed_step`) on an aggregated
 instance; on a decode instance, whose prompts are exceptions, as one after the other.
 """
 
@@ -34,16 +34,16 @@ class StepPacer(Protocol):
     """Lets simulated time pass; the only thing here that waits."""
 
     def begin(self) -> None:
-        """A step begins: now, or when the one before has ended."""
+        """Start a step now, or at the end of the previous one."""
         ...
 
     def end(self, duration_s: float) -> None:
-        """Wait until so much simulated time has passed since the step began."""
+        """Wait until `duration_s` of simulated time has passed since the step's start."""
         ...
 
 
 class StepTimes:
-    """How long steps of one instance take [s].
+    """Step durations of one instance [s].
 
     Args:
         dies: of the instance.
@@ -83,7 +83,6 @@ class StepTimes:
         Args:
             load: what decodes.
             tokens, attended_tokens, largest: of prompt chunks; see `hardware.cost.loads.PrefillLoad`.
-        Effects: none.
         """
         seconds, cost = 0.0, self._cost
         mean = load.sequences / self._groups
@@ -107,7 +106,7 @@ class StepTimes:
 
 
 class BlockStamps:
-    """Writes who computed a KV block into its bytes.
+    """Writes a stamp of the computing sequence into each KV block.
 
     Args:
         arena: all blocks, writable.
@@ -120,7 +119,7 @@ class BlockStamps:
         self._block_tokens = block_tokens
 
     def stamp(self, step: SequenceStep, tokens: int) -> None:
-        """Stamp the blocks that begin among `tokens` tokens from the step's start on.
+        """Stamp the blocks that start within `tokens` tokens from the step's first position.
 
         Effects: overwrites their first `STAMP_BYTES`.
         """
@@ -138,7 +137,7 @@ class SimulatedExecutor:
 
     Args:
         decodes: whether single tokens of sequences with output are decode steps; not so on prefill instances.
-        grammars: answers of sequences that have a grammar; None = theirs are as any other's.
+        grammars: completions of sequences with a grammar; None = the grammar is not applied.
     """
 
     def __init__(
@@ -163,8 +162,8 @@ class SimulatedExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step.
 
-        Raises: nothing.
-        Effects: waits; stamps the blocks that the step begins.
+        Raises: no errors.
+        Effects: waits; stamps the blocks that the step starts.
         """
         self._pacer.begin()
         if self._grammars is not None:
@@ -224,7 +223,7 @@ class SimulatedExecutor:
 
 
 def _logprobs(tokens: tuple[int, ...], asked: int | None) -> tuple[TokenLogprobs, ...]:
-    """Every placeholder is certain, for who asks."""
+    """Log-probabilities of placeholders, if requested: each token has probability 1."""
     if asked is None:
         return ()
     return tuple(TokenLogprobs(token, 0.0, ((token, 0.0),) if asked else ()) for token in tokens)

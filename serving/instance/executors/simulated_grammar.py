@@ -23,14 +23,14 @@ class GrammarAnswers:
     def __init__(self, matchers: Matchers, words: Sequence[int]) -> None:
         """
         Args:
-            words: ids that are whole printable text on their own, preferred among others.
+            words: ids that decode to printable text on their own, preferred where allowed.
         """
         self._matchers = matchers
         self._words = list(words)
         self._kinds: tuple[Allowed, Allowed] | None = None
 
     def begin_step(self) -> None:
-        """A step begins."""
+        """Start a step."""
         self._matchers.begin_step()
 
     def tokens(self, name: SequenceId, seed: int, order: SampleOrder, count: int) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ class GrammarAnswers:
         return int(found[placeholder_token(seed, position, len(found))])
 
     def _sort(self) -> tuple[Allowed, Allowed]:
-        """Masks of words, and of tokens that close something."""
+        """Masks of words, and of closing tokens."""
         vocabulary = self._matchers.grammars.vocabulary
         words, closing = np.zeros(vocabulary.size, np.bool_), np.zeros(vocabulary.size, np.bool_)
         words[self._words] = True

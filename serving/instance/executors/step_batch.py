@@ -1,7 +1,7 @@
 """From a step plan to the tensors of one forward pass.
 
-Everything is laid out in Python lists first and becomes a handful of tensors at once: a step has many sequences and
-each tensor costs microseconds.
+All data is laid out in Python lists first and converted to a few tensors at once: a step has many sequences and each
+tensor costs microseconds.
 """
 
 from collections.abc import Sequence
@@ -51,10 +51,10 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """A forward batch, and where each of the plan's sequences ended up in it.
+    """A forward batch, and the rows of each of the plan's sequences.
 
     Args:
-        rows: per sequence in the plan's order, the row of each fed token, guesses included.
+        rows: per sequence in the plan's order, the row of each fed token, draft tokens included.
     """
 
     forward: ForwardBatch
@@ -82,9 +82,8 @@ def build_batch(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
 
 
 def of_block(feed: Feed, index: int, width: int) -> Feed:
-    """A feed whose table has only one of the `width` blocks of each row. What is gone reads as block 0, not seen.
-
-    Effects: none.
+    """A feed whose table has only one of the `width` blocks of each row. Freed blocks read as block 0, which is not
+    attended to.
     """
     return feed._replace(block_table=[BlockId(max(block, 0)) for block in feed.block_table[index::width]])
 
@@ -156,7 +155,7 @@ def _row_groups(feeds: Sequence[Feed], rows: Sequence[_Row], cache: KvCache) -> 
 
 
 def _row_group(feeds: Sequence[Feed], rows: Sequence[_Row], width: int, first: int, cache: KvCache) -> RowGroup:
-    """Each row sees the context up to itself."""
+    """Row group in which each row attends to the context up to itself."""
     tables: list[list[int]] = []
     seen: list[int] = []
     for row in rows:

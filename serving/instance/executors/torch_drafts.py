@@ -1,4 +1,4 @@
-"""Guesses in torch: the draft layer over what a step has accepted, then over its own guesses.
+"""Draft tokens in torch: runs the draft layer over a step's accepted tokens, then over its own drafts.
 
     position        p - 1      p        p + 1     p + 2
     stands there    fed        drawn    guess 1   guess 2
@@ -6,9 +6,9 @@
                     hidden              and guess 1
                     (guess 1)  (guess 2)
 
-The row at a position takes the hidden state there and the token that follows, and tells the one after that. Up to the
-last fed token both are true; beyond, the layer goes on with its own output in place of the model's, once per further
-guess. Those rows of its cache are overwritten with true ones later.
+The row at a position takes its hidden state and the following token, and predicts the one after that. Up to the last
+fed token both are the model's; beyond, the layer uses its own output instead, once per further draft token. Later steps
+overwrite those rows of its cache.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from serving.values.step_plan import SequenceStep
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """A sequence of the plan that wants guesses: from which row of the first pass, and how many."""
+    """A sequence of the plan that requests draft tokens: the starting row of the first pass, and their number."""
 
     index: int
     feed: int
@@ -53,14 +53,14 @@ class TorchDrafter:
         hidden: Tensor,
         drawn: Sequence[tuple[int, ...]],
     ) -> list[tuple[int, ...]]:
-        """Guesses for each sequence of a step that was computed.
+        """Draft tokens for each sequence of a computed step.
 
         Args:
             rows_of: per sequence, its rows in `hidden`.
             hidden: of the model's own pass.
-            drawn: per sequence, the tokens that it gave, right guesses included.
-        Returns: per sequence, as many guesses as it wants.
-        Effects: writes the draft layer's rows of the accepted positions, and of those of further guesses.
+            drawn: per sequence, its sampled tokens, accepted drafts included.
+        Returns: per sequence, as many draft tokens as requested.
+        Effects: writes the draft layer's rows of the accepted positions, and of further draft tokens.
         """
         feeds: list[Feed] = []
         sources: list[Sequence[int]] = []
@@ -108,7 +108,7 @@ class TorchDrafter:
 
 
 def _following(step: SequenceStep, drawn: tuple[int, ...]) -> list[int]:
-    """The token behind each fed position that stands, as far as it is known; none if the layer takes no part."""
+    """The token after each accepted fed position, as far as known; empty if the layer is not run."""
     if step.next_drafts is None:
         return []
     following = [*step.tokens[1:], *drawn]

@@ -25,11 +25,11 @@ from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, 
 class TorchExecutor:
     """A `StepExecutor` over torch operators, on CPU or CUDA.
 
-    Holds the model and the KV arena and nothing about sequences. Tokens of all sequences go through norms, products
-    and experts together; only attention looks at sequences one by one.
+    Holds the model and the KV arena and nothing about sequences. Norms, products and experts process the tokens of all
+    sequences together; only attention runs per sequence.
 
     Args:
-        kv_cache: on the model's device, of the model's dtype, at least as many layers as the model; guesses need one
+        kv_cache: on the model's device, of the model's dtype, at least as many layers as the model; drafting needs one
             more.
         matchers: of sequences with a grammar; None = such a sequence fails.
     """
@@ -54,7 +54,7 @@ class TorchExecutor:
         try:
             with torch.inference_mode():
                 results = self._results(plan) if plan.sequences else ()
-        except Exception as error:  # whatever torch raises: the port promises typed errors only
+        except Exception as error:  # any error of torch: the port raises typed errors only
             raise EngineError(f"step {plan.step} failed: {error}") from error
         return StepResult(plan.step, results, time.perf_counter() - begun)
 
@@ -112,7 +112,7 @@ class TorchExecutor:
         hidden: Tensor,
         drawn: Sequence[tuple[int, ...]],
     ) -> list[tuple[int, ...]]:
-        """Guesses for who wants them."""
+        """Draft tokens for the sequences that request them."""
         if all(step.next_drafts is None for step in steps):
             return [()] * len(steps)
         if self._drafter is None:

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Collect nothing inside the block, and never look again at what it leaves.
+    """Disable garbage collection inside the block, and exempt the objects it leaves from later collections.
 
-    Torch brings 100,000 objects that stay: walking through them is a fifth of a start.
+    Torch creates 100,000 permanent objects; traversing them takes a fifth of a start.
 
     Effects: on the collector of the whole process.
     """

@@ -54,7 +54,7 @@ class GroupMember(Protocol):
 
     @property
     def version(self) -> int:
-        """Version of the newest map that it was given; 0 = none. Any thread."""
+        """Version of the latest map received; 0 = none. Any thread."""
         ...
 
     @property
@@ -63,10 +63,10 @@ class GroupMember(Protocol):
         ...
 
     def carry_out(self, orders: Sequence[ExpertOrder], answered: Callable[[tuple[RankEvent, ...]], None]) -> None:
-        """Do what a shell's mover asks of this rank. Any thread.
+        """Execute the commands of a shell's mover on this rank. Any thread.
 
         Args:
-            answered: is called once, by any thread, when all is done, has failed, or was ended by `MovesEnded`.
+            answered: called once, on any thread, when all have finished, failed, or were ended by `MovesEnded`.
         """
         ...
 
@@ -77,7 +77,7 @@ class GroupMember(Protocol):
 
     @property
     def raised(self) -> int:
-        """Epoch that has begun for this rank; 0 before it has joined."""
+        """Current epoch of this rank; 0 before it has joined."""
         ...
 
     def awaited(self) -> tuple[int, float] | None:
@@ -85,7 +85,7 @@ class GroupMember(Protocol):
         ...
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:
-        """An epoch begins, with these ranks as members: all of them have been told. Any thread."""
+        """Start an epoch with these ranks as members; all of them have been notified. Any thread."""
         ...
 
     def follow(self, order: RegroupOrder) -> None:
@@ -101,11 +101,11 @@ class Attached:
     """A compute that has its blocks.
 
     Args:
-        layout: fingerprint of model, weights, dtype and block shape: what handoffs and ranks must agree on.
-        pool_layout: what blocks of the pool are filed under: the same, with the weights' version in any case.
+        layout: fingerprint of model, weights, dtype and block shape; handoffs and ranks must agree on it.
+        pool_layout: key of the pool's blocks: the same, always including the weights' version.
         mirror: set when the arena is only the image of a device's memory.
         group: set if this is a rank that computes with its peers.
-        grammars: compiled for its sequences; None = it knows none.
+        grammars: compiled for its sequences; None = not supported.
     """
 
     executor: StepExecutor
@@ -163,7 +163,7 @@ class Compute(Protocol):
 
     @property
     def status_period_s(self) -> float | None:
-        """How often gateways are told how full the instance is, in real time [s]; None = as usual."""
+        """Interval of load reports to gateways, in real time [s]; None = the default."""
         ...
 
     @property
@@ -206,11 +206,11 @@ class Compute(Protocol):
         ...
 
     def stop(self) -> None:
-        """End whatever waits."""
+        """Release all waiting threads."""
         ...
 
     def close(self) -> None:
-        """Give back memory of its own, when nothing computes any more."""
+        """Free its own memory, once no step runs any more."""
         ...
 
 
@@ -218,7 +218,6 @@ def blocks_in_ub(ub_bytes: int, block_bytes: int) -> int:
     """KV blocks that a pool's share of UB memory holds.
 
     Raises: ConfigError if they are fewer than two.
-    Effects: none.
     """
     most = ub_bytes // block_bytes
     if most < 2:

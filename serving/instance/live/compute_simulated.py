@@ -1,9 +1,9 @@
-"""Predicted time: no model, no tensors; steps and moves last as long as the cost model says, at a time scale.
+"""Compute in predicted time, without model or tensors: steps and moves take the cost model's time, at a time scale.
 
-What is simulated time (`clock`): the engine's whole world, hence step times, turns and handoff leases, queueing,
-throughput and every statistic that an instance tells. What stays real is what a client sees or what looks after
-processes: links, health checks, the gateway with its timeouts, a request's deadline wherever it is, and the KV-cache
-pool's leases. A client measures simulated time divided by the time scale.
+What is simulated time (`clock`): everything in the engine: step times, turns and handoff leases, queueing, throughput
+and every statistic that an instance reports. Real time applies to clients and to process supervision: links, health
+checks, the gateway with its timeouts, a request's deadline in every process, and the KV-cache pool's leases. A client
+measures simulated time divided by the time scale.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ LEAST_STATUS_PERIOD_S = 0.05
 
 
 class SimulatedCompute:
-    """A `Compute` that only knows how long things take.
+    """A `Compute` that only models durations.
 
     Raises: ConfigError for a setting that the simulated device contradicts; SpecError, ModelError for unreadable
         files; HbmExhaustedError if the model does not fit.
@@ -124,7 +124,7 @@ class SimulatedCompute:
         return TimedCache(pool, self._cost, self._accounted, len(self.npus.npus), rate, self._pace)
 
     def record_step(self, tokens: int, elapsed_s: float) -> None:
-        """Count a step: its real time, and what it stands for."""
+        """Count a step by its real time and the simulated time."""
         self.npus.record_step(tokens, elapsed_s / self.time_scale, elapsed_s)
 
     def facts(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class SimulatedCompute:
         self._pace.stop()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """No memory to free."""
 
     def _groups(self, dies: int) -> int:
         """Dies, or groups of them, that decode sequences of their own; a prefill instance has none."""
@@ -161,7 +161,6 @@ def plain_words(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Token ids that are whole printable text on their own: each shows at once when it is streamed.
 
     Raises: ConfigError if there is none.
-    Effects: none.
     """
     special = tokenizer.special_ids
     words = tuple(i for i in range(tokenizer.vocab_size) if i not in special and _is_plain(tokenizer.token_text(i)))

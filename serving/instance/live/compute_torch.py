@@ -57,7 +57,7 @@ class FormChoices(TypedDict):
 
 _INSTRUCTIONS = {"amx": "AMX", "avx512": "AVX-512", "avx2": "AVX2"}
 PULLS_AT_ONCE = 4
-"""Handoffs under way side by side: one from a source that does not deliver must not hold up those of others."""
+"""Concurrent handoff pulls, so that a stalled source does not delay pulls from others."""
 
 
 class TorchCompute:
@@ -206,10 +206,10 @@ class TorchCompute:
 
 
 def computes_natively(config: ServeConfig) -> bool:
-    """Whether the native step computes: where it can, unless the configuration says torch.
+    """Whether to use the native step: where possible, unless the configuration selects torch.
 
-    Raises: ConfigError if the configuration insists on it and it cannot be.
-    Effects: may compile the library, once per machine; logs which instructions it uses, or why there is none.
+    Raises: ConfigError if the configuration requires it and it is not available.
+    Effects: may compile the library, once per machine; logs which instructions it uses, or why it is not available.
     """
     wanted, device = config.engine.executor, _device(config)
     if wanted == "torch" or (wanted == "auto" and device != "cpu"):
@@ -260,12 +260,12 @@ def _load(
         )
     finally:
         if images is not None:
-            images.close()  # the process goes on holding what it maps
+            images.close()  # the process keeps the mapping
         return_freed_memory()
 
 
 def _form_choices(config: ServeConfig, *, native: bool) -> FormChoices:
-    """Arguments of `load_model` and `product_forms` that say how products are stored."""
+    """Arguments of `load_model` and `product_forms` for the storage form of products."""
     short = config.model.short_weights
     return FormChoices(
         native=native,

@@ -1,6 +1,6 @@
 """KV blocks of an accelerator, mirrored in the UB segment for the time of a handoff.
 
-On the CPU the KV cache itself lies in shared memory and nobody needs this. An accelerator's memory cannot be mapped by
+On the CPU the KV cache itself is in shared memory, and no mirror is needed. An accelerator's memory cannot be mapped by
 other processes, so blocks are saved to the same place of the host arena before they are registered, and loaded from it
 after they were pulled.
 """

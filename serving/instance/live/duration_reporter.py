@@ -8,7 +8,7 @@ from serving.values.visit_times import StepTime, VisitTimes
 
 
 class DurationReporter:
-    """Watches one engine's events on behalf of its loop; belongs to whoever holds the engine.
+    """Measures durations from one engine's events for its loop; protected by the engine's lock.
 
     Args:
         predicted_s: time of real NPUs for all steps so far [s].
@@ -22,11 +22,11 @@ class DurationReporter:
     def note(
         self, event: e.EngineEvent, effects: list[e.EngineEffect], now: float, busy_s: float
     ) -> list[VisitTimes | StepTime]:
-        """Take an event, and what came of it.
+        """Observe an event and its effects.
 
         Args:
             busy_s: time spent in steps so far, one that the event ends included [s].
-        Returns: what is to be sent ahead of the effects.
+        Returns: events to send before the effects.
         """
         if not isinstance(event, e.StepDone | e.StepFollowed):
             return [*self._timer.watch(event, effects, now)]

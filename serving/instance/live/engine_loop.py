@@ -1,21 +1,21 @@
-"""The thread that drives one engine: it does all the waiting that the engine must not do.
+"""The thread that drives one engine and does all blocking on its behalf.
 
-Events come in from other threads through a deque; news goes out through one callback per turn, so that a whole step
-leaves as one frame. A step never waits for KV moves, nor do they wait for a step: what comes in while one runs is
-told meanwhile, on a thread of its own, so that a handoff is pulled during the step and takes part in the next one.
-The engine belongs to whoever holds the lock, which is free while the executor works. News of one step goes out while
-the next one runs, so that nobody's encoding stands between two steps.
+Other threads post events through a deque; output is delivered by one callback per turn, so a whole step is sent as one
+frame. Steps and KV moves never wait for each other: a second thread passes on events that arrive during a step, so a
+handoff is pulled during the step and joins the next one. A lock protects the engine; it is free while the executor
+works. The output of one step is delivered while the next one runs, so encoding does not delay steps.
 
     engine thread   tell, plan │ execute ························ │ tell, finish
     beside it                       deliver, tell, begin pulls
 
-While a batch only decodes, and nothing comes in, not even the plan does: it is made, and laid out, while the step
-before runs, and the next one begins with that one's tokens as soon as they are there. They are booked meanwhile.
+While a batch only decodes and no events arrive, planning does not delay steps either: the next step is planned and laid
+out while the current one runs, and starts with its tokens as soon as they are available. The tokens are booked
+concurrently.
 
     engine thread   execute n ························· │ execute n + 1 ·····················
     beside it          foresee n + 1, prepare it            book n, deliver, foresee n + 2 ...
 
-The engine thread of a rank that has nothing to run takes part in its peers' steps instead of sleeping.
+The engine thread of a rank without a step takes part in its peers' steps instead of sleeping.
 """
 
 import logging
@@ -55,14 +55,14 @@ class EngineLoop:
     """Owns the engine's thread.
 
     Args:
-        on_step: told the tokens and the duration [s] of each step.
-        cache: the KV-cache pool; there must be one if the engine's settings say so.
+        on_step: called with the tokens and the duration [s] of each step.
+        cache: the KV-cache pool; required if the engine's settings enable it.
         time_scale: seconds of `clock` in one real second.
         pulls_at_once: see `KvMoves`.
         step_limits: how long a step may take before the engine counts as hanging, in time of `clock`.
-        deliver: called with everything one turn produced, by one thread at a time.
+        deliver: called with the output of one turn, by one thread at a time.
         on: takes the engine's events; its own `on`, unless they are recorded.
-        predicted_s: time of real NPUs for all steps so far [s]; None = gateways are told no durations.
+        predicted_s: time of real NPUs for all steps so far [s]; None = no durations are reported.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class EngineLoop:
         self._time_scale = time_scale
         self._events: deque[e.EngineEvent] = deque()
         self._posted = self._told = (0, 0)
-        """Prompts that came and that the engine was told of, and their tokens; each is written by one thread."""
+        """Numbers of prompts and of their tokens, posted and passed to the engine; each is written by one thread."""
         self._times = DurationReporter(predicted_s) if predicted_s is not None else None
         self._wake = threading.Event()
         self._peers = PeerService(executor, clock, self._wake.wait, time_scale, step_limits.first_s)
@@ -110,7 +110,7 @@ class EngineLoop:
         self._crash: BaseException | None = None
         self._busy_since: float | None = None
         self._turn_since: float | None = None
-        """When the present turn began; None between turns."""
+        """Start of the present turn; None between turns."""
         self._last_turn = clock.now()
         self._snapshot_at: float = clock.now()
         self.snapshot = engine.snapshot(clock.now())
@@ -158,7 +158,9 @@ class EngineLoop:
             self._pool.stop(left_s())
 
     def post(self, event: e.EngineEvent) -> None:
-        """Tell the engine before the next step, maybe during this one. Any thread may; `Add` comes from one only."""
+        """Post an event; the engine handles it before the next step, possibly during the current one. Any thread, but
+        `Add` from one only.
+        """
         if isinstance(event, Add):
             self._posted = _counted(self._posted, event)
         self._events.append(event)
@@ -168,12 +170,12 @@ class EngineLoop:
 
     @property
     def unseen(self) -> tuple[int, int]:
-        """Prompts that the engine has not looked at yet, because a step runs, and their tokens."""
+        """Numbers of prompts, and of their tokens, that the engine has not handled yet because a step runs."""
         told, posted = self._told, self._posted
         return posted[0] - told[0], posted[1] - told[1]
 
     def at_rest(self) -> bool:
-        """Whether the engine has let go of everything, blocks to be stored included. May wait as long as a turn."""
+        """Whether the engine is idle, with no blocks left to store. May block for one turn."""
         with self._lock:
             snapshot = self.engine.snapshot(self._clock.now())
             return not self._events and self.engine.idle() and not snapshot.storing_blocks
@@ -181,8 +183,8 @@ class EngineLoop:
     def progress_age_s(self) -> float:
         """How long there has been work without progress [s]; 0 when idle. Infinite after a crash.
 
-        Three ways to stand still: a turn of the loop that does not end, turns that compute nothing, and a pull that
-        outlasts its ticket. A pull that is only slow is the path's trouble, see `KvMoves.pull_age_s`.
+        Three cases count: a turn of the loop that does not end, turns that compute nothing, and a pull that outlasts
+            its ticket. A pull that is only slow is a fault of the path, see `KvMoves.pull_age_s`.
         """
         if self._crash is not None:
             return float("inf")
@@ -199,14 +201,14 @@ class EngineLoop:
         return max(0.0, stalled, now - max(self._last_turn, busy_since or 0.0))
 
     def step_limit_s(self) -> float:
-        """How long the step that runs now, or the next one, may take before `progress_age_s` tells a hang [s]."""
+        """Time the current or next step may take before `progress_age_s` reports a hang [s]."""
         return self._watch.limit_s(self._step_tokens)
 
     def _run(self, turn: Callable[[], None]) -> None:
         try:
             while not self._stopping and self._crash is None:
                 turn()
-        except BaseException as error:  # a bug of ours, or a broken group: tell by failing health, never by silence
+        except BaseException as error:  # a bug, or a broken group: fail the health check
             if self._stopping and isinstance(error, GroupError):
                 return  # a rank that leaves its group
             self._crash = error
@@ -223,7 +225,7 @@ class EngineLoop:
             plan = answer.plan if isinstance(answer, e.Run) else None
             if plan is not None:
                 if told:
-                    self._look(clock.now())  # a step may last: whoever routes here must not miss what waits for it
+                    self._look(clock.now())  # a step may be long: routing needs the current queue
                 self._busy_since = self._busy_since or clock.now()
                 self._steps(plan)
             self._last_turn = now = clock.now()
@@ -237,10 +239,10 @@ class EngineLoop:
             self._sleep(answer.at if isinstance(answer, e.WakeAt) else None)
 
     def _tell(self, event: e.EngineEvent) -> e.Run | e.Foreseen | e.WakeAt | None:
-        """Tell the engine of an event; the lock is held.
+        """Pass an event to the engine; the lock is held.
 
-        Returns: what it asks of the loop itself.
-        Effects: moves begin, handoffs are registered, news is to be delivered.
+        Returns: its command to the loop itself.
+        Effects: starts moves, registers handoffs, queues output for delivery.
         """
         answer: e.Run | e.Foreseen | e.WakeAt | None = None
         now = self._clock.now()
@@ -265,7 +267,7 @@ class EngineLoop:
         return answer
 
     def _beside_step(self) -> None:
-        """Wait for events that come in while a step runs, and tell the engine meanwhile."""
+        """Wait for events that arrive while a step runs, and pass them to the engine."""
         self._meanwhile.wait()
         self._meanwhile.clear()
         self._flush()
@@ -279,7 +281,7 @@ class EngineLoop:
         self._flush()
 
     def _look_ahead(self) -> None:
-        """Prepare the step behind the one that runs, if it can be told by now; the lock is held."""
+        """Prepare the step after the running one, if it can be foreseen; the lock is held."""
         if self._preparing is None or self._ahead is not None:
             return
         answer = self._tell(e.Foresee())
@@ -297,7 +299,7 @@ class EngineLoop:
             self._look(now)
 
     def _execute(self, run: Callable[[], StepResult]) -> StepResult:
-        """Run a step. Effects: gives the engine free meanwhile; the lock is held again in the end.
+        """Run a step. Effects: releases the lock while it runs, and holds it again on return.
 
         Raises: as `StepExecutor.execute`.
         """
@@ -312,12 +314,12 @@ class EngineLoop:
             self._stepping = False
 
     def _tell_all(self) -> bool:
-        """Tell the engine what has come in; the lock is held. Returns: whether there was anything."""
+        """Pass posted events to the engine; the lock is held. Returns: whether there were any."""
         came = bool(self._events)
         while self._events:
             event = self._events.popleft()
             if not isinstance(event, e.Quiet):
-                self._ahead = None  # who has just come in is not to wait for a step that was planned before
+                self._ahead = None  # new arrivals must not wait for a step planned before
             if isinstance(event, Add):
                 self._told = _counted(self._told, event)
             self._tell(event)
@@ -338,12 +340,12 @@ class EngineLoop:
         self._peers.back()
 
     def _rouse(self) -> None:
-        """End the wait of an idle engine thread, also one that is about to begin."""
+        """End the wait of an idle engine thread, including one about to start."""
         self._wake.set()
         self._peers.wake()
 
     def _steps(self, plan: StepPlan) -> None:
-        """Run a step, and behind it those that could be prepared meanwhile; the lock is held."""
+        """Run a step, and after it those that were prepared in the meantime; the lock is held."""
         result = self._step(plan, partial(self._executor.execute, plan))
         while result is not None:
             self._tell_all()  # first, so that blocks whose copies are done make room for those of this step
@@ -358,9 +360,10 @@ class EngineLoop:
         self._ahead = None
 
     def _step(self, plan: StepPlan, run: Callable[[], StepResult]) -> StepResult | None:
-        """Run one step. Returns: None if it failed, and the engine has been told.
+        """Run one step. Returns: None if it failed; the failure is passed to the engine.
 
-        Raises: GroupError if the group cannot go on; nor can this engine, then, whose streams are resumed elsewhere.
+        Raises: GroupError if the group cannot continue; this engine then stops too, and its streams resume on other
+        instances.
         """
         self._step_tokens = plan.num_tokens
         begun = self._clock.now()

@@ -1,4 +1,4 @@
-"""Input of an engine loop, and its output beside orders: events and news."""
+"""Input and output types of an engine loop, other than commands."""
 
 from collections.abc import Callable
 
@@ -8,4 +8,4 @@ from serving.values.visit_times import StepTime, VisitTimes
 
 LoopNews = News | HandoffClosed | VisitTimes | StepTime
 Post = Callable[[EngineEvent], None]
-"""Tells an engine of an event; callable from any thread, returns at once. See `EngineLoop.post`."""
+"""Passes an event to an engine; callable from any thread, returns at once. See `EngineLoop.post`."""

@@ -1,7 +1,7 @@
-"""An instance's ports with faults in them: steps that last, handoffs that are wrong, links that are slow.
+"""Ports of an instance with fault injection: long steps, corrupt handoffs, slow links.
 
-They stand between the engine and the real ports, so that everything behind and before them is what always runs. Only
-the slow link between instances lies deeper, in the transport itself: link probes must find it, as pulls do.
+They wrap the real ports, so that all other code is the production code. Only the slow link between instances is
+injected deeper, in the transport, because link probes must observe it as pulls do.
 """
 
 import time
@@ -35,26 +35,26 @@ class FaultyPorts:
         self._faults = FaultReader(path, place.replica)
 
     def executor(self, inner: StepExecutor) -> StepExecutor:
-        """The way to compute. Effects: none."""
+        """The way to compute."""
         if not self._config.enabled or self._config.least_step_s <= 0:
             return inner
         lasting = LastingSteps(inner, self._config.least_step_s)
         return LastingGroupSteps(inner, lasting) if isinstance(inner, GroupExecutor) else lasting
 
     def link(self) -> LinkFaults | None:
-        """Fault of the transport, in pulls and in probes; None = none. Effects: none."""
+        """Fault of the transport, in pulls and in probes; None = none."""
         return self._slow_link if self._config.enabled else None
 
     def transport(self, inner: KvTransport) -> KvTransport:
-        """The way of handoffs. Effects: none."""
+        """The way of handoffs."""
         return FaultyTransport(inner, self._faults) if self._config.enabled else inner
 
     def cache(self, inner: InstanceCache | None) -> InstanceCache | None:
-        """The way to the KV-cache pool. Effects: none."""
+        """The way to the KV-cache pool."""
         return FaultyCache(inner, self._faults) if inner is not None and self._config.enabled else inner
 
     def _slow_link(self, peer: ReplicaId, nbytes: int) -> float:
-        """Delay of a slow link, which is that of its puller, whoever the peer; see `LinkFaults`."""
+        """Delay of a slow link, which is that of its puller, for any peer; see `LinkFaults`."""
         slow = self._faults.active("slow_link")
         return 0.0 if slow is None else slow.delay_s
 
@@ -107,12 +107,12 @@ class FaultyTransport:
         return self._inner.register(ticket_id, blocks, hashes, computed_tokens)
 
     def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:
-        """Implements `KvTransport.pull`.
+        """Pull as `KvTransport.pull`, with the injected faults.
 
-        A wrong bit is made on the way, not in memory: an instance's blocks are read by its steps unchecked (real ones
-        have ECC), so that a bit turned over there would be a wrong answer that nobody could have noticed.
+        A bit is flipped in transit, not in memory: steps read their instance's blocks unchecked (real memory has ECC),
+            so a bit flipped there would cause an undetectable wrong result.
 
-        Raises: as that; HandoffChecksumError where a wrong bit was asked for.
+        Raises: as `KvTransport.pull`; HandoffChecksumError if a bit flip is injected.
         """
         if len(ticket.blocks) > first_block and self._faults.take("wrong_bytes") is not None:
             broken = replace(ticket.blocks[first_block], checksum=ticket.blocks[first_block].checksum ^ 1)

@@ -1,7 +1,7 @@
-"""Work at low priority, on a thread of its own: it gets what others leave of the processor.
+"""Work at low CPU priority, on its own thread.
 
-A thread may lower its own priority, but needs a privilege to raise it again. So it ends with its work, and a thread
-that lives longer must not be started from it, since it would inherit the low priority.
+A thread may lower its own priority, but needs a privilege to raise it again. So the thread ends with its work. Do not
+start a longer-lived thread from it, since that would inherit the low priority.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ NICENESS = 10
 
 
 def run_gently(work: Callable[[], Result]) -> Result:
-    """Do something at low priority, and wait for it.
+    """Run a function at low priority, and wait for it.
 
-    Raises: what it raises.
+    Raises: the function's errors.
     """
     done: Future[Result] = Future()
 

@@ -32,6 +32,6 @@ class HandoffPathCounts:
             self._sums[source] = self._sums.get(source, 0.0) + seconds
 
     def facts(self) -> dict[str, list[float]]:
-        """Ready to be announced: by source, bytes, failures, sum of durations [s], counts by bucket. Effects: none."""
+        """Ready to be announced: by source, bytes, failures, sum of durations [s], counts by bucket."""
         with self._lock:
             return {name: [row[0], row[1], self._sums.get(name, 0.0), *row[2:]] for name, row in self._rows.items()}

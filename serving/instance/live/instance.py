@@ -1,6 +1,6 @@
 """One instance, assembled: virtual NPUs, KV arena in its UB segment, compute, engine thread, link server.
 
-Knows no Ray: a Serve replica passes in which NPUs and which node it was given, a test passes its own.
+Independent of Ray: the caller (a Serve replica or a test) passes the NPUs and the node.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ _SERVED_S = 2.0
 
 
 class Instance:
-    """Everything that one replica, or one rank of a group, runs.
+    """The runtime of one replica, or of one rank of a group.
 
-    Build it, `await start()`, and `await stop()` in the end. A rank gives its `offer()` to its peers, and `follow`s
-    the first order of its shell before it starts.
+    Construct it, `await start()`, and finally `await stop()`. A rank sends its `offer()` to its peers, and `follow`s
+    the first command of its shell before it starts.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Instance:
 
         Args:
             secret: shared by gateways, instances and memory servers.
-            pool_view: gives the newest view of the KV-cache pool; None = there is no pool.
-            gently: do what takes long at low priority.
+            pool_view: returns the latest view of the KV-cache pool; None = no pool.
+            gently: run long work at low priority.
         Raises: ModelError, ConfigError, HardwareError (no room in HBM or in the UB segment).
         Effects: makes the instance's UB segment; and those of the compute.
         """
@@ -170,15 +170,15 @@ class Instance:
         self.loop.stop(release=self.compute.stop)
 
     async def stop(self) -> None:
-        """Stop everything and give the memory back. Sequences still here are lost.
+        """Stop all parts and free the memory. Remaining sequences are lost.
 
-        A step or a move that hangs is waited for a few seconds only, on a thread, and then left to itself.
+        Waits for a hanging step or move for a few seconds only, on a thread, then abandons it.
         """
         await self.server.stop()
         await asyncio.to_thread(self._end)
 
     def close_log(self) -> None:
-        """Write what the decision log still lacks, and its end. Idempotent; nothing is recorded afterwards."""
+        """Finish writing the decision log. Idempotent; nothing is recorded afterwards."""
         if self._decisions is not None:
             self._decisions.close()
 
@@ -197,8 +197,8 @@ class Instance:
     def stalled(self, timeout_s: float) -> bool:
         """Whether there has been work without progress for too long, in the instance's time or in real time.
 
-        Slow simulated time makes steps last, fast simulated time makes a hiccup look long: both clocks must say so.
-        Gateways leave an engine as soon as it hangs, by `step_limit_s`; to replace it is worth twice that patience.
+        Slow simulated time lengthens steps, and fast simulated time magnifies short pauses, so both clocks must exceed
+        the limit. Gateways avoid an engine after `step_limit_s`; replacing it takes twice that time.
         """
         patience_s = max(timeout_s * max(1.0, self.compute.time_scale), 2.0 * self.loop.step_limit_s())
         return self.loop.progress_age_s() > patience_s
@@ -300,20 +300,15 @@ def _run(work: Callable[[], Result]) -> Result:
 
 
 def report_period_s(health: HealthConfig, simulated_s: float | None) -> float:
-    """How often gateways hear from the instance [s]: as a simulated device would tell, but never so rarely as to seem
-    frozen.
+    """Interval of reports to gateways [s]: that of the simulated device, but short enough not to appear frozen.
 
     Args:
         simulated_s: the device's own period in real time; None = it has none.
-    Effects: none.
     """
     return health.link_period_s if simulated_s is None else min(simulated_s, health.silence_s / 4)
 
 
 def step_limits(config: ServeConfig, time_scale: float) -> StepLimits:
-    """How long a step may take, in the instance's time: fast simulated time makes a hiccup look long.
-
-    Effects: none.
-    """
+    """How long a step may take, in the instance's time: fast simulated time makes a hiccup look long."""
     scale, health = max(1.0, time_scale), config.health
     return StepLimits(health.step_stall_s * scale, health.step_factor, config.engine.stall_timeout_s * scale)

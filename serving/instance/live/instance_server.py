@@ -48,11 +48,13 @@ logger = logging.getLogger(__name__)
 STATUS_PERIOD_S = 0.5
 HELLO_DEADLINE_S = 5.0
 MAX_HELLO_BYTES = 64 << 10
-"""All that is buffered for a stranger: who does not know the secret costs no memory."""
+"""Most bytes buffered for an unauthenticated connection, so that it costs little memory."""
 MOST_STRANGERS = 64
-"""Who says Hello says it at once: with more that have not, the oldest is closed, so that gateways always get in."""
+"""Most connections without a Hello, which clients send at once; beyond it the oldest is closed, so that gateways can
+always connect.
+"""
 STORED_LOOK_S = 0.02
-"""How often the engine is asked whether the last blocks of an instance that leaves are stored: nothing tells it."""
+"""Interval at which the engine of a leaving instance is polled for the storing of its last blocks [s]."""
 
 
 class InstanceServer:
@@ -68,9 +70,9 @@ class InstanceServer:
     ) -> None:
         """
         Args:
-            status_period_s: how often gateways are told how the instance is [s].
-            trouble: tells from whom no KV blocks arrive.
-            grammars: are told which ones come, so that no step waits for them.
+            status_period_s: interval of status reports to gateways [s].
+            trouble: returns the instances from which no KV blocks arrive.
+            grammars: notified of arriving grammars, so that no step waits for their compilation.
         """
         self._grammars = grammars
         self._trouble = trouble
@@ -79,20 +81,20 @@ class InstanceServer:
         self._secrets = ClusterSecrets.of(secret)
         self._gateways: dict[Connection, m.GatewayHello | None] = {}
         self._strangers: dict[Connection, None] = {}
-        """Connected, but did not say Hello yet."""
+        """Connections without a Hello so far."""
         self._owner: dict[SequenceId, Connection] = {}
         self._visits: defaultdict[Connection, list[VisitTimes]] = defaultdict(list)
         """Durations that wait for the next frame to each gateway: a handoff's news is made later than they are."""
         self._life = InstanceLife()
         self._life_moved = asyncio.Event()
-        """Something happened that an instance that leaves must look at before its next wake-up."""
+        """Set when a leaving instance must act before its next wake-up."""
         self._listener: Listener | None = None
         self._engine_loop: EngineLoop | None = None
         self._asyncio_loop: asyncio.AbstractEventLoop | None = None
         self._status_task: asyncio.Task[None] | None = None
         self._step = 0
         self.taken = 0
-        """Sequences that came in, those handed over from other instances among them."""
+        """Sequences received, including those handed off by other instances."""
         self.share = 1.0
         """See `Status.share`."""
         self.max_sequences = self.max_step_tokens = 0
@@ -146,11 +148,11 @@ class InstanceServer:
 
     @property
     def draining(self) -> bool:
-        """Whether nothing new is taken."""
+        """Whether new sequences are refused."""
         return self._life.leaving
 
     def begin_to_leave(self, drain_s: float) -> None:
-        """Refuse new sequences from now on, and tell every gateway at once. `leave` does the rest.
+        """Refuse new sequences from now on, and notify every gateway at once. `leave` does the rest.
 
         Args:
             drain_s: see `BeginLeaving`.
@@ -159,10 +161,10 @@ class InstanceServer:
         self._live(BeginLeaving(drain_s))
 
     async def leave(self, drain_s: float) -> None:
-        """Do what `InstanceLife` says until the instance is gone.
+        """Follow `InstanceLife` until the instance has left.
 
         Args:
-            drain_s: how long streams may go on, in case they end soon [s].
+            drain_s: how long streams may continue before they are moved [s].
         Effects: those of `begin_to_leave`.
         """
         assert self._engine_loop is not None
@@ -180,7 +182,7 @@ class InstanceServer:
             self._live(Wake())
 
     def _live(self, event: LifeEvent) -> None:
-        """Tell the life of an event, and do what it asks for."""
+        """Pass an event to the `InstanceLife`, and carry out its effects."""
         assert self._engine_loop is not None
         for effect in self._life.on(event, time.monotonic()):
             if effect is LifeEffect.STOP_ADMITTING:
@@ -315,7 +317,9 @@ class InstanceServer:
                 self._send_singly(connection, items)
 
     def _send_singly(self, connection: Connection, items: Iterable[News]) -> None:
-        """News that are too large for one frame. Effects: a sequence whose own are too large is refused, and ended."""
+        """Send events that are too large for one frame. Effects: a sequence whose own event is too large is refused and
+        ended.
+        """
         for item in items:
             try:
                 connection.send(m.Frame(self._step, (item,)))
@@ -328,7 +332,7 @@ class InstanceServer:
                     self._engine_loop.post(Cancel(name))
 
     def _send_facts(self, connection: Connection) -> None:
-        self._send_status()  # first: gateways show load by the newest status
+        self._send_status()  # first: gateways show load by the latest status
         try:
             connection.send(m.InstanceFacts(self.facts()))
         except LinkError as error:

@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 
 class KvMoves:
-    """Registers what others are to pull, and pulls what is handed to this engine.
+    """Registers blocks for other instances to pull, and pulls those handed off to this engine.
 
     Args:
-        post: tells the engine of an event.
-        deliver: sends news; callable from any thread.
-        at_once: moves side by side; the transport must allow it.
-        tell_times: gateways are told durations.
+        post: passes an event to the engine.
+        deliver: sends events to gateways; callable from any thread.
+        at_once: concurrent moves; the transport must support it.
+        tell_times: report durations to gateways.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class KvMoves:
         self._deliver = deliver
         self._tell_times = tell_times
         self._pulls: dict[SequenceId, float] = {}
-        """When each pull under way began."""
+        """Start time of each pull in flight."""
         self._threads = WorkThreads(at_once, f"{name}-kv")
         self.paths = HandoffPathCounts()
-        """Ended pulls, by the node that they came from."""
+        """Ended pulls, by source node."""
 
     def pull_age_s(self) -> float:
         """For how long the oldest pull has been under way [s]; 0 without one."""
@@ -61,15 +61,15 @@ class KvMoves:
         return self._clock.now() - min(begun) if begun else 0.0
 
     def pull(self, order: PullOrder) -> None:
-        """Begin a pull. Effects: the engine is told how it ended."""
+        """Start a pull. Effects: posts its result to the engine."""
         self._threads.submit(self._pull, order)
 
     def register(self, event: HandoffReady) -> None:
-        """Begin to register the blocks of a held sequence. Effects: `Prefilled`; or it is cancelled, and `Lost`."""
+        """Start to register the blocks of a held sequence. Effects: `Prefilled`; or it is cancelled, and `Lost`."""
         self._threads.submit(self._register, event)
 
     def stop(self, timeout_s: float) -> None:
-        """Wait for what has begun, but only so long; the rest is dropped."""
+        """Wait for started moves until the timeout [s]; drop the rest."""
         self._threads.stop(timeout_s)
 
     def _register(self, event: HandoffReady) -> None:

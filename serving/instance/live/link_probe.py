@@ -1,8 +1,8 @@
-"""Watches the paths on which this instance pulls KV blocks, and reads dummies where nothing else passes.
+"""Monitors the paths on which this instance pulls KV blocks, and reads dummies on idle ones.
 
-One thread looks after all sources; each dummy is read on a thread of its own, because one that does not come may hang
-in the middle of a read. It is counted as missing anew for each `lost_s` that it is overdue, and no second one is sent
-after it. A source whose memory is gone is forgotten: that is not the path's fault.
+One thread serves all sources; each dummy is read on its own thread, because a read may hang. An overdue dummy counts as
+missing once per `lost_s`, and no second one is sent meanwhile. A source whose memory is gone is forgotten, since the
+path is not at fault.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from serving.values.link_health import LinkHealth, LinkLimits, LinkState, PathTr
 logger = logging.getLogger(__name__)
 
 DUMMIES_AT_ONCE = 4
-"""Dummies that may hang before others have to wait for their turn."""
+"""Most concurrent dummy reads; further ones wait."""
 FORGET_AFTER_S = 120.0
 """A source that was lost for so long has probably left; if it has not, its next handoff shows it."""
 
@@ -41,7 +41,7 @@ class PeerMemory:
 class _Dummy:
     future: "Future[None]"
     begun_at: float | None = None
-    """When a thread began to read it; None while all of them hang at others."""
+    """Start of the read; None while all threads are occupied by others."""
     overdue: int = 0
     """Times that it was counted as missing."""
 
@@ -91,13 +91,13 @@ class LinkProbes:
                 self._pairs[source].health.blocks_arrived(time.monotonic())
 
     def missed(self, source: ReplicaId) -> None:
-        """A pull was given up because nothing came."""
+        """Record a pull that timed out without data."""
         with self._lock:
             if source in self._pairs:
                 self._missing(self._pairs[source], time.monotonic())
 
     def isolated(self, source: ReplicaId) -> bool:
-        """Whether pulls from this source are not even tried. Without dummies nobody would find out that it is back."""
+        """Whether pulls from this source are refused. Never without dummies, since its recovery would go unnoticed."""
         with self._lock:
             known = self._pairs.get(source)
             return self._thread is not None and known is not None and known.health.state is LinkState.LOST

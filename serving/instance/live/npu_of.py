@@ -1,4 +1,4 @@
-"""The virtual NPU that stands for a package of a simulated device."""
+"""Virtual NPU of a simulated device's package."""
 
 from hardware.cost.device_model import DeviceModel
 from hardware.spec.catalog import CLOUDMATRIX_NODE
@@ -7,10 +7,9 @@ from serving.errors import ConfigError
 
 
 def npu_of(device: DeviceModel) -> NpuSpec:
-    """The virtual NPU that stands for one of a device's packages.
+    """Virtual NPU that represents one of a device's packages.
 
     Raises: ConfigError if it has another number of dies than a virtual NPU.
-    Effects: none.
     """
     npu = CLOUDMATRIX_NODE.npu
     if device.die.per_npu != npu.dies:

@@ -1,9 +1,8 @@
-"""OpenMP's workers, which belong to the thread that had something computed by several.
+"""Releases the OpenMP workers of a thread that ran a parallel region.
 
-libgomp counts the workers of all threads of a process. If they are more than the CPUs, its workers go to sleep at once
-instead of looking out for the next piece of work for a moment, although most of them have nothing to do: an engine of
-two threads on two CPUs, whose model was loaded by another thread with two, took 1.6 times as long for a step of
-torch's, most of it to be woken up.
+libgomp counts the workers of all threads of a process. If they are more than the CPUs, its workers sleep at once
+instead of spinning for the next piece of work, although most of them are idle: an engine of two threads on two CPUs,
+whose model was loaded by another thread with two, took 1.6 times as long for a step of torch's, mostly for wake-ups.
 """
 
 import ctypes
@@ -12,9 +11,9 @@ _PAUSE_HARD = 2
 
 
 def end_idle_workers() -> bool:
-    """Let the workers of the calling thread end; it gets new ones when it needs some.
+    """End the OpenMP workers of the calling thread; new ones start on demand.
 
-    Returns: False where OpenMP's library has no such function; nothing is changed then.
+    Returns: False, without effect, where OpenMP's library lacks the function.
     Effects: ends threads of OpenMP.
     Source: `omp_pause_resource_all` of OpenMP 5.0.
     """

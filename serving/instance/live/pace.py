@@ -1,8 +1,8 @@
-"""Simulated time against real time: steps that begin where the one before ended, and waits that can be called off.
+"""Pacing of simulated time: each step starts at the previous one's end, and waits can be cancelled.
 
-A step's end is an absolute time: its begin plus its predicted duration, scaled. The next step begins at that end, not
-when the engine's thread comes round to it, so that neither the thread's own work nor late wake-ups add up: they are
-part of the step that follows. Only a thread that is idle, or hopelessly late, begins anew at the present.
+A step's end is an absolute time: its start plus its predicted duration, scaled. The next step starts at that end, not
+when the engine's thread continues, so that neither the thread's own work nor late wake-ups accumulate: they count
+within the following step. Only an idle or very late thread restarts from the present.
 """
 
 import threading
@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 
 CATCH_UP_S = 0.01
-"""Real time that a step may begin in the past: more than the engine's work between two steps, less than one sees."""
+"""Most real time by which a step may start in the past [s]: above the engine's work between two steps, below what is
+noticeable.
+"""
 
 
 class Pace:
@@ -31,12 +33,12 @@ class Pace:
         """Steps that were over before their results were ready: too many, and the time scale is too high."""
 
     def begin(self) -> None:
-        """A step begins: where the one before ended if that was just now, else now."""
+        """Start a step: at the previous one's end if that is recent, else now."""
         now = self._now()
         self._begin = self._end if now - self._end <= CATCH_UP_S else now
 
     def end(self, duration_s: float) -> None:
-        """Wait until the step that began is over.
+        """Wait until the started step has ended.
 
         Args:
             duration_s: in simulated time.

@@ -32,9 +32,9 @@ class PeerService:
         """While peers are served: when that was to end, if no step of theirs lasts longer."""
 
     def rest(self, seconds: float) -> None:
-        """Take part in the peers' steps for so long, or until something comes in. The engine's thread.
+        """Take part in the peers' steps for `seconds`, or until an event arrives. On the engine's thread.
 
-        Raises: GroupError if the group cannot go on.
+        Raises: GroupError if the group cannot continue.
         """
         if self._group is None:
             self._wait(seconds)
@@ -47,12 +47,12 @@ class PeerService:
         self._until = None
 
     def wake(self) -> None:
-        """End `rest`, also one that is about to begin. Any thread."""
+        """End `rest`, including one about to start. Any thread."""
         if self._group is not None:
             self._group.wake()
 
     def overdue_s(self, now: float) -> float | None:
-        """How long the thread has been kept by something that is no peer's step [s]; None = it does not serve now.
+        """How long the thread has been blocked by something other than a peer's step [s]; None = not serving now.
 
         A peer's step is judged by that peer's own watch. Any thread.
         """

@@ -16,11 +16,11 @@ from serving.values.pool_view import PoolView
 
 @dataclass(frozen=True, slots=True)
 class PoolAccess:
-    """A way into the pool.
+    """Access to the KV-cache pool.
 
     Args:
-        view: gives the newest view; called from several threads.
-        secret: that memory servers want to see.
+        view: returns the latest view; called from several threads.
+        secret: shared with the memory servers.
     """
 
     view: Callable[[], PoolView]
@@ -36,9 +36,9 @@ class PoolAccess:
         block_bytes: int,
         mirror: ArenaMirror | None,
     ) -> PoolContextCache:
-        """The KV blocks of others for one instance, and its blocks for others.
+        """The pool's cache for one instance, which fetches and stores KV blocks.
 
-        Effects: connects to the servers that there are now.
+        Effects: connects to the current servers.
         """
         config, segments = self.config, Segments()
         *fetchers, storer = (

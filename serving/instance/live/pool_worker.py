@@ -1,8 +1,8 @@
 """Carries out an engine's orders to the KV-cache pool, on threads of its own, so that no step waits for them.
 
 Fetches and stores have different threads: a token may depend on a fetch, nothing depends on a store. Several fetches
-run at once, so that one that waits for a slow disk delays no other prompt. Stores that are waiting go together in one
-batch; how many may wait is bounded by the engine, which pins their blocks.
+run at once, so that one that waits for a slow disk delays no other prompt. Waiting stores are combined into one batch;
+the engine, which pins their blocks, bounds their number.
 """
 
 import logging
@@ -28,7 +28,7 @@ class PoolWorker:
     """The threads between one engine and its `ContextCache`.
 
     Args:
-        post: tells the engine's thread of an event.
+        post: passes an event to the engine's thread.
     """
 
     def __init__(self, cache: ContextCache, post: Post, name: str) -> None:
@@ -42,7 +42,7 @@ class PoolWorker:
         self._storer.start()
 
     def take(self, order: FetchOrder | StoreOrder) -> None:
-        """Begin a fetch, or queue a store; the engine hears `FetchDone`, `StoreDone`, whatever became of it."""
+        """Start a fetch or queue a store; posts `FetchDone` or `StoreDone` to the engine with any outcome."""
         if isinstance(order, FetchOrder):
             self._fetcher.submit(self._fetch, order)
             return

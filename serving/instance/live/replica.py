@@ -116,7 +116,7 @@ class InstanceDeployment:
         return self._instance.facts()
 
     async def close_log(self) -> None:
-        """End the decision log, if there is one: the system stops, which waits for nothing else of an instance."""
+        """Close the decision log, if any; called when the system stops."""
         await asyncio.to_thread(self._instance.close_log)
 
     def check_health(self) -> None:

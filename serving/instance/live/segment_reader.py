@@ -1,8 +1,8 @@
 """Reads another host's UB segment over TCP, straight into its place here: the other end of `segment_server.py`.
 
-A request asks for at most `CHUNK_BYTES`; the next is sent while the answer to the last one comes, so that nothing waits
-for a round trip. Bytes are hashed as they come, while they are in the cache. Large reads use several connections where
-there are cores for them. Connections are kept for the next read; opening one takes a few round trips.
+A request covers at most `CHUNK_BYTES`; the next is sent while the response to the previous one arrives, which hides the
+round trip. Bytes are hashed on arrival, while they are in the cache. Large reads use several connections where there
+are cores for them. Connections are kept for the next read; opening one takes a few round trips.
 """
 
 import os
@@ -73,9 +73,9 @@ class SegmentReader:
             extents: offset and bytes in the segment.
             targets: writable bytes, as long as the extents.
         Returns: checksums of what arrived.
-        Raises: HandoffExpiredError when the segment or its region is gone, HandoffTimeoutError when nothing comes in
-            time, HandoffError when its host does not take a connection, or another one than it should.
-        Effects: fills targets; when it raises they hold anything.
+        Raises: HandoffExpiredError when the segment or its region is gone, HandoffTimeoutError when no data arrives in
+        time, HandoffError when its host refuses the connection or another process accepts it.
+        Effects: fills targets; their content is undefined after an error.
         """
         if not extents:
             return []
@@ -126,7 +126,7 @@ class SegmentReader:
         chunks: Sequence[range],
         digests: list[int],
     ) -> None:
-        """Read chunks over one connection. A kept one may have been closed since: then a new one begins anew."""
+        """Read chunks over one connection. If a kept one has been closed, restart on a new one."""
         sock, kept = self._take(place.address)
         try:
             try:
@@ -184,7 +184,7 @@ class SegmentReader:
 
 
 def chunks_of(extents: Extents) -> Iterator[range]:
-    """Indices of extents that are asked for at a time: at most `CHUNK_BYTES`, at least one."""
+    """Indices of extents per request: at most `CHUNK_BYTES`, at least one."""
     begin = size = 0
     for index, (_, nbytes) in enumerate(extents):
         if index > begin and size + nbytes > CHUNK_BYTES:

@@ -1,7 +1,7 @@
 """Serves an instance's own UB segment to other hosts over TCP: straight from shared memory into the socket.
 
-A thread accepts, and each connection has one that waits for requests; a request is answered before the next is read. A
-reader of the same host does not come here: it maps the segment.
+One thread accepts, and each connection has its own; a request is answered before the next is read. Readers on the same
+host map the segment instead.
 
     request   u32 length | MessagePack of `ReadSegment`
     answer    u32 status | u64 bytes | the extents' bytes, one after the other; or the reason      little endian
@@ -54,7 +54,7 @@ class AnswerStatus(IntEnum):
 
     BYTES = 0
     EXPIRED = 1
-    """The segment or its region is gone: whoever asks again gets the same answer."""
+    """The segment or its region is gone; retries get the same response."""
     REFUSED = 2
 
 

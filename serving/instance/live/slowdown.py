@@ -10,7 +10,6 @@ def slowdown_of(simulation: SimulationConfig, name: str) -> Callable[[int], floa
     """The factor on the duration of each step of one instance.
 
     Returns: None when steps take exactly what is predicted.
-    Effects: none.
     """
     if not simulation.jitter and not simulation.spike_share:
         return None

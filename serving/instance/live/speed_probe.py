@@ -10,7 +10,7 @@ from serving.values.sequence import SamplingParams
 from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
 
 ENOUGH_S = 0.25
-"""No step is begun later: a model whose steps take long must not start much later for this."""
+"""No probe step starts later [s], so that models with slow steps do not delay the start."""
 _STEP = -2
 """A number that no step of an engine has."""
 

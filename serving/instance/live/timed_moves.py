@@ -24,7 +24,7 @@ class TimedTransport:
     """A `KvTransport` that takes predicted time. Several pulls may run at once, each over a die's link of its own.
 
     Args:
-        on_moved: told the accounted bytes of each completed pull.
+        on_moved: called with the accounted bytes of each completed pull.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class TimedCache:
     def fetch(
         self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
     ) -> FetchReport:
-        """Implements `PoolContextCache.fetch`; the report tells accounted bytes.
+        """Fetch as `PoolContextCache.fetch`; the report has accounted bytes.
 
-        Effects: waits until the blocks would have been loaded, behind fetches that began before.
+        Effects: waits until the blocks would have been loaded, after earlier fetches.
         """
         since = self._pace.real_now()
         report = self._inner.fetch(namespace, hashes, blocks, rows)
@@ -107,7 +107,7 @@ class TimedCache:
         return replace(report, nbytes=nbytes)
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
-        """Implements `PoolContextCache.store`: nothing waits for it, so it takes no time of its own."""
+        """Store as `PoolContextCache.store`, without simulated time, since no step waits for it."""
         return self._inner.store(namespace, hashes, blocks)
 
     def facts(self) -> dict[str, Any]:

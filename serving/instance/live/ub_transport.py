@@ -1,11 +1,11 @@
 """Moves KV blocks between instances through UB shared memory.
 
-An instance's KV arena lies in a UB segment of its own, so registering blocks copies nothing: a ticket says where they
-are. A puller on the same node maps the segment by path and copies each block once, straight into its own arena, hashing
+An instance's KV arena is in its own UB segment, so registering blocks copies no data: a ticket contains their location.
+A puller on the same node maps the segment by path and copies each block once, straight into its own arena, hashing
 while it copies. Another host's bytes come through a `RemoteReader` (TCP, `segment_reader.py`) behind the same call.
 
-Pulls may run side by side. How they end is told to `LinkProbes`, which reads dummies in between; a pair that it has
-isolated is refused at once, so that nobody waits for what does not come.
+Pulls may run concurrently. Their outcomes are reported to `LinkProbes`, which reads dummies in between; pulls of an
+isolated pair are refused at once instead of timing out.
 """
 
 import contextlib
@@ -37,9 +37,9 @@ class LinkFaults(Protocol):
     """Damage to the path of KV blocks, injected by tests and by `cloudmatrix chaos`."""
 
     def __call__(self, peer: ReplicaId, nbytes: int) -> float | None:
-        """Asked before bytes of `peer` are read.
+        """Called before bytes of `peer` are read.
 
-        Returns: by how much they are late [s]; None = they never arrive.
+        Returns: their delay [s]; None = they never arrive.
         """
         ...
 
@@ -48,7 +48,7 @@ class UbTransport:
     """`KvTransport` over one UB segment per instance.
 
     Args:
-        segment: the own one; stays open as long as the transport is used.
+        segment: this instance's own; stays open as long as the transport is used.
         arena: this instance's blocks, `num_blocks * block_bytes` writable bytes of the segment.
         arena_offset: where the arena starts inside the segment [bytes].
         generation: of the arena's region; readers refuse a region that has changed hands.
@@ -56,9 +56,9 @@ class UbTransport:
         read_remote: how to read a segment of another node; None = single node.
         served_at: where other hosts read this segment; ("", 0) = nowhere.
         mirror: set when the KV cache is on an accelerator and the arena is only its image.
-        on_moved: told the bytes of each completed pull.
-        limits: when dummies are read, and what counts as late and as lost.
-        faults: what to suffer; None = nothing.
+        on_moved: called with the bytes of each completed pull.
+        limits: when dummies are read, and the thresholds for late and lost.
+        faults: injected link faults; None = none.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class UbTransport:
 
         Returns: bytes moved.
         Raises: HandoffChecksumError when bytes differ from what was registered, HandoffExpiredError when the segment
-            is gone, HandoffTimeoutError when nothing arrives, or the pair is isolated because nothing did lately;
+            is gone, HandoffTimeoutError when no data arrives, or the pair is isolated because none arrived recently;
             HandoffError when layouts differ or the source cannot be read.
-        Effects: overwrites the given blocks, whole or in part, also when it raises; tells the probes how it went.
+        Effects: overwrites the given blocks, whole or in part, also after an error; reports the outcome to the probes.
         """
         if ticket.layout != self._layout:
             raise HandoffError(f"layout {ticket.layout} from {ticket.source} does not fit {self._layout}")
@@ -165,7 +165,7 @@ class UbTransport:
     def read_dummy(self, peer: PeerMemory) -> None:
         """Read a page of a source, as a pull would.
 
-        Raises: HandoffExpiredError when its segment is gone, HandoffTimeoutError when nothing arrives, HandoffError
+        Raises: HandoffExpiredError when its segment is gone, HandoffTimeoutError when no data arrives, HandoffError
             when it cannot be read.
         """
         nbytes = min(peer.nbytes, DUMMY_BYTES)
@@ -175,7 +175,7 @@ class UbTransport:
         self._read(peer.node, peer.place, [(peer.offset, nbytes)], [memoryview(bytearray(nbytes))])
 
     def close(self) -> None:
-        """End the probes and unmap the segments of others; the own one belongs to the instance."""
+        """Stop the probes and unmap other instances' segments; the instance owns its own."""
         self._closed.set()
         self.probes.stop()
         with self._lock:
@@ -194,7 +194,7 @@ class UbTransport:
         return sum(map(len, targets))
 
     def _suffer(self, peer: ReplicaId, nbytes: int) -> None:
-        """Wait as long as an injected fault says, or in vain."""
+        """Apply the delay of an injected fault, or time out."""
         delay_s = 0.0 if self._faults is None else self._faults(peer, nbytes)
         if delay_s != 0.0:
             self._closed.wait(self._lost_s if delay_s is None else delay_s)
@@ -209,7 +209,7 @@ class UbTransport:
 
         Raises: HandoffExpiredError if the owner is gone. Effects: unmaps it then.
         """
-        with self._lock, contextlib.suppress(HardwareError):  # the read itself will tell
+        with self._lock, contextlib.suppress(HardwareError):  # the read itself will report it
             if not self._others.get(path).owner.is_alive():
                 self._others.forget(path)
                 raise HandoffExpiredError(f"segment {path}: its owner is gone")

@@ -17,12 +17,12 @@ class WorkThreads:
         self._unfinished: set[Future[None]] = set()
 
     def submit(self, work: Callable[[Any], None], order: object) -> None:
-        """Begin `work(order)` as soon as a thread is free."""
+        """Run `work(order)` as soon as a thread is free."""
         future = self._threads.submit(work, order)
         self._unfinished.add(future)
         future.add_done_callback(self._unfinished.discard)
 
     def stop(self, timeout_s: float) -> None:
-        """Drop what has not begun, and wait for the rest so long; what hangs then is left to itself."""
+        """Drop queued work, and wait for the rest until the timeout [s]; hanging work is abandoned."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         wait(list(self._unfinished), timeout_s)

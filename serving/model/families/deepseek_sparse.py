@@ -43,7 +43,7 @@ def _model(
 
 
 def _indexer(keys: ConfigKeys, attention: LatentShape, *, heads: int, interleave: bool) -> IndexerShape:
-    """Args: heads, interleave: of the family; the first where the configuration does not say."""
+    """Args: heads, interleave: of the family; `heads` is the default if the configuration has none."""
     keys.among("indexer_rope_interleave", interleave)
     width = keys.whole("index_head_dim", 128)
     if attention.query_latent is None:

@@ -10,7 +10,7 @@ def dense_model(keys: ConfigKeys, variant: Variant, *, tied: bool = False) -> Ar
     """The whole model.
 
     Args:
-        tied: whether the head is the embedding where the configuration does not say.
+        tied: default for whether the head shares the embedding.
     Raises: KeyError, TypeError or ModelError: see `architecture`.
     """
     keys.among("mlp_bias", False)

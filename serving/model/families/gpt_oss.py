@@ -27,6 +27,6 @@ def read(keys: ConfigKeys) -> Architecture:
         bias=True,
         clamped=ClampedGate(keys.number("swiglu_alpha", 1.702), keys.number("swiglu_limit", 7.0, least=0)),
     )
-    keys.known("initial_context_length", "num_experts", "experts_per_token")  # said again by others
+    keys.known("initial_context_length", "num_experts", "experts_per_token")  # duplicates of others
     layers = tuple(LayerShape(one, checked(experts)) for one in attention.layers)
     return architecture(keys, layers, attention.rope, norm_eps=1e-5, limit=attention.limit)

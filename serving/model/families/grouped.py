@@ -1,4 +1,4 @@
-"""Keys of attention in groups, as Llama writes them and others took them over."""
+"""Configuration keys of grouped-query attention, in Llama's form, which other families share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,11 +18,11 @@ class Variant(NamedTuple):
     """Differences of a family's grouped attention from Llama's.
 
     Args:
-        input_bias, output_bias: of the projections; None = `attention_bias` says so.
+        input_bias, output_bias: of the projections; None = by `attention_bias`.
         head_norm: whether each query and key head is normalised.
-        theta: base of the wavelengths where the configuration does not say.
-        head_dim: width of a head where it does not say; 0 = hidden size by heads.
-        rotated: share of a head that rotates where it does not say.
+        theta: default base of the wavelengths.
+        head_dim: default width of a head; 0 = hidden size / heads.
+        rotated: default share of a head that rotates.
         still: layers without positions.
         sinks: whether heads have sinks.
         windows: whether windows are computed, in layers that `layer_types` names, or in all; else contexts end there.

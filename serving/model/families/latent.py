@@ -1,4 +1,4 @@
-"""Keys of multi-head latent attention, as DeepSeek writes them and others took them over."""
+"""Configuration keys of multi-head latent attention, in DeepSeek's form, which other families share."""
 
 from serving.errors import ModelError
 from serving.model.architecture import LatentShape

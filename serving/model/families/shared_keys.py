@@ -1,4 +1,4 @@
-"""Keys that all families write alike."""
+"""Configuration keys that all families share."""
 
 from serving.errors import ModelError
 from serving.model.architecture import (
@@ -28,11 +28,11 @@ def architecture(
     limit: ContextLimit | None = None,
     unused: tuple[str, ...] = (),
 ) -> Architecture:
-    """The whole, of its layers and the keys around them.
+    """A model's architecture from its layers and the remaining keys.
 
     Args:
-        tied: whether the head is the embedding where the configuration does not say.
-        norm_eps: where the configuration does not say.
+        tied: default for whether the head shares the embedding.
+        norm_eps: default value.
         limit: its `computed_up_to`. unused: see there.
     Raises: KeyError, TypeError or ModelError for a key that is missing, malformed or not supported.
     """
@@ -60,7 +60,7 @@ def architecture(
 
 
 def feeds(keys: ConfigKeys, count: int, experts: ExpertShape, dense: list[bool]) -> tuple[FeedShape, ...]:
-    """Feed-forward of each of `count` layers: dense where `dense` says so."""
+    """Feed-forward of each of `count` layers, dense where `dense` is True."""
     width = keys.whole("intermediate_size") if any(dense) else keys.whole("intermediate_size", 1)
     return tuple(DenseShape(width) if dense[layer] else experts for layer in range(count))
 
@@ -77,9 +77,9 @@ def typed(keys: ConfigKeys, count: int, otherwise: list[bool]) -> list[bool]:
 
 
 def checked(experts: ExpertShape) -> ExpertShape:
-    """Routed experts among which a token finds as many as it wants.
+    """Return `experts`, checked: enough of them exist for each token's choices.
 
-    Raises: ModelError if that cannot be.
+    Raises: ModelError if not.
     """
     gate, count = experts.gate, experts.experts
     if count % gate.groups or gate.kept_groups > gate.groups:
@@ -93,10 +93,10 @@ def checked(experts: ExpertShape) -> ExpertShape:
 
 
 def v3_experts(keys: ConfigKeys, *, shared: int = 0) -> ExpertShape:
-    """Routed experts as DeepSeek-V3 writes and chooses them (`noaux_tc`).
+    """Routed experts in DeepSeek-V3's configuration form, with its choice (`noaux_tc`).
 
     Args:
-        shared: shared experts where the configuration does not say.
+        shared: default number of shared experts.
     Raises: KeyError, TypeError or ModelError, as `architecture`.
     """
     width = keys.whole("moe_intermediate_size")

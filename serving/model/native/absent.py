@@ -1,4 +1,4 @@
-"""Routed experts that are not in this process's model: their weights lie in slots, or with other ranks."""
+"""Routed experts that are not in this process's model: their weights are in slots, or on other ranks."""
 
 from torch import Tensor
 
@@ -25,7 +25,7 @@ class AbsentPanels(PanelLinear):
 
 
 class WithoutExperts:
-    """Bank of a model without its routed experts: nothing of them is built or read.
+    """Weight bank of a model without its routed experts, which are neither built nor read.
 
     Args:
         bank: builds everything else.

@@ -1,4 +1,4 @@
-"""A model as the native library sees it: one struct full of addresses, and everything that it points to kept alive."""
+"""A model in the native library's form: one struct of addresses, with all referenced objects kept alive."""
 
 import ctypes
 from collections.abc import Iterable, Sequence
@@ -38,8 +38,8 @@ class BoundModel:
 
     Args:
         model: on the CPU, its products as panels (`load_model(..., native=True)`).
-        expert_shapes: for each layer with routed experts, products that stand for those of experts that are absent
-            (`AbsentPanels`): the same sizes and form; never computed with.
+        expert_shapes: for each layer with routed experts, placeholder products for absent experts (`AbsentPanels`): the
+            same sizes and form; never computed with.
     Raises: ModelError if a part has another form.
     """
 

@@ -1,11 +1,11 @@
 """Compiles the native library: sources and a compiler in, one shared library out, once per machine.
 
-Standard library only, and nothing of this package: the package's own build loads this file by its path.
+Imports only the standard library, because the package's own build loads this file by its path.
 
-Theory of operation. Every instruction set is one source file with its own flags; the parts compile side by side and are
+Theory of operation. Every instruction set is one source file with its own flags; the parts are compiled in parallel and
 linked in a folder of their own, then moved into place in one go. The name of the result carries a fingerprint of
-sources, flags and compiler, so a changed source is another library and nothing is ever overwritten. Processes that
-start together wait for the one that holds the lock, and find the result there.
+sources, flags and compiler, so changed sources give another library and no file is overwritten. Processes that start
+together wait for the holder of the lock and use its result.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _KEPT = 8
 
 
 class BuildError(Exception):
-    """The library cannot be built here; the text is one line that says why."""
+    """The library cannot be built on this machine; the text is one line with the reason."""
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -67,15 +67,15 @@ def source_fingerprint(folder: Path = SOURCES) -> str:
 
 
 def packaged_library(folder: Path = SOURCES) -> Path:
-    """Where a library that was built together with the package lies, if it was."""
+    """Path of the library built together with the package, if it was."""
     return folder / f"cm_native-{source_fingerprint(folder)}.so"
 
 
 def cached_library(announce: Callable[[str], None], folder: Path = SOURCES) -> Path:
-    """The library for these sources and this machine's compiler; built now if nobody did before.
+    """The library for these sources and this machine's compiler, built if not cached.
 
     Args:
-        announce: is told, once, that a build begins.
+        announce: called once when a build starts.
     Raises: BuildError if it cannot be built, or stored anywhere.
     Effects: writes the user's cache folder, or a private one among temporary files if that cannot be written.
     """
@@ -89,7 +89,7 @@ def cached_library(announce: Callable[[str], None], folder: Path = SOURCES) -> P
                 announce("compiling the native step for this machine, once: about half a minute")
                 build(library, compiler, library_sources(folder))
                 forget_old(library, "cm_native-*.so", _KEPT)
-    with contextlib.suppress(OSError):  # gone this moment, or another user's file system: it is only about its age
+    with contextlib.suppress(OSError):  # just deleted, or another user's file system: only its age is updated
         os.utime(library)
     return library
 
@@ -110,9 +110,9 @@ def build(
 
     Args:
         result: appears complete or not at all.
-        flags: given to every call of the compiler, beside the usual ones; `-shared` makes a library.
+        flags: for every call of the compiler, in addition to the usual ones; `-shared` makes a library.
         instructions: more flags by the name of the source file.
-    Raises: BuildError if the compiler fails; what it said is kept beside the result as `*.log`.
+    Raises: BuildError if the compiler fails; its output is kept next to the result as `*.log`.
     Effects: writes the result's folder.
     """
     log = result.with_suffix(".log")
@@ -129,7 +129,7 @@ def compile_parts(
     instructions: Mapping[str, Sequence[str]],
     log: Path,
 ) -> list[Path]:
-    """Compile, side by side, into the folder.
+    """Compile in parallel into the folder.
 
     Returns: an object file for each source.
     Raises: BuildError if the compiler fails; `log` then holds what it said.
@@ -196,24 +196,24 @@ def writable_folder() -> Path:
     for folder in (Path(home) / "cloudmatrix-infer", private):
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Code is loaded from there: nobody else may have made it.
+            # Code is loaded from this folder, so no other user may have created it.
             if folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK):
                 return folder
     raise BuildError(f"neither {home} nor {private} can be written")
 
 
 def forget_old(newest: Path, pattern: str, kept: int) -> None:
-    """Delete what was used longest ago. Whoever has it loaded keeps it.
+    """Delete the least recently used entries. Processes that have loaded one keep it.
 
     Args:
-        newest: was just made; lies where the others do.
-        pattern: of the names that count, files or folders; the lock beside one goes with it.
+        newest: the entry just made, in the same folder as the others.
+        pattern: of the names, files or folders; the lock next to one is deleted with it.
         kept: how many stay.
     Effects: deletes; what cannot be deleted stays.
     """
     aged = []
     for path in newest.parent.glob(pattern):
-        with contextlib.suppress(OSError):  # somebody else deletes, too
+        with contextlib.suppress(OSError):  # another process deletes, too
             aged.append((path != newest, -path.stat().st_mtime_ns, path))
     for _, _, old in sorted(aged)[kept:]:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """The package's own build compiles the native library, where there is a compiler; an install never fails for it.
 
-A wheel takes the library along. An editable install, which uses the sources where they lie, warms the user's cache.
-Without a compiler nothing happens: the library is built on first use, or torch computes.
+A wheel takes the library along. An editable install, which uses the sources in place, fills the user's cache. Without a
+compiler this step is skipped: the library is built on first use, or torch computes.
 """
 
 import importlib.util
@@ -17,11 +17,11 @@ class NativeLibraryHook(BuildHookInterface):
     """Runs before hatchling puts a wheel together."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build, and tell hatchling what to take along.
+        """Build, and add the library to hatchling's build data.
 
         Args:
             version: `editable` or `standard`.
-            build_data: what the wheel will be, changed here: no longer pure Python, with one file more.
+            build_data: of the wheel; changed to platform-specific, with one more file.
         Effects: writes the user's cache folder, or a temporary one that `finalize` removes.
         """
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -35,7 +35,7 @@ class NativeLibraryHook(BuildHookInterface):
             self._scratch = tempfile.TemporaryDirectory(prefix="cloudmatrix-infer-")
             library = Path(self._scratch.name) / name
             builder.build(library, compiler, builder.library_sources())
-        except Exception as error:  # whatever it is: the package works without the library
+        except Exception as error:  # any error: the package works without the library
             self.app.display_warning(f"the native step is not built now, but on first use: {error}")
             return
         build_data["force_include"][str(library)] = f"serving/model/native/{name}"

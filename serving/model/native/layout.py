@@ -42,7 +42,7 @@ class AttentionKind(IntEnum):
 
 
 class Draw(IntEnum):
-    """Draw that a sequence wants from its last row."""
+    """Kind of sampling requested for a sequence's last row."""
 
     NONE = 0
     TOKEN = 1

@@ -1,7 +1,7 @@
-"""The native library as Python sees it: found or built, checked, and its plain functions with types.
+"""Python binding of the native library: finds or builds it, checks it, and types its functions.
 
-Whether there is one is decided once per process. Without it everything is computed by torch, only slower, so nothing
-here is an error to whoever asks; the log says once why there is none.
+Its availability is decided once per process. Without it torch computes everything, only slower, so a missing library is
+not an error; the log reports the reason once.
 """
 
 import ctypes
@@ -62,14 +62,15 @@ class Library:
         return int(self.functions.cm_packed_bytes(out_features, in_features, groups, form))
 
     def pack(self, weight: int, scale: int | None, linear: NativeLinear, packed: int) -> bool:
-        """Write the packed form of a dense weight. Returns: False if it has no short form, which `linear` asks for.
+        """Write the packed form of a dense weight. Returns: False if `linear` requests a short form that the weight
+        does not have.
 
         Args:
             weight: address of `[groups * out_features, in_features]`.
             scale: address of `[groups * out_features] float32`, INT8 only.
             linear: its sizes and form.
             packed: address of `packed_bytes` bytes, a multiple of 64.
-        Raises: ModelError if the sizes cannot be.
+        Raises: ModelError if the sizes are invalid.
         Effects: writes the memory at `packed`.
         """
         sizes = linear.out_features, linear.in_features, linear.groups, linear.form
@@ -98,7 +99,7 @@ class Library:
 
 @cache
 def load() -> Library | None:
-    """The library of this process; None = there is none, and the log has said why.
+    """The library of this process; None = not available; the log has the reason.
 
     Effects: the first call may compile it into the user's cache folder, which takes about half a minute.
     """
@@ -111,7 +112,7 @@ def load() -> Library | None:
 
 
 def trusted(library: Library) -> Library:
-    """The library, on vectors where its tiles fail their trial. Effects: as it says, and logs it."""
+    """The library, switched to vector kernels if its tile kernels fail their self-test; logs the switch."""
     if library.instructions == "amx" and not tiles_agree(library.functions):
         logger.warning("products on AMX tiles are not those of AVX-512 here: computing without them; please report it")
         library.use_instructions("avx512")

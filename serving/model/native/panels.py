@@ -1,7 +1,7 @@
 """Products as the native library's panels: packed once, read by the native step in place, callable for the torch path.
 
-Panels depend on nothing but the library's layout: not on threads, the kind of CPU or torch's build, so one image of a
-model serves every process of a node.
+Panels depend only on the library's layout, not on threads, the kind of CPU or torch's build, so one image of a model
+serves every process of a node.
 """
 
 import mmap
@@ -139,7 +139,7 @@ class PanelForms:
                 return
 
     def over(self, stored: StoredProduct) -> PanelLinear | PanelHeads:
-        """The library reads the bytes where they lie.
+        """A product over stored bytes, which the library reads in place.
 
         Raises: ModelError if they are not panels of this layout.
         """
@@ -191,9 +191,9 @@ class PanelForms:
 
 
 class _Arena:
-    """Memory for panels in large pages: a step reads all of them, and large pages spare it the look-up of addresses.
+    """Memory for panels in large pages: a step reads all of them, and large pages reduce TLB misses.
 
-    Freed when nothing that lies on it is left.
+    Freed with the last product in it.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""A rank's place in its group: windows in shared memory, and where the experts are.
+"""A rank's place in its group: windows in shared memory, and the locations of experts.
 
-The library keeps the addresses; whoever joins keeps the memory alive, see `NativeGroupExecutor`.
+The library keeps the addresses; the joining rank keeps the memory alive, see `NativeGroupExecutor`.
 """
 
 import ctypes
@@ -24,8 +24,9 @@ class SlotArrays(Protocol):
     """Contents of a rank's expert slots, all layers behind one another."""
 
     gate_up: "ctypes.Array[NativeLinear]"
-    """`[slots]` products; one without outputs says that the slot is empty. Read at every step: they change between
-    steps only, in `publish`."""
+    """`[slots]` products; one without outputs marks an empty slot. Read at every step: they change between steps only,
+    in `publish`.
+    """
     down: "ctypes.Array[NativeLinear]"
 
     def publish(self) -> None:
@@ -64,7 +65,6 @@ def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, lis
     """Struct of a place, and what must stay alive while it is used.
 
     Raises: ModelError if the map has another form.
-    Effects: none.
     """
     table = native_map(place.expert_map, experts)
     addresses = [None if window is None else address_of(window) for window in place.windows]
@@ -91,7 +91,6 @@ def native_map(expert_map: NDArray[np.uint32], experts: int) -> NDArray[np.uint3
     """The map as the library reads it.
 
     Raises: ModelError if it has another shape or type.
-    Effects: none.
     """
     shape = expert_map.shape
     if expert_map.dtype != np.uint32 or len(shape) != 3 or shape[1:] != (MAP_POSITIONS, experts):
@@ -121,9 +120,8 @@ def format_window(library: Library, memory: memoryview, shape: WindowShape, rank
 
 
 def raise_epoch(library: Library, memory: memoryview, epoch: int, members: int) -> None:
-    """Begin a new epoch at a rank and wake it: what it waited for is void, and it redoes its step with these members.
-
-    Whoever is no longer a member must be dead: it could still write into the others' windows. Epochs only rise.
+    """Start a new epoch at a rank and wake it: its pending wait is void, and it redoes its step with these members.
+    Former members must be dead, since a live one could still write into the others' windows. Epochs only increase.
     """
     library.functions.cm_window_raise(address_of(memory), epoch, members)
 

@@ -1,4 +1,4 @@
-"""Tokens of texts for native code: remembered there, asked for here once each."""
+"""Token ids of texts for native code, which caches them; each is requested once."""
 
 import ctypes
 from array import array

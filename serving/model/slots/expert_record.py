@@ -3,9 +3,8 @@
     head    256 bytes: magic, layer and expert, sizes and places of both products, checksums of the body and of the head
     body    gate_up as the native library packed it, its bias, down, its bias, each at a multiple of 64
 
-A body can be computed with where it lies, by any process with the same layout of panels. A head is written last and
-cleared first, so a record that is being written is none, and a reader that copied one meanwhile finds out by the
-checksum.
+A body can be used in place, by any process with the same panel layout. The head is written last and cleared first, so a
+record being written is invalid, and a reader that copied it in that time detects this by the checksum.
 """
 
 import struct
@@ -56,7 +55,7 @@ class PackedExpert:
 
     @property
     def parts(self) -> tuple[memoryview, ...]:
-        """The memory that it lies on, in the order of a record's body."""
+        """Its memory, in the order of a record's body."""
         return self.gate_up.packed, self.gate_up.bias, self.down.packed, self.down.bias
 
     @property
@@ -78,8 +77,8 @@ def write_record(
     Args:
         memory: as long as the record or longer.
         panels: fingerprint of the layout of panels.
-    Raises: ExpertError if there is no room, or what lies there afterwards is not what was copied.
-    Effects: writes the memory; a record that was there is none at once.
+    Raises: ExpertError if the memory is too small, or its content afterwards differs from what was copied.
+    Effects: writes the memory; a previous record becomes invalid at once.
     """
     nbytes = packed.record_bytes
     if nbytes > memory.nbytes:
@@ -107,11 +106,11 @@ def write_record(
 def copy_record(
     memory: memoryview, record: memoryview, layer: int, expert: int, panels: int, pace: Pace | None = None
 ) -> None:
-    """Copy a record and see that what arrived is whole and is this expert.
+    """Copy a record, and check that the copy is complete and is this expert.
 
     Args:
         memory: as long as the record or longer.
-        record: may be longer; may change meanwhile, as that of a peer can.
+        record: may be longer; a peer may change it during the copy.
     Raises: ExpertError if it is not.
     Effects: writes the memory, which holds no record then.
     """
@@ -129,7 +128,7 @@ def copy_record(
 def open_record(record: memoryview, layer: int, expert: int, panels: int) -> PackedExpert:
     """The expert of a record, on its memory.
 
-    Raises: ExpertError if there is no whole record of this expert. The body's checksum is not looked at.
+    Raises: ExpertError if there is no whole record of this expert. The body's checksum is not checked.
     """
     head = bytes(record[:HEAD_BYTES])
     nbytes, _ = _check_head(head, record.nbytes, layer, expert, panels)

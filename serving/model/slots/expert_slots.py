@@ -4,9 +4,9 @@
     copied    slots are records in a region of this rank's own; the model's experts need not stay in its memory
 
 Theory of operation. The native step reads the arrays at any time during a step, so they change only between two steps,
-in `publish`. Slots are filled, by another thread, while steps run: the map in use does not name a slot that is being
-filled. A map that does is asked for when the slot was published, so a map never names a slot that the arrays do not
-know.
+in `publish`. Slots are filled, by another thread, while steps run: the map in use never refers to a slot that is being
+filled. A map that refers to it is requested only after the slot was published, so a map never refers to a slot missing
+in the arrays.
 """
 
 import os
@@ -33,7 +33,7 @@ from serving.model.slots.slot_region import SlotLayout, SlotRegion, SlotsOffer
 Contents = Sequence[Sequence[int | None]]
 """Experts of a rank's slots, [expert layer][slot]; None = empty."""
 Published = Callable[[], None]
-"""Called, between two steps, when the native step knows of a slot; must not wait."""
+"""Called between two steps once the native step uses a slot; must not block."""
 
 
 class SlotTable:
@@ -53,7 +53,7 @@ class SlotTable:
         self._lock = threading.Lock()
 
     def put(self, number: int, expert: PackedExpert | None, published: Published | None = None) -> None:
-        """A slot holds this from the next `publish` on; None = nothing. Any thread.
+        """Set a slot's content from the next `publish` on; None = empty. Any thread.
 
         Args:
             published: called by `publish`.
@@ -66,7 +66,7 @@ class SlotTable:
     def publish(self) -> None:
         """Write what is pending into the arrays. Between two steps; at any time if no map in use names the slots.
 
-        Several threads may: when a call returns, all that was pending before it stands in the arrays.
+        Thread-safe: when a call returns, all changes pending before it are in the arrays.
         """
         with self._lock:
             pending, self._pending = self._pending, {}
@@ -88,7 +88,7 @@ class ExpertSlots(Protocol):
     """For peers that may read experts from here; None if they find them where this rank does."""
 
     def empty(self, layer: int, slot: int) -> None:
-        """The slot holds nothing from now on. No map that is in use may name it.
+        """Empty a slot. No map in use may refer to it.
 
         Raises: ExpertError if there is no such slot.
         """
@@ -102,17 +102,17 @@ class ExpertSlots(Protocol):
         record: memoryview | None = None,
         published: Published | None = None,
     ) -> None:
-        """Bring an expert into a slot. No map that is in use may name it.
+        """Load an expert into a slot. No map in use may refer to it.
 
         Args:
             record: of the expert, from a peer or from staging memory; None = this rank's own source has it.
-            published: called once the native step knows of it.
+            published: called once the native step uses it.
         Raises: ExpertError, naming layer, expert and slot; the slot is empty then.
         """
         ...
 
     def stage(self, layer: int, expert: int, record: memoryview | None, pace: Pace | None = None) -> memoryview | None:
-        """A record of an expert in memory of its own, to fill a slot from later; None = there is nothing to fetch.
+        """A record of an expert in memory of its own, to fill a slot later; None = no fetch needed.
 
         Args:
             record: of a peer; None = this rank's own source has it.
@@ -121,7 +121,7 @@ class ExpertSlots(Protocol):
         ...
 
     def forget(self) -> None:
-        """Let go of memory that was only looked at to fill slots from it."""
+        """Release memory that was only mapped to fill slots from it."""
         ...
 
     def close(self) -> None:
@@ -155,18 +155,18 @@ class MappedSlots:
         record: memoryview | None = None,
         published: Published | None = None,
     ) -> None:
-        """See `ExpertSlots`; a record is not looked at."""
+        """Fill as `ExpertSlots`; `record` is ignored."""
         self.table.put(self.layout.number(layer, slot), self._source.expert(layer, expert), published)
 
     def stage(self, layer: int, expert: int, record: memoryview | None, pace: Pace | None = None) -> memoryview | None:
-        """Nothing: the expert is there."""
+        """None: the expert is already present."""
         return None
 
     def forget(self) -> None:
-        """Nothing: the slots are what was looked at."""
+        """Release no memory: the slots use the model's own."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """No memory to free."""
 
 
 class CopiedSlots:
@@ -269,7 +269,7 @@ def fill_all(slots: ExpertSlots, contents: Contents) -> None:
     Args:
         contents: experts of each slot.
     Raises: ExpertError, ModelError.
-    Effects: publishes them; lets go of where they came from.
+    Effects: publishes them; releases their source.
     """
     for layer, held in enumerate(contents):
         for slot, expert in enumerate(held):

@@ -1,4 +1,4 @@
-"""Sources of a model's experts: the loaded model itself, on whatever its weights lie, or the checkpoint.
+"""Sources of a model's experts: the loaded model itself, or the checkpoint.
 
 Expert layers are counted over all blocks with routed experts, the draft layer's last.
 """
@@ -52,7 +52,7 @@ class ExpertSource(Protocol):
         ...
 
     def forget(self) -> None:
-        """Let go of memory that was only looked at to copy experts from it."""
+        """Release memory that was only mapped to copy experts from it."""
         ...
 
 
@@ -86,7 +86,7 @@ class LoadedExperts:
 
 
 class CheckpointExperts:
-    """Experts that are read from the checkpoint, packed anew each time.
+    """Experts read from the checkpoint, packed on each access.
 
     Args:
         numbers: of the model's layers with routed experts, a draft layer's last.
@@ -123,7 +123,7 @@ class CheckpointExperts:
         return record_bytes(*(prod(one.shape) * 4 if one.layout == PLAIN else one.nbytes for one in entries))
 
     def expert(self, layer: int, expert: int) -> PackedExpert:
-        """Read and packed now, in memory that goes with it.
+        """Read and pack an expert, in memory of its own.
 
         Raises: ModelError if the checkpoint cannot be read.
         Effects: keeps the checkpoint's files mapped until `forget`.
@@ -151,7 +151,7 @@ def expert_source(model: Model, folder: Path, forms: Callable[[], ProductForms])
 
     Args:
         folder: of the checkpoint.
-        forms: those that the model was loaded with, made anew.
+        forms: creates the forms with which the model was loaded.
     Raises: ModelError if the model has no routed experts, or ones that are not panels.
     """
     layers = expert_layers(model)
@@ -164,10 +164,7 @@ def expert_source(model: Model, folder: Path, forms: Callable[[], ProductForms])
 
 
 def expert_layers(model: Model) -> dict[int, ExpertLayer]:
-    """Layers with routed experts by their number in the model, in order; of draft layers only the first, which is used.
-
-    Effects: none.
-    """
+    """Layers with routed experts by their number in the model, in order; of draft layers only the first is used."""
     blocks = [*model.blocks, *(layer.block for layer in model.mtp[:1])]
     return {number: block.feed for number, block in enumerate(blocks) if isinstance(block.feed, ExpertLayer)}
 

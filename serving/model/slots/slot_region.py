@@ -1,7 +1,7 @@
 """Memory of a rank's expert slots: one UB segment of its own, from which the peers on its host read experts.
 
-A slot has room for any expert of its layer. Behind those of a layer there may be reserve slots without memory of their
-own, for experts of a lost rank: they point into whatever has the model. Slots are numbered over all layers:
+A slot fits any expert of its layer. A layer may also have reserve slots without memory of their own, for experts of a
+lost rank: they point into the loaded model. Slots are numbered over all layers:
 
     number = expert layer * (slots + reserve of a layer) + slot
 """
@@ -84,7 +84,7 @@ class SlotLayout(msgspec.Struct, frozen=True):
 
 
 class SlotsOffer(msgspec.Struct, frozen=True):
-    """A rank's slots as its peers are told of them.
+    """Description of a rank's slots for its peers.
 
     Args:
         path: of the segment.
@@ -102,9 +102,9 @@ class SlotRegion:
     """A rank's own slots.
 
     Args:
-        path: of the segment, which must not be there yet.
-    Raises: HardwareError if there is no room, or something is there.
-    Effects: a segment, all of its memory taken.
+        path: of the segment, which must not exist yet.
+    Raises: HardwareError if memory is short, or the path exists.
+    Effects: creates a segment and allocates all of its memory.
     """
 
     def __init__(self, path: str | os.PathLike[str], layout: SlotLayout) -> None:
@@ -132,10 +132,10 @@ class SlotRegion:
 
 
 class PeerSlots:
-    """Slots of another rank on this host, read one at a time: mapped only while somebody holds the record.
+    """Slots of another rank on this host, read one at a time: mapped only while a record is in use.
 
     Args:
-        offer: what the peer said of them.
+        offer: the peer's description of them.
     """
 
     def __init__(self, offer: SlotsOffer) -> None:
@@ -146,7 +146,7 @@ class PeerSlots:
         """The memory of one slot, read-only; it may change at any time.
 
         Raises: ExpertError if the peer's segment is gone or another one.
-        Effects: the memory is mapped as long as anybody holds this view or a part of it.
+        Effects: the memory stays mapped as long as this view or a part of it exists.
         """
         offset, nbytes = self.layout.place(self.layout.number(layer, slot))
         path, start = Path(self._offer.path), self._offer.offset + offset
