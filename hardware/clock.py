@@ -24,10 +24,7 @@ class WallClock:
     """The machine's monotonic clock, common to all processes of one host."""
 
     def now(self) -> Seconds:
-        """Monotonic time [s].
-
-        Effects: none.
-        """
+        """Monotonic time [s]."""
         return Seconds(time.monotonic())
 
 
@@ -56,8 +53,5 @@ class ScaledClock:
         return self._scale
 
     def now(self) -> Seconds:
-        """Virtual time since this clock was made [s].
-
-        Effects: none.
-        """
+        """Virtual time since this clock was made [s]."""
         return Seconds((self._base.now() - self._origin) * self._scale)

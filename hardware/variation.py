@@ -58,7 +58,7 @@ class StepVariation:
         """Of all factors."""
 
     def factor(self, step: int) -> float:
-        """Factor on the time of step number `step` (0 or more). Effects: none."""
+        """Factor on the time of step number `step` (0 or more)."""
         draw = _mix(self._key + step * _GAMMA)
         factor = self._factors[draw & 4095]
         return factor * self._spike if draw < self._cut else factor

@@ -1,4 +1,4 @@
-"""Everything that can go wrong on our side, as one tree. Each is one line on the terminal and an exit status.
+"""Exceptions for failures on the client's side. Each is one line on the terminal and an exit status.
 
     LoadgenError                  exit status 1
     ├── UsageError                flags, files and values that a person gave            exit status 2
@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 
 class LoadgenError(Exception):
-    """Base of the tree; its text is one line that says what to do next."""
+    """Base of the tree; its text is one line that includes the remedy."""
 
     exit_status = 1
 
@@ -34,7 +34,7 @@ class UsageError(LoadgenError):
 
 
 class TraceFormatError(UsageError):
-    """A data set or trace file is not what it is said to be. The text names file and line."""
+    """A data set or trace file does not match its declared format. The text names file and line."""
 
 
 class ServerError(LoadgenError):
@@ -52,7 +52,7 @@ class WrongModel(ServerError):
 
 
 class AuthRefused(ServerError):
-    """The server wants a key, or another one."""
+    """The server requires an API key, or rejected the one sent."""
 
 
 class OutputError(LoadgenError):
@@ -62,4 +62,4 @@ class OutputError(LoadgenError):
 
 
 class WorkerLost(LoadgenError):
-    """A worker process ended before its work did."""
+    """A worker process exited before its work was complete."""

@@ -1,4 +1,4 @@
-"""Measurements of one request: stamps, counts and outcome, nothing derived.
+"""Measurements of one request: timestamps, counts and outcome, no derived values.
 
 Every figure that is ever reported is computed from these records (see `metrics/`), so a saved run can be evaluated
 again. All times are seconds from the start of the run, taken from the system's monotonic clock, which the worker
@@ -16,7 +16,7 @@ import msgspec
 
 
 class RequestOutcome(StrEnum):
-    """How a request ended; exactly one each."""
+    """Outcome of a request; exactly one each."""
 
     OK = "ok"  # complete: finish reason and end of stream seen
     SHORT = "short"  # complete, but fewer tokens than asked for although `ignore_eos` was set
@@ -46,10 +46,10 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     Attributes:
         index: its job's index. turn: which turn of the conversation, from 0. worker: which process sent it.
         warmup: left out of statistics.
-        conduct: `plan.Conduct` asked of the client, as text.
-        intended_s: when the schedule wanted it sent; in a closed loop equal to `released_s`.
+        conduct: the client's `plan.Conduct`, as text.
+        intended_s: scheduled send time; in a closed loop equal to `released_s`.
         released_s: when it could go: due, and (under a cap on concurrency) a slot was free.
-        started_s: when the client began to send; `started_s - released_s` is the generator's own lateness.
+        started_s: start of the send; `started_s - released_s` is the generator's own lateness.
         connect_s: duration of opening the connection [s]; None if a kept one was used.
         first_byte_s: status line. ended_s: answer complete, or given up.
         first_answer_s: first content that is not reasoning.

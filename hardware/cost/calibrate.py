@@ -141,7 +141,7 @@ class Calibrated:
 
 
 def has_rows(device: DeviceModel) -> bool:
-    """Whether anything was published for a device; without rows its predictions are not checked. Effects: none."""
+    """Whether anything was published for a device; without rows its predictions are not checked."""
     return device.name in _GROUPS
 
 

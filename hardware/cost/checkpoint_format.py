@@ -39,7 +39,6 @@ def checkpoint_formats(config: Mapping[str, object], name: str, *, experts: bool
         name: of the model, for messages.
         experts: the model has some.
     Raises: SpecError naming the quantisation that is not read.
-    Effects: none.
     """
     given = config.get("quantization_config")
     if given is None:

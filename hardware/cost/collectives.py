@@ -34,7 +34,6 @@ def collectives(device: DeviceModel, shape: ModelShape, parallelism: Parallelism
     """Coefficients of one model on one device.
 
     What an exchange of nothing takes is assumed to be what a dispatch of nothing takes.
-    Effects: none.
     """
     tp, head = parallelism.attention_tp, parallelism.head_tp
     row_s = shape.hidden * BF16_BYTES / device.calibration.collective_bytes_per_s

@@ -20,7 +20,6 @@ class ContextReach:
 
         Args:
             context: tokens; of several sequences their mean, which reads at least as many as they do.
-        Effects: none.
         """
         if self.limit is None or context <= self.limit:
             return context
@@ -32,7 +31,6 @@ class ContextReach:
         Args:
             attended: mean context of the computed tokens, which lie evenly about it.
             first: context of the first one; 0 = nothing of the prompt is cached.
-        Effects: none.
         """
         if self.limit is None:
             return attended

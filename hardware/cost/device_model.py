@@ -41,7 +41,6 @@ class Die:
         Args:
             name: of the device, for the message.
         Raises: SpecError if the die has none of that type.
-        Effects: none.
         """
         peaks = {"int8": self.int8_flops_per_s, "fp8": self.fp8_flops_per_s, "bf16": self.bf16_flops_per_s}
         if not peaks[products]:

@@ -66,7 +66,7 @@ class DisaggregatedStep:
         return Seconds(self.send_s + self.experts_s + self.return_s if self.halves > 1 else 0.0)
 
     def tpot_s(self, tokens_per_step: float) -> Seconds:
-        """Time per output token. Effects: none."""
+        """Time per output token."""
         return Seconds(self.total_s / tokens_per_step)
 
 
@@ -77,21 +77,15 @@ class ApartDecodeStep(DecodeStep):
     """
 
     def seconds(self, load: DecodeLoad) -> Seconds:
-        """Duration of one step [s], in halves or as a whole: as the load says, else whichever is faster.
-
-        Effects: none.
-        """
+        """Duration of one step [s], in halves or as a whole: as the load says, else whichever is faster."""
         return self.iteration(load).total_s
 
     def uses_microbatch(self, load: DecodeLoad) -> bool:
-        """Whether this step runs as two half batches. Effects: none."""
+        """Whether this step runs as two half batches."""
         return self.iteration(load).halves > 1
 
     def iteration(self, load: DecodeLoad) -> DisaggregatedStep:
-        """One step with its stages.
-
-        Effects: none.
-        """
+        """One step with its stages."""
         if load.microbatch is not None:
             return self.stages(load, HALVES if load.microbatch else 1)
         halved, whole = self.stages(load, HALVES), self.stages(load, 1)

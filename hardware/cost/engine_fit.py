@@ -96,7 +96,6 @@ def fit_engine(cost: CostModel, rows: Sequence[MeasuredRow], *, name: str, title
         rows: of either kind, or both.
         name, title: of the profile.
     Raises: SpecError for drafts of a model that has none, and for a row that stated times explain alone.
-    Effects: none.
     """
     phases = []
     plain = _without_times(cost)
@@ -142,7 +141,7 @@ def _known(point: MeasuredStep, stated: EnginePhase | None) -> MeasuredStep:
 
 
 def _prefill_load(row: MeasuredRow) -> PrefillLoad:
-    """Load of a measured prefill step: equal prompts, what is cached of each before what is computed. Effects: none."""
+    """Load of a measured prefill step: equal prompts, what is cached of each before what is computed."""
     dies, cached, prompt = int(row.values["dies"]), row.values["cached_share"], row.values["prompt_tokens"]
     tokens = row.values["tokens_per_die"] * dies
     return PrefillLoad(tokens, tokens * prompt * (1 + cached) / 2, dies, first=prompt * cached)
@@ -152,7 +151,6 @@ def measured_step(cost: CostModel, row: MeasuredRow) -> MeasuredStep:
     """Step that a row is of, predicted by a model, with its engine if it has one.
 
     Raises: SpecError for drafts of a model that has none.
-    Effects: none.
     """
     values, per_npu = row.values, cost.device.die.per_npu
     if row.phase == "decode":

@@ -67,7 +67,6 @@ class EnginePhase:
             base_s: by the device's own calibration, of a padded batch.
             tokens: that the fullest die computes.
             sequences: of the fullest die or group, without padding; only decode has them.
-        Effects: none.
         """
         fitted_s = self.work * base_s + self.step_s + self.token_s * tokens
         if not self.stated:
@@ -82,15 +81,15 @@ class EnginePhase:
         return bool(self.host_step_s or self.host_sequence_s or self.sampling_sequence_s or self.graph_batches)
 
     def host_s(self, sequences: float) -> float:
-        """Time in which the host prepares a step [s]. Effects: none."""
+        """Time in which the host prepares a step [s]."""
         return self.host_step_s + self.host_sequence_s * sequences
 
     def eager_s(self, sequences: float) -> float:
-        """Time that a step without a graph takes longer [s]. Effects: none."""
+        """Time that a step without a graph takes longer [s]."""
         return self.eager_step_s if self.graph_batches and sequences > self.graph_batches[-1] else 0.0
 
     def padded(self, load: DecodeLoad) -> DecodeLoad:
-        """A decode step's load as the captured graphs run it. Effects: none."""
+        """A decode step's load as the captured graphs run it."""
         graphs = self.graph_batches
         if not graphs or not 0 < load.requests < graphs[-1]:
             return load

@@ -25,7 +25,6 @@ def expert_copies(layout: Layout, shape: ModelShape, dies: int, redundant: int |
 
     Args:
         redundant: beyond one of each; None = as the device file says.
-    Effects: none.
     """
     if redundant is not None:
         return float(shape.experts + redundant)
@@ -37,7 +36,6 @@ def has_shared_dies(layout: Layout, shape: ModelShape, dies: int) -> bool:
 
     Source: CloudMatrix384 paper 4.1 and xDeepServe 7.1: 320 and 288 dies for 256 experts; a prefill die of 32 has the
     shared expert beside its nine.
-    Effects: none.
     """
     return layout.shared_die_share > 0 and shape.shared_experts > 0 and dies >= shape.experts
 
@@ -46,7 +44,6 @@ def largest_draw(dies: float) -> float:
     """Expected largest of so many draws from a standard normal distribution; 0 for a single one.
 
     Source: Blom (1958), the usual approximation of normal order statistics.
-    Effects: none.
     """
     return NormalDist().inv_cdf((dies - 0.375) / (dies + 0.25)) if dies > 1 else 0.0
 
@@ -58,7 +55,6 @@ def busiest_tokens(mean: float, draw: float, variance: float) -> float:
         mean: visits of one die, mean over the dies.
         draw: see `largest_draw`.
         variance: of a die's popularity relative to the mean; counting adds what chance does.
-    Effects: none.
     """
     return mean + draw * math.sqrt(mean + variance * mean * mean)
 
@@ -69,7 +65,6 @@ def experts_read(slots: int, dies: float, missed: float) -> float:
     Args:
         slots: copies of routed experts on a die.
         missed: chance that no token visits a copy.
-    Effects: none.
     """
     if missed < NEVER or not slots:
         return float(slots)

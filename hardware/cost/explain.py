@@ -16,10 +16,7 @@ _PAIR = "reduce-scatter and all-gather"
 
 
 def decode_cost(step: DecodeStep, load: DecodeLoad) -> PredictedStep:
-    """One decode step, taken apart.
-
-    Effects: none.
-    """
+    """One decode step, taken apart."""
     microbatch = step.uses_microbatch(load)
     halves = 2 if microbatch else 1
     half = step.half_batch(load, halves)
@@ -64,7 +61,6 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
     Args:
         half: of a part of the batch; runs: of each operator in the step.
         share: of the cores that the stream has.
-    Effects: none.
     """
     shape, cal, c = step.shape, step.device.calibration, step.terms
     halves = 2 if step.uses_microbatch(load) else 1
@@ -206,10 +202,7 @@ def _outside_parts(step: DecodeStep, load: DecodeLoad) -> list[CostPart]:
 
 
 def prefill_cost(step: PrefillStep, load: PrefillLoad) -> PredictedStep:
-    """One prefill step, taken apart: stream 0 has the matrix products, stream 1 what can run beside them.
-
-    Effects: none.
-    """
+    """One prefill step, taken apart: stream 0 has the matrix products, stream 1 what can run beside them."""
     microbatch = step.uses_microbatch(load)
     halves = 2 if microbatch else 1
     dense = step.layer(load, halves=step.dense_halves(load), dense=True)

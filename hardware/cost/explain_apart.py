@@ -9,10 +9,7 @@ HIDDEN = "experts' turn"
 
 
 def apart_cost(step: ApartDecodeStep, load: DecodeLoad) -> PredictedStep:
-    """One decode step, taken apart; the parts add up to it.
-
-    Effects: none.
-    """
+    """One decode step, taken apart; the parts add up to it."""
     stages = step.iteration(load)
     runs = stages.halves * step.shape.layers
     return PredictedStep(
@@ -59,7 +56,7 @@ def _outside_parts(load: DecodeLoad, stages: DisaggregatedStep) -> list[CostPart
 
 
 def stages_text(stages: DisaggregatedStep) -> str:
-    """Stages that a part of the batch goes through, for a person. Effects: none."""
+    """Stages that a part of the batch goes through, for a person."""
     times = (("send", stages.send_s), ("experts", stages.experts_s), ("return", stages.return_s))
     return ", ".join(f"{name} {seconds * 1e6:,.0f} us" for name, seconds in times)
 

@@ -35,7 +35,6 @@ def indexer_terms(device: DeviceModel, shape: ModelShape, utilisation: float) ->
     Args:
         utilisation: of the BF16 peak, by scores: that of core attention, as nothing was published for them.
     Source: DeepSeek-V3.2-Exp report, equation 1; peaks and efficiencies from the device file.
-    Effects: none.
     """
     indexer = shape.indexer
     if indexer is None:

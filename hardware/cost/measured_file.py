@@ -70,7 +70,6 @@ def parse_measured(text: str, name: str) -> MeasuredFile:
     Args:
         name: of the file, for messages.
     Raises: SpecError as `read_measured`.
-    Effects: none.
     """
     numbered = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"]
     if len(numbered) < 2:

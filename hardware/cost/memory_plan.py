@@ -71,7 +71,6 @@ def hbm_plan(
         parallelism: of that role.
     Raises: SpecError if the weights do not fit, or leave prefill less room than one die's part of a step; for groups
         that do not divide the dies; or for an unknown role.
-    Effects: none.
     Source: CloudMatrix384 paper 4.1, 4.2.1; relation E28 (one expert per decode die, ten per prefill die).
     """
     if role not in ("prefill", "decode", "aggregated") or dies < 1:

@@ -77,7 +77,6 @@ def shape_from_config(
         kv: format of the cache; None = as the configuration states.
     Raises: SpecError for an architecture that is not known, naming those that are; or naming the first key that is
         missing or no whole number; or a quantisation that is not priced.
-    Effects: none.
     """
     kind = config.get("model_type")
     family = PRICED_FAMILIES.get(kind) if isinstance(kind, str) else None

@@ -80,7 +80,6 @@ class ModelShape:
         """Refuse drafts of a model that has nothing to draft with.
 
         Raises: SpecError.
-        Effects: none.
         """
         if drafts and not self.mtp_layers:
             raise SpecError(f"model {self.name}: has no MTP module to draft {drafts} tokens with; set drafts to 0")
@@ -213,7 +212,6 @@ class ModelShape:
 
         Args:
             int8: None = as the model's formats say.
-        Effects: none.
         """
         return Bytes(self.layers * self.attention.token_bytes(int8=self.formats.int8_kv if int8 is None else int8))
 

@@ -121,7 +121,6 @@ class PrefillStep:
         Args:
             halves: 2 = two half batches: weights are read and kernels started twice.
             dense: one of the layers with an ordinary feed-forward.
-        Effects: none.
         """
         dies, small, gemm = load.dies, self._small, self._gemm
         n = load.tokens / dies
@@ -189,32 +188,23 @@ class PrefillStep:
         return min(attended * self._core, read * self._chosen_core), products + scores
 
     def layer_s(self, load: PrefillLoad, *, microbatch: bool, dense: bool = False) -> float:
-        """One layer's duration.
-
-        Effects: none.
-        """
+        """One layer's duration."""
         layer = self.layer(load, halves=2 if microbatch else 1, dense=dense)
         return max(layer.main, layer.hidden) if microbatch else layer.main + layer.hidden
 
     def uses_microbatch(self, load: PrefillLoad) -> bool:
-        """Two half batches where they help: short batches lose more by reading weights twice.
-
-        Effects: none.
-        """
+        """Two half batches where they help: short batches lose more by reading weights twice."""
         if not self._moe_layers:
             return self.dense_halves(load) == 2
         return load.microbatch and self.layer_s(load, microbatch=True) < self.layer_s(load, microbatch=False)
 
     def dense_halves(self, load: PrefillLoad) -> int:
-        """Half batches of the dense layers, which send nothing that they could hide. Effects: none."""
+        """Half batches of the dense layers, which send nothing that they could hide."""
         halved, whole = (self.layer_s(load, microbatch=on, dense=True) for on in (True, False))
         return 2 if load.microbatch and halved < whole else 1
 
     def outside_s(self, load: PrefillLoad) -> float:
-        """LM head for the prompts' last tokens, and the step's fixed part.
-
-        Effects: none.
-        """
+        """LM head for the prompts' last tokens, and the step's fixed part."""
         head = self.shape.head_weights / self.parallelism.head_tp * self._weight / self._skinny + self._between.head_s
         return head + self.device.calibration.prefill_fixed_s
 
@@ -224,7 +214,6 @@ class PrefillStep:
         Args:
             load: of the whole instance.
         Returns: elapsed time [s].
-        Effects: none.
         Source: CloudMatrix384 paper 4.3.1, 4.3.2; efficiencies from the device file.
         """
         best, dense = self._best_s(load, dense=False), self._best_s(load, dense=True)

@@ -15,7 +15,6 @@ def served_shape(shape: ModelShape, device: DeviceModel, *, asked: bool) -> Mode
     Args:
         asked: a person named the weights' format.
     Raises: SpecError naming what cannot be priced.
-    Effects: none.
     """
     if not asked and not device.die.fp8_flops_per_s:
         shape = replace(shape, formats=shape.formats.on_device_without_fp8())
@@ -27,7 +26,6 @@ def check_formats(shape: ModelShape, device: DeviceModel) -> None:
     """Refuse formats that cannot be priced on a device.
 
     Raises: SpecError naming them.
-    Effects: none.
     """
     if shape.formats.kv == "fp8":
         raise SpecError(f"model {shape.name}: a KV cache in FP8 is not priced; name bf16 or int8")

@@ -149,8 +149,5 @@ class PrefillTable:
 
 
 def bilinear(low_low: float, high_low: float, low_high: float, high_high: float) -> tuple[float, float, float, float]:
-    """Coefficients (1, x, y, xy) of the bilinear function with these values at the unit square's corners.
-
-    Effects: none.
-    """
+    """Coefficients (1, x, y, xy) of the bilinear function with these values at the unit square's corners."""
     return low_low, high_low - low_low, low_high - low_low, high_high - high_low - low_high + low_low

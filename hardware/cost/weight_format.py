@@ -75,7 +75,6 @@ class ModelFormats:
         """Formats in which a device that multiplies no FP8 serves an FP8 checkpoint: W8A8, converted before.
 
         Source: CloudMatrix384 paper 4.5: the engine serves R1, whose checkpoint is FP8, in INT8.
-        Effects: none.
         """
         attention, experts = (W8A8 if one == FP8 else one for one in (self.attention, self.experts))
         return ModelFormats(attention, experts, self.kv)
@@ -91,7 +90,6 @@ def formats_named(name: str, *, experts: bool, kv: KvFormat = "bf16") -> ModelFo
     Args:
         experts: the model has some; else all of it is the rest.
     Raises: SpecError for a name that is not known, naming those that are.
-    Effects: none.
     """
     first, plus, second = name.partition("+")
     found = [WEIGHT_FORMATS.get(one) for one in ((first, second) if plus else (first, first))]

@@ -86,10 +86,7 @@ class HbmLedger:
         return Bytes(nbytes)
 
     def check(self) -> None:
-        """Asserts that the books balance: the sum held is the sum used, and within the capacity.
-
-        Effects: none.
-        """
+        """Asserts that the books balance: the sum held is the sum used, and within the capacity."""
         assert self._used == sum(self._held.values()), f"{self._name}: used {self._used} is not the sum of {self._held}"
         assert all(nbytes >= 0 for nbytes in self._held.values()), f"{self._name}: a negative holding in {self._held}"
         assert 0 <= self._used <= self._high_water <= self._capacity, (

@@ -102,7 +102,6 @@ class VirtualInstance:
             dies: the first so many only; None = all.
         Returns: blocks over all dies; 0 if none fits.
         Raises: SpecError if the block size is not above zero.
-        Effects: none.
         """
         if block_bytes <= 0:
             raise SpecError(f"a KV block of {block_bytes} bytes cannot be; it must be above zero")
@@ -185,10 +184,7 @@ class VirtualInstance:
             npu.record_moved(plane, share + (place < odd))
 
     def check(self) -> None:
-        """Asserts that every ledger balances and holds the blocks that the instance believes in.
-
-        Effects: none.
-        """
+        """Asserts that every ledger balances and holds the blocks that the instance believes in."""
         for npu in self.npus:
             npu.check()
         holders = [KV_CACHE in ledger.reservations for ledger in self._ledgers]
@@ -198,7 +194,6 @@ class VirtualInstance:
         """State as plain values, for a status page or a message.
 
         Returns: name, npu and die counts, capacity, used and per-name bytes, kv_blocks, and a snapshot per NPU.
-        Effects: none.
         """
         held: dict[str, int] = {}
         for ledger in self._ledgers:

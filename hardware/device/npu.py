@@ -98,10 +98,7 @@ class VirtualNpu:
         self.counters.moved_bytes[plane] += nbytes
 
     def check(self) -> None:
-        """Asserts that every die's ledger balances.
-
-        Effects: none.
-        """
+        """Asserts that every die's ledger balances."""
         for ledger in self.ledgers.values():
             ledger.check()
 
@@ -110,7 +107,6 @@ class VirtualNpu:
 
         Returns: id, model, up_s, steps, tokens, busy_s, predicted_s, moved_bytes by plane, and one entry per die with
             capacity, used, high-water bytes and the reservations by name.
-        Effects: none.
         """
         counters = self.counters
         return {
@@ -139,7 +135,6 @@ def require_counts(who: object, **counts: float) -> None:
     """Refuses negative numbers before anything is counted.
 
     Raises: SpecError naming the first of them.
-    Effects: none.
     """
     for name, value in counts.items():
         if value < 0:

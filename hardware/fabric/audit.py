@@ -15,8 +15,6 @@ def audit(pipes: Iterable[Pipe], flows: Mapping[TransferId, Flow], ends: list[tu
 
     Fair means: each transfer has its own cap, or crosses a full link on which nobody has more than it. No other
     allocation has that property, so this is a check of the result that does not repeat the algorithm.
-
-    Effects: none.
     """
     foretold = set(ends)
     for pipe in pipes:

@@ -222,7 +222,6 @@ class Fabric:
         """A plane's counters, transfers under way included; two readings give its utilisation between them.
 
         Raises: FabricError if the time does not fit.
-        Effects: none.
         """
         self._enter(now)
         moved = carried = 0.0
@@ -235,10 +234,7 @@ class Fabric:
         return self._meters[plane].reading(now, moved, carried)
 
     def check(self) -> None:
-        """Asserts that the ledger holds: no link is over its capacity, every rate is fair, no transfer is forgotten.
-
-        Effects: none.
-        """
+        """Asserts that the ledger holds: no link is over its capacity, every rate is fair, no transfer is forgotten."""
         audit(self._pipes.values(), self._flows, self._ends)
 
     def _enter(self, now: float) -> None:

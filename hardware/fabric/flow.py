@@ -64,7 +64,7 @@ class Flow:
         self.ceiling = cap
 
     def left_at(self, now: float) -> float:
-        """Bytes not yet moved at `now`, which is not before the last change of rate. Effects: none."""
+        """Bytes not yet moved at `now`, which is not before the last change of rate."""
         if now <= self.updated:
             return self.remaining
         return max(0.0, self.remaining - self.rate * (now - self.updated))

@@ -24,10 +24,7 @@ _UNSET = -1.0
 
 
 def joined(start: Iterable[Pipe]) -> tuple[list[Flow], list[Pipe]]:
-    """Flows that a change on some pipes can touch, and the pipes that they share in order of index.
-
-    Effects: none.
-    """
+    """Flows that a change on some pipes can touch, and the pipes that they share in order of index."""
     pipes = [pipe for pipe in start if pipe.flows]
     known = set(pipes)
     flows: dict[Flow, None] = {}

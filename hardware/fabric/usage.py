@@ -54,7 +54,7 @@ class PlaneMeter:
         self._capacity = bytes_per_s
 
     def reading(self, now: float, moved: float, carried: float) -> PlaneReading:
-        """The counters with what transfers under way have moved and carried added. Effects: none."""
+        """The counters with what transfers under way have moved and carried added."""
         return PlaneReading(
             Seconds(now),
             Bytes(self._moved + int(moved)),

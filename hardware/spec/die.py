@@ -48,7 +48,6 @@ class DieSpec:
             hbm_bytes: bytes of the die's ledger.
         Returns: a copy whose name says openly that its memory is not the real one's.
         Raises: SpecError if the size is not above zero.
-        Effects: none.
         """
         if hbm_bytes == self.hbm_bytes:
             return self
@@ -56,8 +55,5 @@ class DieSpec:
 
 
 def scaled_name(name: str) -> str:
-    """A name that says that the memory size is not the real one's.
-
-    Effects: none.
-    """
+    """A name that says that the memory size is not the real one's."""
     return name if name.endswith(_SCALED) else name + _SCALED

@@ -50,6 +50,5 @@ class NodeSpec:
         """The same node with another memory size per die (see `DieSpec.with_hbm`).
 
         Raises: SpecError if the size is not above zero.
-        Effects: none.
         """
         return replace(self, npu=self.npu.with_hbm_per_die(hbm_bytes))

@@ -63,6 +63,5 @@ class SupernodeSpec:
         """The same supernode with another memory size per die (see `DieSpec.with_hbm`).
 
         Raises: SpecError if the size is not above zero.
-        Effects: none.
         """
         return replace(self, node=self.node.with_hbm_per_die(hbm_bytes))

@@ -91,10 +91,7 @@ class RunningChecksum:
 
 
 def checksum(buf: BytesLike) -> int:
-    """The xxh3_64 checksum of contiguous bytes, an unsigned 64-bit number.
-
-    Effects: none.
-    """
+    """The xxh3_64 checksum of contiguous bytes, an unsigned 64-bit number."""
     return xxhash.xxh3_64_intdigest(as_bytes(buf).data)
 
 
@@ -102,7 +99,6 @@ def as_bytes(buf: BytesLike) -> npt.NDArray[np.uint8]:
     """The same memory as an array of bytes, without a copy.
 
     Raises: UbRangeError if the memory is not contiguous.
-    Effects: none.
     """
     try:
         return np.frombuffer(buf, np.uint8)

@@ -81,7 +81,6 @@ def read_header(fd: int, path: Path) -> SegmentHeader | None:
 
     Returns: the header; None if the segment was never finished (its header, written last, is still zero).
     Raises: UbCorruptError if the file is something else, of another version, or has not the length that it says.
-    Effects: none.
     """
     raw = os.pread(fd, HEADER.itemsize, 0)
     if len(raw) < HEADER.itemsize or raw[:8] == bytes(8):
@@ -127,10 +126,7 @@ def initialise(fd: int, path: Path, header: SegmentHeader) -> None:
 
 
 def is_stale(fd: int, header: SegmentHeader) -> bool:
-    """Whether a crash left this segment behind: its owner is dead, and so is every process that holds a region.
-
-    Effects: none.
-    """
+    """Whether a crash left this segment behind: its owner is dead, and so is every process that holds a region."""
     if header.owner.is_alive():
         return False
     entries = np.frombuffer(os.pread(fd, header.max_regions * ENTRY.itemsize, PAGE), ENTRY)

@@ -52,16 +52,10 @@ assert ENTRY.itemsize == 128
 
 
 def round_up(value: int, step: int) -> int:
-    """The smallest multiple of `step` that is not below `value`.
-
-    Effects: none.
-    """
+    """The smallest multiple of `step` that is not below `value`."""
     return -(-value // step) * step
 
 
 def data_start(max_regions: int) -> int:
-    """Where the bytes of the regions begin in the file.
-
-    Effects: none.
-    """
+    """Where the bytes of the regions begin in the file."""
     return PAGE + round_up(max_regions * ENTRY.itemsize, PAGE)

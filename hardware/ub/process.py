@@ -44,7 +44,6 @@ class ProcessStamp:
         """Whether the process still runs.
 
         A process of another namespace cannot be seen from here and counts as alive, so that nothing of it is taken.
-        Effects: none.
         """
         return self.pid_namespace != _own_namespace() or ProcessStamp.of(self.pid) == self
 

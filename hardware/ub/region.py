@@ -67,26 +67,17 @@ class RegionTable:
         return Bytes(self.capacity_bytes - self.used_bytes)
 
     def regions(self) -> tuple[UbRegion, ...]:
-        """Live regions in order of offset.
-
-        Effects: none.
-        """
+        """Live regions in order of offset."""
         return tuple(_to_region(entry) for entry in self._live())
 
     def holders(self) -> set[ProcessStamp]:
-        """Processes that hold at least one region.
-
-        Effects: none.
-        """
+        """Processes that hold at least one region."""
         live = self._entries[self._entries["generation"] != 0]
         columns = (live[name].tolist() for name in ("pid", "start", "namespace"))
         return {ProcessStamp(*stamp) for stamp in set(zip(*columns, strict=True))}
 
     def holes(self) -> list[tuple[int, int]]:
-        """Free runs as (offset, bytes) in order of offset.
-
-        Effects: none.
-        """
+        """Free runs as (offset, bytes) in order of offset."""
         live = self._live()
         begins = np.append(live["offset"], np.uint64(self._end)).astype(np.int64)
         ends = np.insert((live["offset"] + live["nbytes"]).astype(np.int64), 0, self._start)
@@ -132,7 +123,6 @@ class RegionTable:
         """Refuses a generation that no live region has; one atomic read, so it needs no lock.
 
         Raises: UbStaleError if there is none.
-        Effects: none.
         """
         self._slot_of(generation, who)
 
@@ -142,7 +132,6 @@ class RegionTable:
         The array may have been written by another process, so a fault is an error and no assertion.
 
         Raises: UbCorruptError naming the first fault.
-        Effects: none.
         """
         live = self._live()
         previous_end = self._start

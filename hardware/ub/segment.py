@@ -181,10 +181,7 @@ class UbSegment:
         self._under_lock(lambda mapped: mapped.table.release(region))
 
     def regions(self) -> tuple[UbRegion, ...]:
-        """Regions held now, in order of offset; those of dead processes are still among them.
-
-        Effects: none.
-        """
+        """Regions held now, in order of offset; those of dead processes are still among them."""
         return self._under_lock(lambda mapped: mapped.table.regions())
 
     def view(self, region: UbRegion) -> memoryview:
@@ -193,7 +190,6 @@ class UbSegment:
         The view stays valid memory even after `release` and `close`; only its content is then somebody else's.
 
         Raises: UbStaleError if the region is not held any more; UbRangeError if it is not of this segment.
-        Effects: none.
         """
         mapped = self._require_inside(region.offset, region.nbytes)
         mapped.table.require_live(region.generation, region.owner)
@@ -207,7 +203,6 @@ class UbSegment:
             nbytes: 0 is allowed.
             generation: of the region that the bytes belong to; given, the region must still be held.
         Raises: UbRangeError if the range leaves the segment's data; UbStaleError if the region is gone.
-        Effects: none.
         """
         mapped = self._require_inside(offset, nbytes)
         if generation is not None:
@@ -218,7 +213,6 @@ class UbSegment:
         """Verifies file, header and region table.
 
         Raises: UbCorruptError naming the first fault.
-        Effects: none.
         """
         self._under_lock(self._check)
 
@@ -226,7 +220,6 @@ class UbSegment:
         """State as plain values, for a status page.
 
         Returns: path, session, capacity, used and free bytes, and held bytes by owner.
-        Effects: none.
         """
         held: dict[str, int] = {}
         for region in self.regions():

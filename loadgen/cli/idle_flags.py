@@ -42,7 +42,7 @@ _WORKLOADS_OWN = ("prompt", "messages", "max_tokens", "max_completion_tokens")
 
 
 def idle_flag_warnings(flags: argparse.Namespace, *, bodies: bool) -> tuple[str, ...]:
-    """Warnings about flags that change nothing in this run, or something that another flag claims to set.
+    """Warnings about flags that have no effect in this run, or that another flag overrides.
 
     Args:
         bodies: the data set is a trace that has its bodies.

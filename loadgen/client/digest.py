@@ -166,7 +166,7 @@ def _status_outcome(exchange: Exchange, reader: AnswerReader) -> tuple[RequestOu
 
 
 def _malformed_outcome(exchange: Exchange, reader: AnswerReader) -> tuple[RequestOutcome, str]:
-    """A 4xx is what a malformed request wants; 2xx is as wrong as 5xx. 429 and 503 say nothing about the body."""
+    """A 4xx is what a malformed request wants; 2xx is as wrong as 5xx. 429 and 503 do not depend on the body."""
     if exchange.status in _NOT_NOW:
         return _status_outcome(exchange, reader)
     if 400 <= exchange.status < 500:

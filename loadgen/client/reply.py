@@ -16,7 +16,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class PromptDetails(msgspec.Struct):
-    """Part of the prompt that came from a cache."""
+    """Prompt tokens read from a cache."""
 
     cached_tokens: Count | None = None
 
@@ -59,7 +59,7 @@ class ReplyChoice(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """A chunk or a whole answer. `message` stands at the top only in errors of older servers."""
+    """A chunk or a whole answer. Older servers put `message` at the top level of errors."""
 
     choices: list[ReplyChoice] | None = None
     usage: ReplyUsage | None = None

@@ -1,4 +1,4 @@
-"""How much each figure changed, with its interval, as bars beside each other."""
+"""Bar chart of each metric's relative change with its interval."""
 
 from collections.abc import Sequence
 

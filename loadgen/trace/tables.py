@@ -151,10 +151,7 @@ class TableTrace:
 
 
 def table_of(names: Iterable[str]) -> CsvFormat | None:
-    """The format with which a first line shares most columns; None if there is none that it shares any with.
-
-    Effects: none.
-    """
+    """The format with which a first line shares most columns; None if there is none that it shares any with."""
     there = set(names)
     found = [next((name for name in known if name in there), None) for known in NAMES]
     time, prompt, output = found

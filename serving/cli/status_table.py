@@ -66,7 +66,6 @@ def pids_of(status: dict[str, Any], pool: str) -> list[int]:
     """Process ids of a pool's replicas that live; of a group, of its ranks.
 
     Raises: ConfigError if there is no such pool.
-    Effects: none.
     """
     rows = {one["name"]: one["replicas"] for one in status["pools"]}
     if (kvcache := status.get("kvcache")) is not None:

@@ -46,18 +46,18 @@ def run(stage: Stage) -> StepReport:
 
 
 def cached_turn(reply: ChatReply) -> CachedTurn:
-    """A turn's figures. Effects: none."""
+    """A turn's figures."""
     details = reply.usage["prompt_tokens_details"]
     return CachedTurn(reply.usage["prompt_tokens"], details["cached_tokens"], details.get("pulled_tokens", 0))
 
 
 def turn_line(turn: CachedTurn) -> str:
-    """A turn in one line, as `examples/turns.py` prints it. Effects: none."""
+    """A turn in one line, as `examples/turns.py` prints it."""
     return f"{turn.prompt:4} prompt tokens, {turn.cached:4} cached, {turn.pulled:4} pulled"
 
 
 def cache_report(turns: Sequence[CachedTurn]) -> StepReport:
-    """The findings. Effects: none."""
+    """The findings."""
     later = turns[1:]
     prompt, cached = sum(turn.prompt for turn in later), sum(turn.cached for turn in later)
     pulled = sum(turn.pulled for turn in later)

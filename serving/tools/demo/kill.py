@@ -93,7 +93,7 @@ def _decode_instance(system: DemoSystem) -> Target:
 
 
 def pause_s(answer: StreamedAnswer, at_s: float) -> float:
-    """Longest time without a token that ended after a moment [s]. Effects: none."""
+    """Longest time without a token that ended after a moment [s]."""
     times = [answer.sent_s, *(at for at, _ in answer.choices[0].arrivals)]
     return max((b - a for a, b in itertools.pairwise(times) if b >= at_s), default=0.0)
 

@@ -35,7 +35,7 @@ def run(stage: Stage) -> StepReport:
 
 
 def load_report(result: dict[str, Any]) -> StepReport:
-    """The findings. Args: result: `RunResult` as JSON. Effects: none."""
+    """The findings. Args: result: `RunResult` as JSON."""
     rates, generator = result["throughput"], result["generator"]
     failed = sum(count for name, count in result["outcomes"].items() if name not in ("ok", "unfinished"))
     speed = numbers.significant(rates["output_tokens_per_s"])

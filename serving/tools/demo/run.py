@@ -96,7 +96,7 @@ def _choose(stage: Stage, keys: Keys) -> str:
 
 
 def outcome_text(outcome: StepOutcome) -> str:
-    """A step's end in a sentence. Effects: none."""
+    """A step's end in a sentence."""
     if outcome.state == "skipped":
         return "skipped"
     if outcome.report is None or outcome.state == "failed":

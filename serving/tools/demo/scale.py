@@ -87,7 +87,7 @@ class _Stream:
 
 
 def scale_report(scaled: Scaled) -> StepReport:
-    """The findings. Effects: none."""
+    """The findings."""
     took, gap = numbers.duration(scaled.took_s), numbers.duration(scaled.gap_s)
     return StepReport(
         f"{scaled.target} instead of {scaled.before} serve after {took}; the stream that ran meanwhile never waited "

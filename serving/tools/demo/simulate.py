@@ -28,7 +28,7 @@ def run(stage: Stage) -> StepReport:
 
 
 def simulate_report(result: dict[str, Any]) -> StepReport:
-    """The findings. Args: result: `result.json` of a simulation. Effects: none."""
+    """The findings. Args: result: `result.json` of a simulation."""
     summary, npus = result["summary"], result["config"]["NPUs"]
     finished, count = summary["outcomes"]["finished"], summary["requests"]
     speed = numbers.significant(summary["throughput"]["output_tokens_per_s"])

@@ -38,7 +38,6 @@ def cut_windows(tokens: Sequence[int], context: int, stride: int) -> list[TextWi
     Args:
         context: most tokens fed at once. stride: `1 ... context`, how far each window begins after the last one.
     Returns: none for a document of fewer than two tokens.
-    Effects: none.
     """
     assert 1 <= stride <= context, "the stride must lie within the context"
     windows: list[TextWindow] = []

@@ -133,7 +133,7 @@ class GgufFile:
 
 
 def is_readable(kind: GGMLQuantizationType) -> bool:
-    """Whether the numbers of tensors of a kind can be had. Effects: none."""
+    """Whether the numbers of tensors of a kind can be had."""
     try:
         gguf.quants.dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), dtype=np.uint8), kind)
     except NotImplementedError:

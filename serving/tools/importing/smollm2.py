@@ -38,7 +38,7 @@ _SILENT_S = 20
 
 
 def smollm2_folder() -> Path:
-    """The folder in the user's cache where the model is kept. Effects: none."""
+    """The folder in the user's cache where the model is kept."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home) / "cloudmatrix-infer" / "models" / _FOLDER
 

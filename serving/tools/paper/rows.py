@@ -67,7 +67,7 @@ class Row:
         return self.ours / self.published - 1 if self.published else (0.0 if self.ours == 0 else float("inf"))
 
     def within(self, error: float) -> bool:
-        """Whether ours is at most so far off, relatively; of a bound, whether it holds. Effects: none."""
+        """Whether ours is at most so far off, relatively; of a bound, whether it holds."""
         if self.error is None:
             return False
         return self.error == 0 if self.relation in "<>" else abs(self.error) <= error
@@ -79,7 +79,7 @@ class Row:
 
 
 def quoted(key: str, label: str, published: float, unit: str, source: str) -> Row:
-    """Another system's figure. Effects: none."""
+    """Another system's figure."""
     return Row(key, label, published, None, unit, None, source, RowKind.QUOTED)
 
 

@@ -25,7 +25,7 @@ _FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial,
 
 
 def summary_svg(done: Reproduction) -> Html:
-    """The drawing, with colours by the page's variables. Effects: none."""
+    """The drawing, with colours by the page's variables."""
     lanes = [part for part in done.parts if any(row.error is not None for row in part.findings.rows)]
     height = _TOP + _LANE * len(lanes) + _BOTTOM
     place = _scale([row.error for part in lanes for row in part.findings.rows if row.error is not None])
@@ -41,7 +41,7 @@ def summary_svg(done: Reproduction) -> Html:
 
 
 def summary_file(done: Reproduction) -> bytes:
-    """The drawing as a file of its own, for light and dark pages. Effects: none."""
+    """The drawing as a file of its own, for light and dark pages."""
     css = stylesheet()
     light, dark = (
         re.sub(r"\s+", " ", found.group(1)).strip()

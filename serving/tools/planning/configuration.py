@@ -28,10 +28,7 @@ def planned(setting: PlanSetting, option: Option) -> ServeConfig:
 
 
 def planned_text(plan: CapacityPlan) -> str:
-    """The best plan's file, with the answer above it; empty if nothing holds.
-
-    Effects: none.
-    """
+    """The best plan's file, with the answer above it; empty if nothing holds."""
     if plan.config is None:
         return ""
     return f"# {words.headline(plan)}\n# Written by `cloudmatrix plan`.\n{_SECRETS}\n\n{config_text(plan.config)}"
