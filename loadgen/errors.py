@@ -1,16 +1,16 @@
 """Exceptions for failures on the client's side. Each is one line on the terminal and an exit status.
 
     LoadgenError                  exit status 1
-    ├── UsageError                flags, files and values that a person gave            exit status 2
-    │   └── TraceFormatError      a data set or trace file that cannot be read as what it is said to be
+    ├── UsageError                flags, files and values given by the user             exit status 2
+    │   └── TraceFormatError      a data set or trace file that does not match its format
     ├── ServerError               the server under test cannot be used at all           exit status 3
-    │   ├── ServerUnreachable     nobody listens, name unknown, TLS refused, not ready in time
-    │   ├── WrongModel            the server does not serve the model asked for
+    │   ├── ServerUnreachable     connection refused, name unknown, TLS refused, not ready in time
+    │   ├── WrongModel            the server does not serve the requested model
     │   └── AuthRefused           401 or 403
     ├── OutputError               the output folder or file cannot be written           exit status 4
-    └── WorkerLost                a worker process of ours ended early                  exit status 1
+    └── WorkerLost                a worker process exited early                         exit status 1
 
-What a *request* ran into is no exception but a value: `RequestOutcome`.
+The failure of a *request* is not an exception but a value: `RequestOutcome`.
 """
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 NOT_JSON = (msgspec.DecodeError, UnicodeError)
 """What `loadgen.json_text` raises for bytes that are no JSON, no UTF-8, or nested too deeply."""
 INTERRUPTED = 130
-"""Exit status of what the user ended, as shells have it."""
+"""Exit status after an interruption by the user, as in shells."""
 
 
 class LoadgenError(Exception):

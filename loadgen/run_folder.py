@@ -1,4 +1,4 @@
-"""The folder of one run: what is in it, and how it is written while the run goes on.
+"""The folder of one run: its files, and how they are written during the run.
 
     result.json            vLLM's flat keys, and `RunResult` under "loadgen"
     requests.jsonl         one line per request, as they ended: the fields of `RequestRecord`, the two byte
@@ -51,7 +51,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         """Make the folder.
 
-        Raises: OutputError if it cannot be made, or if it holds a result already (nothing is ever overwritten).
+        Raises: OutputError if it cannot be made, or if it already holds a result, which is never overwritten.
         Effects: creates the folder and two empty files in it.
         """
         self.path = path
@@ -68,7 +68,7 @@ class RunFolder:
         self.close()
 
     def append(self, records: Sequence[RequestRecord]) -> None:
-        """Write requests that ended, and their bodies where they were kept.
+        """Write finished requests, and their bodies if kept.
 
         Raises: OutputError, for instance if the disk is full.
         """
@@ -149,7 +149,7 @@ def read_sweep(folder: Path) -> SweepResult:
 
 
 def read_records(folder: Path) -> Iterator[RequestRecord]:
-    """The requests of a run, in the order in which they ended.
+    """The requests of a run, ordered by their end.
 
     Raises: UsageError if the folder has none; TraceFormatError naming the line that cannot be read.
     """

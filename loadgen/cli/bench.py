@@ -143,7 +143,7 @@ def _hidden(flag: str, value: str) -> str:
 
 
 class _Closing:
-    """Context that closes a thing, or nothing."""
+    """Context that calls an optional `close` on exit."""
 
     def __init__(self, close: Callable[[], None] | None = None) -> None:
         self._close = close

@@ -149,7 +149,7 @@ class ExchangeConnection(asyncio.Protocol):
             self._on_long(exchange)
 
     def eof_received(self) -> None:
-        """Nothing more comes; the transport closes itself and `connection_lost` follows."""
+        """Leave closing to the transport, which then calls `connection_lost`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of a body without a length, or of an exchange that deserved better."""

@@ -47,7 +47,7 @@ def chunk_times(record: RequestRecord) -> Values:
 
 
 def tokens_of(record: RequestRecord) -> int:
-    """Output tokens from the server's usage; without usage the number of content chunks, which is a guess."""
+    """Output tokens from the server's usage; without usage the number of content chunks, as an estimate."""
     return len(record.chunk_times) // 8 if record.output_tokens is None else record.output_tokens
 
 

@@ -4,13 +4,13 @@ Five signs show that times were disturbed: a worker's timer was late, requests l
 they were interpreted, prompts were not ready in time, the offered rate was not kept. The cause follows from what the
 program did at that time, never from the signs themselves:
 
-    it filled a core (CPU share above `MOST_CPU_SHARE`)      the generator, whoever else was there
+    it filled a core (CPU share above `MOST_CPU_SHARE`)      the generator, with or without other programs
     it had no core for most of the time it was late          the machine was busy
-    it had a core all that time, or nobody knows             the generator
+    it had a core all that time, or it is unknown            the generator
 
 "Had no core" is measured at each late beat of a worker's timer (`driver.health.denied_s`), and for prompts in the
 thread that makes them (time in the queue for a core against time on one). Use of the cores by other programs is
-reported too and decides no verdict: cores can be busy without anybody having to wait.
+reported too and decides no verdict: cores can be busy without any thread waiting.
 """
 
 import itertools

@@ -58,7 +58,7 @@ def outcome_kind(outcome: str) -> str:
 
 
 def count_by_kind(outcomes: dict[str, int]) -> dict[str, int]:
-    """How many requests were successful, failed, deliberately ended, unfinished."""
+    """Number of successful, failed, deliberately ended and unfinished requests."""
     totals = {kind: 0 for kind, _ in _KINDS}
     for outcome, number in outcomes.items():
         totals[outcome_kind(outcome)] += number

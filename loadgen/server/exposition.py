@@ -35,7 +35,7 @@ class MetricsPage(msgspec.Struct, frozen=True):
     counts: dict[str, float] = {}
 
     def is_empty(self) -> bool:
-        """Whether nothing of interest was there."""
+        """Whether the page had no relevant metric."""
         return not (self.gauges or self.counters or self.sums)
 
 

@@ -41,7 +41,7 @@ class ServerSeries(msgspec.Struct):
 
 
 def series_of(looks: Sequence[MetricsLook], start_s: float) -> ServerSeries:
-    """Looks in order of time as columns.
+    """Chronological looks as columns.
 
     Args:
         start_s: the run's start, on the looks' clock.
@@ -58,13 +58,13 @@ def series_of(looks: Sequence[MetricsLook], start_s: float) -> ServerSeries:
 
 
 def npus(series: ServerSeries) -> int | None:
-    """The largest number of NPUs that the server's instances had together; None of a server that tells none."""
+    """The largest number of NPUs that the server's instances had together; None if the server does not report them."""
     told = [value for value in series.values.get(_NPUS, []) if value]
     return round(max(told)) if told else None
 
 
 def write_series(folder: Path, series: ServerSeries) -> None:
-    """Write `server_metrics.jsonl`: one object per look, its time first; nothing if there is none.
+    """Write `server_metrics.jsonl`: one object per look, its time first; no file if the series is empty.
 
     Raises: OutputError.
     """

@@ -67,7 +67,7 @@ class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Line(msgspec.Struct, kw_only=True):
-    """One request as it stands in the file."""
+    """One request as written in the file."""
 
     timestamp: float
     input_length: int
@@ -101,7 +101,7 @@ class RecordedTrace:
         return self.header.block_tokens
 
     def requests(self) -> Iterator[TraceRecord]:
-        """See `Trace`. Raises also if there are fewer or more lines than the header says."""
+        """See `Trace`. Also raises if the number of lines differs from the header's."""
         before: _Line | None = None
         begun_ms = 0.0
         count = 0
@@ -137,7 +137,7 @@ class RecordedTrace:
             raise empty(self.path)
 
     def _check_turn(self, number: int, line: _Line, before: _Line | None) -> None:
-        """Raises: TraceFormatError unless sessions ascend and stand together, with turns from 0 without gaps."""
+        """Raises: TraceFormatError unless sessions ascend and are contiguous, with turns from 0 without gaps."""
         same = before is not None and before.session == line.session
         expected = before.turn + 1 if before is not None and same else 0
         if line.turn != expected:
@@ -181,7 +181,7 @@ def read_header(path: Path, line: bytes) -> TraceHeader:
 
 
 def write_recorded(path: Path, header: TraceHeader, requests: Iterable[TraceRecord]) -> None:
-    """Write a trace file, whole or not at all. Sessions must stand together.
+    """Write a trace file, whole or not at all. The requests of a session must be contiguous.
 
     Raises: OutputError if it cannot be written.
     Effects: replaces `path`.
@@ -199,13 +199,13 @@ def _lines(header: TraceHeader, requests: Iterable[TraceRecord]) -> Iterator[str
 
 
 def header_line(header: TraceHeader) -> str:
-    """The header as it stands in the file, without the end of the line."""
+    """The header as written in the file, without the end of the line."""
     fields = msgspec.structs.asdict(header)
     return _dumped({name: value for name, value in fields.items() if name != "bytes_per_block" or value})
 
 
 def request_line(request: TraceRecord, turn: int) -> str:
-    """A request as it stands in the file, without the end of the line."""
+    """A request as written in the file, without the end of the line."""
     fields: dict[str, object] = {**mooncake_fields(request), "session": request.session, "turn": turn}
     if request.input_estimated:
         fields["input_length_estimated"] = True

@@ -13,8 +13,8 @@
     timestamp,input_length,output_length          Mooncake's and our own JSON names; milliseconds, as there
     27482.125,374,44
 
-Columns may stand in any order and among others. Those of a plain file may have other names (`NAMES`, vLLM's among
-them); any others are named by whoever reads the file (`custom_table`).
+Columns may be in any order, with further columns between them. Those of a plain file may have other names (`NAMES`,
+vLLM's among them); any others are named by the user (`custom_table`).
 """
 
 import csv
@@ -36,7 +36,8 @@ class CsvFormat:
 
     Attributes:
         columns: of time, prompt and answer. dates: times are dates. failed: a length of 0 is a failed request.
-        header: columns as they are written. per_s: units of time in a second. note: what a reader is told of them.
+        header: columns as they are written. per_s: units of time in a second. note: information for the reader about
+        them.
     """
 
     columns: tuple[str, str, str]
@@ -162,7 +163,7 @@ def table_of(names: Iterable[str]) -> CsvFormat | None:
 
 
 def custom_table(columns: str) -> CsvFormat:
-    """The format of a file whose columns are named by whoever reads it: times in seconds, or dates.
+    """The format of a file with user-defined column names: times in seconds, or dates.
 
     Args:
         columns: names of time, prompt and answer, with commas between them.
@@ -186,7 +187,7 @@ def _time(text: str) -> float | str:
 
 
 def table_lines(table: CsvFormat, requests: Iterable[TraceRecord]) -> Iterator[str]:
-    """A trace as CSV: times, lengths, nothing else."""
+    """A trace as CSV: times and lengths only."""
     yield ",".join(table.header or table.columns)
     row = _ROWS[table.columns]
     for request in requests:

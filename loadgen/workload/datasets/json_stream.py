@@ -19,7 +19,7 @@ _NEWLINE = "\n"
 def entries(
     path: Path, *, first_read: int = _FIRST_READ, longest_entry: int = _LONGEST_ENTRY
 ) -> Iterator[tuple[int, Any]]:
-    """The entries of a JSON list, or of a file with one JSON value after another, with the line each begins in.
+    """The entries of a JSON list, or of a file with one JSON value after another, with the line on which each starts.
 
     Args:
         first_read, longest_entry: characters that are read at once, and that an entry has at most.
