@@ -37,7 +37,7 @@ class TopologyError(HardwareError):
 
 
 class ClockError(HardwareError):
-    """A clock was asked to do what it cannot."""
+    """An operation that the clock does not support."""
 
 
 class HbmError(HardwareError):
@@ -45,7 +45,7 @@ class HbmError(HardwareError):
 
 
 class HbmExhaustedError(HbmError):
-    """A reservation asked for more bytes than are free."""
+    """A reservation exceeded the free bytes."""
 
 
 class HbmReservationError(HbmError):
@@ -105,4 +105,4 @@ class FabricError(HardwareError):
 
 
 class NpuAllocationError(HardwareError):
-    """Ray gave this process no NPUs, or NPUs that the topology does not have."""
+    """Ray assigned no NPUs to this process, or NPUs outside the topology."""

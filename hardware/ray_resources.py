@@ -61,10 +61,10 @@ def node_labels(node: int) -> dict[str, str]:
 
 
 def allocated_npus() -> list[int]:
-    """Device numbers that Ray gave to this process, in order (Ray's own order is not).
+    """Device numbers that Ray assigned to this process, sorted (Ray does not sort them).
 
     Returns: numbers within the node, from 0.
-    Raises: NpuAllocationError if Ray gave none.
+    Raises: NpuAllocationError if Ray assigned none.
     """
     given = ray.get_runtime_context().get_accelerator_ids().get(NPU, [])
     if not given:
@@ -73,12 +73,12 @@ def allocated_npus() -> list[int]:
 
 
 def allocated_npu_ids(first_host: int) -> list[NpuId]:
-    """The NPUs that Ray gave to this process, as identities of the topology.
+    """The NPUs that Ray assigned to this process, as identities of the topology.
 
     Args:
         first_host: number of the first host of this process's Ray node.
     Returns: identities in order.
-    Raises: NpuAllocationError if Ray gave none.
+    Raises: NpuAllocationError if Ray assigned none.
     """
     return npu_ids(allocated_npus(), first_host)
 

@@ -88,7 +88,7 @@ class CpuId:
 
 
 class PathKind(StrEnum):
-    """How far two dies are apart; each kind has its own bandwidth and latency."""
+    """Distance class of two dies; each kind has its own bandwidth and latency."""
 
     SAME_DIE = "same_die"
     SAME_NPU = "same_npu"
@@ -101,7 +101,7 @@ Endpoint = NpuId | DieId | CpuId
 
 
 class Topology:
-    """The nodes that exist, and what lies between any two ends."""
+    """The existing nodes, and the path between any two ends."""
 
     def __init__(self, spec: SupernodeSpec, nodes: int | None = None) -> None:
         """
@@ -159,7 +159,7 @@ class Topology:
         return self._known_node(_node_of(end)) // self.spec.nodes
 
     def path(self, source: DieId, target: DieId) -> PathKind:
-        """How far two dies are apart.
+        """Distance class of two dies.
 
         Raises: TopologyError if the topology lacks one of them.
         """

@@ -1,8 +1,8 @@
-"""Attention of a layer as the cost model sees it: weights, what a cached token takes, operations.
+"""Attention of a layer in the cost model: weights, what a cached token takes, operations.
 
 Two kinds. Latent attention (MLA) caches one compressed row that all heads share; decode folds the matrices that would
 expand it into queries and outputs (absorption). Grouped attention caches a key and a value for each KV head. Both have
-the same fields for the same meaning, so that a step asks neither which of the two it is.
+fields with the same names and meanings, so a step handles them alike.
 
 Either may read less than the whole context: latent attention what an indexer chose, grouped attention a window.
 """
@@ -77,7 +77,7 @@ class LatentAttentionSizes:
     indexer: IndexerSizes | None = None
 
     def prolog_weights(self, hidden: int) -> int:
-        """Query and latent projections: everything before core attention, without the absorbed matrices."""
+        """Query and latent projections: all weights before core attention, without the absorbed matrices."""
         queries = self.heads * (self.nope_dim + self.rope_dim)
         q = hidden * self.q_rank + self.q_rank * queries if self.q_rank else hidden * queries
         return q + hidden * (self.kv_rank + self.rope_dim)
@@ -172,7 +172,7 @@ class GroupedAttentionSizes:
     """Grouped-query attention: several query heads read the keys and values of one KV head.
 
     Attributes:
-        window: tokens that a token sees at most in a layer with a window, the last ones.
+        window: most tokens visible to a token in a layer with a window, the last ones.
         windowed_layers: how many layers have it.
     """
 
@@ -183,7 +183,7 @@ class GroupedAttentionSizes:
     windowed_layers: int = 0
 
     def prolog_weights(self, hidden: int) -> int:
-        """Query, key and value projections: everything before core attention."""
+        """Query, key and value projections: all weights before core attention."""
         return hidden * (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def die_prolog_weights(self, hidden: int, tp: int) -> float:

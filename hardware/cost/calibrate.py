@@ -1,8 +1,8 @@
-"""Calibration as code: refit the free parameters to the published rows, and say how good the result is.
+"""Calibration as code: refit the free parameters to the published rows, and report the errors.
 
 Groups are fitted one after the other: matrix products, then decode, then prefill with the context cache. Each row
-gets two errors: of the fit to all rows, and of the fit to all others (leave-one-out), which is what a figure that
-nobody published yet can expect.
+gets two errors: of the fit to all rows, and of the fit to all others (leave-one-out), which estimates the error of an
+unpublished value.
 """
 
 from collections.abc import Callable, Sequence
@@ -124,7 +124,7 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """Everything that a calibration found. `device` has the new values."""
+    """Result of a calibration. `device` has the new values."""
 
     device: DeviceModel
     groups: tuple[GroupResult, ...]

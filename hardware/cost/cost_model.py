@@ -1,4 +1,4 @@
-"""The cost model of one model on one device: every question that serving and simulation ask, in one place."""
+"""The cost model of one model on one device: single interface for the queries of serving and simulation."""
 
 import math
 from bisect import bisect_left
@@ -106,7 +106,7 @@ class CostModel:
         return step_s if phase is None else Seconds(phase.seconds(step_s, load.tokens / load.dies))
 
     def decode_step(self, load: DecodeLoad) -> PredictedStep:
-        """One decode step, taken apart into its operators.
+        """Operators of one decode step.
 
         Raises: SpecError as `decode_step_s`.
         Effects: none that shows.
@@ -121,7 +121,7 @@ class CostModel:
         return decode_step_with(phase, cost, load, tokens=self._die_tokens(load), padding_s=padding_s)
 
     def prefill_step(self, load: PrefillLoad) -> PredictedStep:
-        """One prefill step, taken apart into its operators."""
+        """Operators of one prefill step."""
         return prefill_step_with(self._prefill_phase, prefill_cost(self.prefill, load), load)
 
     def decode_table(
@@ -219,7 +219,7 @@ class CostModel:
         return bisect_left(range(1, most + 1), True, key=lambda batch: not holds(batch))
 
     def batch_that_fits(self, context: float, *, dies: int = 320) -> int:
-        """Sequences per NPU whose cache fits; each lies whole on one die, or in one group of dies.
+        """Sequences per NPU whose cache fits; each is stored on one die or in one group of dies.
 
         Raises: SpecError as `hbm_plan`.
         """

@@ -1,11 +1,11 @@
-"""Duration of one decode step, fast: the formula that a simulation asks millions of times.
+"""Duration of one decode step, fast: optimised for the millions of calls in a simulation.
 
 One layer has two streams. Attention: prolog, core attention, output projection. Experts: dispatch, expert
 products, combine. With two half batches the streams run side by side, each half in one of them: on the Ascend each
-stream has part of the cores, and the best part is searched; elsewhere computation is serial and only communication
-hides. A step is all layers, the MTP modules (each one more layer), LM heads and sampling. A dense model has a
-feed-forward in place of the expert stream and no half batches: there is no exchange that they could hide. Core
-attention reads the context as far as the model's attention reaches; sparse attention's indexer scores all of it.
+stream has part of the cores, and the best part is searched; on other devices computation is serial and only
+communication is overlapped. A step is all layers, the MTP modules (each one more layer), LM heads and sampling. A dense
+model has a feed-forward in place of the expert stream and no half batches: there is no exchange that they could hide.
+Core attention reads the context as far as the model's attention reaches; sparse attention's indexer scores all of it.
 
 Where groups of dies share their sequences, attention has the tokens of a group, and all else a die's share of them.
 """
@@ -78,7 +78,7 @@ class DecodeStep:
         return terms
 
     def uses_microbatch(self, load: DecodeLoad) -> bool:
-        """Whether this step runs as two half batches: as the load says, else where they are faster.
+        """Whether this step runs as two half batches: from the load, else where they are faster.
 
         Never in a dense model.
         """

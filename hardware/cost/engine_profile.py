@@ -1,8 +1,8 @@
-"""Profile of an engine: the times of its steps on a device, prefill and decode apart, and what a step costs besides.
+"""Profile of an engine: step times on a device for prefill and decode, and the host's cost per step.
 
 The device files are fitted to one engine, whose steps they predict. Another engine's step takes so many times as long,
 and a fixed time more: that is its profile, found from its own measured steps (`engine_fit`), valid where they were.
-What its owner knows besides (host time, captured graphs, sampling) is stated by hand, and not fitted.
+Other known times (host time, captured graphs, sampling) are stated by the user, not fitted.
 """
 
 from bisect import bisect_left
@@ -29,20 +29,19 @@ class EnginePhase:
     """Steps of one kind.
 
     Attributes:
-        work: times what the device's own calibration says that a step takes.
+        work: factor on the step time by the device's own calibration.
         step_s: added to each step [s]: host, scheduler, graph launch.
         token_s: added for each token that the fullest die computes [s]: sampling, detokenisation.
         rows: measured steps that this was fitted to; parameters: that were found from them.
         expected_error: relative, inside of what was fitted.
         region: ranges of the rows, in the order of `DECODE_RANGES` or `PREFILL_RANGES`.
-        source: where the rows stand.
+        source: origin of the rows.
         host_step_s: the host prepares each step for so long [s]: scheduler, input tensors, launch.
         host_sequence_s: and for so long more for each sequence [s]; only of decode, as all that follow but the next.
-        overlapped: the host prepares the next step beside the device, so that the slower one counts; else both.
-        sampling_sequence_s: the engine's own sampling, for each sequence [s].
-        graph_batches: sequences for which graphs are captured, rising; a smaller batch is padded up to the next one.
-            Padding has no cache, and experts compute nothing for it. Empty = any batch runs as it is.
-        eager_step_s: added to a step beyond the largest graph [s].
+        overlapped: the host prepares the next step while the device computes, so that the slower one determines the
+        time; else both. sampling_sequence_s: the engine's own sampling, for each sequence [s]. graph_batches: sequences
+        for which graphs are captured, rising; a smaller batch is padded up to the next one. Padding has no cache and no
+        expert computation. Empty = any batch runs as it is. eager_step_s: added to a step beyond the largest graph [s].
     """
 
     work: float
@@ -107,9 +106,9 @@ class EngineProfile:
     Attributes:
         name: of the file, without its ending.
         title: for people.
-        device: that the rows are of; model: likewise.
+        device: that the rows are of; model: the rows' model.
         formats: of the rows' weights and KV; empty = 8-bit weights and BF16, as all published ones.
-        decode / prefill: None = no step of that kind is known, and the device's own calibration stands in.
+        decode / prefill: None = steps of that kind are unknown, and the device's own calibration is used.
     """
 
     name: str

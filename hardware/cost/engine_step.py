@@ -1,4 +1,4 @@
-"""A step taken apart, as an engine with a profile runs it: each operator scaled, and the engine's own time."""
+"""Cost breakdown of a step with an engine's profile: each operator scaled, and the engine's own time."""
 
 from dataclasses import replace
 

@@ -1,8 +1,8 @@
 """Load of the busiest die of an expert-parallel group: tokens that arrive, and experts whose weights it reads.
 
-Everybody waits for the busiest die. Tokens fall on the copies of experts by chance, and copies stay unequally popular
-after balancing; a die with many copies averages both out, and with many dies some one has bad luck. Experts that no
-token visits are not read: with a handful of tokens most are not.
+The slowest die determines the time of a step. Tokens fall on the copies of experts by chance, and copies stay unequally
+popular after balancing; a die with many copies averages both out, and with many dies some one has bad luck. Experts
+that no token visits are not read: with a handful of tokens most are not.
 """
 
 import math
@@ -24,7 +24,7 @@ def expert_copies(layout: Layout, shape: ModelShape, dies: int, redundant: int |
     """Copies of routed experts that an instance of some dies holds.
 
     Args:
-        redundant: beyond one of each; None = as the device file says.
+        redundant: beyond one of each; None = the device file's value.
     """
     if redundant is not None:
         return float(shape.experts + redundant)
@@ -35,7 +35,7 @@ def has_shared_dies(layout: Layout, shape: ModelShape, dies: int) -> bool:
     """Whether a decode group keeps shared experts on dies of their own: where there is a die for each routed expert.
 
     Source: CloudMatrix384 paper 4.1 and xDeepServe 7.1: 320 and 288 dies for 256 experts; a prefill die of 32 has the
-    shared expert beside its nine.
+        shared expert in addition to its nine.
     """
     return layout.shared_die_share > 0 and shape.shared_experts > 0 and dies >= shape.experts
 

@@ -139,7 +139,7 @@ def _attention_bytes(shape: ModelShape, by_heads: int, tp: int) -> float:
 
 
 def _replicated_bytes(shape: ModelShape, by_heads: int, parallelism: Parallelism) -> int:
-    """Weights beside experts: attention, dense layers, gates, embedding, head; one MTP module more.
+    """Weights outside the experts: attention, dense layers, gates, embedding, head; one MTP module more.
 
     The embedding stays whole on each die, and with it a head that is tied to it.
     """

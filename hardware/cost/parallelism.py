@@ -1,7 +1,7 @@
 """Division of one instance's work over its dies: what stays the same from step to step, one value for each role.
 
-Default values are the published placement: attention data-parallel in decode, laid out in prefill as the device file
-says, LM head whole on every die, one expert-parallel group of all dies. Or experts have dies of their own.
+Default values are the published placement: attention data-parallel in decode, the device file's layout in prefill, LM
+head whole on every die, one expert-parallel group of all dies. Or experts have dies of their own.
 """
 
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ class Parallelism:
         expert_tp: dies that share each of their experts, each with its part; dispatch sends to all of them.
         head_tp: dies that share the LM head, each with its part of the vocabulary.
         prefill_attention: layout in place of the device file's; None = that one, or groups where `attention_tp` is
-            above 1. Only prefill asks for it.
-        expert_dies: of a decode instance, that hold the routed and shared experts and nothing else; the others do the
+            above 1. Used only by prefill.
+        expert_dies: of a decode instance, that hold only the routed and shared experts; the others do the
             attention and hold no experts. 0 = every die does both.
-        redundant_experts: copies of routed experts beyond one of each, in an instance; None = as the device file says.
-            How unequally popular copies are is taken as fitted, whatever their number.
-        redundant_slots: in place of that number, slots of each die with routed experts, beside its share; None =
+        redundant_experts: copies of routed experts beyond one of each, in an instance; None = from the device file.
+            The imbalance between copies is the fitted one, regardless of their number.
+        redundant_slots: replaces that number: slots per die with routed experts, in addition to its share; None =
             that number holds.
-        domains: groups of attention dies that take turns at the expert dies; without these it means nothing.
+        domains: groups of attention dies that take turns at the expert dies; ignored without expert dies.
     """
 
     attention_tp: int = 1
@@ -170,7 +170,7 @@ class Parallelism:
 
 
 def domains_of(dies: int, expert_dies: int, wanted: int) -> int:
-    """Domains for an instance: so many as are wanted, or else the most below that divide its attention dies."""
+    """Domains for an instance: the largest number up to `wanted` that divides its attention dies."""
     attention = dies - expert_dies
     return next((count for count in range(wanted, 0, -1) if attention % count == 0), 1)
 

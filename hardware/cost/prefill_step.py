@@ -3,10 +3,10 @@
 The published scheme on the Ascend: the instance's dies split the packed prompts by sequence, gather the compressed
 latents, split core attention by heads, exchange back, and compute experts where they live (SP-TP-SP, expert
 parallel). Grouped attention has no latents: cache rows are gathered, queries go to the dies of their heads. With two
-half batches, dispatch and combine (bulk copies) and their vector work run beside the matrix products of the other
-half. Elsewhere each die has its own prompts, and sending takes some of its cores.
+half batches, dispatch and combine (bulk copies) and their vector work overlap with the matrix products of the other
+half. On other devices each die has its own prompts, and sending takes some of its cores.
 
-Two more layouts can be asked for. Context parallel: each die has all heads of its part of the sequence, and only cache
+Two more layouts are available. Context parallel: each die has all heads of its part of the sequence, and only cache
 rows are gathered; latents must then be expanded by each die for all tokens, or weights absorbed, whichever is faster.
 Tensor parallel: the dies of a group share prompts, heads and dense feed-forwards; see `collectives`.
 
@@ -54,7 +54,7 @@ class PrefillLayer(NamedTuple):
 
     @property
     def hidden(self) -> float:
-        """The stream that can run beside it."""
+        """The overlappable stream."""
         return self.exchange + self.hidden_vector
 
 
@@ -199,7 +199,7 @@ class PrefillStep:
         return load.microbatch and self.layer_s(load, microbatch=True) < self.layer_s(load, microbatch=False)
 
     def dense_halves(self, load: PrefillLoad) -> int:
-        """Half batches of the dense layers, which send nothing that they could hide."""
+        """Half batches of the dense layers, which have no exchange to hide."""
         halved, whole = (self.layer_s(load, microbatch=on, dense=True) for on in (True, False))
         return 2 if load.microbatch and halved < whole else 1
 

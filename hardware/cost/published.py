@@ -1,7 +1,7 @@
-"""Published figures that the model is held against, and what the model says in their place.
+"""Published values, and the model's predictions of them.
 
-A row knows its source, how far the model may be off (the pinned tolerance of the fidelity tests), and what agreement
-proves. Rows of one group share free parameters; see `calibrate`.
+A row has its source, its tolerance (that of the fidelity tests), and the meaning of agreement. Rows of one group share
+free parameters; see `calibrate`.
 """
 
 from collections.abc import Callable

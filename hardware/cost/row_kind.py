@@ -1,12 +1,12 @@
-"""Kinds of rows that set ours beside a published figure: by what agreement proves."""
+"""Kinds of comparisons with published values: by what agreement proves."""
 
 from enum import StrEnum
 
 
 class RowKind(StrEnum):
-    """How much of a published figure the model was told before it was asked.
+    """How much the fit used of a published value.
 
-    Only `PREDICTED` rows say how far a figure can be trusted that nobody has published yet.
+    Only `PREDICTED` rows show the accuracy for unpublished values.
     """
 
     READ_BACK = "read back"

@@ -10,7 +10,7 @@ from hardware.errors import SpecError
 def served_shape(shape: ModelShape, device: DeviceModel, *, asked: bool) -> ModelShape:
     """The model on a device.
 
-    An FP8 checkpoint becomes W8A8 where the device multiplies no FP8, unless FP8 was asked for by name.
+    An FP8 checkpoint becomes W8A8 on a device without FP8 products, unless FP8 was requested explicitly.
 
     Args:
         asked: a person named the weights' format.

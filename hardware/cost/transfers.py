@@ -1,4 +1,4 @@
-"""How long bytes take when nothing else is on the wire: handoff, pool, weights. Sharing is the fabric's matter."""
+"""Uncontended transfer times: handoff, pool, weights. Sharing is the fabric's matter."""
 
 import math
 from typing import Literal
@@ -30,7 +30,7 @@ def pool_load_s(device: DeviceModel, nbytes: float, npus: float, gb_per_s: float
     Args:
         gb_per_s: per NPU; None = the effective rate of the device's file.
     Raises: SpecError for less than one NPU or no rate.
-    Source: the effective rate is fitted to the CloudMatrix384 paper's Fig 23. A delay beside it, fitted too, is zero.
+    Source: the effective rate is fitted to the CloudMatrix384 paper's Fig 23. A fitted additional delay is zero.
     """
     rate = device.calibration.pool_load_bytes_per_s if gb_per_s is None else gb_per_s * GIGA
     if npus < 1 or rate <= 0:

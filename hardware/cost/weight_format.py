@@ -1,7 +1,7 @@
-"""Formats of a model's weights and of its KV cache: what one value takes, and which products it goes through.
+"""Formats of a model's weights and of its KV cache: bytes per value, and type of the products.
 
 Weights come in two classes: routed and shared experts; and the rest, called attention for its largest part:
-projections, dense layers, embedding and head. Absorbed matrices, gates and indexers are BF16 whatever the rest is.
+projections, dense layers, embedding and head. Absorbed matrices, gates and indexers are BF16 in every format.
 Scales of weights are left out (less than 1 % for one a channel or block, up to 6 % for groups of 4 bits) but MXFP4's.
 """
 
@@ -85,7 +85,7 @@ AS_PUBLISHED = ModelFormats()
 
 
 def formats_named(name: str, *, experts: bool, kv: KvFormat = "bf16") -> ModelFormats:
-    """The formats that a person asks for by one name, or by two: `attention+experts`.
+    """The formats given by a user as one name, or two: `attention+experts`.
 
     Args:
         experts: the model has some; else all of it is the rest.

@@ -7,9 +7,9 @@ die has left:
     die 1  | weights/n | workspace | b blocks .......... | rest |
                                      same b on every die: the fullest die decides
 
-A block lives whole on one die (with one latent head there is nothing to split), and attention is data-parallel over the
-dies, so all of them get the same number. Where groups of dies share their sequences, each die of a group holds a block,
-or its KV heads' part of it.
+A block is stored on one die (one latent head cannot be split), and attention is data-parallel over the dies, so all of
+them get the same number. Where groups of dies share their sequences, each die of a group holds a block, or its KV
+heads' part of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -117,7 +117,7 @@ class VirtualInstance:
         parts: int = 1,
         without: int = 0,
     ) -> int:
-        """Reserves the KV cache and says how many blocks it has.
+        """Reserve the KV cache and return its number of blocks.
 
         Args:
             block_bytes: one block, all layers.

@@ -1,7 +1,7 @@
 """A virtual NPU: an identity in the topology, a byte ledger per die, a clock, and counters.
 
-It computes nothing. Whoever computes (torch today, a cost model in a simulation) reports here what was done, and the
-status pages read it. Not thread-safe: it belongs to the one engine thread of its instance.
+It does not compute. The computing party (torch live, a cost model in a simulation) reports its work to this class, and
+the status pages read it. Not thread-safe: it belongs to the one engine thread of its instance.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class NpuCounters:
         steps: forward passes taken part in.
         tokens: tokens that those passes processed.
         busy_s: time really spent in them.
-        predicted_s: time that a real NPU would have spent, by the cost model; 0 where nobody predicts.
+        predicted_s: time that a real NPU would have spent, by the cost model; 0 without a prediction.
         moved_bytes: bytes sent or received, by plane.
     """
 
@@ -37,7 +37,7 @@ class NpuCounters:
     moved_bytes: dict[Plane, int] = field(default_factory=lambda: dict.fromkeys(Plane, 0))
 
     def add_step(self, tokens: int, busy_s: float, predicted_s: float) -> None:
-        """Counts one forward pass; whoever calls has checked that nothing is negative.
+        """Counts one forward pass; the caller ensures that no value is negative.
 
         Effects: the counters grow.
         """

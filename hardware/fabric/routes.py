@@ -5,8 +5,8 @@
     UB      each NPU, and each CPU socket      392 and 160       3.3.1, 3.3.2
     VPC     each node's card                   50                3.2
 
-The switches between do not appear: UB is not oversubscribed (3.3.3), and nothing is said of the others. What limits a
-single transfer below the line rate (a die reads 147 GB/s of host memory over UB) is its cap: `ub_measure`.
+The switches between do not appear: UB is not oversubscribed (3.3.3), and the source has no data on the others. What
+limits a single transfer below the line rate (a die reads 147 GB/s of host memory over UB) is its cap: `ub_measure`.
 """
 
 from collections.abc import Iterable

@@ -23,7 +23,7 @@ class PlaneReading:
 
 
 class PlaneMeter:
-    """Counters of one plane that the fabric keeps: what ended transfers moved, and the integral of the capacity."""
+    """Counters of one plane that the fabric keeps: bytes moved by ended transfers, and the integral of the capacity."""
 
     __slots__ = ("_capacity", "_carried", "_changed_s", "_moved", "_offered", "left", "plane")
 
@@ -39,7 +39,7 @@ class PlaneMeter:
 
     @property
     def moved_bytes(self) -> Bytes:
-        """Payload of transfers that ended."""
+        """Payload of ended transfers."""
         return Bytes(self._moved)
 
     def ended(self, nbytes: int, links: int) -> None:

@@ -46,7 +46,7 @@ class DieSpec:
 
         Args:
             hbm_bytes: bytes of the die's ledger.
-        Returns: a copy whose name says openly that its memory is not the real one's.
+        Returns: a copy with a name that marks the memory size as scaled.
         Raises: SpecError if the size is not above zero.
         """
         if hbm_bytes == self.hbm_bytes:
@@ -55,5 +55,5 @@ class DieSpec:
 
 
 def scaled_name(name: str) -> str:
-    """A name that says that the memory size is not the real one's."""
+    """A name that marks the memory size as scaled."""
     return name if name.endswith(_SCALED) else name + _SCALED

@@ -26,7 +26,7 @@ class Figure:
     Attributes:
         value: the number, in `unit`.
         unit: "1" for a count, else "B", "B/s", "s", "flop/s", "op/s", "W".
-        source: section or table of the paper, or the other place where it stands.
+        source: section or table of the paper, or another reference.
         confidence: how far to trust it.
         note: what a reader must know before using it.
     """

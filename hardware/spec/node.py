@@ -12,7 +12,7 @@ class NodeSpec:
     """Parts of one host. Links are one direction.
 
     Attributes:
-        npu: the package, all alike.
+        npu: the package, the same everywhere.
         npus: packages in the node.
         cpus: CPU sockets.
         l1_switches: on-board UB switch chips; each belongs to one UB sub-plane.

@@ -15,7 +15,7 @@ class SupernodeSpec:
 
     Attributes:
         name: what to call it on a status page.
-        node: the host, all alike.
+        node: the host, the same everywhere.
         nodes: hosts on the fabric.
         l2_switches_per_subplane: second-tier chips in each UB sub-plane.
         l2_ports: ports of one of them.

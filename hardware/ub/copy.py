@@ -1,7 +1,7 @@
 """Copying KV bytes with a checksum, in one pass through the cache.
 
 A chunk that fits into the cache is hashed and, while it is still there, copied, so that memory is crossed once instead
-of twice. Both steps release the interpreter's lock, so other threads run meanwhile.
+of twice. Both steps release the interpreter's lock, so other threads can run during the copy.
 """
 
 from collections.abc import Callable

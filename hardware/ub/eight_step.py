@@ -11,8 +11,8 @@ stored in one piece, after the bytes that it speaks of, and carries epoch, event
 of chunks. What was taken is credit: a ring's slot is written again only after that, so a transfer may be larger.
 
 Either end may give up at any time and go on with a later event. The sender's first word of an event, with no chunk,
-therefore comes before it touches the ring, and the receiver looks at the word once more after it has copied a chunk:
-if that is of the same event still, the bytes are, too.
+therefore precedes its use of the ring, and the receiver reads the word once more after copying a chunk: if that is of
+the same event still, the bytes are, too.
 
 Only tests reach this module for now.
 """
@@ -76,7 +76,7 @@ class LaneTransfer:
             raise SpecError(f"{self} does not fit into a word of {EPOCH_BITS}, {EVENT_BITS} and {COUNT_BITS} bits")
 
     def word(self, count: int) -> int:
-        """The word that says: so many chunks."""
+        """The word for a chunk count: so many chunks."""
         return LaneWord(self.epoch, self.event, count).pack()
 
     def count_in(self, word: int) -> int | None:
@@ -127,7 +127,7 @@ class SendLane:
 
         Args:
             word: of the receiver, as it is now.
-        Raises: UbChannelError if the receiver is elsewhere.
+        Raises: UbChannelError if the receiver is at another transfer.
         """
         if self.said != self.copied:
             return LaneStep.STORE, replace(self, said=self.copied)
@@ -157,7 +157,7 @@ class ReceiveLane:
 
         Args:
             word: of the sender, as it is now.
-        Raises: UbChannelError if the sender is elsewhere, so that what was copied last may be of another transfer.
+        Raises: UbChannelError if the sender is at another transfer, so that the last copied bytes may belong to it.
         """
         if self.said == self.transfer.chunks:
             return LaneStep.DONE, self

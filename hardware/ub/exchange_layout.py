@@ -1,6 +1,6 @@
 """Layout of a rank's window in the exchange: `native/window.h` and `native/announcement.h` in Python.
 
-A test compares this file with what the C++ says.
+A test compares this file with the C++ definitions.
 """
 
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from serving.errors import ConfigError
 
 
 def decode_division(arguments: argparse.Namespace) -> Parallelism:
-    """How a decode instance divides its work, as the flags say.
+    """Division of a decode instance's work, from the flags.
 
     Raises: ConfigError for domains without dies of experts; SpecError for degrees that cannot be.
     """
@@ -42,7 +42,7 @@ def dies_text(model: CostModel, dies: int) -> str:
 
 
 def stages_values(model: CostModel, load: DecodeLoad, plan: HbmPlan) -> dict[str, Any]:
-    """Stages, what sets the pace, and what a die of experts holds, as plain values; nothing where all dies do both."""
+    """Stages, what sets the pace, and what a die of experts holds, as plain values; empty where all dies do both."""
     step, die = model.decode, plan.expert_die
     if not isinstance(step, ApartDecodeStep) or die is None:
         return {}

@@ -1,4 +1,4 @@
-"""Step 2: a conversation whose prompts begin with all turns before, and what of them need not be computed again."""
+"""Step 2: a conversation whose prompts include all earlier turns, and the share of tokens that need no computation."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,7 +24,7 @@ _LANE_PX = 28
 
 @dataclass(frozen=True, slots=True)
 class CachedTurn:
-    """Prompt tokens of one turn: all, those not computed, and of these those that came from the KV-cache pool."""
+    """Prompt tokens of one turn: all, those not computed, and of these those loaded from the KV-cache pool."""
 
     prompt: int
     cached: int

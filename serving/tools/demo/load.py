@@ -1,4 +1,4 @@
-"""Step 5: eight users at once, by `loadgen`, which knows nothing of this system."""
+"""Step 5: eight users at once, by `loadgen`, which is independent of this system."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ _PERCENTILES = ("50", "90", "95", "99")
 
 
 def run(stage: Stage) -> StepReport:
-    """Run `loadgen`, whose own table stands in the terminal. Raises: StepError."""
+    """Run `loadgen`, which prints its own table. Raises: StepError."""
     folder = stage.folder / "load"
     words = [
         "run",

@@ -17,7 +17,7 @@ LOAD = "--poisson 120 --prompt 2048 --output 1000 --reuse 0.5 --duration 1min"
 
 
 def run(stage: Stage) -> StepReport:
-    """Run `cloudmatrix simulate`, whose own tables stand in the terminal. Raises: StepError."""
+    """Run `cloudmatrix simulate`, which prints its own tables. Raises: StepError."""
     folder = stage.folder / "simulate"
     run_module(
         stage.narrator,

@@ -1,7 +1,7 @@
 """DeepSeek-V2 and -V3 (GLM-4.7-Flash's files, too): GGUF's `deepseek2`.
 
-Files of old have `attn_kv_b`; newer ones have it in two parts, and key and value lengths of the latent form beside
-those of the heads.
+Files of old have `attn_kv_b`; newer ones have it in two parts, and key and value lengths of both the latent form and
+the heads.
 """
 
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class _Shape:
 def describe_deepseek(file: GgufFile, architecture: str) -> Description:
     """Describe a `deepseek2` model.
 
-    Raises: ModelError if a key is missing, out of range, or means something that is not known here.
+    Raises: ModelError if a key is missing, out of range, or has an unsupported meaning.
     """
     keys = ArchitectureKeys(file, architecture)
     shape = _Shape.read(file, keys)

@@ -1,4 +1,4 @@
-"""report.html: every row with its charts, on one page that needs nothing else. The same rows give the same bytes."""
+"""report.html: every row with its charts, on one self-contained page. The same rows give the same bytes."""
 
 import re
 

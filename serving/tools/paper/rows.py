@@ -1,4 +1,4 @@
-"""Result of an experiment: published figures with ours beside them, and curves. Plain values, no drawing."""
+"""Result of an experiment: published values with ours, and curves. Plain values, no drawing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class Row:
     headline: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a row that compares nothing and is not quoted, or the other way round. Raises: ServingError."""
+        """Refuse a row without a comparison that is not quoted, or the reverse. Raises: ServingError."""
         quoted = self.kind is RowKind.QUOTED
         if quoted != (self.ours is None) or quoted != (self.how is None):
             raise ServingError(f"row {self.key} is {self.kind}, but ours is {self.ours} and how is {self.how}")
@@ -106,7 +106,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Findings of one experiment. `notes`: what a reader has to know beside the figures."""
+    """Findings of one experiment. `notes`: what a reader needs to know in addition to the values."""
 
     rows: Sequence[Row]
     notes: Sequence[str] = ()

@@ -1,6 +1,6 @@
 """One picture of all rows: ours over published, a lane for each experiment, with the band of 5 %. SVG, pure.
 
-The same drawing stands in the page, where the page's colours apply, and alone in a file, which brings its own.
+The page embeds the same drawing with the page's colours; the standalone file includes its own.
 """
 
 import math
@@ -125,7 +125,7 @@ def _frame(lanes: Sequence[Reproduced], place: _Place, height: int) -> list[str]
 
 
 def _lane(part: Reproduced, y: float, place: _Place) -> list[str]:
-    """A point for each row, which says what it is when pointed at; those that say least below the others."""
+    """A point for each row, with a tooltip; the least meaningful ones below the others."""
     rows = [row for row in part.findings.rows if row.error is not None and math.isfinite(row.error)]
     return [
         _point(part, row, y, place)

@@ -79,7 +79,7 @@ def settled(known: Knowledge, evaluate: Evaluate) -> Candidate | None:
 
 
 def _wave(ranked: list[Candidate]) -> list[Candidate]:
-    """The first ones, no two of which differ in decode's batch limit alone: one verdict may tell of both."""
+    """The first ones, no two of which differ in decode's batch limit alone: one verdict may decide both."""
     chosen: dict[Candidate, Candidate] = {}
     for one in ranked:
         chosen.setdefault(replace(one, decode=replace(one.decode, limit=0)), one)
@@ -91,7 +91,8 @@ def _wave(ranked: list[Candidate]) -> list[Candidate]:
 def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: int = _OTHERS) -> None:
     """Simulate plans that may be better than the best one for the same NPUs, and what one instance more would bring.
 
-    That instance goes to the pool that is nearer to its limit. What else costs more, the cost says.
+    The additional instance is assigned to the pool that is nearer to its limit. Other plans with more NPUs are not
+    simulated.
 
     Effects: `known` has their verdicts.
     """
@@ -155,7 +156,7 @@ Search = Generator[int, PlanVerdict, tuple[int, str]]
 
 
 def _stretch_floors(known: Knowledge, shapes: Iterable[PoolShape], evaluate: Evaluate, doubt: float) -> None:
-    """Bisect each shape's number beside a generous other pool, all of them at the same time."""
+    """Bisect each shape's number next to a generous other pool, all of them concurrently."""
     space, needed = known.space, 1 - doubt * (1 - known.target.attainment)
     searches: dict[PoolShape, Search] = {}
     for pool, shape in shapes:
@@ -179,7 +180,7 @@ def _stretch_floors(known: Knowledge, shapes: Iterable[PoolShape], evaluate: Eva
 
 
 def _fewest(low: int, high: int, needed: float, metric: str) -> Search:
-    """Ask for numbers; steps double until one holds, then the gap is halved.
+    """Search the smallest number: steps double until one holds, then the gap is halved.
 
     Returns: the fewest that holds, one above `high` if none does; and why one less does not.
     """

@@ -38,7 +38,7 @@ LOSSES_TOGETHER = tuple(PlanLoss(unit, "aggregated") for unit in UNITS)
 
 
 def faults(loss: PlanLoss, candidate: Candidate, at_s: float) -> tuple[Fault, ...]:
-    """Faults of a loss; nothing is repaired before the trace ends."""
+    """Faults of a loss; no repair before the trace ends."""
     first, shape = _first(loss, candidate)
     if loss.unit == "npu":
         node, place = divmod(first, NPUS_PER_NODE)
@@ -64,7 +64,7 @@ def spare_npus(loss: PlanLoss, candidate: Candidate) -> int:
 
 
 def loss_text(loss: PlanLoss, candidate: Candidate) -> str:
-    """The loss, for people: what is gone, and when it is back."""
+    """The loss, for people: what is lost, and when it is back."""
     _, shape = _first(loss, candidate)
     pool = f"{loss.pool} instance" if shape.npus >= NPUS_PER_NODE else f"{loss.pool} instances"
     if loss.unit == "npu":

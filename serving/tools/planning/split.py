@@ -35,7 +35,7 @@ def best_split(
 ) -> tuple[Candidate | None, dict[Candidate, PlanVerdict]]:
     """The split with the highest goodput on the whole trace; other batch limits are tried with the best one.
 
-    Plans of the same goodput are told apart by their latency, then by their NPUs.
+    Plans of the same goodput are ordered by their latency, then by their NPUs.
 
     Returns: it, None if the budget is too small for any; and the whole-trace verdicts of the finalists.
     """
