@@ -1,14 +1,14 @@
 """The folder of one run: its files, and how they are written during the run.
 
     result.json            vLLM's flat keys, and `RunResult` under "loadgen"
-    requests.jsonl         one line per request, as they ended: the fields of `RequestRecord`, the two byte
+    requests.jsonl         one line per request, in order of their end: the fields of `RequestRecord`, the two byte
                            arrays as lists: `chunk_times_s` (microseconds kept) and `chunk_tokens`
     sent.jsonl             {"index", "turn", "body"}: the exact bodies, for `loadgen trace record`
-    server_metrics.jsonl   the server's own figures on the same time axis, one line per scrape
-    report.html            the pictures
+    server_metrics.jsonl   the server's own metrics on the same time axis, one line per scrape
+    report.html            the charts
     sweep.json             only in the folder of a sweep, whose points have folders of their own
 
-Requests are appended as they end, so that a run that is interrupted, or killed, leaves all that it had.
+Requests are appended as they end, so an interrupted or killed run keeps all finished ones.
 """
 
 import os

@@ -7,10 +7,10 @@ of the names; each host resolves the others by name.
 
   hosts.py up a b                     make hosts a and b (again: adds those that are missing, empty ones)
   hosts.py run a -- ray status        run a command in host a, from this folder, with this environment
-  hosts.py cut a | join a             take its cable out, put it in again
-  hosts.py freeze a | thaw a          stop all its processes, let them go on
-  hosts.py kill a                     power off: its processes, /tmp and /dev/shm are gone
-  hosts.py down                       all of them
+  hosts.py cut a | join a             disconnect it from the network, reconnect it
+  hosts.py freeze a | thaw a          stop all its processes, continue them
+  hosts.py kill a                     power off: its processes, /tmp and /dev/shm are lost
+  hosts.py down                       kill all of them
 
 Needs root and `ip` (Debian: iproute2). Uses only Python's standard library.
 """

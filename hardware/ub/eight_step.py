@@ -1,16 +1,16 @@
 """XCCL's eight-step send and receive: what each end of a lane does next. Pure; `channel.py` does it on shared memory.
 
     sender                                          receiver
-    1  the data lies in the sender's memory         5  waits for a word of this very transfer
-    2  a chunk goes into the receiver's ring        6  copies the chunk out of the ring
-    3  a word to the receiver: chunks in the ring   7  a word to the sender: chunks taken
-    4  waits for the word that all were taken       8  the sender sees it and is done
+    1  has the data in its own memory               5  waits for a word of this transfer
+    2  copies a chunk into the receiver's ring      6  copies the chunk out of the ring
+    3  stores a word for the receiver: chunks sent  7  stores a word for the sender: chunks taken
+    4  waits for the word that all were taken       8  is done when the sender has read it
 
 A transfer is cut into chunks, dealt out to lanes in turn. A lane has a ring and two words, one each way; a word is
-stored in one piece, after the bytes that it speaks of, and carries epoch, event (the transfer's number) and the count
-of chunks. What was taken is credit: a ring's slot is written again only after that, so a transfer may be larger.
+stored in one piece, after the bytes it describes, and carries epoch, event (the transfer's number) and the count
+of chunks. Taken chunks are credit: a ring's slot is only then rewritten, so a transfer may exceed the ring.
 
-Either end may give up at any time and go on with a later event. The sender's first word of an event, with no chunk,
+Either end may give up at any time and continue with a later event. The sender's first word of an event, with no chunk,
 therefore precedes its use of the ring, and the receiver reads the word once more after copying a chunk: if that is of
 the same event still, the bytes are, too.
 

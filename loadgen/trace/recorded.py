@@ -1,4 +1,4 @@
-"""Our own trace file: JSON lines, of which each but the first is a line of a Mooncake trace with more in it.
+"""Our own trace format: JSON lines; all but the first are lines of a Mooncake trace with additional keys.
 
 First line, the header:
 
@@ -7,9 +7,9 @@ First line, the header:
     block_tokens      tokens of one block of `hash_ids`
     hash_ids          "given": the workload knew its blocks, equal ids at equal positions are equal tokens;
                       "computed": from the prompts, by `bytes_per_block` bytes of UTF-8 for each block (token ids are
-                      cut exactly); a prompt's last block takes what is left over
+                      cut exactly); a prompt's last block holds the rest
     bytes_per_block   only with "computed", where any prompt is text
-    endpoint          path that the requests went to
+    endpoint          path of the requests
     requests          lines that follow
 
 Then one line per request:
@@ -17,23 +17,23 @@ Then one line per request:
     {"timestamp": 27482.125, "input_length": 345, "output_length": 52, "hash_ids": [46, 47], "session": 3, "turn": 0,
      "body": "{\\"model\\": ...}"}
 
-    timestamp         ms from the start, in steps of a microsecond. Of a later turn: when it would come if answers took
-                      no time; it really comes `think_ms` after the answer in front of it
+    timestamp         ms from the start, in steps of a microsecond. Of a later turn: its time if responses took
+                      no time; it is sent `think_ms` after the previous response
     input_length      tokens of the whole prompt, history and chat template included
-    output_length     tokens of the answer; 0 if it was cut before the first
+    output_length     tokens of the response; 0 if it was cut before the first
     hash_ids          one for each block of the prompt, the last of which may be partial; a hash covers all before it.
                       Empty if unknown. They are planned, lengths are counted by a server: they may differ
-    session, turn     lines of a session stand together, turns from 0 without gaps; sessions ascend, and so do the
-                      times at which they begin
-    input_length_estimated    true if nobody counted, else missing
-    think_ms          pause between the answer in front of it and this turn; missing if 0
+    session, turn     lines of a session are contiguous, turns from 0 without gaps; sessions ascend, and so do
+                      their start times
+    input_length_estimated    true if not counted, else missing
+    think_ms          pause between the previous response and this turn; missing if 0
     tenant            group it belongs to; missing if empty
     conduct           how its client behaved, if not normal (`plan.Conduct`); a replay behaves normally
     body              the exact request body as text; missing if not recorded
 
-`json.loads` of each line is all that a reader needs. Keys that are not listed are ignored. Order of keys, spaces and
-number format are fixed (those of Python's `json.dumps`, text not escaped beyond need): what `write_recorded` wrote and
-`RecordedTrace` read, `write_recorded` writes again byte for byte.
+A reader only needs `json.loads` of each line. Unlisted keys are ignored. Order of keys, spaces and
+number format are fixed (those of Python's `json.dumps`, text not escaped beyond need): `write_recorded`
+reproduces a file read by `RecordedTrace` byte for byte.
 """
 
 import json

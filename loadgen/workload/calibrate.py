@@ -1,10 +1,10 @@
-"""Find the words that are one token each for a given tokenizer, and prove it on samples.
+"""Find words that are one token each for a given tokenizer, and verify them on samples.
 
 Done once a run: two to ten calls of the tokenizer if it can show its tokens, one call a word if it only counts.
 
     common English words, each behind a space
         -> those that are one token so        -> strings of them counted: as many tokens as words?
-    if they are too few (byte tokenizers): single letters and digits without spaces, likewise
+    if they are too few (byte tokenizers): the same with single letters and digits without spaces
     if neither is proven: words at the measured rate of tokens a word, and lengths are called estimates
 """
 

@@ -1,6 +1,6 @@
-"""Keys and signals by which the reader steers the demo.
+"""Keys and signals that control the demo.
 
-between two steps   Enter or space goes on, `s` skips the next one, `q` leaves; without a terminal nothing is awaited
+between two steps   Enter or space continues, `s` skips the next one, `q` quits; without a terminal there is no wait
 within a step       Ctrl-C skips it; a second one within `AGAIN_S`, SIGTERM or SIGHUP end the demo
 """
 

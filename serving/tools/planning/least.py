@@ -1,14 +1,14 @@
 """The fewest NPUs that hold: floors on a short stretch first, then candidates on the whole trace, cheapest first.
 
-analytic floors -> cheapest open candidates: their shapes' floors by bisection, each beside a generous other pool, on
+analytic floors -> cheapest open candidates: their shapes' floors by bisection, each with a generous other pool, on
                    the busiest stretch; then the whole trace, each verdict raising floors, until one holds: first those
                    that held on the stretch, and of a shape that missed some times, in steps that double
-                -> what is cheaper and still open: the best plan with one pool halfway to its floor, then the dearest
-                   first, since what misses tells of those with fewer
+                -> cheaper open candidates: the best plan with one pool halfway to its floor, then the dearest
+                   first, since a miss rules out those with fewer
                 -> neighbours with one instance less, because noise can make a floor too high
 
 A shape that no cheap candidate has is not simulated at all, and a run ends once its target is out of reach. Aggregated
-instances have no other pool to be generous with: they begin at their analytic floor, on the whole trace.
+instances have no other pool: they start at their analytic floor, on the whole trace.
 """
 
 from collections.abc import Generator, Iterable

@@ -1,8 +1,8 @@
 """N+1: what a plan loses at its worst moment, as faults of a simulation. Pure values.
 
-an NPU        its instance stands still until it is rebuilt without it, and goes on
-a node        its instances start again on spare NPUs, of which there are as many as the instance has
-an instance   it is gone for good: all of its nodes are, and there are no spare NPUs
+an NPU        its instance pauses until it is rebuilt without it, and continues
+a node        its instances restart on spare NPUs, as many as the instance has
+an instance   it is lost permanently: all of its nodes fail, and there are no spare NPUs
 """
 
 import math
