@@ -18,7 +18,7 @@ class Backend(StrEnum):
 DEFAULT_PATHS = {Backend.COMPLETIONS: "/v1/completions", Backend.CHAT: "/v1/chat/completions"}
 
 History = list[PromptMessage] | str
-"""What was said before: messages for chat, text for completions. Empty in a first turn."""
+"""Earlier turns: messages for chat, text for completions. Empty in a first turn."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

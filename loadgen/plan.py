@@ -26,7 +26,8 @@ class PromptMessage(msgspec.Struct, frozen=True):
 
 
 Prompt = str | list[int | PromptMessage]
-"""Text, token ids or messages; a list holds one kind only (it is one type because msgpack could not tell two apart)."""
+"""Text, token ids or messages; a list holds one kind only (it is one type because msgpack could not distinguish
+two)."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from hardware.cost.published_other import GEMM_ROWS, LOADING_ROWS, XDEEPSERVE_RO
 from hardware.cost.row_kind import RowKind
 
 ROW_SPREAD = 0.02
-"""Error of a row that is nothing special: figures are printed with two or three digits, and read off averages."""
+"""Normal error of a row: values are printed with two or three digits, and read off averages."""
 GOAL = 0.05
 LEFT_OUT_GOAL = 0.07
 

@@ -14,7 +14,7 @@ _DEGREES = ("attention_tp", "head_tp", "expert_tp")
 MEASURED_REDUNDANT = 32
 """Copies beyond one of each in the published rows of DeepSeek-R1."""
 MOST_COPIES = 8
-"""Copies of each expert, on average, beyond which nothing is priced."""
+"""Most copies of each expert, on average, that are priced."""
 
 
 @dataclass(frozen=True, slots=True)

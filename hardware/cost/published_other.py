@@ -168,4 +168,4 @@ XDEEPSERVE_ROWS = (
         "48 sequences' products and sending, each a few per cent over",
     ),
 )
-"""Split rows are told its times of sending, of scheduling and of the MTP layer: constants of `disaggregated`."""
+"""Split rows take its times of sending, of scheduling and of the MTP layer: constants of `disaggregated`."""

@@ -30,7 +30,7 @@ from hardware.spec.plane import Plane
 from hardware.units import Bytes, Seconds
 
 _SPARE_ENTRIES = 64
-"""Stale heap entries that are left in peace, beside three for each transfer; more than that, and they are swept."""
+"""Stale heap entries to tolerate, in addition to three for each transfer, before they are removed."""
 
 
 class Fabric:
@@ -49,7 +49,7 @@ class Fabric:
         self._paths: dict[Route, Path] = {}
         self._flows: dict[TransferId, Flow] = {}
         self._ends: list[tuple[float, TransferId]] = []
-        """Heap of foretold ends; an entry is stale once its transfer has gone or its end has moved."""
+        """Heap of predicted ends; an entry is stale once its transfer has ended or its end has moved."""
         self._now = 0.0
 
     def __len__(self) -> int:

@@ -24,7 +24,7 @@ from hardware.ub.layout import round_up
 
 LINE = 64
 _LOOKS = 200
-"""Fruitless looks before a wait begins to sleep: some 100 µs."""
+"""Unsuccessful polls before a wait starts to sleep: some 100 µs."""
 _SHORTEST_S, _LONGEST_S = 50e-6, 1e-3
 
 Pace = Callable[[int], None]

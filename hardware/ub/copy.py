@@ -28,9 +28,9 @@ class Hashed(Enum):
     """Which end of a copy the checksum is taken of."""
 
     SOURCE = "source"
-    """What was meant: for the one who writes into the segment and publishes the checksum. The faster one."""
+    """Checksum of the intended bytes: for a writer into the segment that publishes the checksum. The faster variant."""
     TARGET = "target"
-    """What arrived: for the one who verifies; sees also what changed while it was copied."""
+    """Checksum of the bytes that arrived: for a reader that verifies; also detects changes during the copy."""
 
 
 def copy_checked(

@@ -21,7 +21,7 @@ EPOCH_OFFSET = LINE
 """Offset of a window's epoch, 8 bytes [bytes]."""
 
 NO_MORE = (1 << COUNT_BITS) - 1
-"""A count that says: no entries, and none in later rounds of the step."""
+"""Count that means: no entries, and none in later rounds of the step."""
 
 _ENTRY_BYTES = 8
 

@@ -31,7 +31,7 @@ from loadgen.server.series import ServerSeries, npus, write_series
 from loadgen.workload.plan_jobs import plan_jobs
 
 Watch = Callable[[Progress], str]
-"""Sees the run's progress; a non-empty answer ends the run early and says why."""
+"""Receives the run's progress; a non-empty result ends the run early and is the reason."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from loadgen.client.address import ServerAddress
 
 NAME_KEPT_S = 10.0
 SLOW_READER_BUFFER_BYTES = 4096
-"""Receive buffer of a slow reader. With the system's own (megabytes) the server would never notice that nobody
-reads."""
+"""Receive buffer of a slow reader. With the system's default (megabytes) the server would never notice the slow
+reading."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 Target = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]

@@ -10,7 +10,8 @@ from loadgen.plan import Conduct
 from loadgen.record import RequestOutcome, RequestRecord
 
 _READ_AHEAD_PARTS = 64
-"""Of a long stream at a time, about 0.1 ms of work: what arrives meanwhile is stamped that much late at most."""
+"""Parts of a long stream to parse at a time, about 0.1 ms of work: arrivals in that time get timestamps late by at
+most that."""
 
 _OF_FAILURE = {
     Failure.CONNECT: RequestOutcome.CONNECTION,

@@ -15,7 +15,7 @@ from loadgen.client.exchange import Exchange
 SLICE_S = 0.0002
 BATCH_PARTS = 16
 BATCH_BYTES = 4096
-"""Read between two looks at the clock: a batch ends at whichever comes first. Larger parts are cut."""
+"""Bytes parsed between two clock readings: a batch ends at whichever limit is first. Larger parts are cut."""
 MAX_BACKLOG_BYTES = 64 * 2**20
 
 

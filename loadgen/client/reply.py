@@ -71,7 +71,7 @@ class Reply(msgspec.Struct):
 decode_short = msgspec.json.Decoder(Reply).decode
 """For what is at most `SHORT_BYTES` long, and so not dangerously deep: the thousands of chunks a second are."""
 decode_reply = json_text.Decoder(Reply).decode
-"""For everything else."""
+"""Decoder for all other replies."""
 SHORT_BYTES = 512
 """Fewer than the levels that any version of Python follows."""
 

@@ -19,7 +19,7 @@ _IGNORED_SETTINGS = frozenset(
     {"out", "label", "metadata", "json", "quiet", "report", "save_prompts"}
     | {"save_result", "save_detailed", "append_result", "result_dir", "result_filename"}
 )
-"""Flags that only say what is shown and where it is written."""
+"""Flags that only define output and its paths."""
 
 
 MOST_CACHED_APART = 0.05

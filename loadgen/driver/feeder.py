@@ -16,10 +16,10 @@ from loadgen.driver.worker_process import WorkerProcess
 from loadgen.plan import LoadJob
 
 FIRST_JOBS = 256
-"""Jobs per worker that are there before the run begins, at most."""
+"""Most jobs per worker that are ready before the run starts."""
 FIRST_SCHEDULE_S = 2.0
 FIRST_PATIENCE_S = 2.0
-"""The run begins with less if the jobs come too slowly, or if these cover so much of the schedule."""
+"""The run starts with fewer if the jobs arrive too slowly, or if these cover so much of the schedule."""
 _LOOK_AGAIN_S = 0.2
 
 

@@ -46,7 +46,7 @@ OnProgress = Callable[[Progress], None]
 LEAD_S = 0.15
 """Between the order to start and run time 0: workers freeze their heaps and load TLS certificates in it."""
 _ASLEEP_S = 2.0
-"""If this process itself has not run for so long (Ctrl-Z, for instance), the workers' silence means nothing."""
+"""If this process itself has not run for so long (Ctrl-Z, for instance), the workers' silence is not a failure."""
 _TICK_S = 0.1
 _WAIT_S = 0.05
 

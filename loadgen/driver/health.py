@@ -19,7 +19,7 @@ from loadgen.driver.pacer import Pacer
 
 BEAT_S = 0.020
 LATE_BEAT_S = 0.001
-"""Beats late by less say nothing about whose fault it is."""
+"""Beats late by less are not attributed to a cause."""
 _QUIET_S = 0.002
 _YOUNG_OBJECTS = 3_000
 _TOO_MANY = 20_000

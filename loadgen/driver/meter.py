@@ -10,7 +10,7 @@ from loadgen.driver.progress import WINDOW_S, Progress
 from loadgen.record import RequestOutcome
 
 MOST_SORTED = 5_000
-"""Of more values only every n-th is looked at, evenly over the window: this is done ten times a second."""
+"""Of more values only every n-th is used, evenly over the window, since this is computed ten times a second."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from loadgen.driver.pacer import Pacer
 from loadgen.driver.supply import RenderedTurn, Stock
 
 OPEN_DEPTH = 4096
-"""Jobs that a worker wants to hold ahead of their time."""
+"""Jobs that a worker holds ahead of their time."""
 
 StartSession = Callable[[RenderedTurn, float], None]
 

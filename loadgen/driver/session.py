@@ -16,8 +16,8 @@ from loadgen.plan import LoadJob, Turn
 from loadgen.record import DELIBERATE, SUCCESSES, RequestOutcome, RequestRecord
 
 GOES_ON = SUCCESSES | DELIBERATE | {RequestOutcome.SHORT}
-"""After these a conversation with history continues. After a failure it ends: the next turn would build on an answer
-that nobody got. Without history each turn stands for itself and is sent in any case."""
+"""After these a conversation with history continues. After a failure it ends: the next turn would build on a
+response that does not exist. Without history each turn is independent and is sent in any case."""
 
 
 UNREACHABLE_PAUSE_S = 0.1

@@ -17,7 +17,7 @@ from loadgen.result import SloResult
 _NAMES = {"ttft": "ttft", "ttfo": "ttfo", "tpot": "tpot", "itl": "itl", "e2e": "e2e", "e2el": "e2e", "ntpot": "ntpot"}
 _LEAVING = frozenset({Conduct.DISCONNECT, Conduct.TIMEOUT, Conduct.MALFORMED})
 _ANY_NUMBER = 2**31 - 1
-"""Of output tokens: nobody knows how many there would have been, so time per token is no reason to call one slow."""
+"""Output tokens of a cut request: their number is unknown, so time per token is no reason to call it slow."""
 
 
 def parse_slo(texts: Sequence[str]) -> dict[str, float]:

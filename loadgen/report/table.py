@@ -11,7 +11,7 @@ from rich.text import Text
 from loadgen.report.fragments import Html, element, html, join
 
 Tone = Literal["", "good", "bad", "warn", "soft", "best"]
-"""What a figure means, beside its value: the colour on a page and in a terminal."""
+"""Meaning of a value, shown as its colour on a page and in a terminal."""
 Kind = Literal["number", "text", "long"]
 
 _STYLES: dict[Tone, str] = {

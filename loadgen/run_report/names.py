@@ -23,7 +23,7 @@ METRIC_TITLES = {
 }
 
 MAIN_METRICS = ("ttft", "ttft_sent", "tpot", "itl", "itl_token", "e2e", "e2e_sent")
-"""Latencies that every table begins with; the first of a pair counts from the intended send."""
+"""First latencies of every table; the first of a pair counts from the intended send."""
 
 _OUTCOME_TITLES = {
     RequestOutcome.OK: "successful",

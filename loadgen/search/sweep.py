@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from loadgen.errors import UsageError
 
 BEYOND_FULL = 1.15
-"""The last rate lies a little above what the full server did, so that the curve shows its bend."""
+"""The last rate is a little above that of the full server, so that the curve shows its bend."""
 BEYOND_KNEE = 4.0
 """The last concurrency is so many times the one from which on requests must wait."""
 

@@ -22,10 +22,10 @@ from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.selftest.process import start_blast_server
 
 WARM_UP_S = 20.0
-"""Patience until every stream has had its first answer; only then are there as many tokens begun as ended."""
+"""Time limit until every stream has had its first response; only then are as many tokens started as ended."""
 
 BURST = 4
-"""Tokens per write when all goes as fast as it can: with one per write the server would be the slower one."""
+"""Tokens per write at maximum speed: with one per write the server would be the slower side."""
 PROMPT = "what can this machine take in"
 Ask = Callable[[int], Awaitable[int]]
 

@@ -12,7 +12,7 @@ from loadgen.server.connection import QueryConnection, refuse
 
 MODELS = "/v1/models"
 _RETRY_S = 0.5
-"""Between looks at a server that is coming up; those take a minute, so half a second is no delay."""
+"""Between polls of a server that is starting; a start takes a minute, so half a second is no delay."""
 _NAMES_SHOWN = 8
 
 

@@ -25,7 +25,7 @@ from loadgen.trace.times import LONGEST_S
 
 _TRACE_NAME = re.compile(r"chunk-(\d+)-trace\.csv")
 _ONE_WINDOW_S = 600.0
-"""Length of a window where only one is there to tell from."""
+"""Length of a window in files with a single one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ NAMES = (
 """Of time [s], prompt and answer: plain, of OpenAI's usage, of vLLM's benchmarks and metrics, of JSON traces."""
 _SPARSE_S = 60.0
 _WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
-"""Azure's traces have dates; those that are written need some day to begin at."""
+"""Azure's traces have dates; written ones need an arbitrary first day."""
 
 
 @dataclass(frozen=True, slots=True)

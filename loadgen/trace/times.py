@@ -13,7 +13,7 @@ from loadgen.errors import TraceFormatError
 from loadgen.trace.lines import trace_error
 
 LATEST_FIRST_S = 86_400.0
-"""A first request later than this is far from the trace's start: nobody wants to wait for it."""
+"""A first request later than this is too far from the trace's start to wait for it."""
 LONGEST_S = 400 * 86_400.0
 """Beyond this a time is in another unit, or counts from another day; the longest published trace has 121 days."""
 _EPOCH = ((1.0, "seconds"), (1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "nanoseconds"))

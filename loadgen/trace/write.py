@@ -29,7 +29,7 @@ class TraceForm(StrEnum):
 
 _TABLES = {TraceForm.AZURE: AZURE, TraceForm.BURSTGPT: BURSTGPT, TraceForm.PLAIN: PLAIN}
 KEEPS_IDS = frozenset({TraceForm.LOADGEN, TraceForm.MOONCAKE, TraceForm.BAILIAN})
-"""Formats that hold `hash_ids`; of the others it is nothing but times and lengths that is kept."""
+"""Formats that hold `hash_ids`; the others keep only times and lengths."""
 
 
 def convert(trace: Trace, path: Path, form: TraceForm) -> int:

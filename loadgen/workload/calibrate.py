@@ -17,7 +17,7 @@ from loadgen.workload.ports import TokenCounter
 from loadgen.workload.words import TOKENS_PER_WORD, PromptKind, Words, ordinary_ids
 
 FEWEST_WORDS = 32
-"""Below this prompts would repeat themselves too much to be told from a shared prefix."""
+"""With fewer words prompts would repeat themselves so much that they resemble a shared prefix."""
 ENOUGH_WORDS = 256
 """Where each word costs a call, so many are enough."""
 _SAMPLES = 3

@@ -15,7 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.plan import Prompt
 
 TOKENS_PER_WORD = 1.3
-"""Tokens of an English word where no tokenizer can be asked: the usual rule of thumb of 3/4 word a token."""
+"""Tokens of an English word without a tokenizer: the usual rule of thumb of 3/4 word a token."""
 
 
 class PromptKind(StrEnum):

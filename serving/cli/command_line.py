@@ -40,9 +40,9 @@ COMMANDS = {
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-"""As shells count a command that SIGINT has ended."""
+"""Exit status of shells for a command ended by SIGINT."""
 EXIT_UNREAD = 141
-"""As they count one that SIGPIPE has ended: whoever read its output is gone."""
+"""Exit status of shells for a command ended by SIGPIPE, after its reader has closed the pipe."""
 
 
 class Command(Protocol):

@@ -19,9 +19,9 @@ RESULT = "result.json"
 REQUESTS = "requests.jsonl"
 """Files of a run's folder; see `loadgen/run_folder.py`."""
 LEAST_TOKENS = 8
-"""Of an answer that says something about decode."""
+"""Fewest tokens of a response that is usable for decode."""
 LEAST_REQUESTS = 5
-"""Of a run that says something about a kind of step."""
+"""Fewest requests of a run that is usable for a kind of step."""
 
 
 class MeasuredRequest(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from serving.values.replica_rows import whole_replicas
 
 NAME_WIDTH = 14
 SILENT_S = 10.0
-"""A board that was ended is back before."""
+"""Longer than the restart of a board takes."""
 
 _LOST = ("dead", "frozen")
 

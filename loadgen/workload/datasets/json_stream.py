@@ -11,7 +11,7 @@ from loadgen.regular_file import check_regular
 
 _FIRST_READ = 1 << 20
 _LONGEST_ENTRY = 1 << 26
-"""Characters. Whatever has no end within this is taken for broken rather than read to the end of the file."""
+"""Characters. An entry without an end within this is taken as broken, without reading to the end of the file."""
 _BETWEEN = " \t\r\n,"
 _NEWLINE = "\n"
 

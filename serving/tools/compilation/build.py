@@ -23,13 +23,13 @@ from serving.model.native.build import BuildError, forget_old, lock, writable_fo
 from serving.tools.compilation.modules import COMPILED
 
 Progress = Callable[[int, int], None]
-"""Told how many files have been compiled, of how many; of 0 while types are checked."""
+"""Called with the number of compiled files and the total; 0 while types are checked."""
 
 _WORKER = Path(__file__).with_name("worker.py")
 LIMIT_S = 1800.0
 _POLL_S = 0.5
 _REASON_WIDTH = 160
-"""Characters; a failed command is told with all its flags."""
+"""Characters; a failed command is shown with all its flags."""
 _KEPT = 4
 """Builds that stay in the cache: of checkouts that are used side by side."""
 

@@ -16,8 +16,8 @@ from serving.tools.importing.rope import rope_settings
 _SOFTMAX, _SIGMOID = 1, 2
 """Values of `expert_gating_func`."""
 _GROUPS = {160: (8, 3), 256: (8, 4)}
-"""Groups of experts, and how many of them a token goes to, where a file of old does not say so, by the number of
-experts. Source: config.json of DeepSeek-V2 and DeepSeek-V3."""
+"""Groups of experts, and the number of them used per token, by the number of experts, for old files without these
+keys. Source: config.json of DeepSeek-V2 and DeepSeek-V3."""
 
 
 @dataclass(frozen=True, slots=True)

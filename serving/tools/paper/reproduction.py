@@ -10,7 +10,7 @@ from serving.tools.paper.rows import CLOSE, Findings, Row
 from serving.tools.paper.setting import Setting
 
 Progress = Callable[[Experiment, bool], None]
-"""Told each experiment as it begins (False) and when it is done (True)."""
+"""Called with each experiment at its start (False) and at its end (True)."""
 
 
 @dataclass(frozen=True, slots=True)

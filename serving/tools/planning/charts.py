@@ -7,7 +7,7 @@ from loadgen.report.chart import Axis, Limit, ScatterChart, ScatterTrace
 from serving.tools.planning.plan import CapacityPlan, Option
 
 _MARGIN = 0.06
-"""Room beside the outermost points, of their distance."""
+"""Margin around the outermost points, as a share of their distance."""
 _KINDS = (("holds the SLOs", "blue"), ("misses them", "grey"), ("best", "green"))
 
 

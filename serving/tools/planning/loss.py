@@ -19,7 +19,8 @@ from serving.tools.planning.candidate import NPUS_PER_NODE, Candidate, Shape
 LossUnit = Literal["npu", "node", "instance"]
 LossPool = Literal["prefill", "decode", "aggregated"]
 WINDOW_S = 600.0
-"""Requests that arrive so long after the worst moment's begin show what a loss costs: an hour's share would hide it."""
+"""Requests that arrive so long after the start of the worst moment show the cost of a loss: an hour's share would
+hide it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ MOST = 8.0
 """Largest factor on the load that is tried; and its inverse the smallest."""
 _STEP = 2.0
 _FINE = 1.05
-"""Factors closer than this are not told apart."""
+"""Factors closer than this are treated as equal."""
 
 
 @dataclass(frozen=True, slots=True)

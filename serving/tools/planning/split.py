@@ -8,11 +8,11 @@ from serving.tools.planning.order import order_of
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 
 FIRST = 16
-"""Splits that are simulated on a short stretch; the others are told by the cost model alone to serve less."""
+"""Splits that are simulated on a short stretch; by the cost model alone, the others serve less."""
 FINALISTS = 6
 RATE_SPLITS = 4
 _FINEST = 1.03
-"""Rates closer than this are not told apart."""
+"""Rates closer than this are treated as equal."""
 _STEP = 1.1
 _GUESS = 1.2
 

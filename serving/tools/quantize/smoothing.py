@@ -34,7 +34,7 @@ _MOST_OCTAVES = 8
 
 
 Realise = Callable[[Tensor], Tensor]
-"""From a wanted scale `[channels]` to the nearest one that folds without rounding anything that stays."""
+"""Maps a scale `[channels]` to the nearest one that folds without rounding an unquantised operator."""
 
 
 @dataclass(frozen=True)
