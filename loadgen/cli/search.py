@@ -21,7 +21,7 @@ _LARGEST_CONCURRENCY = 4096
 _OF_FULL = 0.5
 """Part of the full server's rate that is probed first: neither idle nor, with usual limits, too much."""
 _OCTAVES_DOWN = 4
-"""If 1/16 of the first failing rate fails as well, the search stops."""
+"""Halvings of the first rate at most: the search does not go below 1/16 of it."""
 
 
 @dataclass(frozen=True)
